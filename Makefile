@@ -1,0 +1,74 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help env demo test lint format bench-append lock wheel-check clean
+
+# The first Python on the PATH that is new enough; only looked for when the environment is built.
+PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+UV := $(BIN)/uv
+READY := .venv/.ready
+CHECKED = src tests $(wildcard bench)
+
+# uv trusts its own list of certificates unless told to use the machine's, as pip does.
+export UV_SYSTEM_CERTS = 1
+export VIRTUAL_ENV = $(CURDIR)/.venv
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(READY) ## Build .venv from the lock (a no-op when it is up to date)
+
+$(READY): requirements.lock pyproject.toml
+	@echo "== environment: .venv"
+	@test -n "$(PYTHON)" || { echo "Seriatim needs Python 3.11 or newer on the PATH"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
+		|| { rm -rf .venv; echo "python -m venv failed (on Debian: apt-get install python3-venv)"; exit 1; }
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > .venv/uv.lock
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement .venv/uv.lock
+	@$(UV) pip install --quiet --require-hashes --requirement requirements.lock \
+		|| $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	@$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY) ## Show what Seriatim does, in a minute
+	@$(BIN)/seriatim demo
+
+test: lint ## Everything CI runs: ruff, mypy, pytest; stops at the first failure
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY) ## ruff check, ruff format --check, mypy
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy"
+	@$(BIN)/mypy $(CHECKED)
+
+format: $(READY) ## Let ruff fix and format what it can
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench-append: $(READY) ## Measure appends against bare inserts and rivals
+	@$(BIN)/python -m bench.append $(BENCH_ARGS)
+
+lock: $(READY) ## Resolve every dependency anew into requirements.lock
+	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
+		--generate-hashes --no-emit-index-url --annotation-style line \
+		--custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+wheel-check: $(READY) ## Install the built wheel without extras and use it
+	@echo "== wheel"
+	@rm -rf build/wheel && mkdir -p build/wheel
+	@$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel/build.log 2>&1 \
+		|| { cat build/wheel/build.log; exit 1; }
+	@$(BIN)/python -m venv --without-pip build/wheel/venv
+	@$(UV) pip install --quiet --python build/wheel/venv/bin/python \
+		--constraint requirements.lock build/wheel/seriatim-*.whl
+	@cd build/wheel && env -u VIRTUAL_ENV -u PYTHONPATH venv/bin/python -P ../../tests/wheel_check.py
+
+clean: ## Remove the environment and everything generated
+	@rm -rf .venv build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

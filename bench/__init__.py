@@ -1,0 +1,1 @@
+"""Benchmarks: each measures us, our rivals and the bare floors interleaved in one run."""

@@ -1,0 +1,201 @@
+"""The rivals, each by the best way its own client offers, from this one client process."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import UUID, uuid4
+
+import psycopg
+from eventsourcing.persistence import StoredEvent
+from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
+
+from bench.callers import threads
+from bench.harness import Contestant
+from bench.workload import EVENTS_PER_STREAM, Orders, payload_text
+from tests.fixtures.postgres_server import PostgresServer
+
+_interrupt = signal.getsignal(signal.SIGINT)
+import umadb  # noqa: E402 - on import it takes SIGINT for itself, which is given back below
+
+signal.signal(signal.SIGINT, _interrupt)
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+POLL_S = 0.05
+PREFILL_BATCH = 2000
+RECORDER_DATABASE = "recorder"
+RECORDER_TABLE = "stored_events"
+RECORDER_TOPIC = "bench.domain:Order.Changed"
+# Ends itself when our end of its pipe closes, however we died.
+SERVE = """
+import os, sys, threading
+from umadb.umadb_server_cli import main
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+main()
+"""
+
+
+class UmaDB:
+    """A UmaDB server of our own on loopback with its defaults, which make each commit durable.
+
+    `unique` makes it promise what we do: each event carries its id as a tag, and each append the
+    condition that no event with these tags exists. Without it a repeated id is stored twice.
+    """
+
+    def __init__(self, *, unique: bool, events: int) -> None:
+        self._unique = unique
+        self._home = Path(tempfile.mkdtemp(prefix="srtm-uma-", dir="/tmp"))
+        address = _free_address()
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVE, "--listen", address, "--db-path", self._home / "uma.db"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._client = _connect(f"http://{address}")
+        self._prefill(events)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def singles(self, callers: int, orders: Orders) -> Contestant:
+        """Return so many threads, each appending one event after the other."""
+        return threads(callers, lambda _: self._append([self._event(*orders.raw())]))
+
+    def batches(self, callers: int, orders: Orders, size: int, streams: int) -> Contestant:
+        """Return so many threads, each appending batches over so many streams."""
+
+        def act(_: int) -> int:
+            ids = [orders.stream_id() for _ in range(streams)]
+            return self._append(
+                [self._event(*orders.raw(ids[index % streams])) for index in range(size)]
+            )
+
+        return threads(callers, act)
+
+    def head(self) -> int:
+        """Return how many events it holds."""
+        return self._client.head() or 0
+
+    def close(self) -> None:
+        """Stop the server and remove its files."""
+        self._client.close()
+        self._server.terminate()
+        self._server.wait(STOP_TIMEOUT_S)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _event(self, event_id: UUID, stream_id: str, data: bytes) -> umadb.Event:
+        tags = [f"order:{stream_id}"]
+        if self._unique:
+            tags.append(f"id:{event_id}")
+        return umadb.Event("order.changed", data, tags, event_id)
+
+    def _append(self, events: Sequence[umadb.Event]) -> int:
+        condition = None
+        if self._unique:
+            items = [umadb.QueryItem(tags=[event.tags[-1]]) for event in events]
+            condition = umadb.AppendCondition(umadb.Query(items))
+        self._client.append(events, condition)
+        return len(events)
+
+    def _prefill(self, total: int) -> None:
+        """Fill without conditions: the ids are new. Stream by stream is what it does fastest."""
+        for first in range(0, total, PREFILL_BATCH):
+            indexes = range(first, min(first + PREFILL_BATCH, total))
+            self._client.append(
+                [
+                    self._event(uuid4(), f"o-{index // EVENTS_PER_STREAM:08d}", payload_text(index))
+                    for index in indexes
+                ]
+            )
+
+
+def _connect(url: str) -> umadb.Client:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            client = umadb.Client(url)
+            client.head()
+        except umadb.TransportError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+        else:
+            return client
+
+
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        host, port = probe.getsockname()
+        return f"{host}:{port}"
+
+
+class Recorder:
+    """pyeventsourcing's application recorder on Postgres: it locks the table to keep order."""
+
+    def __init__(self, server: PostgresServer, events: int, connections: int) -> None:
+        url = server.create_database(RECORDER_DATABASE)
+        self._datastore = PostgresDatastore(
+            dbname=RECORDER_DATABASE,
+            host="127.0.0.1",
+            port=server.port,
+            user="postgres",
+            password="",
+            pool_size=connections,
+        )
+        self._recorder = PostgresApplicationRecorder(
+            self._datastore, events_table_name=RECORDER_TABLE
+        )
+        self._recorder.create_table()
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute(_PREFILL_RECORDER, (EVENTS_PER_STREAM,) * 2 + (payload_text(0), events))
+            session.execute("vacuum analyze stored_events")
+
+    def singles(self, callers: int, orders: Orders) -> Contestant:
+        """Return so many threads, each storing one event after the other in its own stream."""
+        versions = [_versions() for _ in range(callers)]
+
+        def act(caller: int) -> int:
+            originator_id, version = next(versions[caller])
+            _, _, state = orders.raw()
+            event = StoredEvent(originator_id, version, RECORDER_TOPIC, state)
+            self._recorder.insert_events([event])
+            return 1
+
+        return threads(callers, act)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._datastore.close()
+
+
+def _versions() -> Iterator[tuple[UUID, int]]:
+    while True:
+        originator_id = uuid4()
+        for version in range(1, EVENTS_PER_STREAM + 1):
+            yield originator_id, version
+
+
+_PREFILL_RECORDER = """
+insert into stored_events (originator_id, originator_version, topic, state)
+select md5(((i - 1) / %s)::text)::uuid, (i - 1) %% %s + 1, 'bench.domain:Order.Changed', %s
+from generate_series(1, %s) i
+"""

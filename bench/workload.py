@@ -1,0 +1,152 @@
+"""The events every contestant stores: an order book with ~325-byte payloads and unique ids."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from seriatim import Filter, NewEvent, Query
+from seriatim.log.appending import IdMaker
+
+STREAM_TYPE = "order"
+EVENTS_PER_STREAM = 20
+STREAMS_OPEN = 1000
+CUSTOMERS = 100_000
+REGIONS = ("eu", "us", "asia", "africa")
+EVENT_TYPES = ("order.placed", "order.paid", "order.packed", "order.sent")
+PAYLOADS_KEPT = 4096
+
+NOTE = (
+    "Leave it with the neighbours on the second floor if nobody answers the bell, "
+    "thanks a lot, Ada Byron"
+)
+
+new_id = IdMaker()
+
+
+def customer(index: int) -> str:
+    """Return the customer of the event at an index: spread wide, always the same."""
+    return f"c-{index * 7919 % CUSTOMERS:06d}"
+
+
+def payload(index: int, year: int | None) -> dict[str, Any]:
+    """Return the payload of the event at an index; some carry the label of a year."""
+    labels = [f"lane-{index % 97:02d}"]
+    if year is not None:
+        labels.append(f"year-{year}")
+    return {
+        "order": f"o-{index:010d}",
+        "customer": customer(index),
+        "region": REGIONS[index % 4],
+        "amount_cents": 100 + index % 90_000,
+        "currency": "EUR",
+        "express": index % 5 == 0,
+        "labels": labels,
+        "items": [
+            {"sku": f"sku-{index % 5003:05d}", "count": 1 + index % 3},
+            {"sku": f"sku-{index % 4999:05d}", "count": 1},
+        ],
+        "note": NOTE,
+    }
+
+
+def payload_text(index: int) -> bytes:
+    """Return the payload at an index as JSON, the way a rival stores it."""
+    return orjson.dumps(payload(index, None))
+
+
+def payload_bytes() -> float:
+    """Return the mean size of a payload as stored."""
+    sizes = [len(orjson.dumps(payload(index, year_of(index, 1000)))) for index in range(1000)]
+    return sum(sizes) / len(sizes)
+
+
+def year_of(index: int, total: int) -> int | None:
+    """Return the year every second event is labelled with: 2024 in the first half, then 2025."""
+    if index % 2:
+        return None
+    return 2024 if index < total // 2 else 2025
+
+
+def stream_of(index: int) -> tuple[str, str]:
+    """Return the stream of a prefilled event: a thousand are open at a time, of 20 events each."""
+    block, within = divmod(index, STREAMS_OPEN * EVENTS_PER_STREAM)
+    return STREAM_TYPE, f"o-{block * STREAMS_OPEN + within % STREAMS_OPEN:08d}"
+
+
+def streams_in(total: int) -> int:
+    """Return how many streams a prefilled log of this size has, about."""
+    return max(STREAMS_OPEN, total // EVENTS_PER_STREAM)
+
+
+def prefill_event(index: int, total: int) -> NewEvent:
+    """Return the event at an index of a log that is filled before anything is measured."""
+    year = year_of(index, total)
+    tags = [f"customer:{customer(index)}", f"region:{REGIONS[index % 4]}"]
+    if year is not None:
+        tags.append(f"year:{year}")
+    return NewEvent(
+        EVENT_TYPES[index // STREAMS_OPEN % len(EVENT_TYPES)],
+        payload(index, year),
+        stream=stream_of(index),
+        tags=tuple(tags),
+    )
+
+
+def prefill_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
+    """Yield the events from `start` to `total` in batches."""
+    for first in range(start, total, size):
+        yield [prefill_event(index, total) for index in range(first, min(first + size, total))]
+
+
+class Orders:
+    """Makes the measured events: a new unique id each, on one of the streams that exist."""
+
+    def __init__(self, streams: int, seed: int = 1) -> None:
+        self._streams = streams
+        self._random = random.Random(seed)
+        self._payloads = itertools.cycle([payload(index, None) for index in range(PAYLOADS_KEPT)])
+
+    def stream_id(self) -> str:
+        """Return the id of some stream that exists."""
+        return f"o-{self._random.randrange(self._streams):08d}"
+
+    def event(self, stream_id: str | None = None) -> NewEvent:
+        """Return one event for Seriatim; its id is the caller's, so that it must be checked."""
+        return NewEvent(
+            "order.changed",
+            next(self._payloads),
+            stream=(STREAM_TYPE, stream_id or self.stream_id()),
+            event_id=new_id(),
+        )
+
+    def batch(self, size: int, streams: int) -> list[NewEvent]:
+        """Return a batch over so many streams."""
+        ids = [self.stream_id() for _ in range(streams)]
+        return [self.event(ids[index % streams]) for index in range(size)]
+
+    def raw(self, stream_id: str | None = None) -> tuple[UUID, str, bytes]:
+        """Return id, stream id and payload text: what a rival stores for the same event."""
+        return UUID(new_id()), stream_id or self.stream_id(), orjson.dumps(next(self._payloads))
+
+
+ABSENT_CUSTOMER = "c-nobody"
+
+TAG_CONTEXTS = {
+    "absent key": Query([Filter(tags=[f"customer:{ABSENT_CUSTOMER}"])]),
+    "selective": Query([Filter(tags=[f"customer:{customer(7)}"])]),
+    "dense": Query([Filter(tags=["region:eu"])]),
+    "dense, last match old": Query([Filter(tags=["year:2024"])]),
+}
+PAYLOAD_CONTEXTS = {
+    "absent key": Query([Filter(payload=[{"customer": ABSENT_CUSTOMER}])]),
+    "selective": Query([Filter(payload=[{"customer": customer(7)}])]),
+    "dense": Query([Filter(payload=[{"region": "eu"}])]),
+    "dense, last match old": Query([Filter(payload=[{"labels": ["year-2024"]}])]),
+}
+# Two dense terms that never meet: whoever intersects them walks half the log to find nothing.
+WORST_TAGS = Query([Filter(tags=["year:2024", "year:2025"])])
+WORST_PAYLOAD = Query([Filter(payload=[{"labels": ["year-2024", "year-2025"]}])])

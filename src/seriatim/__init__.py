@@ -1,0 +1,76 @@
+"""Seriatim: one ordered, idempotent, replayable event log for Python, on the Postgres you run."""
+
+from seriatim.config import Settings
+from seriatim.core.errors import (
+    BackendFailure,
+    ConditionalAppendConflict,
+    Conflict,
+    EmptyAppend,
+    EventSequenceInvalid,
+    Forbidden,
+    IdempotencyConflict,
+    IdempotencyKeyReuse,
+    InvalidArgument,
+    InvalidEvent,
+    InvalidQuery,
+    LeaseLost,
+    LimitExceeded,
+    LogIdentityChanged,
+    NotFound,
+    PiiPolicyViolation,
+    ProjectionOutOfDate,
+    ProjectionTimeout,
+    SchemaViolation,
+    SeriatimError,
+    TimedOut,
+    Unauthorized,
+)
+from seriatim.core.event import AppendResult, EventRecord, LogIdentity, NewEvent
+from seriatim.core.kinds import EventType, StreamKind
+from seriatim.core.limits import Limits
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.opening import Log
+from seriatim.opening import open_log as open  # noqa: A004 - seriatim.open reads as it is meant
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AppendResult",
+    "BackendFailure",
+    "Command",
+    "ConditionalAppendConflict",
+    "Conflict",
+    "EmptyAppend",
+    "EventRecord",
+    "EventSequenceInvalid",
+    "EventType",
+    "ExpectedContext",
+    "ExpectedSeq",
+    "Filter",
+    "Forbidden",
+    "IdempotencyConflict",
+    "IdempotencyKeyReuse",
+    "InvalidArgument",
+    "InvalidEvent",
+    "InvalidQuery",
+    "LeaseLost",
+    "LimitExceeded",
+    "Limits",
+    "Log",
+    "LogIdentity",
+    "LogIdentityChanged",
+    "NewEvent",
+    "NotFound",
+    "PiiPolicyViolation",
+    "ProjectionOutOfDate",
+    "ProjectionTimeout",
+    "Query",
+    "SchemaViolation",
+    "SeriatimError",
+    "Settings",
+    "StreamKind",
+    "TimedOut",
+    "Unauthorized",
+    "open",
+]

@@ -1,0 +1,17 @@
+"""The command line: one file a command, tables for people, `--json` for programs."""
+
+import sys
+
+_EXTRA = ("rich", "typer")
+
+
+def main() -> None:
+    """Run a command; without the packages of the extra, say how to get them."""
+    try:
+        from seriatim.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        sys.stderr.write("the command line needs its extra: pip install 'seriatim[cli]'\n")
+        sys.exit(2)
+    app()

@@ -1,0 +1,203 @@
+"""The second half of an append: what it may do, given what the log holds at that moment.
+
+Every backend asks this one function while it holds its lock, so the rules and their order are the
+same everywhere: command record, idempotent reuse, conditions, sequence, closing lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from seriatim.core.canonical import read_json
+from seriatim.core.errors import (
+    ConditionalAppendConflict,
+    Conflict,
+    EventSequenceInvalid,
+    IdempotencyConflict,
+    IdempotencyKeyReuse,
+    InvalidArgument,
+)
+from seriatim.core.event import EventRecord
+from seriatim.core.ids import stream_key
+from seriatim.core.kinds import Rules, StreamKind
+from seriatim.core.query import Query
+from seriatim.core.request import ExpectedSeq, Prepared, Request, StoredCommand
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The end of a stream: its last number and the type of its last event."""
+
+    stream_seq: int
+    event_type: str
+
+
+class View(Protocol):
+    """What a store shows of itself while it holds its lock."""
+
+    def stream_head(self, stream_key: bytes) -> Head | None: ...
+    def by_key(self, idempotency_index: bytes) -> EventRecord | None: ...
+    def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None: ...
+    def between(self, first: int, last: int) -> tuple[EventRecord, ...]: ...
+    def context(self, tenant_id: str, query: Query) -> int | None: ...
+    def command(self, command_key: bytes) -> StoredCommand | None: ...
+
+
+class StaleRules(Exception):  # noqa: N818 - never leaves the log, which checks again and repeats
+    """The append was checked under older declarations than the store holds now."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The append may be stored, its events numbered like this in their streams."""
+
+    stream_seqs: tuple[int | None, ...]
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The append was stored before: these are its records, and its command's response."""
+
+    records: tuple[EventRecord, ...]
+    response: Any = None
+    id_mismatch: tuple[str, ...] = ()
+
+
+def decide(request: Request, view: View, rules: Rules) -> Accepted | Replayed:
+    """Say what an append may do, or raise the error that refuses it."""
+    if request.rules_version != rules.version:
+        raise StaleRules
+    return _known_command(request, view) or _known_events(request, view) or _new(
+        request, view, rules
+    )
+
+
+def _known_command(request: Request, view: View) -> Replayed | None:
+    """C5: a twin of a command gets its stored response; another request under its key, a 409."""
+    if request.command is None:
+        return None
+    stored = view.command(request.command.command_key)
+    if stored is None:
+        return None
+    if stored.request_hash != request.command.request_hash:
+        msg = "this command key was used before, for another request"
+        raise IdempotencyKeyReuse(msg, details={"key": request.command.command.key})
+    records = view.between(stored.first_position, stored.last_position)
+    return Replayed(records, read_json(stored.response))
+
+
+def _known_events(request: Request, view: View) -> Replayed | None:
+    """C2 to C4: a batch is the unit, so its events are all known, in order, or all new."""
+    found: list[EventRecord] = []
+    mismatch: set[str] = set()
+    for index, event in enumerate(request.events):
+        record, differing = _known_event(request, event, view, index)
+        mismatch.update(differing)
+        if (record is None and found) or (record is not None and len(found) != index):
+            msg = f"event {index}: some events of this batch are stored already and some are not"
+            raise IdempotencyConflict(msg, details={"index": index, "fields": []})
+        if record is None:
+            continue
+        if found and (
+            record.append_position != found[0].append_position
+            or record.position != found[-1].position + 1
+        ):
+            msg = f"event {index}: these events were stored by other appends or in another order"
+            raise IdempotencyConflict(msg, details={"index": index, "fields": ["batch"]})
+        found.append(record)
+    return Replayed(tuple(found), None, tuple(sorted(mismatch))) if found else None
+
+
+def _known_event(
+    request: Request, event: Prepared, view: View, index: int
+) -> tuple[EventRecord | None, list[str]]:
+    by_key = None if event.idempotency_index is None else view.by_key(event.idempotency_index)
+    by_id = view.by_id(event.tenant_id, event.event_key) if event.given_id else None
+    if by_key is not None and by_id is not None and by_key.position != by_id.position:
+        msg = f"event {index}: its idempotency key and its event id are stored as two events"
+        raise IdempotencyConflict(msg, details={"index": index, "fields": ["event_id"]})
+    record = by_key or by_id
+    if record is None:
+        return None, []
+    differing = differences(record, event)
+    if differing and (by_key is not None or request.on_id_mismatch == "error"):
+        known_by = "idempotency key" if by_key is not None else "event id"
+        msg = f"event {index}: its {known_by} is stored with other {', '.join(differing)}"
+        raise IdempotencyConflict(msg, details={"index": index, "fields": differing})
+    return record, differing
+
+
+def differences(record: EventRecord, event: Prepared) -> list[str]:
+    """Name the fields that must match for a retry and do not."""
+    compared = {
+        "payload": (record.payload_hash, event.payload_hash),
+        "stream": (record.stream, event.stream),
+        "event_type": (record.event_type, event.event_type),
+        "source": (
+            (record.source_system, record.source_subsystem),
+            (event.source_system, event.source_subsystem),
+        ),
+        "actor": ((record.actor_type, record.actor_id), (event.actor_type, event.actor_id)),
+        "correlation_id": (record.correlation_id, event.correlation_id),
+        "causation_id": (record.causation_id, event.causation_id),
+        "event_version": (record.event_version, event.event_version),
+        "tags": (tuple(record.tags), tuple(event.tags)),
+    }
+    return [name for name, (stored, given) in compared.items() if stored != given]
+
+
+def _new(request: Request, view: View, rules: Rules) -> Accepted:
+    expected = _check_conditions(request, view)
+    heads: dict[bytes, Head | None] = {}
+    numbers: list[int | None] = []
+    for index, event in enumerate(request.events):
+        if event.stream_key is None or event.stream_type is None:
+            numbers.append(None)
+            continue
+        key = event.stream_key
+        head = heads[key] if key in heads else view.stream_head(key)
+        kind = rules.kind_of(event.stream_type)
+        if kind.expected_seq_required and head and key not in heads and key not in expected:
+            msg = f"event {index}: streams of kind {kind.name!r} take appends with ExpectedSeq only"
+            raise InvalidArgument(msg, details={"index": index, "argument": "condition"})
+        number = _next_number(event, head, kind, index)
+        numbers.append(number)
+        heads[key] = Head(number, event.event_type)
+    return Accepted(tuple(numbers))
+
+
+def _check_conditions(request: Request, view: View) -> set[bytes]:
+    """Check every condition; return the streams whose number the caller expected."""
+    expected: set[bytes] = set()
+    for condition in request.conditions:
+        if isinstance(condition, ExpectedSeq):
+            key = stream_key(request.tenant_id, *condition.stream)
+            head = view.stream_head(key)
+            actual = None if head is None else head.stream_seq
+            if actual != condition.seq:
+                msg = f"the stream's last number is {actual}, not {condition.seq}"
+                details = {"expected": condition.seq, "actual": actual}
+                raise EventSequenceInvalid(msg, details=details)
+            expected.add(key)
+        else:
+            version = view.context(request.tenant_id, condition.query)
+            if version != condition.version:
+                msg = f"the context's version is {version}, not {condition.version}"
+                details = {"expected": condition.version, "actual": version}
+                raise ConditionalAppendConflict(msg, details=details)
+    return expected
+
+
+def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: int) -> int:
+    number = kind.first_seq if head is None else head.stream_seq + 1
+    if event.given_seq is not None and event.given_seq != number:
+        msg = f"event {index}: the stream's next number is {number}, not {event.given_seq}"
+        details = {"index": index, "expected": number, "actual": event.given_seq}
+        raise EventSequenceInvalid(msg, details=details)
+    if head is not None and head.event_type in kind.closing_types:
+        msg = f"event {index}: the stream was closed by {head.event_type!r}"
+        raise Conflict(msg, details={"index": index, "closed_by": head.event_type})
+    if kind.opening_type is not None and (event.event_type == kind.opening_type) != (head is None):
+        msg = f"event {index}: a {kind.name!r} stream opens with {kind.opening_type!r}, once"
+        details = {"index": index, "expected": number, "actual": event.given_seq}
+        raise EventSequenceInvalid(msg, details=details)
+    return number

@@ -1,0 +1,132 @@
+"""The checks of everything around the payload: ids, numbers, times, actors, tags, metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.core.doors import Door
+from seriatim.core.errors import Flaw, InvalidArgument
+from seriatim.core.event import NewEvent
+from seriatim.core.ids import id_problem, text_problem
+from seriatim.core.kinds import TRACE_KIND, Rules
+from seriatim.core.limits import Limits
+from seriatim.core.times import instant_us
+from seriatim.core.trace_shapes import TRACE_ACTORS
+
+_INT32 = 1 << 31
+_INT63 = 1 << 63
+
+_TEXTS = (
+    "producer_id",
+    "source_system",
+    "source_subsystem",
+    "actor_type",
+    "actor_id",
+    "request_id",
+    "correlation_id",
+    "causation_id",
+    "app_id",
+    "env_id",
+)
+_TRACE_REQUIRED = (
+    "event_id",
+    "stream_seq",
+    "occurred_at",
+    "producer_id",
+    "source_system",
+    "actor_type",
+    "actor_id",
+)
+
+
+def check_envelope(  # noqa: PLR0913 - one event and all that judges it
+    event: NewEvent, key: str | None, door: Door, tenant_id: str, rules: Rules, limits: Limits
+) -> bool:
+    """Check one envelope and tell whether the event belongs to a trace."""
+    if problem := id_problem(event.event_type):
+        raise Flaw("envelope", "event_type", problem)
+    if event.tenant_id is not None and event.tenant_id != tenant_id:
+        msg = "one append is for one tenant: open the log of that tenant"
+        raise InvalidArgument(msg, details={"argument": "tenant_id"})
+    is_trace = _check_stream(event, rules)
+    if event.event_id is not None and (problem := id_problem(event.event_id)):
+        raise Flaw("envelope", "event_id", problem)
+    _check_number(event.event_version, "event_version", 1, _INT32)
+    for name in _TEXTS:
+        value = getattr(event, name)
+        if value is not None and (problem := text_problem(value)):
+            raise Flaw("envelope", name, problem)
+    _check_time(event, door)
+    _check_required(event, key, door, is_trace)
+    _check_tags(event.tags, limits)
+    _check_metadata(event.metadata, limits)
+    return is_trace
+
+
+def _check_stream(event: NewEvent, rules: Rules) -> bool:
+    stream = event.stream
+    if stream is None:
+        if event.stream_seq is not None:
+            raise Flaw("envelope", "stream_seq", "needs a stream")
+        return False
+    if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
+        raise Flaw("envelope", "stream", "must be a (stream type, stream id) pair")
+    for name, value in zip(("stream_type", "stream_id"), stream, strict=True):
+        if problem := id_problem(value):
+            raise Flaw("envelope", name, problem)
+    if event.stream_seq is not None:
+        _check_number(event.stream_seq, "stream_seq", 0, _INT63)
+    elif rules.kind_of(stream[0]).numbered_by == "caller":
+        raise Flaw("envelope", "stream_seq", f"is the caller's to give in {stream[0]!r} streams")
+    return stream[0] == TRACE_KIND
+
+
+def _check_number(value: object, name: str, least: int, end: int) -> None:
+    if type(value) is not int or not least <= value < end:
+        raise Flaw("envelope", name, f"must be a whole number from {least} below {end}")
+
+
+def _check_time(event: NewEvent, door: Door) -> None:
+    if event.occurred_at is None:
+        return
+    if door.store_time_only:
+        raise Flaw("envelope", "occurred_at", "is set by the log alone")
+    if instant_us(event.occurred_at) is None:
+        raise Flaw("envelope", "occurred_at", "must be an RFC 3339 timestamp")
+
+
+def _check_required(event: NewEvent, key: str | None, door: Door, is_trace: bool) -> None:
+    for name in (*door.required, *(_TRACE_REQUIRED if is_trace else ())):
+        if getattr(event, name) in (None, ""):
+            raise Flaw("envelope", name, "is required")
+    if is_trace and key is None:
+        raise Flaw("envelope", "idempotency_key", "is required")
+    allowed = TRACE_ACTORS if is_trace else door.actor_types
+    if allowed and event.actor_type not in allowed:
+        raise Flaw("envelope", "actor_type", f"must be one of {', '.join(allowed)}")
+
+
+def _check_tags(tags: Any, limits: Limits) -> None:
+    if not isinstance(tags, tuple | list):
+        raise Flaw("envelope", "tags", "must be a list of strings")
+    limits.check("tags", len(tags))
+    for index, tag in enumerate(tags):
+        if type(tag) is str:
+            limits.check("tag_bytes", len(tag.encode(errors="replace")))
+        if problem := text_problem(tag):
+            raise Flaw("envelope", f"tags[{index}]", problem)
+
+
+def _check_metadata(metadata: Any, limits: Limits) -> None:
+    if not metadata and isinstance(metadata, dict):
+        return
+    if not hasattr(metadata, "items"):
+        raise Flaw("envelope", "metadata", "must be a map of strings")
+    limits.check("metadata_entries", len(metadata))
+    size = 0
+    for name, value in metadata.items():
+        for text in (name, value):
+            if problem := text_problem(text):
+                raise Flaw("envelope", "metadata", problem)
+            size += len(text.encode())
+    limits.check("metadata_bytes", size)

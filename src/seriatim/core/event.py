@@ -1,0 +1,190 @@
+"""The two event types, what a caller gives and what the log keeps, and the receipt of an append."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import read_json
+from seriatim.core.errors import InvalidEvent
+
+DEFAULT_TENANT = "default"
+INFRASTRUCTURE_TENANT = "_infrastructure"
+
+StreamRef = tuple[str, str]
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """What a caller gives to the log: a type and a payload, the rest when it is known."""
+
+    event_type: str
+    payload: Any = msgspec.field(default_factory=dict)
+    stream: StreamRef | None = None
+    stream_seq: int | None = None
+    event_id: str | None = None
+    event_version: int = 1
+    occurred_at: str | None = None
+    tenant_id: str | None = None
+    producer_id: str | None = None
+    source_system: str | None = None
+    source_subsystem: str | None = None
+    actor_type: str | None = None
+    actor_id: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    idempotency_key: str | None = None
+    app_id: str | None = None
+    env_id: str | None = None
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, Any]) -> NewEvent:
+        """Take an event in dictionary form; committed and unknown fields are refused by name."""
+        fields = dict(given)
+        if "stream_type" in fields or "stream_id" in fields:
+            if "stream" in fields:
+                msg = "give a stream, or its stream_type and stream_id, not both"
+                raise InvalidEvent(msg, details={"field": "stream"})
+            stream = fields.pop("stream_type", None), fields.pop("stream_id", None)
+            fields["stream"] = None if stream == (None, None) else stream
+        for name in fields:
+            if name in COMMITTED_FIELDS:
+                msg = f"{name} is set by the log alone"
+                raise InvalidEvent(msg, details={"field": name})
+            if name not in _NEW_FIELDS:
+                msg = f"an event has no field {name!r:.80}"
+                raise InvalidEvent(msg, details={"field": str(name)[:80]})
+        if "event_type" not in fields:
+            msg = "event_type is required"
+            raise InvalidEvent(msg, details={"field": "event_type"})
+        if isinstance(fields.get("stream"), list):
+            fields["stream"] = tuple(fields["stream"])
+        if isinstance(fields.get("tags"), list):
+            fields["tags"] = tuple(fields["tags"])
+        return cls(**fields)
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """What the log keeps; the order of the fields is the order of every backend's columns."""
+
+    position: int
+    append_position: int
+    event_id: str
+    tenant_id: str
+    stream_type: str | None
+    stream_id: str | None
+    stream_seq: int | None
+    event_type: str
+    event_version: int
+    occurred_at: str
+    recorded_at: str
+    producer_id: str | None
+    source_system: str | None
+    source_subsystem: str | None
+    actor_type: str | None
+    actor_id: str | None
+    request_id: str | None
+    correlation_id: str | None
+    causation_id: str | None
+    idempotency_key: str | None
+    app_id: str | None
+    env_id: str | None
+    metadata: Mapping[str, str]
+    payload: str
+    payload_hash: str
+    tags: tuple[str, ...]
+
+    @property
+    def data(self) -> Any:
+        """The payload as a Python value, parsed anew at each call."""
+        return read_json(self.payload)
+
+    @property
+    def stream(self) -> StreamRef | None:
+        """The stream as `(type, id)`, or None for a plain fact."""
+        if self.stream_type is None or self.stream_id is None:
+            return None
+        return self.stream_type, self.stream_id
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field by name, the payload as a value: the shape of exports."""
+        fields = msgspec.structs.asdict(self)
+        fields["payload"] = self.data
+        fields["metadata"] = dict(self.metadata)
+        fields["tags"] = list(self.tags)
+        return fields
+
+
+COMMITTED_FIELDS = frozenset({"position", "append_position", "recorded_at", "payload_hash"})
+_NEW_FIELDS = frozenset(NewEvent.__struct_fields__)
+
+
+class AppendResult:
+    """The receipt of one append: a consecutive range of positions, and its records on demand.
+
+    `replayed` tells that it was stored by an earlier append; `response` is its command's;
+    `id_mismatch` names the fields in which a tolerated event id differed from what is stored.
+    """
+
+    def __init__(  # noqa: PLR0913 - a receipt is its fields
+        self,
+        first_position: int,
+        last_position: int,
+        records: Callable[[], tuple[EventRecord, ...]],
+        *,
+        replayed: bool = False,
+        response: Any = None,
+        id_mismatch: tuple[str, ...] = (),
+    ) -> None:
+        self.id_mismatch = id_mismatch
+        self.first_position = first_position
+        self.last_position = last_position
+        self.replayed = replayed
+        self.response = response
+        self._make_records = records
+
+    @property
+    def count(self) -> int:
+        """How many events the append holds."""
+        return self.last_position - self.first_position + 1
+
+    @cached_property
+    def records(self) -> tuple[EventRecord, ...]:
+        """The stored records, made when first asked for: large batches often need none."""
+        return self._make_records()
+
+    @classmethod
+    def replay(
+        cls,
+        records: tuple[EventRecord, ...],
+        response: Any = None,
+        id_mismatch: tuple[str, ...] = (),
+    ) -> AppendResult:
+        """Make the receipt of an append that was stored before."""
+        return cls(
+            records[0].position,
+            records[-1].position,
+            lambda: records,
+            replayed=True,
+            response=response,
+            id_mismatch=id_mismatch,
+        )
+
+    def __repr__(self) -> str:
+        """Show the range, not the events."""
+        return (
+            f"AppendResult(first_position={self.first_position}, "
+            f"last_position={self.last_position}, replayed={self.replayed})"
+        )
+
+
+class LogIdentity(msgspec.Struct, frozen=True):
+    """Which log this is: a UUID made at creation, and an epoch that a restore raises."""
+
+    log_id: str
+    epoch: int

@@ -1,0 +1,120 @@
+"""Opaque ids: what makes one valid, and the keys that stand for them in indexes."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+ID_BYTES_MAX = 512
+KEY_BYTES_MAX = 200
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_WHITE_SPACE = " \t\n\r\x0b\x0c"
+
+
+def id_problem(value: object) -> str | None:
+    """Say why a value cannot be an id, or None when it can; ids are never altered."""
+    if type(value) is not str:
+        return "must be a string"
+    if not value:
+        return "must not be empty"
+    if value[0] in _WHITE_SPACE or value[-1] in _WHITE_SPACE:
+        return "must not start or end with white space"
+    if value.isascii() and len(value) <= ID_BYTES_MAX and value.isprintable():
+        return None
+    return _slow_id_problem(value)
+
+
+def _slow_id_problem(value: str) -> str | None:
+    if _SURROGATE.search(value):
+        return "must not hold lone surrogates"
+    if _CONTROL.search(value):
+        return "must not hold control characters"
+    if len(value.encode()) > ID_BYTES_MAX:
+        return f"must not be longer than {ID_BYTES_MAX} bytes"
+    return None
+
+
+def key_problem(value: object) -> str | None:
+    """Say why a value cannot be an idempotency key: 1 to 200 UTF-8 bytes, no NUL."""
+    if type(value) is not str:
+        return "must be a string"
+    if "\0" in value:
+        return "must not hold U+0000"
+    if _SURROGATE.search(value):
+        return "must not hold lone surrogates"
+    if not 1 <= len(value.encode()) <= KEY_BYTES_MAX:
+        return f"must have 1 to {KEY_BYTES_MAX} bytes"
+    return None
+
+
+def text_problem(value: object) -> str | None:
+    """Say why a value cannot be free text in the envelope, which every backend must hold."""
+    if type(value) is not str:
+        return "must be a string"
+    if "\0" in value:
+        return "must not hold U+0000"
+    if value.isascii() and len(value) <= ID_BYTES_MAX:
+        return None
+    if _SURROGATE.search(value):
+        return "must not hold lone surrogates"
+    if len(value.encode()) > ID_BYTES_MAX:
+        return f"must not be longer than {ID_BYTES_MAX} bytes"
+    return None
+
+
+def hash_key(*parts: str | None) -> bytes:
+    """Return 16 bytes that stand for the parts; lengths go in first, so no two tuples meet."""
+    digest = sha256()
+    for part in parts:
+        raw = b"" if part is None else part.encode()
+        digest.update(b"-" if part is None else b"%d:" % len(raw))
+        digest.update(raw)
+    return digest.digest()[:16]
+
+
+def event_key(event_id: str) -> bytes:
+    """Return the index key of an event id: a canonical UUID is its own key."""
+    if is_uuid(event_id):
+        return bytes.fromhex(event_id.replace("-", ""))
+    return hash_key("event", event_id)
+
+
+def is_uuid(text: str) -> bool:
+    """Tell whether text is a UUID in canonical lower case."""
+    return len(text) == 36 and _UUID.fullmatch(text) is not None  # noqa: PLR2004
+
+
+def stream_key(tenant_id: str, stream_type: str, stream_id: str) -> bytes:
+    """Return the index key of a stream."""
+    return hash_key(tenant_id, stream_type, stream_id)
+
+
+def idempotency_index_key(tenant_id: str, producer_id: str | None, key: str) -> bytes:
+    """Return the index key of an idempotency key; no producer counts as one producer."""
+    return hash_key(tenant_id, producer_id, key)
+
+
+def tag_key(tenant_id: str, tag: str) -> bytes:
+    """Return the index key of a tag."""
+    return hash_key(tenant_id, tag)
+
+
+def uuid7(milliseconds: int, randomness: int) -> str:
+    """Lay out a UUIDv7 from a time and 74 random bits, both given by the caller."""
+    high = (milliseconds & (1 << 48) - 1) << 16 | 0x7000 | (randomness >> 62) & 0xFFF
+    low = 0b10 << 62 | randomness & (1 << 62) - 1
+    text = f"{high << 64 | low:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def compose(*parts: str) -> str:
+    """Join ids into one text key in which separators are escaped, so that no two tuples collide."""
+    return ":".join(part.replace("%", "%25").replace(":", "%3A") for part in parts)
+
+
+def decompose(key: str) -> tuple[str, ...]:
+    """Undo `compose`."""
+    return tuple(part.replace("%3A", ":").replace("%25", "%") for part in key.split(":"))

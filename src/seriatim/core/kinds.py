@@ -1,0 +1,153 @@
+"""Stream kinds and event types: the declared rules that every process and the database share."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from seriatim.core.canonical import canonical_text, check_json
+from seriatim.core.errors import Conflict, Flaw, InvalidArgument
+from seriatim.core.ids import id_problem
+from seriatim.core.trace_shapes import TRACE_TYPES
+
+TRACE_KIND = "trace"
+_INT32 = 1 << 31
+
+
+class StreamKind(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of all streams of one type."""
+
+    name: str
+    first_seq: Literal[0, 1] = 1
+    numbered_by: Literal["log", "caller"] = "log"
+    opening_type: str | None = None
+    closing_types: tuple[str, ...] = ()
+    catalogue: Literal["open", "closed"] = "open"
+    expected_seq_required: bool = False
+    infrastructure: bool = False
+
+
+class EventType(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the catalogue: a type at one version, with its payload's JSON schema if any.
+
+    `kind` makes the entry part of that kind's catalogue, which a closed kind demands.
+    """
+
+    event_type: str
+    event_version: int = 1
+    kind: str | None = None
+    schema: dict[str, Any] | None = None
+
+
+TRACE = StreamKind(
+    name=TRACE_KIND,
+    first_seq=0,
+    numbered_by="caller",
+    opening_type="TraceStarted",
+    closing_types=("TraceFinished",),
+    catalogue="closed",
+)
+AGGREGATE = StreamKind(name="aggregate")
+BUILT_IN_KINDS = (TRACE, AGGREGATE)
+
+
+def check_kind(kind: StreamKind) -> None:
+    """Refuse a kind that could not be kept: bad names, or numbers outside 0 and 1."""
+    for field in ("name", "opening_type"):
+        value = getattr(kind, field)
+        if (field == "name" or value is not None) and (problem := id_problem(value)):
+            raise _bad_declaration(f"kind.{field}", problem)
+    if not isinstance(kind.closing_types, tuple):
+        raise _bad_declaration("kind.closing_types", "must be a tuple of event types")
+    for closing in kind.closing_types:
+        if problem := id_problem(closing):
+            raise _bad_declaration("kind.closing_types", problem)
+    allowed = {
+        "first_seq": (0, 1),
+        "numbered_by": ("log", "caller"),
+        "catalogue": ("open", "closed"),
+        "expected_seq_required": (False, True),
+        "infrastructure": (False, True),
+    }
+    for field, values in allowed.items():
+        value = getattr(kind, field)
+        if value not in values or type(value) is not type(values[0]):
+            raise _bad_declaration(f"kind.{field}", f"must be one of {values}")
+
+
+def check_event_type(entry: EventType) -> None:
+    """Refuse a catalogue entry with a bad name, version or kind."""
+    if problem := id_problem(entry.event_type):
+        raise _bad_declaration("event_type", problem)
+    if type(entry.event_version) is not int or not 1 <= entry.event_version < _INT32:
+        raise _bad_declaration("event_version", "must be a whole number from 1")
+    if entry.kind is not None and (problem := id_problem(entry.kind)):
+        raise _bad_declaration("kind", problem)
+    if entry.kind == TRACE_KIND:
+        raise _bad_declaration("kind", "the trace catalogue is frozen")
+    try:
+        check_json(entry.schema)
+    except Flaw as flaw:
+        raise _bad_declaration("schema", str(flaw)) from None
+
+
+def _bad_declaration(field: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"{field} {problem}", details={"argument": field})
+
+
+class Rules:
+    """All declarations of one log, as one immutable look-up; each declaration raises `version`."""
+
+    def __init__(
+        self, kinds: tuple[StreamKind, ...], types: tuple[EventType, ...], version: int = 0
+    ) -> None:
+        self.version = version
+        self.kinds = {kind.name: kind for kind in (*BUILT_IN_KINDS, *kinds)}
+        self.types = {(entry.event_type, entry.event_version): entry for entry in types}
+        self._versions: dict[str, set[int]] = {}
+        for entry in types:
+            self._versions.setdefault(entry.event_type, set()).add(entry.event_version)
+
+    def kind_of(self, stream_type: str) -> StreamKind:
+        """Return the kind of a stream; an undeclared one follows `aggregate`."""
+        return self.kinds.get(stream_type, AGGREGATE)
+
+    def versions_of(self, event_type: str) -> set[int]:
+        """Return the declared versions of an event type; none for an undeclared one."""
+        return self._versions.get(event_type, set())
+
+    def knows_kind(self, kind: StreamKind) -> bool:
+        """Tell whether this very declaration is stored; other rules under its name: conflict."""
+        known = self.kinds.get(kind.name)
+        if known is not None and known != kind:
+            raise _redeclared("stream kind", kind.name)
+        return known is not None
+
+    def knows_type(self, entry: EventType) -> bool:
+        """Tell whether this very entry is stored; another shape under its version: conflict."""
+        known = self.types.get((entry.event_type, entry.event_version))
+        if known is None:
+            return False
+        if (known.kind, _text(known.schema)) != (entry.kind, _text(entry.schema)):
+            raise _redeclared("event type", f"{entry.event_type} v{entry.event_version}")
+        return True
+
+
+def _text(schema: dict[str, Any] | None) -> str:
+    return canonical_text(schema)
+
+
+def _redeclared(what: str, name: str) -> Conflict:
+    msg = f"{what} {name!r} is declared with other rules; a changed payload needs a new version"
+    return Conflict(msg, details={"name": name})
+
+
+NO_RULES = Rules((), ())
+
+
+def closed_catalogue(rules: Rules, kind: StreamKind) -> tuple[str, ...]:
+    """Return the event types a closed kind accepts."""
+    if kind.name == TRACE_KIND:
+        return TRACE_TYPES
+    return tuple({entry.event_type for entry in rules.types.values() if entry.kind == kind.name})

@@ -1,0 +1,229 @@
+"""The first half of an append: every check that needs nothing but the event itself.
+
+The order decides which error a doubly wrong event gets: idempotency key and envelope, JSON safety,
+shape for its type, guard, then the canonical text and its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import canonical_text, check_json, text_hash
+from seriatim.core.doors import LOG, Door
+from seriatim.core.envelope import check_envelope
+from seriatim.core.errors import (
+    EmptyAppend,
+    Flaw,
+    InvalidArgument,
+    InvalidEvent,
+    LimitExceeded,
+    PiiPolicyViolation,
+)
+from seriatim.core.event import NewEvent
+from seriatim.core.guard import DEFAULT, TRACES_V1, Guard, Scanned
+from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
+from seriatim.core.kinds import NO_RULES, Rules, closed_catalogue
+from seriatim.core.limits import DEFAULT_LIMITS, Limits
+from seriatim.core.request import Prepared
+from seriatim.core.times import instant_us
+from seriatim.core.trace_shapes import check_trace_payload
+
+_ENVELOPE_BYTES = 256  # what an event costs beside its payload, roughly
+
+_SCANNED_FIELDS = (
+    "actor_type",
+    "actor_id",
+    "source_system",
+    "source_subsystem",
+    "correlation_id",
+    "causation_id",
+    "idempotency_key",
+)
+
+
+class Desk(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the checks of one append depend on, besides its events."""
+
+    tenant_id: str
+    new_id: Callable[[], str]
+    door: Door = LOG
+    rules: Rules = NO_RULES
+    guard: Guard = DEFAULT
+    limits: Limits = DEFAULT_LIMITS
+    validators: Mapping[tuple[str, int], Callable[[Any], None]] = {}
+
+
+def prepare(
+    desk: Desk, events: Iterable[NewEvent | Mapping[str, Any]], idempotency_key: str | None = None
+) -> tuple[tuple[Prepared, ...], int]:
+    """Check a batch and return it ready to store, with its size; the first flaw is reported."""
+    batch = _as_new_events(desk, events)
+    if not batch:
+        raise EmptyAppend
+    desk.limits.check("append_events", len(batch))
+    keys = _keys(batch, idempotency_key)
+    prepared: list[Prepared] = []
+    size = 0
+    for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
+        try:
+            ready = _prepare_one(desk, event, key)
+        except Flaw as flaw:
+            raise desk.door.error(flaw, index) from None
+        except (LimitExceeded, PiiPolicyViolation) as error:
+            error.details["index"] = index
+            raise
+        size += _byte_count(ready.payload) + _ENVELOPE_BYTES
+        prepared.append(ready)
+    desk.limits.check("append_bytes", size)
+    _check_no_twins(desk, prepared)
+    return tuple(prepared), size
+
+
+def _as_new_events(
+    desk: Desk, events: Iterable[NewEvent | Mapping[str, Any]]
+) -> list[NewEvent]:
+    if isinstance(events, NewEvent | Mapping | str) or not isinstance(events, Iterable):
+        msg = "events must be a list of events"
+        raise InvalidArgument(msg, details={"argument": "events"})
+    batch: list[NewEvent] = []
+    for index, event in enumerate(events):
+        if type(event) is NewEvent:
+            batch.append(event)
+            continue
+        try:
+            if not isinstance(event, Mapping):
+                raise InvalidEvent("an event is a NewEvent or a mapping", details={"field": "$"})  # noqa: EM101, TRY003, TRY301
+            batch.append(NewEvent.from_mapping(event))
+        except InvalidEvent as error:
+            flaw = Flaw("envelope", error.details["field"], error.message)
+            raise desk.door.error(flaw, index) from None
+    return batch
+
+
+def _keys(batch: list[NewEvent], whole: str | None) -> list[str | None]:
+    """Give each event its key: its own, or k/0, k/1, … of a key for the whole append."""
+    own = [event.idempotency_key for event in batch]
+    if whole is None:
+        return own
+    if any(key is not None for key in own):
+        msg = "give a key for the whole append or keys for its events, not both"
+        raise InvalidArgument(msg, details={"argument": "idempotency_key"})
+    if problem := key_problem(whole) or key_problem(f"{whole}/{len(batch) - 1}"):
+        msg = f"idempotency_key {problem}"
+        raise InvalidArgument(msg, details={"argument": "idempotency_key"})
+    return [f"{whole}/{index}" for index in range(len(batch))]
+
+
+def _prepare_one(desk: Desk, event: NewEvent, key: str | None) -> Prepared:
+    if key is not None and (problem := key_problem(key)):
+        raise Flaw("envelope", "idempotency_key", problem)
+    is_trace = check_envelope(event, key, desk.door, desk.tenant_id, desk.rules, desk.limits)
+    payload = event.payload
+    check_json(payload, floats=not is_trace, limits=desk.limits)
+    if not desk.door.any_payload and not isinstance(payload, dict):
+        raise Flaw("payload", "payload", "must be a JSON object")
+    _check_shape(desk, event, is_trace)
+    text = canonical_text(payload)
+    desk.limits.check("payload_bytes", _byte_count(text))
+    _check_guard(TRACES_V1 if is_trace else desk.guard, event, key, text)
+    return _prepared(desk, event, key, text)
+
+
+def _byte_count(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _check_shape(desk: Desk, event: NewEvent, is_trace: bool) -> None:
+    if is_trace:
+        check_trace_payload(event.event_type, event.payload)
+        return
+    known = desk.rules.versions_of(event.event_type)
+    if known and event.event_version not in known:
+        raise Flaw("shape", "event_version", f"is not declared for {event.event_type!r}")
+    if event.stream is not None:
+        kind = desk.rules.kind_of(event.stream[0])
+        if kind.catalogue == "closed" and event.event_type not in closed_catalogue(
+            desk.rules, kind
+        ):
+            raise Flaw("shape", "event_type", f"is not in the closed catalogue of {kind.name!r}")
+    validate = desk.validators.get((event.event_type, event.event_version))
+    if validate is not None:
+        validate(event.payload)
+
+
+def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> None:
+    fields = [
+        (name, value)
+        for name in _SCANNED_FIELDS[:-1]
+        if (value := getattr(event, name)) is not None
+    ]
+    if key is not None:
+        fields.append(("idempotency_key", key))
+    seen = Scanned(event.payload, text, tuple(fields), tuple(event.tags), event.metadata)
+    found = guard.scan(seen)
+    if found is not None:
+        msg = f"the guard {guard.name!r} refuses {found.path}: rule {found.rule!r}"
+        details = {"guard": guard.name, "rule": found.rule, "path": found.path}
+        raise PiiPolicyViolation(msg, details=details)
+
+
+def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepared:
+    event_id = event.event_id or desk.new_id()
+    stream_type, stream_id = event.stream or (None, None)
+    tenant = desk.tenant_id
+    indexed = key is not None and desk.door.keys_are_unique
+    return Prepared(
+        event_id,
+        event_key(event_id),
+        event.event_id is not None,
+        tenant,
+        stream_type,
+        stream_id,
+        stream_key(tenant, stream_type, stream_id) if stream_type and stream_id else None,
+        event.stream_seq,
+        event.event_type,
+        event.event_version,
+        event.occurred_at,
+        None if event.occurred_at is None else instant_us(event.occurred_at),
+        event.producer_id,
+        event.source_system,
+        event.source_subsystem,
+        event.actor_type,
+        event.actor_id,
+        event.request_id,
+        event.correlation_id,
+        event.causation_id,
+        key,
+        idempotency_index_key(tenant, event.producer_id, key) if indexed and key else None,
+        event.app_id,
+        event.env_id,
+        dict(event.metadata),
+        text,
+        text_hash(text),
+        tuple(event.tags),
+    )
+
+
+def _check_no_twins(desk: Desk, prepared: list[Prepared]) -> None:
+    """Within one batch: all events have a key or none, and no key and no event id stands twice."""
+    ids: set[bytes] = set()
+    keys: set[bytes] = set()
+    keyed = sum(event.idempotency_index is not None for event in prepared)
+    for index, event in enumerate(prepared):
+        if event.event_key in ids:
+            raise desk.door.error(Flaw("envelope", "event_id", "stands twice in one batch"), index)
+        ids.add(event.event_key)
+        if event.idempotency_index is None:
+            if keyed:
+                flaw = Flaw("envelope", "idempotency_key", "every event has a key, or none has")
+                raise desk.door.error(flaw, index)
+        elif event.idempotency_index in keys:
+            flaw = Flaw("envelope", "idempotency_key", "stands twice in one batch")
+            raise desk.door.error(flaw, index)
+        else:
+            keys.add(event.idempotency_index)
+
+

@@ -1,0 +1,197 @@
+"""Queries over the log, and the one matcher that defines what they mean on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import check_json
+from seriatim.core.errors import Flaw, InvalidArgument, InvalidQuery
+from seriatim.core.event import EventRecord, StreamRef
+from seriatim.core.ids import id_problem, text_problem
+from seriatim.core.limits import DEFAULT_LIMITS, Limits
+
+_EXACT_FLOAT = 2.0**53
+_POSITION_END = 1 << 63
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """All that one filter demands at once; None leaves a side open, an empty list matches nothing.
+
+    `types`, `payload` predicates and `streams` are each OR-ed, `tags` must all be there.
+    """
+
+    types: Sequence[str] | None = None
+    payload: Sequence[Any] | None = None
+    tags: Sequence[str] | None = None
+    streams: Sequence[StreamRef] | None = None
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Filters that are OR-ed (none: everything), and an exclusive cursor on returned records."""
+
+    filters: Sequence[Filter] | None = None
+    min_position: int | None = None
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, Any]) -> Query:
+        """Take a query in dictionary form, in our names or in those of the facts vocabulary."""
+        if not isinstance(given, Mapping):
+            raise _invalid("$", "a query is an object")
+        fields = _renamed(given, _QUERY_NAMES, "$")
+        filters = fields.get("filters")
+        if filters is not None:
+            if not isinstance(filters, list | tuple):
+                raise _invalid("filters", "must be a list")
+            fields["filters"] = [_filter_from(item, index) for index, item in enumerate(filters)]
+        return cls(**fields)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the query's JSON form: what durable subscriptions store and compare."""
+        shown: dict[str, Any] = {
+            "filters": [
+                {
+                    name: [list(item) if name == "streams" else item for item in side]
+                    for name in Filter.__struct_fields__
+                    if (side := getattr(one, name)) is not None
+                }
+                for one in self.filters or ()
+            ]
+        }
+        if self.min_position is not None:
+            shown["min_position"] = self.min_position
+        return shown
+
+
+EVERYTHING = Query()
+
+_QUERY_NAMES = {
+    "filters": "filters",
+    "min_position": "min_position",
+    "min_sequence_number": "min_position",
+}
+_FILTER_NAMES = {
+    "types": "types",
+    "event_types": "types",
+    "payload": "payload",
+    "payload_predicates": "payload",
+    "tags": "tags",
+    "streams": "streams",
+}
+
+
+def _renamed(given: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        known = names.get(name)
+        if known is None or known in fields:
+            raise _invalid(where, f"has no field {str(name)[:80]!r}, or has it twice")
+        fields[known] = value
+    return fields
+
+
+def _filter_from(item: Any, index: int) -> Filter:
+    if not isinstance(item, Mapping):
+        raise _invalid(f"filters[{index}]", "must be an object")
+    fields = _renamed(item, _FILTER_NAMES, f"filters[{index}]")
+    if isinstance(fields.get("streams"), list):
+        fields["streams"] = [
+            tuple(one) if isinstance(one, list) else one for one in fields["streams"]
+        ]
+    return Filter(**fields)
+
+
+def check_query(query: Query, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Refuse a query of invalid shape before anything is run."""
+    if not isinstance(query, Query):
+        raise _invalid("query", "must be a Query")
+    cursor = query.min_position
+    if cursor is not None and (type(cursor) is not int or not 0 <= cursor < _POSITION_END):
+        raise _invalid("min_position", "must be a position from 0")
+    filters = query.filters
+    if filters is None:
+        return
+    if not isinstance(filters, list | tuple):
+        raise _invalid("filters", "must be a list")
+    limits.check("filters", len(filters))
+    for index, one in enumerate(filters):
+        _check_filter(one, f"filters[{index}]", limits)
+
+
+def _check_filter(one: object, where: str, limits: Limits) -> None:
+    if not isinstance(one, Filter):
+        raise _invalid(where, "must be a Filter")
+    for name in Filter.__struct_fields__:
+        side = getattr(one, name)
+        if side is not None and not isinstance(side, list | tuple):
+            raise _invalid(f"{where}.{name}", "must be a list")
+        limits.check("predicates", len(side or ()))
+    for name, problem_of in (("types", id_problem), ("tags", text_problem)):
+        for index, value in enumerate(getattr(one, name) or ()):
+            if problem := problem_of(value):
+                raise _invalid(f"{where}.{name}[{index}]", problem)
+    for index, stream in enumerate(one.streams or ()):
+        if not isinstance(stream, tuple) or len(stream) != 2 or any(map(id_problem, stream)):  # noqa: PLR2004
+            raise _invalid(f"{where}.streams[{index}]", "must be a (stream type, stream id) pair")
+    for index, predicate in enumerate(one.payload or ()):
+        try:
+            check_json(predicate, limits=limits)
+        except Flaw as flaw:
+            raise _invalid(f"{where}.payload[{index}]", str(flaw)) from None
+
+
+def _invalid(where: str, problem: str) -> InvalidQuery:
+    return InvalidQuery(f"{where}: {problem}", details={"where": where})
+
+
+def check_version(version: object) -> None:
+    """Refuse an expected context version that is neither absent nor a position."""
+    if version is not None and (type(version) is not int or not 1 <= version < _POSITION_END):
+        msg = "an expected context version is a position from 1, or absent"
+        raise InvalidArgument(msg, details={"argument": "expected_version"})
+
+
+def matches(query: Query, record: EventRecord) -> bool:
+    """Tell whether a record belongs to the query's context; the cursor plays no part."""
+    if not query.filters:
+        return True
+    data = record.data if any(one.payload for one in query.filters) else None
+    return any(_matches_filter(one, record, data) for one in query.filters)
+
+
+def _matches_filter(one: Filter, record: EventRecord, data: Any) -> bool:
+    return (
+        (one.types is None or record.event_type in one.types)
+        and (one.streams is None or record.stream in one.streams)
+        and (one.tags is None or (bool(one.tags) and set(one.tags) <= set(record.tags)))
+        and (one.payload is None or any(matches_json(want, data) for want in one.payload))
+    )
+
+
+def matches_json(want: Any, have: Any) -> bool:
+    """Tell whether a payload satisfies a predicate: D3, and nothing else, defines it.
+
+    Scalars are equal by JSON type and value, objects match by recursive subset, and each element
+    of a wanted array is matched by some element of the payload's.
+    """
+    if isinstance(want, dict):
+        return isinstance(have, dict) and all(
+            key in have and matches_json(inner, have[key]) for key, inner in want.items()
+        )
+    if isinstance(want, list | tuple):
+        return isinstance(have, list | tuple) and all(
+            any(matches_json(inner, element) for element in have) for inner in want
+        )
+    if isinstance(want, bool) or want is None or isinstance(want, str):
+        return type(have) is type(want) and bool(have == want)
+    return isinstance(have, int | float) and not isinstance(have, bool) and _equal(want, have)
+
+
+def _equal(want: float, have: float) -> bool:
+    """Compare numbers by the value of their JSON text, so that 1e23 is ten to the twenty-third."""
+    if type(want) is type(have) or (abs(want) < _EXACT_FLOAT and abs(have) < _EXACT_FLOAT):
+        return want == have
+    return Decimal(repr(want)) == Decimal(repr(have))

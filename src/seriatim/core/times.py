@@ -1,0 +1,49 @@
+"""RFC 3339 timestamps: parsed to microseconds for filters, kept byte for byte in records."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))",
+    re.ASCII,
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+
+
+def instant_us(text: object) -> int | None:
+    """Return microseconds since 1970 for an RFC 3339 string (finer digits cut), None for others."""
+    if type(text) is not str or len(text) > 64:  # noqa: PLR2004
+        return None
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, off_hour, off_minute = found.groups()
+    # A leap second is a valid sixty-first second, and counts as the first of the next minute.
+    if int(hour) > 23 or int(minute) > 59 or int(second) > 60:  # noqa: PLR2004
+        return None
+    try:
+        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
+    except ValueError:
+        return None
+    seconds = days * 86_400 + int(hour) * 3_600 + int(minute) * 60 + int(second)
+    if sign:
+        if int(off_hour) > 23 or int(off_minute) > 59:  # noqa: PLR2004
+            return None
+        offset = int(off_hour) * 3_600 + int(off_minute) * 60
+        seconds += offset if sign == "-" else -offset
+    return seconds * 1_000_000 + int((fraction or "")[:6].ljust(6, "0"))
+
+
+def format_us(microseconds: int) -> str:
+    """Return the RFC 3339 form, in UTC with microseconds, of an instant."""
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    return f"{_format_second(seconds)}.{fraction:06d}Z"
+
+
+@lru_cache(maxsize=1024)  # neighbours in the log share their second
+def _format_second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]

@@ -1,0 +1,120 @@
+"""The ten frozen trace events and the shapes of their payloads, as one table made into checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from seriatim.core.errors import Flaw
+from seriatim.core.paths import ROOT, child, item
+
+TRACE_ACTORS = ("agent", "person", "role", "system")
+
+# What a check finds: nothing, or the path below the value and what is wrong there. Paths are put
+# together on the way out of a failure, so that a sound payload pays for none.
+_Fault = tuple[str, str] | None
+_Check = Callable[[Any], _Fault]
+_ARRAYS = (list, tuple)
+
+
+def _text(value: Any) -> _Fault:
+    return None if isinstance(value, str) and value else ("", "must be a non-empty string")
+
+
+def _text_or_null(value: Any) -> _Fault:
+    return None if value is None else _text(value)
+
+
+def _any_or_null(value: Any) -> _Fault:
+    return _text(value) if isinstance(value, str) else None
+
+
+def _any(value: Any) -> _Fault:
+    return ("", "must not be null") if value is None else _any_or_null(value)
+
+
+def _one_of(*allowed: str) -> _Check:
+    fault = ("", f"must be one of {', '.join(allowed)}")
+    return lambda value: None if value in allowed else fault
+
+
+def _object(*, optional: dict[str, _Check] | None = None, **required: _Check) -> _Check:
+    demanded, allowed = tuple(required.items()), tuple((optional or {}).items())
+
+    def check(value: Any) -> _Fault:
+        if not isinstance(value, dict):
+            return "", "must be an object"
+        for key, inner in demanded:
+            if key not in value:
+                return child("", key), "is required"
+            if fault := inner(value[key]):
+                return child("", key) + fault[0], fault[1]
+        for key, inner in allowed:
+            if fault := inner(value.get(key)):
+                return child("", key) + fault[0], fault[1]
+        return None
+
+    return check
+
+
+def _list_of(inner: _Check) -> _Check:
+    def check(value: Any) -> _Fault:
+        if not isinstance(value, _ARRAYS):
+            return "", "must be a list"
+        for index, each in enumerate(value):
+            if fault := inner(each):
+                return item("", index) + fault[0], fault[1]
+        return None
+
+    return check
+
+
+_ENTITY = _object(entity_type=_text, entity_id=_text)
+_POLICY = _object(policy_id=_text, policy_version=_text)
+_VALUE = _object(
+    type=_one_of("string", "int", "bool", "decimal", "date", "datetime", "json"), value=_text
+)
+_FACTS = _list_of(_object(key=_text, value=_VALUE, optional={"as_of": _text_or_null}))
+_CHANGES = _list_of(_object(path=_text, old_value=_any_or_null, new_value=_any))
+_ANYTHING = _list_of(lambda _: None)
+
+_SHAPES: dict[str, _Check] = {
+    "TraceStarted": _object(workflow=_text, title=_text, primary_entity=_ENTITY),
+    "InputObserved": _object(
+        input_id=_text,
+        source=_object(system=_text, object_type=_text, object_id=_text),
+        facts=_FACTS,
+    ),
+    "EntityObserved": _object(entity=_ENTITY, role=_one_of("primary", "related"), facts=_FACTS),
+    "PolicyEvaluated": _object(
+        policy=_POLICY, inputs=_ANYTHING, decision=_one_of("allow", "deny", "require_exception")
+    ),
+    "ExceptionRequested": _object(exception_id=_text, policy=_POLICY, reason=_text),
+    "ApprovalRecorded": _object(
+        approval_id=_text,
+        subject=_object(subject_type=_one_of("exception", "action"), subject_id=_text),
+        approver=_object(actor_type=_one_of(*TRACE_ACTORS), actor_id=_text),
+        decision=_one_of("approved", "rejected"),
+    ),
+    "PrecedentCited": _object(cited_trace_id=_text, reason=_text),
+    "ActionProposed": _object(
+        action_id=_text,
+        action_type=_text,
+        target_entity=_ENTITY,
+        target_system=_text,
+        changes=_CHANGES,
+    ),
+    "ActionCommitted": _object(action_id=_text, status=_one_of("success", "failure", "partial")),
+    "TraceFinished": _object(outcome=_one_of("success", "failure", "abandoned")),
+}
+
+TRACE_TYPES: tuple[str, ...] = tuple(_SHAPES)
+
+
+def check_trace_payload(event_type: str, payload: dict[str, Any]) -> None:
+    """Refuse an event type that is none of the ten, and a payload without its type's shape."""
+    shape = _SHAPES.get(event_type)
+    if shape is None:
+        raise Flaw("shape", "event_type", f"must be one of {', '.join(TRACE_TYPES)}")
+    if fault := shape(payload):
+        raise Flaw("shape", ROOT + fault[0], fault[1])

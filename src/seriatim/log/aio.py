@@ -1,0 +1,143 @@
+"""The same log, awaited: appends await the committer's futures, reads run in worker threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from seriatim.core.decide import StaleRules
+from seriatim.core.event import AppendResult, EventRecord, StreamRef
+from seriatim.core.query import EVERYTHING, Query
+from seriatim.core.request import Command, Condition
+from seriatim.log.appending import RULE_RELOADS, Draft, Watch, give_up, rules_kept_changing
+from seriatim.log.arguments import check_count, check_timeout
+
+if TYPE_CHECKING:
+    from seriatim.log.base import BaseLog, Events, Page, QueryResult
+    from seriatim.log.subscription import Batch
+
+T = TypeVar("T")
+_END: Any = object()
+
+
+class AsyncLog:
+    """A log for asyncio; a cancelled append that was not yet sent leaves nothing behind."""
+
+    def __init__(self, log: BaseLog) -> None:
+        self._log = log
+
+    async def append(  # noqa: PLR0913 - the arguments of the sync append
+        self,
+        events: Events,
+        condition: Condition | Sequence[Condition] | None = None,
+        idempotency_key: str | None = None,
+        *,
+        command: Command | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the same argument as in the sync call
+        connection: Any = None,
+    ) -> AppendResult:
+        """Append a batch; see `Log.append`."""
+        from seriatim.core.doors import LOG  # noqa: PLC0415
+
+        draft = self._log.draft(LOG, events, condition, idempotency_key, command)
+        return await self.append_draft(draft, timeout=timeout, connection=connection)
+
+    async def append_draft(
+        self,
+        draft: Draft,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        connection: Any = None,
+    ) -> AppendResult:
+        """Append what a door drafted."""
+        log = self._log
+        seconds = log.settings.timeout_s if timeout is None else check_timeout(timeout)
+        watch = Watch(log.telemetry, draft.tenant_id)
+        with watch:
+            for _ in range(RULE_RELOADS):
+                watch.request = log.appender.request(draft)
+                try:
+                    if connection is not None:
+                        return watch.done(await log.store.append_in(connection, watch.request))
+                    return watch.done(await self._submitted(watch, seconds))
+                except StaleRules:
+                    await asyncio.to_thread(log.appender.reload_rules)
+            raise rules_kept_changing()
+
+    async def _submitted(self, watch: Watch, seconds: float) -> AppendResult:
+        assert watch.request is not None  # noqa: S101 - set by the caller, for the type checker
+        future = self._log.appender.committer.submit(watch.request)
+        waiter = asyncio.wrap_future(future)
+        try:
+            done, _ = await asyncio.wait({waiter}, timeout=seconds)
+        except asyncio.CancelledError:
+            future.cancel()  # not sent yet: nothing is left behind
+            waiter.cancel()  # a late answer interests nobody
+            raise
+        if not done:
+            failure = give_up(future)
+            waiter.cancel()
+            raise failure
+        return waiter.result()
+
+    async def page(self, **filters: Any) -> Page:
+        """Read one page; see `Log.page`."""
+        return await asyncio.to_thread(lambda: self._log.page(**filters))
+
+    def read(self, **filters: Any) -> AsyncIterator[EventRecord]:
+        """Stream records; see `Log.read`."""
+        limit = check_count("limit", filters.pop("limit", None))
+        batches = self._log.read_batches(**filters)
+        return _flatten(in_threads(batches), limit)
+
+    def read_stream(self, stream: StreamRef, **options: Any) -> AsyncIterator[EventRecord]:
+        """Stream one stream's records; see `Log.read_stream`."""
+        return self.read(stream=stream, since_seq=options.get("since"), limit=options.get("limit"))
+
+    async def query(self, query: Query = EVERYTHING, **options: Any) -> QueryResult:
+        """Query; see `Log.query`."""
+        return await asyncio.to_thread(lambda: self._log.query(query, **options))
+
+    async def head(self) -> int:
+        """Return the last position of the whole log."""
+        return await asyncio.to_thread(self._log.head)
+
+    def tail(self, query: Query = EVERYTHING, **options: Any) -> AsyncIterator[Batch]:
+        """Follow the log; see `Log.tail`."""
+        tail = self._log.tail(query, **options)
+        return in_threads(iter(tail), tail.stop)
+
+    def subscribe(self, name: str, query: Query = EVERYTHING, **options: Any) -> AsyncIterator[Batch]:
+        """Follow the log under a durable name; see `Log.subscribe`."""
+        subscription = self._log.subscribe(name, query, **options)
+        return in_threads(iter(subscription), subscription.stop)
+
+    async def call(self, act: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run any other act of the log without blocking the event loop."""
+        return await asyncio.to_thread(act, *args, **kwargs)
+
+
+async def in_threads(
+    iterator: Iterator[T], stop: Callable[[], None] | None = None
+) -> AsyncIterator[T]:
+    """Iterate without blocking the event loop: each step runs in a worker thread."""
+    try:
+        while (item := await asyncio.to_thread(next, iterator, _END)) is not _END:
+            yield item
+    finally:
+        if stop is not None:
+            stop()
+
+
+async def _flatten(
+    batches: AsyncIterator[list[EventRecord]], limit: int | None
+) -> AsyncIterator[EventRecord]:
+    left = limit
+    async for batch in batches:
+        for record in batch if left is None else batch[:left]:
+            yield record
+        if left is not None:
+            left -= len(batch)
+            if left <= 0:
+                return

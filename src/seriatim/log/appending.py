@@ -1,0 +1,182 @@
+"""From a caller's events to a future receipt: check under the current rules, submit, wait."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+import msgspec
+
+from seriatim.config import Settings
+from seriatim.core.decide import StaleRules
+from seriatim.core.doors import Door
+from seriatim.core.errors import BackendFailure, SeriatimError, TimedOut
+from seriatim.core.event import AppendResult, NewEvent
+from seriatim.core.guard import Guard
+from seriatim.core.ids import uuid7
+from seriatim.core.prepare import Desk, prepare
+from seriatim.core.request import Command, Request, check_conditions, prepare_command
+from seriatim.core.schema import compile_schema
+from seriatim.store.committer import Committer
+from seriatim.store.port import Store
+from seriatim.telemetry.bus import Telemetry, append_metadata, logger, reuse_metadata
+
+RULE_RELOADS = 5
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """One append as the caller asked for it, kept so that it can be checked again."""
+
+    tenant_id: str
+    door: Door
+    events: Iterable[NewEvent | Mapping[str, Any]]
+    condition: Any = None
+    idempotency_key: str | None = None
+    command: Command | None = None
+
+
+class IdMaker:
+    """Makes UUIDv7s that rise within this process, so that new ids land at the end of their index."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+        self._counter = 0
+
+    def __call__(self) -> str:
+        """Return a new id."""
+        now = time.time_ns() // 1_000_000
+        with self._lock:
+            if now > self._last:
+                self._last, self._counter = now, secrets.randbits(73)
+            else:
+                self._counter += 1 + secrets.randbits(32)
+            return uuid7(self._last, self._counter)
+
+
+class Appender:
+    """The way of every append of one log, whatever door and tenant it comes from."""
+
+    def __init__(
+        self, store: Store, settings: Settings, guard: Guard, telemetry: Telemetry
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._guard = guard
+        self._telemetry = telemetry
+        self._new_id = IdMaker()
+        self.committer = Committer(
+            store.append,
+            limits=settings.limits,
+            writers=settings.writers or store.best_writers,
+        )
+        self.reload_rules()
+
+    def reload_rules(self) -> None:
+        """Read the declarations anew, after this or another process changed them."""
+        self.rules = self._store.rules()
+        self._validators: dict[tuple[str, int], Callable[[Any], None]] = {
+            key: compile_schema(entry.schema)
+            for key, entry in self.rules.types.items()
+            if entry.schema is not None
+        }
+
+    def request(self, draft: Draft) -> Request:
+        """Check a draft under the current rules."""
+        limits = self._settings.limits
+        rules = self.rules
+        desk = Desk(
+            tenant_id=draft.tenant_id,
+            new_id=self._new_id,
+            door=draft.door,
+            rules=rules,
+            guard=self._guard,
+            limits=limits,
+            validators=self._validators,
+        )
+        conditions = check_conditions(draft.condition, limits)
+        command = prepare_command(draft.tenant_id, draft.command, limits)
+        events, size = prepare(desk, draft.events, draft.idempotency_key)
+        request = Request(
+            draft.tenant_id,
+            events,
+            conditions,
+            command,
+            self._settings.on_id_mismatch,
+            size,
+            rules.version,
+        )
+        return self._store.packed(request, rules)
+
+    def append(self, draft: Draft, timeout: float | None) -> AppendResult:
+        """Append and wait for the receipt."""
+        watch = Watch(self._telemetry, draft.tenant_id)
+        with watch:
+            for _ in range(RULE_RELOADS):
+                watch.request = self.request(draft)
+                future = self.committer.submit(watch.request)
+                try:
+                    return watch.done(self._wait(future, timeout))
+                except StaleRules:
+                    self.reload_rules()
+            raise rules_kept_changing()
+
+    def _wait(self, future: Future[AppendResult], timeout: float | None) -> AppendResult:
+        try:
+            return future.result(timeout or self._settings.timeout_s)
+        except FutureTimeout:
+            raise give_up(future) from None
+
+
+def give_up(future: Future[AppendResult]) -> SeriatimError:
+    """Withdraw an append that took too long, and say honestly whether it may be stored."""
+    if future.cancel():
+        msg = "the append waited too long for its turn; nothing was sent or stored"
+        return TimedOut(msg)
+    msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
+    return BackendFailure(msg, details={"ambiguous": True})
+
+
+def rules_kept_changing() -> BackendFailure:
+    """Make the error for a log whose declarations change at every try."""
+    return BackendFailure("the log's declarations kept changing; nothing was stored")
+
+
+class Watch:
+    """Times one append and tells telemetry how it ended."""
+
+    def __init__(self, telemetry: Telemetry, tenant_id: str) -> None:
+        self._telemetry = telemetry
+        self._tenant_id = tenant_id
+        self._started = time.perf_counter()
+        self.request: Request | None = None
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def done(self, result: AppendResult) -> AppendResult:
+        """Report a receipt, and pass it on."""
+        request = self.request
+        if result.id_mismatch:
+            logger.warning("an event id was reused with other %s", ", ".join(result.id_mismatch))
+        if self._telemetry.active:
+            took = time.perf_counter() - self._started
+            metadata = append_metadata(request, self._tenant_id, replayed=result.replayed)
+            counts = {"duration_s": took, "count": result.count}
+            self._telemetry.emit("store.append.stop", counts, metadata)
+            if result.replayed and result.records:
+                reused = reuse_metadata(result.records[0])
+                self._telemetry.emit("store.idempotency.reuse", {"count": result.count}, reused)
+        return result
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Report an error, which goes on to the caller."""
+        if isinstance(error, SeriatimError) and self._telemetry.active:
+            took = time.perf_counter() - self._started
+            metadata = append_metadata(self.request, self._tenant_id, error_code=error.code)
+            self._telemetry.emit("store.append.exception", {"duration_s": took}, metadata)

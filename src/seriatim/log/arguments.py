@@ -1,0 +1,125 @@
+"""The checks of what callers pass to reads, made before anything runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.event import StreamRef
+from seriatim.core.ids import id_problem, text_problem
+from seriatim.core.limits import Limits
+from seriatim.core.request import check_stream
+from seriatim.core.times import instant_us
+from seriatim.store.port import ReadSpec, Scope
+
+_POSITION_END = 1 << 63
+
+
+def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
+    limits: Limits,
+    *,
+    tenant_id: str | None,
+    limit: int,
+    scope: Scope = "log",
+    after: int = 0,
+    until: int | None = None,
+    stream: StreamRef | None = None,
+    since_seq: int | None = None,
+    types: Sequence[str] | None = None,
+    app_id: str | None = None,
+    env_id: str | None = None,
+    occurred_after: str | None = None,
+    occurred_until: str | None = None,
+    recorded_after: str | None = None,
+    recorded_until: str | None = None,
+) -> ReadSpec:
+    """Return a checked read, or refuse it naming the argument."""
+    check_position("after", after)
+    if until is not None and check_position("until", until) < after:
+        raise bad("until", "must not lie before after")
+    if since_seq is not None and (
+        type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
+    ):
+        raise bad("since_seq", "must be a whole number")
+    occurred = _window("occurred", occurred_after, occurred_until)
+    recorded = _window("recorded", recorded_after, recorded_until)
+    return ReadSpec(
+        tenant_id=tenant_id,
+        limit=limits.check_page("limit", limit),
+        scope=scope,
+        after=after,
+        until=until,
+        stream=None if stream is None else check_stream(stream),
+        after_seq=since_seq,
+        types=None if types is None else _types(types),
+        app_id=_text("app_id", app_id),
+        env_id=_text("env_id", env_id),
+        occurred_after_us=occurred[0],
+        occurred_until_us=occurred[1],
+        recorded_after_us=recorded[0],
+        recorded_until_us=recorded[1],
+    )
+
+
+def check_position(name: str, value: object) -> int:
+    """Return a position, 0 meaning before the first."""
+    if type(value) is not int or not 0 <= value < _POSITION_END:
+        raise bad(name, "must be a whole number from 0")
+    return value
+
+
+def check_name(name: str, value: object) -> str:
+    """Return an id that a caller named, or refuse it."""
+    if problem := id_problem(value):
+        raise bad(name, problem)
+    return str(value)
+
+
+def check_timeout(timeout: object) -> float:
+    """Return a timeout in seconds."""
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or not 0 < timeout <= threading.TIMEOUT_MAX
+    ):
+        raise bad("timeout", "must be a number of seconds above 0")
+    return float(timeout)
+
+
+def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
+    bounds: list[int | None] = []
+    for side, text in (("after", after), ("until", until)):
+        moment = None if text is None else instant_us(text)
+        if text is not None and moment is None:
+            raise bad(f"{name}_{side}", "must be an RFC 3339 timestamp")
+        bounds.append(moment)
+    start, end = bounds
+    if start is not None and end is not None and end < start:
+        raise bad(f"{name}_until", f"must not lie before {name}_after")
+    return start, end
+
+
+def _types(types: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(types, str) or not isinstance(types, Sequence):
+        raise bad("types", "must be a list of event types")
+    return tuple(check_name("types", one) for one in types)
+
+
+def _text(name: str, value: str | None) -> str | None:
+    if value is not None and (problem := text_problem(value)):
+        raise bad(name, problem)
+    return value
+
+
+def check_count(name: str, value: object) -> int | None:
+    """Return how many records a caller wants at most; None: all."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise bad(name, "must be a whole number from 1")
+    return value
+
+
+def bad(argument: str, problem: str) -> InvalidArgument:
+    """Make the error for an argument."""
+    return InvalidArgument(f"{argument} {problem}", details={"argument": argument})

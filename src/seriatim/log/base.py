@@ -1,0 +1,370 @@
+"""The log as a user holds it: append, read, query, declare, follow; always within one tenant."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from seriatim.config import Settings
+from seriatim.core.decide import StaleRules
+from seriatim.core.doors import LOG, Door
+from seriatim.core.errors import NotFound
+from seriatim.core.event import (
+    DEFAULT_TENANT,
+    AppendResult,
+    EventRecord,
+    LogIdentity,
+    NewEvent,
+    StreamRef,
+)
+from seriatim.core.guard import DEFAULT, Guard
+from seriatim.core.kinds import EventType, StreamKind, check_event_type, check_kind
+from seriatim.core.query import EVERYTHING, Query, check_query
+from seriatim.core.request import Command, Condition, check_stream
+from seriatim.core.schema import compile_schema
+from seriatim.log.appending import Appender, Draft, Watch
+from seriatim.log.arguments import (
+    bad,
+    check_count,
+    check_name,
+    check_position,
+    check_timeout,
+    read_spec,
+)
+from seriatim.log.subscription import Subscription, Tail
+from seriatim.store.port import ReadSpec, Scope, Store, StreamSummary
+from seriatim.telemetry.bus import Telemetry
+
+Events = Iterable[NewEvent | Mapping[str, Any]]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One page of a read: pass `last_scanned` as the next `after`; it moves on even when empty."""
+
+    records: list[EventRecord]
+    last_scanned: int
+
+
+class QueryResult(msgspec.Struct, frozen=True):
+    """What a query found in one snapshot of the log, whose head is `head`.
+
+    `context_version` is the highest position of the whole context, whatever was returned; `more`
+    tells that the limit cut the records: ask again with `after` and `head` of this result.
+    """
+
+    records: list[EventRecord]
+    last_returned_position: int | None
+    context_version: int | None
+    head: int
+    more: bool = False
+
+
+class BaseLog:
+    """One tenant's door to a log."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: Settings | None = None,
+        guard: Guard = DEFAULT,
+        tenant_id: str = DEFAULT_TENANT,
+    ) -> None:
+        self.store = store
+        self.settings = settings or Settings()
+        self.tenant_id = check_name("tenant_id", tenant_id)
+        self.telemetry = Telemetry()
+        self.appender = Appender(store, self.settings, guard, self.telemetry)
+        self._parent: BaseLog | None = None
+        self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
+        _OPEN_LOGS.add(self)
+
+    def for_tenant(self, tenant_id: str) -> Self:
+        """Return this log as another tenant sees it; both share connections and committer."""
+        view = type(self).__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        view.tenant_id = check_name("tenant_id", tenant_id)
+        view._parent = self  # kept alive: a fork renews the logs it knows to be open
+        return view
+
+    # -- append
+
+    def append(  # noqa: PLR0913 - each is a separate promise of the contract
+        self,
+        events: Events,
+        condition: Condition | Sequence[Condition] | None = None,
+        idempotency_key: str | None = None,
+        *,
+        command: Command | None = None,
+        timeout: float | None = None,
+        connection: Any = None,
+    ) -> AppendResult:
+        """Append a batch, all or nothing, and return its receipt.
+
+        With `connection` (Postgres) it happens in the caller's own transaction: the log's lock is
+        then held until the caller commits. An async connection makes the call an awaitable.
+        """
+        draft = self.draft(LOG, events, condition, idempotency_key, command)
+        return self.append_draft(draft, timeout=timeout, connection=connection)
+
+    def draft(  # noqa: PLR0913 - see append
+        self,
+        door: Door,
+        events: Events,
+        condition: Any = None,
+        idempotency_key: str | None = None,
+        command: Command | None = None,
+    ) -> Draft:
+        """Keep an append as it was asked for, through whichever door."""
+        kept = list(events) if isinstance(events, Iterator) else events
+        return Draft(
+            tenant_id=self.tenant_id,
+            door=door,
+            events=kept,
+            condition=condition,
+            idempotency_key=idempotency_key,
+            command=command,
+        )
+
+    def append_draft(
+        self, draft: Draft, *, timeout: float | None = None, connection: Any = None
+    ) -> AppendResult:
+        """Append what a door drafted."""
+        if timeout is not None:
+            check_timeout(timeout)
+        if connection is None:
+            return self.appender.append(draft, timeout)
+        watch = Watch(self.telemetry, self.tenant_id)
+        with watch:
+            watch.request = self.appender.request(draft)
+            try:
+                result: AppendResult = self.store.append_in(connection, watch.request)
+            except StaleRules:
+                self.appender.reload_rules()
+                watch.request = self.appender.request(draft)
+                result = self.store.append_in(connection, watch.request)
+            return watch.done(result) if isinstance(result, AppendResult) else result
+
+    # -- read
+
+    def page(self, *, limit: int | None = None, scope: Scope = "log", **filters: Any) -> Page:
+        """Read one page by position: `after` exclusive, `until` inclusive, filters as in `read`."""
+        wanted = self.settings.limits.page if limit is None else limit
+        spec = read_spec(
+            self.settings.limits, tenant_id=self.tenant_id, limit=wanted, scope=scope, **filters
+        )
+        return self.page_of(spec)
+
+    def page_of(self, spec: ReadSpec) -> Page:
+        """Read one page that is already checked."""
+        started = time.perf_counter()
+        head = self.store.head()
+        # A position past the head may be promised to a commit under way: never scan beyond it.
+        until = head if spec.until is None else min(spec.until, head)
+        records = [] if until <= spec.after else self.store.read(_until(spec, until))
+        full = len(records) == spec.limit
+        last = records[-1].position if full else max(until, spec.after)
+        if self.telemetry.active:
+            counts = {"duration_s": time.perf_counter() - started, "count": len(records)}
+            metadata = {"tenant_id": spec.tenant_id or "*", "last_scanned": last}
+            self.telemetry.emit("store.read_batch.stop", counts, metadata)
+        return Page(records, last)
+
+    def read(
+        self, *, limit: int | None = None, batch_size: int | None = None, **filters: Any
+    ) -> Iterator[EventRecord]:
+        """Stream records in order up to the head as it is now, or until `limit`.
+
+        Filters: after, until, stream, since_seq, types, app_id, env_id, occurred_after,
+        occurred_until, recorded_after, recorded_until.
+        """
+        wanted = check_count("limit", limit)
+        batches = self.read_batches(batch_size=batch_size, **filters)
+        return _flatten(batches, wanted)
+
+    def read_batches(
+        self, *, batch_size: int | None = None, scope: Scope = "log", **filters: Any
+    ) -> Iterator[list[EventRecord]]:
+        """Stream non-overlapping batches in order up to the head as it is now."""
+        size = min(1000, self.settings.limits.page) if batch_size is None else batch_size
+        spec = read_spec(
+            self.settings.limits, tenant_id=self.tenant_id, limit=size, scope=scope, **filters
+        )
+        return self.batches_of(spec)
+
+    def batches_of(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
+        """Stream the batches of a read that is already checked."""
+        head = self.store.head()
+        until = head if spec.until is None else min(spec.until, head)
+        after = spec.after
+        while after < until:
+            page = self.page_of(msgspec.structs.replace(spec, after=after, until=until))
+            if page.records:
+                yield page.records
+            after = page.last_scanned
+
+    def read_stream(
+        self, stream: StreamRef, *, since: int | None = None, limit: int | None = None
+    ) -> Iterator[EventRecord]:
+        """Stream one stream's records in order, those after number `since`."""
+        return self.read(stream=check_stream(stream), since_seq=since, limit=limit)
+
+    def last_event(self, stream: StreamRef) -> EventRecord | None:
+        """Return the last event of a stream, None when there is no such stream."""
+        return self.store.last_of_stream(self.tenant_id, check_stream(stream))
+
+    def event(self, event_id: str) -> EventRecord:
+        """Return one event by its id."""
+        found = self.store.event(self.tenant_id, check_name("event_id", event_id))
+        if found is None:
+            msg = "there is no event with that id"
+            raise NotFound(msg, details={"event_id": event_id})
+        return found
+
+    def head(self) -> int:
+        """Return the last position of the whole log, 0 when it is empty."""
+        return self.store.head()
+
+    def identity(self) -> LogIdentity:
+        """Return which log this is, and its epoch."""
+        return self.store.identity()
+
+    def streams(
+        self, stream_type: str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> list[StreamSummary]:
+        """List streams in the order in which they began; page on with the last first_position."""
+        if stream_type is not None:
+            check_name("stream_type", stream_type)
+        check_position("after", after)
+        wanted = self.settings.limits.check_page("limit", limit)
+        return self.store.streams(self.tenant_id, stream_type, after, wanted)
+
+    # -- query
+
+    def query(
+        self,
+        query: Query = EVERYTHING,
+        *,
+        limit: int | None = None,
+        after: int | None = None,
+        head: int | None = None,
+    ) -> QueryResult:
+        """Return the matching records and their context's version, from one snapshot.
+
+        Without a limit all records come, in as many pages as it takes. With one, page on by giving
+        `after` (the last returned position) and `head` of the first page.
+        """
+        check_query(query, self.settings.limits)
+        size = self.settings.limits.page
+        if limit is not None:
+            size = self.settings.limits.check_page("limit", limit)
+        snapshot = self.store.head() if head is None else check_position("head", head)
+        start = query.min_position or 0
+        start = start if after is None else max(start, check_position("after", after))
+        version = self.store.context_version(self.tenant_id, query, snapshot)
+        records: list[EventRecord] = []
+        more = version is not None and version > start
+        while more:
+            page = self.store.select(self.tenant_id, query, start, snapshot, size)
+            records.extend(page)
+            more = len(page) == size and page[-1].position != version
+            if limit is not None:
+                break
+            start = page[-1].position if page else snapshot
+        last = records[-1].position if records else None
+        return QueryResult(records, last, version, snapshot, more)
+
+    # -- declare
+
+    def declare(self, *declarations: StreamKind | EventType) -> None:
+        """Declare stream kinds and event types in the store, for every process."""
+        for one in declarations:
+            if isinstance(one, StreamKind):
+                check_kind(one)
+            elif isinstance(one, EventType):
+                check_event_type(one)
+                if one.schema is not None:
+                    compile_schema(one.schema)
+            else:
+                raise bad("declarations", "are StreamKind or EventType values")
+            self.store.declare(one)
+        self.appender.reload_rules()
+
+    # -- follow
+
+    def subscribe(self, name: str, query: Query = EVERYTHING, **options: Any) -> Subscription:
+        """Follow the log under a durable name: catch up, then live; see `Subscription`."""
+        check_query(query, self.settings.limits)
+        check_name("name", name)
+        self._check_room_to_follow()
+        subscription = Subscription(self.store, self.tenant_id, name, query, **options)
+        self._followers.add(subscription)
+        return subscription
+
+    def tail(self, query: Query = EVERYTHING, *, after: int | None = None, **options: Any) -> Tail:
+        """Follow the log from a position (now, by default), keeping no cursor; see `Tail`."""
+        check_query(query, self.settings.limits)
+        self._check_room_to_follow()
+        start = self.store.head() if after is None else check_position("after", after)
+        tail = Tail(self.store, self.tenant_id, query, start, **options)
+        self._followers.add(tail)
+        return tail
+
+    def _check_room_to_follow(self) -> None:
+        self.settings.limits.check("subscriptions", len(self._followers) + 1)
+
+    # -- life
+
+    def purge_commands(self, *, older_than_hours: float = 24.0) -> int:
+        """Forget command records older than this, which is never less than a day."""
+        hours = older_than_hours
+        if type(hours) not in (int, float) or not 24 <= hours < math.inf:  # noqa: PLR2004 - C5
+            raise bad("older_than_hours", "must be at least 24")
+        return self.store.purge_commands(hours * 3600)
+
+    def close(self) -> None:
+        """Finish what was accepted, then let go of the store."""
+        self.appender.committer.close()
+        self.store.close()
+        _OPEN_LOGS.discard(self)
+
+    def __enter__(self) -> Self:
+        """Use the log for a while."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _until(spec: ReadSpec, until: int) -> ReadSpec:
+    return msgspec.structs.replace(spec, until=until)
+
+
+def _flatten(batches: Iterator[list[EventRecord]], limit: int | None) -> Iterator[EventRecord]:
+    left = limit
+    for batch in batches:
+        if left is not None and left <= len(batch):
+            yield from batch[:left]
+            return
+        yield from batch
+        left = None if left is None else left - len(batch)
+
+
+_OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Give a forked child committers and connections of its own."""
+    for log in _OPEN_LOGS:
+        log.appender.committer.after_fork()
+        log.store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,66 @@
+"""Cursors that know their log: made with its identity, checked against it before use."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from seriatim.core.errors import Conflict, LogIdentityChanged
+from seriatim.core.event import LogIdentity
+from seriatim.log.arguments import bad, check_position
+from seriatim.store.port import Cursor, Store
+
+
+def new_cursor(  # noqa: PLR0913 - a cursor is its fields
+    store: Store,
+    tenant_id: str,
+    purpose: Literal["subscription", "projection"],
+    name: str,
+    position: int,
+    query: str = "",
+) -> Cursor:
+    """Make a cursor at a position that the log has reached."""
+    check_position("position", position)
+    if position > store.head():
+        raise bad("position", "must not lie beyond the head")
+    identity = store.identity()
+    return Cursor(
+        tenant_id=tenant_id,
+        purpose=purpose,
+        name=name,
+        position=position,
+        log_id=identity.log_id,
+        epoch=identity.epoch,
+        tip=store.event_id_at(position) or "" if position else "",
+        query=query,
+    )
+
+
+def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
+    """Stop a consumer whose cursor has another query, another log or a lost future behind it."""
+    if cursor.query != query:
+        msg = f"{cursor.name!r} is known with another query"
+        raise Conflict(msg, details={"name": cursor.name})
+    identity = store.identity()
+    head = store.head()
+    problem = None
+    if cursor.log_id != identity.log_id:
+        problem = "belongs to another log"
+    elif cursor.epoch != identity.epoch:
+        problem = f"is of epoch {cursor.epoch}, the log is in epoch {identity.epoch}"
+    elif cursor.position > head:
+        problem = f"stands at {cursor.position}, the log ends at {head}"
+    elif cursor.position and store.event_id_at(cursor.position) != cursor.tip:
+        problem = f"has seen another event at position {cursor.position}"
+    if problem is not None:
+        msg = (
+            f"the cursor of {cursor.name!r} {problem}: the log was restored or replaced; "
+            "check what its consumer has seen, then reset the cursor"
+        )
+        raise LogIdentityChanged(msg, details={"name": cursor.name, "position": cursor.position})
+
+
+def check_same_log(store: Store, identity: LogIdentity, position: int, head: int) -> None:
+    """Stop whoever follows the log when it was restored or replaced under them."""
+    if head < position or store.identity() != identity:
+        msg = f"the log was restored or replaced while it was followed at position {position}"
+        raise LogIdentityChanged(msg, details={"position": position, "head": head})

@@ -1,0 +1,299 @@
+"""Following the log: catch up, then live, one committed append as one batch, nothing skipped.
+
+The life of a durable subscription:
+
+    waiting for the lease -> catching up -> live -> (handler fails -> backing off -> same batch)
+                                  ^                                          |
+                                  +------------------------------------------+
+
+Wake-ups are hints: a lost one costs the poll interval, never an event.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Literal
+
+import msgspec
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.errors import BackendFailure, LeaseLost
+from seriatim.core.event import EventRecord
+from seriatim.core.query import Query
+from seriatim.log.arguments import bad
+from seriatim.log.cursors import check_cursor, check_same_log, new_cursor
+from seriatim.store.port import Cursor, Lease, Store
+
+_PAGE = 1000
+_SKIP_WORTH_STORING = 1000
+
+Batch = list[EventRecord]
+
+
+class Tail:
+    """An iterator over batches from a position on; it ends when `stop` is called or idle too long.
+
+    `idle_timeout` ends it after so many seconds without an event; None follows for ever.
+    """
+
+    def __init__(  # noqa: PLR0913 - where, what, from when, for how long
+        self,
+        store: Store,
+        tenant_id: str,
+        query: Query,
+        position: int,
+        *,
+        idle_timeout: float | None = None,
+        poll_s: float = 1.0,
+        on_scanned: Callable[[int], None] | None = None,
+    ) -> None:
+        if position > store.head():
+            raise bad("after", "must not lie beyond the head")
+        self.position = position
+        self._identity = store.identity()
+        self._store = store
+        self._tenant_id = tenant_id
+        self._query = query
+        self._idle_timeout = idle_timeout
+        self._poll_s = poll_s
+        self._on_scanned = on_scanned
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End the iteration, from any thread, within one poll interval."""
+        self._stopped.set()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield each committed append once, in order."""
+        idle_since = time.monotonic()
+        while not self._stopped.is_set():
+            head = self._store.head()
+            check_same_log(self._store, self._identity, self.position, head)
+            for batch in self._batches(head):
+                yield batch
+                # Only now: a consumer that leaves at the yield has not had this batch.
+                self.position = batch[-1].position
+                idle_since = time.monotonic()
+                if self._stopped.is_set():
+                    return
+            self.position = max(self.position, head)
+            if self._on_scanned is not None:
+                self._on_scanned(self.position)
+            idle = time.monotonic() - idle_since
+            if self._idle_timeout is not None and idle >= self._idle_timeout:
+                return
+            left = self._poll_s if self._idle_timeout is None else self._idle_timeout - idle
+            self._store.wait(self.position, min(self._poll_s, left))
+
+    def _batches(self, head: int) -> Iterator[Batch]:
+        """Yield whole appends up to a head; the last one of a page may go on in the next."""
+        pending: Batch = []
+        after = max(self.position, self._query.min_position or 0)
+        while after < head:
+            page = self._store.select(self._tenant_id, self._query, after, head, _PAGE)
+            for _, grouped in groupby(page, key=lambda record: record.append_position):
+                group = list(grouped)
+                if pending and pending[0].append_position != group[0].append_position:
+                    yield pending
+                    pending = []
+                pending.extend(group)
+            if len(page) < _PAGE:
+                break
+            after = page[-1].position
+        if pending:
+            yield pending
+
+
+class Subscription:
+    """A durable, named way through the log: its cursor moves only after a batch was handled.
+
+    Iterate over it, or `run` a handler; either way one owner works at a time, others wait.
+    """
+
+    def __init__(  # noqa: PLR0913 - where, what, and its manners
+        self,
+        store: Store,
+        tenant_id: str,
+        name: str,
+        query: Query,
+        *,
+        start: int | Literal["head"] = 0,
+        lease_s: float = 10.0,
+        poll_s: float = 1.0,
+        idle_timeout: float | None = None,
+        backoff_s: float = 0.2,
+        backoff_cap_s: float = 30.0,
+    ) -> None:
+        self.name = name
+        self.failures = 0
+        self.last_error: Exception | None = None
+        self._store = store
+        self._tenant_id = tenant_id
+        self._query = query
+        self._start = start
+        self._lease_s = lease_s
+        self._poll_s = poll_s
+        self._idle_timeout = idle_timeout
+        self._backoff_s = backoff_s
+        self._backoff_cap_s = backoff_cap_s
+        self._stopped = threading.Event()
+        self._tail: Tail | None = None
+        self._owner = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._cursor = self._open_cursor()
+
+    def _open_cursor(self) -> Cursor:
+        wanted = canonical_text(self._query.as_dict())
+        cursor = self._store.cursor(self._tenant_id, "subscription", self.name)
+        if cursor is None:
+            position = self._store.head() if self._start == "head" else self._start
+            cursor = new_cursor(
+                self._store, self._tenant_id, "subscription", self.name, position, wanted
+            )
+            self._store.put_cursor(cursor, lease=None, reset=False)
+            cursor = self._store.cursor(self._tenant_id, "subscription", self.name) or cursor
+        check_cursor(self._store, cursor, wanted)
+        return cursor
+
+    @property
+    def position(self) -> int:
+        """The position up to which batches were handled, as stored."""
+        cursor = self._store.cursor(self._tenant_id, "subscription", self.name)
+        return 0 if cursor is None else cursor.position
+
+    def reset(self, position: int) -> None:
+        """Move the cursor anywhere, also backwards, and accept the log's present identity."""
+        query = canonical_text(self._query.as_dict())
+        cursor = new_cursor(
+            self._store, self._tenant_id, "subscription", self.name, position, query
+        )
+        self._store.put_cursor(cursor, lease=None, reset=True)
+
+    def stop(self) -> None:
+        """End the iteration or the run, from any thread."""
+        self._stopped.set()
+        if self._tail is not None:
+            self._tail.stop()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches; asking for the next one says that the last was handled."""
+        with _Ownership(self) as lease:
+            if lease is None:
+                return
+            # Another owner may have moved the cursor while this one waited.
+            self._cursor = self._open_cursor()
+            self._tail = self._make_tail(lease)
+            for batch in self._tail:
+                yield batch
+                self._move(batch[-1].position, batch[-1].event_id, lease)
+            self._skip_to(self._tail.position, lease, worth=1)
+
+    def _make_tail(self, lease: Lease) -> Tail:
+        tail = Tail(
+            self._store,
+            self._tenant_id,
+            self._query,
+            self._cursor.position,
+            idle_timeout=self._idle_timeout,
+            poll_s=self._poll_s,
+            on_scanned=lambda position: self._skip_to(position, lease, worth=_SKIP_WORTH_STORING),
+        )
+        if self._stopped.is_set():
+            tail.stop()
+        return tail
+
+    def _skip_to(self, position: int, lease: Lease, *, worth: int) -> None:
+        """Pass over what the query does not match, so that a restart need not scan it again."""
+        if position - self._cursor.position >= worth:
+            self._move(position, self._store.event_id_at(position) or "", lease)
+
+    def _move(self, position: int, tip: str, lease: Lease) -> None:
+        # The log's identity stays that of the opening: a log restored meanwhile is noticed.
+        cursor = msgspec.structs.replace(self._cursor, position=position, tip=tip)
+        self._store.put_cursor(cursor, lease=lease, reset=False)
+        self._cursor = cursor
+
+    def run(self, handler: Callable[[Batch], object]) -> None:
+        """Call a handler for each batch until stopped or idle; a failing one gets the same again.
+
+        A lost lease means waiting for it again, a failing store means trying again.
+        """
+        while True:
+            try:
+                return self._run_once(handler)
+            except LeaseLost as error:
+                self.last_error = error
+            except BackendFailure as error:
+                self.last_error = error
+                if self._stopped.wait(self._backoff_s):
+                    return None
+
+    def _run_once(self, handler: Callable[[Batch], object]) -> None:
+        for batch in self:
+            while not self._handled(handler, batch):
+                delay = min(self._backoff_cap_s, self._backoff_s * 2 ** min(self.failures - 1, 16))
+                if self._stopped.wait(delay):
+                    return
+            self.failures = 0
+
+    def _handled(self, handler: Callable[[Batch], object], batch: Batch) -> bool:
+        try:
+            handler(batch)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the batch stays undelivered
+            self.failures += 1
+            self.last_error = error
+            return False
+        return True
+
+    def start(self, handler: Callable[[Batch], object]) -> threading.Thread:
+        """Run a handler in a thread of its own."""
+        thread = threading.Thread(
+            target=self.run, args=(handler,), name=f"seriatim-{self.name}", daemon=True
+        )
+        thread.start()
+        return thread
+
+
+class _Ownership:
+    """Holds a subscription's lease while it runs, renewing it in the background."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lease: Lease | None = None
+
+    def __enter__(self) -> Lease | None:
+        one = self._subscription
+        name = f"subscription:{one.name}"
+        while not one._stopped.is_set():  # noqa: SLF001 - two halves of one thing
+            lease = one._store.claim_lease(one._tenant_id, name, one._owner, one._lease_s)  # noqa: SLF001
+            if lease is not None:
+                self._lease = lease
+                self._thread = threading.Thread(target=self._renew, args=(lease,), daemon=True)
+                self._thread.start()
+                return lease
+            one._stopped.wait(min(one._poll_s, one._lease_s / 4))  # noqa: SLF001
+        return None
+
+    def _renew(self, lease: Lease) -> None:
+        one = self._subscription
+        while not self._done.wait(one._lease_s / 3):  # noqa: SLF001
+            try:
+                if not one._store.renew_lease(lease, one._lease_s):  # noqa: SLF001
+                    return  # the next move of the cursor is refused and says so
+            except Exception as error:  # noqa: BLE001 - tried again; the cursor is fenced anyway
+                one.last_error = error
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._lease is not None and kind is not LeaseLost:
+            self._subscription._store.release_lease(self._lease)  # noqa: SLF001
+
+

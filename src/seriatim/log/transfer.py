@@ -1,0 +1,204 @@
+"""Taking a log out as NDJSON and into another log, again and again without storing anything twice.
+
+An export is a header line (which log, its declarations), one line a record, and an end line.
+An import gives every event its old id, so what is stored already is recognised; positions and
+`recorded_at` are the new log's own. Neither holds more than a few pages in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from seriatim.core.errors import InvalidEvent, LogIdentityChanged
+from seriatim.core.event import EventRecord
+from seriatim.core.kinds import BUILT_IN_KINDS, EventType, StreamKind
+from seriatim.store.port import ReadSpec, Store
+
+FORMAT = "seriatim-export"
+FORMAT_VERSION = 1
+PAGE = 1000
+
+Progress = Callable[[int, int], None]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of an export: where it comes from, and the rules of its events."""
+
+    format: str = FORMAT
+    version: int = FORMAT_VERSION
+    log_id: str
+    epoch: int
+    head: int
+    tenant_id: str | None = None
+    after: int = 0
+    kinds: list[StreamKind] = []
+    types: list[EventType] = []
+
+
+class Footer(msgspec.Struct, frozen=True, kw_only=True):
+    """The last line of an export: without it, the file was cut off."""
+
+    end: str = FORMAT
+    events: int
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One event of an export, or of a file made by hand: then without what only a log can know."""
+
+    event_type: str
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    position: int | None = None
+    append_position: int | None = None
+    event_id: str | None = None
+    tenant_id: str | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+    stream_seq: int | None = None
+    event_version: int = 1
+    occurred_at: str | None = None
+    recorded_at: str | None = None
+    producer_id: str | None = None
+    source_system: str | None = None
+    source_subsystem: str | None = None
+    actor_type: str | None = None
+    actor_id: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    idempotency_key: str | None = None
+    app_id: str | None = None
+    env_id: str | None = None
+    metadata: dict[str, str] = {}
+    payload_hash: str | None = None
+    tags: list[str] = []
+
+
+def export_log(  # noqa: PLR0913 - what, where to, from where to where
+    store: Store,
+    write: Callable[[bytes], object],
+    *,
+    tenant_id: str | None = None,
+    after: int = 0,
+    until: int | None = None,
+    progress: Progress | None = None,
+) -> Footer:
+    """Write every event up to the head as it is now, of one tenant or of all."""
+    head = store.head() if until is None else min(until, store.head())
+    identity = store.identity()
+    rules = store.rules()
+    header = Header(
+        log_id=identity.log_id,
+        epoch=identity.epoch,
+        head=head,
+        tenant_id=tenant_id,
+        after=after,
+        kinds=[kind for kind in rules.kinds.values() if kind not in BUILT_IN_KINDS],
+        types=list(rules.types.values()),
+    )
+    write(_encoded(header))
+    events = 0
+    for page in _pages(store, ReadSpec(tenant_id=tenant_id, limit=PAGE, after=after, until=head)):
+        write(b"".join(record_line(record) for record in page))
+        events += len(page)
+        if progress is not None:
+            progress(page[-1].position, head)
+    if store.identity() != identity:
+        msg = "the log was restored or replaced during the export; start it again"
+        raise LogIdentityChanged(msg, details={"log_id": identity.log_id})
+    footer = Footer(events=events)
+    write(_encoded(footer))
+    return footer
+
+
+def _pages(store: Store, spec: ReadSpec) -> Iterator[list[EventRecord]]:
+    page = store.read(spec)
+    while page:
+        yield page
+        if len(page) < spec.limit:
+            return
+        page = store.read(msgspec.structs.replace(spec, after=page[-1].position))
+
+
+def record_line(record: EventRecord) -> bytes:
+    """Return one record as a line of JSON, its payload byte for byte as it is stored."""
+    fields = msgspec.structs.asdict(record)
+    fields["payload"] = msgspec.Raw(record.payload.encode())
+    return _encoded(fields)
+
+
+def _encoded(value: Any) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+_LINE = msgspec.json.Decoder(Line)
+_HEADER = msgspec.json.Decoder(Header)
+_FOOTER = msgspec.json.Decoder(Footer)
+
+
+class Source:
+    """The lines of an export, one append at a time; header and footer are kept aside.
+
+    A file without a header is taken as events made by hand.
+    """
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = enumerate(lines, start=1)
+        self._held: tuple[int, bytes] | None = None
+        self.header: Header | None = None
+        self.whole = False
+        first = next(self._lines, None)
+        if first is not None and first[1].startswith(b'{"format":'):
+            self.header = _decoded(_HEADER, *first)
+            _check_header(self.header)
+        else:
+            self._held = first
+            self.whole = True
+
+    def appends(self) -> Iterator[list[tuple[int, Line]]]:
+        """Yield the numbered lines of each append: neighbours that say they began together."""
+        pending: list[tuple[int, Line]] = []
+        for number, line in self._events():
+            if pending and not _together(pending[-1][1], line):
+                yield pending
+                pending = []
+            pending.append((number, line))
+        if pending:
+            yield pending
+
+    def _events(self) -> Iterator[tuple[int, Line]]:
+        held = [] if self._held is None else [self._held]
+        events = 0
+        for number, raw in chain(held, self._lines):
+            if raw.startswith(b'{"end":'):
+                self.whole = _decoded(_FOOTER, number, raw).events == events
+            elif raw.strip():
+                events += 1
+                yield number, _decoded(_LINE, number, raw)
+
+
+def _together(one: Line, other: Line) -> bool:
+    return (
+        one.append_position is not None
+        and one.append_position == other.append_position
+        and one.tenant_id == other.tenant_id
+    )
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], number: int, raw: bytes) -> Any:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        msg = f"line {number} is no event of an export: {error}"
+        raise InvalidEvent(msg, details={"line": number}) from None
+
+
+def _check_header(header: Header) -> None:
+    if header.format != FORMAT or header.version != FORMAT_VERSION:
+        msg = (
+            f"this file is {header.format!r:.40} version {header.version}, which is not known here"
+        )
+        raise InvalidEvent(msg, details={"line": 1})

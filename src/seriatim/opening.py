@@ -1,0 +1,118 @@
+"""Opening a log by its address, and the log with every profile on it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from seriatim.config import Settings, default_url, mismatch_mode
+from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.event import DEFAULT_TENANT, AppendResult, StreamRef
+from seriatim.core.guard import BUILT_IN, DEFAULT, Guard
+from seriatim.core.query import Query
+from seriatim.log.aio import AsyncLog
+from seriatim.log.base import BaseLog
+from seriatim.log.deciding import Decider, decide_and_append
+from seriatim.profiles.aggregates import Aggregates
+from seriatim.profiles.facts import Facts
+from seriatim.profiles.traces import Traces
+from seriatim.store.memory import MemoryStore
+from seriatim.store.port import Store
+from seriatim.store.sqlite.store import SqliteStore
+
+
+class Log(BaseLog):
+    """An open log: its own acts, the awaited ones, and the three profiles."""
+
+    @property
+    def aio(self) -> AsyncLog:
+        """The same log for asyncio."""
+        return AsyncLog(self)
+
+    @property
+    def traces(self) -> Traces:
+        """The log in the vocabulary of decision traces."""
+        return Traces(self)
+
+    @property
+    def facts(self) -> Facts:
+        """The log in the vocabulary of facts and command contexts."""
+        return Facts(self)
+
+    @property
+    def aggregates(self) -> Aggregates:
+        """The log in the vocabulary of aggregates and organisations."""
+        return Aggregates(self)
+
+    def decide(
+        self, context: StreamRef | Query, decider: Decider, **options: Any
+    ) -> AppendResult | None:
+        """Load a stream or a context, decide, append; on a conflict load again, bounded."""
+        return decide_and_append(self, context, decider, **options)
+
+
+def open_log(  # noqa: PLR0913 - where the log is, and how it behaves
+    url: str | None = None,
+    *,
+    tenant_id: str = DEFAULT_TENANT,
+    guard: str | Guard = DEFAULT,
+    settings: Settings | None = None,
+    create: bool = True,
+) -> Log:
+    """Open `memory:`, `sqlite:///file` or `postgresql://…`; without a URL, $SERIATIM_URL.
+
+    A log that is not there yet is made, unless `create` is false.
+    """
+    address = url or default_url()
+    if address is None:
+        msg = "no log was named: pass a URL such as sqlite:///app.db, or set SERIATIM_URL"
+        raise InvalidArgument(msg, details={"argument": "url"})
+    known = settings or Settings(on_id_mismatch=mismatch_mode())
+    store = open_store(address, known, create=create)
+    try:
+        return Log(store, settings=known, guard=_guard(guard), tenant_id=tenant_id)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _guard(guard: str | Guard) -> Guard:
+    if not isinstance(guard, str):
+        return guard
+    if guard not in BUILT_IN:
+        msg = f"there is no guard {guard!r}: {', '.join(sorted(BUILT_IN))}"
+        raise InvalidArgument(msg, details={"argument": "guard"})
+    return BUILT_IN[guard]
+
+
+def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
+    """Open the backend that a URL names."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return MemoryStore()
+    if scheme == "sqlite":
+        return SqliteStore(_sqlite_path(url), create=create)
+    if scheme in ("postgresql", "postgres"):
+        return _open_postgres(url, settings, create=create)
+    msg = f"{scheme!r:.40} is no backend: use memory:, sqlite:///file or postgresql://…"
+    raise InvalidArgument(msg, details={"argument": "url"})
+
+
+def _sqlite_path(url: str) -> str:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or path == "/":
+        msg = "a SQLite log is named sqlite:///relative.db or sqlite:////absolute/path.db"
+        raise InvalidArgument(msg, details={"argument": "url"})
+    return path[1:]
+
+
+def _open_postgres(url: str, settings: Settings, *, create: bool) -> Store:
+    try:
+        from seriatim.store.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        msg = "a Postgres log needs its driver: pip install 'seriatim[postgres]'"
+        raise BackendFailure(msg, retryable=False) from error
+    return PostgresStore(url, settings, create=create)
+
+

@@ -1,0 +1,251 @@
+"""The aggregates profile: a control plane's entities, within organisations or beneath them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, Literal, TypedDict, Unpack
+
+from seriatim.core.doors import AGGREGATES
+from seriatim.core.event import DEFAULT_TENANT, INFRASTRUCTURE_TENANT, NewEvent, StreamRef
+from seriatim.core.request import Command, ExpectedSeq
+from seriatim.log.arguments import bad, check_name
+from seriatim.log.base import BaseLog, Events
+from seriatim.profiles.acts import Appending, Profile, Words, appends
+from seriatim.profiles.aggregate_values import (
+    Aggregate,
+    AggregateAppendResult,
+    AggregateEvent,
+    AggregatePage,
+    EventFields,
+    event_fields,
+    flawed,
+    new_event,
+)
+
+__all__ = [
+    "Aggregate",
+    "AggregateAppendResult",
+    "AggregateEvent",
+    "AggregateFilters",
+    "AggregatePage",
+    "Aggregates",
+    "EventFields",
+]
+
+_EVENT_WORDS = Words(
+    {
+        "event_id": "record_id",
+        "stream": "aggregate_id",
+        "stream_id": "aggregate_id",
+        "stream_seq": "aggregate_seq",
+        "stream_type": "aggregate_type",
+        "tenant_id": "org_id",
+        "condition.seq": "expected_seq",
+    }
+)
+_READ_NAMES = {
+    "after": "after_event_id",
+    "until": "until_event_id",
+    "stream": "aggregate_id",
+    "since_seq": "after_aggregate_seq",
+    "types": "event_type",
+    "tenant_id": "org_id",
+    "occurred_after": "since",
+    "occurred_until": "until",
+    "recorded_after": "since",
+    "recorded_until": "until",
+}
+_READ_WORDS = Words(_READ_NAMES, prose=_READ_NAMES)
+
+Expected = int | None | EllipsisType | Mapping[StreamRef, int | None]
+
+
+class AggregateFilters(TypedDict, total=False):
+    """What `read` and `audit` can be narrowed to."""
+
+    until_event_id: int | None
+    event_type: str | Sequence[str] | None
+    app_id: str | None
+    env_id: str | None
+
+
+class Aggregates(Profile):
+    """Events of aggregates; an organisation is a tenant, infrastructure a reserved one."""
+
+    @appends
+    def append(
+        self,
+        events: Events,
+        *,
+        org_id: str | None = None,
+        expected_seq: Expected = ...,
+        command: Command | None = None,
+        timeout: float | None = None,
+        connection: Any = None,
+        **common: Unpack[EventFields],
+    ) -> Appending[AggregateAppendResult]:
+        """Append a command's events, all or nothing.
+
+        `expected_seq` is the aggregate's last number, None for one that must not exist; left out,
+        nothing is expected; for several aggregates it maps `(type, id)` to numbers. A `command`
+        runs once: its twin gets the stored response, and its key becomes the events' own.
+        """
+        drafted = _drafted(events, _common(common, command))
+        log = self._of_append(org_id, drafted)
+        condition = _expectations(expected_seq, drafted)
+        return Appending(
+            log,
+            log.draft(AGGREGATES, drafted, condition, command=command),
+            AggregateAppendResult,
+            _EVENT_WORDS,
+            timeout=timeout,
+            connection=connection,
+        )
+
+    def load(
+        self,
+        aggregate_type: str,
+        aggregate_id: str,
+        *,
+        org_id: str | None = None,
+        after_aggregate_seq: int | None = None,
+    ) -> Aggregate:
+        """Return an aggregate's events by ascending aggregate_seq; none if it is not there."""
+        kind = check_name("aggregate_type", aggregate_type)
+        infrastructure = org_id is None and self._is_infrastructure(kind)
+        log = self._of_read(org_id, infrastructure)
+        stream = kind, check_name("aggregate_id", aggregate_id)
+        with _READ_WORDS.spoken():
+            found = list(log.read_stream(stream, since=after_aggregate_seq))
+        seq = found[-1].stream_seq if found else None
+        if not found and after_aggregate_seq is not None:
+            last = log.last_event(stream)
+            seq = None if last is None else last.stream_seq
+        return Aggregate(kind, aggregate_id, seq, [AggregateEvent.of(one) for one in found])
+
+    def read(
+        self,
+        after_event_id: int = 0,
+        limit: int | None = None,
+        *,
+        org_id: str | None = None,
+        infrastructure: bool = False,
+        **filters: Unpack[AggregateFilters],
+    ) -> AggregatePage:
+        """Return one page of an organisation's events by ascending event_id, after a cursor."""
+        log = self._of_read(org_id, infrastructure)
+        return _page(log, after_event_id, limit, filters, {})
+
+    def audit(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        clock: Literal["occurred_at", "recorded_at"] = "occurred_at",
+        after_event_id: int = 0,
+        limit: int | None = None,
+        org_id: str | None = None,
+        infrastructure: bool = False,
+        **filters: Unpack[AggregateFilters],
+    ) -> AggregatePage:
+        """Return one page of the events within a time window, by ascending event_id all the same.
+
+        `since` is exclusive, `until` inclusive; `clock` chooses which of the two times counts.
+        """
+        if clock not in ("occurred_at", "recorded_at"):
+            raise bad("clock", "must be occurred_at or recorded_at")
+        name = clock.removesuffix("_at")
+        window = {f"{name}_after": since, f"{name}_until": until}
+        log = self._of_read(org_id, infrastructure)
+        return _page(log, after_event_id, limit, filters, window)
+
+    def _of_append(self, org_id: str | None, events: Any) -> BaseLog:
+        """Return the log of the organisation that the events are for, which must be told."""
+        drafted = events if isinstance(events, list) else []
+        org = org_id or next((one.tenant_id for one in drafted if one.tenant_id), None)
+        ordinary = self._ordinary(drafted)
+        if org is not None or not drafted:
+            if len(ordinary) < len(drafted):
+                raise bad("org_id", "must be left out: infrastructure belongs to no organisation")
+            return self._of_read(org, infrastructure=False)
+        if ordinary and self._log.tenant_id == DEFAULT_TENANT:
+            self._log.appender.reload_rules()  # another process may have declared the kind
+            ordinary = self._ordinary(drafted)
+            if ordinary:
+                raise flawed("org_id", "is required", ordinary[0])
+        return self._log if ordinary else self._of_read(None, infrastructure=True)
+
+    def _ordinary(self, events: list[NewEvent]) -> list[int]:
+        """Return the indexes of the events whose aggregate belongs to an organisation."""
+        kinds = [one.stream[0] for one in events if one.stream is not None]
+        return [i for i, kind in enumerate(kinds) if not self._is_infrastructure(kind)]
+
+    def _of_read(self, org_id: str | None, infrastructure: bool) -> BaseLog:
+        if org_id == INFRASTRUCTURE_TENANT:
+            raise bad("org_id", "is reserved for infrastructure")
+        if infrastructure:
+            if org_id is not None:
+                raise bad("org_id", "must be left out: infrastructure belongs to no organisation")
+            return self._log.for_tenant(INFRASTRUCTURE_TENANT)
+        with _READ_WORDS.spoken():
+            return self._within(org_id)
+
+    def _is_infrastructure(self, aggregate_type: str) -> bool:
+        return self._log.appender.rules.kind_of(aggregate_type).infrastructure
+
+
+def _common(fields: EventFields, command: Command | None) -> dict[str, Any]:
+    common = {name: value for name, value in fields.items() if value is not None}
+    for name in common:
+        if name not in EventFields.__annotations__:
+            raise bad(name[:80], "is no field that events have in common")
+    if isinstance(command, Command):
+        common.setdefault("idempotency_key", command.key)
+    return common
+
+
+def _drafted(events: Events, common: Mapping[str, Any]) -> Any:
+    """Return the log's events; what is no list of events is refused with the append."""
+    if isinstance(events, NewEvent | Mapping | str) or not isinstance(events, Iterable):
+        return events
+    return [
+        new_event({**common, **event_fields(event, index)}, index)
+        for index, event in enumerate(events)
+    ]
+
+
+def _expectations(expected: Expected, events: Any) -> list[ExpectedSeq] | None:
+    if isinstance(expected, EllipsisType) or not isinstance(events, list):
+        return None
+    if isinstance(expected, Mapping):
+        return [ExpectedSeq(stream, seq) for stream, seq in expected.items()]
+    streams = {event.stream for event in events}
+    if len(streams) > 1:
+        raise bad("expected_seq", "must map (type, id) to numbers when aggregates are several")
+    return [ExpectedSeq(stream, expected) for stream in streams]
+
+
+def _page(
+    log: BaseLog,
+    after_event_id: int,
+    limit: int | None,
+    filters: AggregateFilters,
+    window: Mapping[str, str | None],
+) -> AggregatePage:
+    for name in filters:
+        if name not in AggregateFilters.__annotations__:
+            raise bad(name[:80], "is no filter of aggregates")
+    types = filters.get("event_type")
+    with _READ_WORDS.spoken():
+        page = log.page(
+            limit=limit,
+            scope="aggregates",
+            after=after_event_id,
+            until=filters.get("until_event_id"),
+            types=[types] if isinstance(types, str) else types,
+            app_id=filters.get("app_id"),
+            env_id=filters.get("env_id"),
+            **window,
+        )
+    return AggregatePage([AggregateEvent.of(one) for one in page.records], page.last_scanned)

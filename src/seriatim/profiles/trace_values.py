@@ -1,0 +1,203 @@
+"""The values of the traces profile: the envelope a producer gives and the row the store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import canonical_text, read_json
+from seriatim.core.doors import TRACES
+from seriatim.core.errors import Flaw
+from seriatim.core.event import COMMITTED_FIELDS, EventRecord, NewEvent
+from seriatim.core.kinds import TRACE_KIND
+from seriatim.store.port import Cursor
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The system an event comes from."""
+
+    system: str
+    subsystem: str | None = None
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Who did it: an agent, a person, a role or the system."""
+
+    actor_type: str
+    actor_id: str
+
+
+class EventEnvelope(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a trace, as its producer gives it; nothing in it is checked before `append`."""
+
+    event_id: str
+    trace_id: str
+    trace_seq: int
+    event_type: str
+    occurred_at: str
+    producer_id: str
+    source: Source | Mapping[str, Any]
+    actor: Actor | Mapping[str, Any]
+    idempotency_key: str
+    payload: Mapping[str, Any]
+    correlation_id: str | None = None
+    causation_event_id: str | None = None
+    schema_version: int = 1
+    tags: tuple[str, ...] | list[str] = ()
+    request_id: str | None = None
+    tenant_id: str | None = None
+    metadata: Mapping[str, str] = {}
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """One event of a trace as the log keeps it; `payload_json` is what `payload_hash` is of."""
+
+    log_seq: int
+    tenant_id: str
+    event_id: str
+    trace_id: str
+    trace_seq: int
+    event_type: str
+    occurred_at: str
+    recorded_at: str
+    producer_id: str
+    source_system: str
+    source_subsystem: str | None
+    actor_type: str
+    actor_id: str
+    correlation_id: str | None
+    causation_event_id: str | None
+    idempotency_key: str
+    schema_version: int
+    payload_json: str
+    payload_hash: str
+    tags_json: str
+    request_id: str | None = None
+    metadata: Mapping[str, str] = {}
+
+    @property
+    def payload(self) -> Any:
+        """The payload as a Python value, parsed anew at each call."""
+        return read_json(self.payload_json)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags as a list, parsed anew at each call."""
+        found: list[str] = read_json(self.tags_json)
+        return found
+
+    @property
+    def source(self) -> Source:
+        """The system it comes from."""
+        return Source(self.source_system, self.source_subsystem)
+
+    @property
+    def actor(self) -> Actor:
+        """Who did it."""
+        return Actor(self.actor_type, self.actor_id)
+
+
+class ProjectionCursor(msgspec.Struct, frozen=True):
+    """How far one projection has come."""
+
+    tenant_id: str
+    projection_name: str
+    last_log_seq: int
+    updated_at: str
+
+
+_ENVELOPE_FIELDS = frozenset(EventEnvelope.__struct_fields__)
+_COMMITTED = COMMITTED_FIELDS | {"log_seq", "payload_json", "tags_json"}
+_RENAMED = {
+    "trace_seq": "stream_seq",
+    "causation_event_id": "causation_id",
+    "schema_version": "event_version",
+}
+
+
+def new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
+    """Return the log's event for an envelope; its values are checked with the append."""
+    fields = _fields(envelope)
+    source = _part(fields.pop("source", None), Source, "source")
+    actor = _part(fields.pop("actor", None), Actor, "actor")
+    stream = TRACE_KIND, fields.pop("trace_id", None)
+    tags = fields.pop("tags", ())
+    return NewEvent(
+        fields.pop("event_type", None),
+        fields.pop("payload", None),
+        stream,
+        source_system=source.get("system"),
+        source_subsystem=source.get("subsystem"),
+        actor_type=actor.get("actor_type"),
+        actor_id=actor.get("actor_id"),
+        tags=tuple(tags) if isinstance(tags, list) else tags,
+        **{_RENAMED.get(name, name): value for name, value in fields.items()},
+    )
+
+
+def _fields(envelope: EventEnvelope | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(envelope, EventEnvelope):
+        return msgspec.structs.asdict(envelope)
+    if not isinstance(envelope, Mapping):
+        raise _flawed("$", "an envelope is an EventEnvelope or a mapping")
+    for name in envelope:
+        if name in _COMMITTED:
+            raise _flawed(name, "is set by the log alone")
+        if name not in _ENVELOPE_FIELDS:
+            raise _flawed(str(name)[:80], "is no field of an envelope")
+    for name in ("event_type", "payload"):
+        if name not in envelope:
+            raise _flawed(name, "is required")
+    return dict(envelope)
+
+
+def _part(given: Any, kind: type[Source | Actor], field: str) -> Mapping[str, Any]:
+    if given is None:
+        raise _flawed(field, "is required")
+    if isinstance(given, kind):
+        return msgspec.structs.asdict(given)
+    if not isinstance(given, Mapping):
+        raise _flawed(field, f"must be an object of {', '.join(kind.__struct_fields__)}")
+    for name in given:
+        if name not in kind.__struct_fields__:
+            raise _flawed(f"{field}.{str(name)[:80]}", "is no field of an envelope")
+    return given
+
+
+def _flawed(field: str, problem: str) -> Exception:
+    return TRACES.error(Flaw("envelope", field, problem), 0)
+
+
+def stored_event(record: EventRecord) -> StoredEvent:
+    """Return a record of a trace in the profile's vocabulary."""
+    return StoredEvent(
+        record.position,
+        record.tenant_id,
+        record.event_id,
+        record.stream_id or "",
+        record.stream_seq or 0,
+        record.event_type,
+        record.occurred_at,
+        record.recorded_at,
+        record.producer_id or "",
+        record.source_system or "",
+        record.source_subsystem,
+        record.actor_type or "",
+        record.actor_id or "",
+        record.correlation_id,
+        record.causation_id,
+        record.idempotency_key or "",
+        record.event_version,
+        record.payload,
+        record.payload_hash,
+        canonical_text(list(record.tags)),
+        record.request_id,
+        record.metadata,
+    )
+
+
+def projection_cursor(cursor: Cursor) -> ProjectionCursor:
+    """Return a cursor in the profile's vocabulary."""
+    return ProjectionCursor(cursor.tenant_id, cursor.name, cursor.position, cursor.updated_at)

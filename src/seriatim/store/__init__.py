@@ -1,0 +1,1 @@
+"""Where a log lives: one port, and a backend for memory, SQLite and Postgres."""

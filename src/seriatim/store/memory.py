@@ -1,0 +1,263 @@
+"""The log in memory: the model that every other backend is compared with."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from seriatim.core.decide import Head
+from seriatim.core.errors import InvalidArgument, LeaseLost
+from seriatim.core.event import EventRecord, LogIdentity, StreamRef
+from seriatim.core.ids import event_key, stream_key
+from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.query import Query, matches
+from seriatim.core.request import Request, StoredCommand
+from seriatim.core.times import format_us
+from seriatim.store.grouping import Placed, decide_group, finish
+from seriatim.store.port import Cursor, Finding, Lease, Outcome, ReadSpec, StreamSummary
+from seriatim.store.reading import check_cursor_move, keeps, summary
+
+_CursorKey = tuple[str, str, str]
+
+
+class MemoryStore:
+    """One process's log: plain lists and dictionaries behind one lock."""
+
+    name = "memory"
+    best_writers = 1
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._identity = LogIdentity(str(uuid.uuid4()), 1)
+        self._records: list[EventRecord] = []
+        self._streams: dict[bytes, list[int]] = {}
+        self._keys: dict[bytes, int] = {}
+        self._ids: dict[tuple[str, bytes], int] = {}
+        self._commands: dict[bytes, tuple[StoredCommand, float]] = {}
+        self._kinds: list[StreamKind] = []
+        self._types: list[EventType] = []
+        self._cursors: dict[_CursorKey, Cursor] = {}
+        self._leases: dict[tuple[str, str], tuple[Lease, str, float]] = {}
+
+    # -- the log itself
+
+    def identity(self) -> LogIdentity:
+        return self._identity
+
+    def raise_epoch(self) -> LogIdentity:
+        self._identity = LogIdentity(self._identity.log_id, self._identity.epoch + 1)
+        return self._identity
+
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
+        with self._changed:
+            recorded_us = time.time_ns() // 1000
+            answers = decide_group(group, self, self.rules(), len(self._records), recorded_us)
+            for answer in answers:
+                if isinstance(answer, Placed):
+                    self._keep(answer, recorded_us)
+            self._changed.notify_all()
+            return finish(answers, recorded_us)
+
+    def _keep(self, placed: Placed, recorded_us: int) -> None:
+        for event, record in zip(placed.request.events, placed.records(recorded_us), strict=True):
+            self._records.append(record)
+            self._ids[event.tenant_id, event.event_key] = record.position
+            if event.stream_key is not None:
+                self._streams.setdefault(event.stream_key, []).append(record.position)
+            if event.idempotency_index is not None:
+                self._keys[event.idempotency_index] = record.position
+        command = placed.request.command
+        if command is not None:
+            last = placed.first_position + len(placed.request.events) - 1
+            stored = StoredCommand(
+                command.request_hash, command.response, placed.first_position, last
+            )
+            self._commands[command.command_key] = stored, time.time()
+
+    def packed(self, request: Request, rules: Rules) -> Request:
+        del rules
+        return request
+
+    def append_in(self, connection: Any, request: Request) -> Any:
+        del connection, request
+        msg = "only a Postgres log can append in the caller's own transaction"
+        raise InvalidArgument(msg, details={"argument": "connection"})
+
+    # -- the view that a decision takes, under the lock
+
+    def _at(self, position: int | None) -> EventRecord | None:
+        return None if position is None else self._records[position - 1]
+
+    def by_key(self, idempotency_index: bytes) -> EventRecord | None:
+        return self._at(self._keys.get(idempotency_index))
+
+    def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
+        return self._at(self._ids.get((tenant_id, event_key)))
+
+    def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
+        return tuple(self._records[first - 1 : last])
+
+    def command(self, command_key: bytes) -> StoredCommand | None:
+        found = self._commands.get(command_key)
+        return None if found is None else found[0]
+
+    def stream_head(self, stream_key: bytes) -> Head | None:
+        positions = self._streams.get(stream_key)
+        if not positions:
+            return None
+        last = self._records[positions[-1] - 1]
+        return Head(last.stream_seq or 0, last.event_type)
+
+    def context(self, tenant_id: str, query: Query) -> int | None:
+        return self.context_version(tenant_id, query, len(self._records))
+
+    # -- reads
+
+    def head(self) -> int:
+        return len(self._records)
+
+    def read(self, spec: ReadSpec) -> list[EventRecord]:
+        until = len(self._records) if spec.until is None else spec.until
+        found: list[EventRecord] = []
+        for record in self._records[spec.after : until]:
+            if keeps(spec, record):
+                found.append(record)
+                if len(found) == spec.limit:
+                    break
+        return found
+
+    def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
+        return self.by_id(tenant_id, event_key(event_id))
+
+    def event_id_at(self, position: int) -> str | None:
+        return self._records[position - 1].event_id if position <= len(self._records) else None
+
+    def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
+        positions = self._streams.get(stream_key(tenant_id, *stream))
+        return self._at(positions[-1]) if positions else None
+
+    def streams(
+        self, tenant_id: str, stream_type: str | None, after: int, limit: int
+    ) -> list[StreamSummary]:
+        found: list[StreamSummary] = []
+        for positions in self._streams.values():  # in the order in which streams began
+            first, last = self._records[positions[0] - 1], self._records[positions[-1] - 1]
+            if (
+                first.tenant_id == tenant_id
+                and first.position > after
+                and stream_type in (None, first.stream_type)
+            ):
+                found.append(summary(first, last))
+        return found[:limit]
+
+    def select(
+        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    ) -> list[EventRecord]:
+        found: list[EventRecord] = []
+        for record in self._records[after:until]:
+            if record.tenant_id == tenant_id and matches(query, record):
+                found.append(record)
+                if len(found) == limit:
+                    break
+        return found
+
+    def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
+        for record in reversed(self._records[:until]):
+            if record.tenant_id == tenant_id and matches(query, record):
+                return record.position
+        return None
+
+    # -- declarations
+
+    def rules(self) -> Rules:
+        version = len(self._kinds) + len(self._types)
+        return Rules(tuple(self._kinds), tuple(self._types), version)
+
+    def declare(self, declaration: StreamKind | EventType) -> None:
+        with self._changed:
+            if isinstance(declaration, StreamKind):
+                if not self.rules().knows_kind(declaration):
+                    self._kinds.append(declaration)
+            elif not self.rules().knows_type(declaration):
+                self._types.append(declaration)
+
+    # -- consumers
+
+    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
+        return self._cursors.get((tenant_id, purpose, name))
+
+    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
+        found = [key for key in self._cursors if key[:2] == (tenant_id, purpose)]
+        return [self._cursors[key] for key in sorted(found)]
+
+    def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
+        with self._changed:
+            if lease is not None:
+                held = self._leases.get((lease.tenant_id, lease.name))
+                if held is None or held[0].token != lease.token:
+                    raise LeaseLost
+            key = cursor.tenant_id, cursor.purpose, cursor.name
+            check_cursor_move(self._cursors.get(key), cursor, reset=reset)
+            now = format_us(time.time_ns() // 1000)
+            self._cursors[key] = msgspec.structs.replace(cursor, updated_at=now)
+
+    def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
+        with self._changed:
+            held = self._leases.get((tenant_id, name))
+            now = time.monotonic()
+            if held is not None and held[2] > now and held[1] != owner:
+                return None
+            lease = Lease(tenant_id, name, 1 if held is None else held[0].token + 1)
+            self._leases[tenant_id, name] = lease, owner, now + seconds
+            return lease
+
+    def renew_lease(self, lease: Lease, seconds: float) -> bool:
+        with self._changed:
+            held = self._leases.get((lease.tenant_id, lease.name))
+            if held is None or held[0].token != lease.token:
+                return False
+            expires = time.monotonic() + seconds
+            self._leases[lease.tenant_id, lease.name] = lease, held[1], expires
+            return True
+
+    def release_lease(self, lease: Lease) -> None:
+        with self._changed:
+            held = self._leases.get((lease.tenant_id, lease.name))
+            if held is not None and held[0].token == lease.token:
+                self._leases[lease.tenant_id, lease.name] = lease, held[1], 0.0
+
+    def purge_commands(self, older_than_seconds: float) -> int:
+        with self._changed:
+            bound = time.time() - older_than_seconds
+            old = [key for key, (_, made) in self._commands.items() if made < bound]
+            for key in old:
+                del self._commands[key]
+            return len(old)
+
+    # -- hints, checks, life
+
+    def wait(self, position: int, timeout: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._records) > position, timeout)
+
+    def verify(self) -> Iterator[Finding]:
+        yield Finding("ok", "storage", "memory holds what it was given, until the process ends")
+
+    def doctor(self) -> Iterator[Finding]:
+        yield Finding(
+            "warning",
+            "durability",
+            "this log lives in memory and ends with the process",
+            "open sqlite:///file or postgresql://… to keep events",
+        )
+
+    def after_fork(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+
+    def close(self) -> None:
+        """Leave everything to the garbage collector."""

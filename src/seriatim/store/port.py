@@ -1,0 +1,147 @@
+"""The acts every backend offers: a table of contents of the log's storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from seriatim.core.decide import StaleRules
+from seriatim.core.errors import SeriatimError
+from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.query import Query
+from seriatim.core.request import Request
+
+Scope = Literal["log", "traces", "aggregates"]
+Outcome = AppendResult | SeriatimError | StaleRules
+
+
+class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a read, every argument checked; always in ascending order.
+
+    `tenant_id` None reads all tenants and is for the operator's own tools: verify and export.
+    """
+
+    tenant_id: str | None
+    limit: int
+    after: int = 0
+    until: int | None = None
+    scope: Scope = "log"
+    stream: StreamRef | None = None
+    after_seq: int | None = None
+    types: tuple[str, ...] | None = None
+    app_id: str | None = None
+    env_id: str | None = None
+    occurred_after_us: int | None = None
+    occurred_until_us: int | None = None
+    recorded_after_us: int | None = None
+    recorded_until_us: int | None = None
+
+
+class StreamSummary(msgspec.Struct, frozen=True):
+    """One stream in a listing, in the order in which streams began."""
+
+    stream_type: str
+    stream_id: str
+    first_position: int
+    last_position: int
+    last_seq: int
+    last_type: str
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a consumer has come, in which log: `tip` is the id of the event at its position."""
+
+    tenant_id: str
+    purpose: Literal["subscription", "projection"]
+    name: str
+    position: int
+    log_id: str
+    epoch: int
+    tip: str = ""
+    query: str = ""
+    updated_at: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to do one named thing for a while; `token` rises with every new owner."""
+
+    tenant_id: str
+    name: str
+    token: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a check of a store has to say: `level` is ok, warning or error."""
+
+    level: Literal["ok", "warning", "error"]
+    check: str
+    message: str
+    cure: str = ""
+
+
+class Store(Protocol):
+    """A backend of the log."""
+
+    name: str
+    best_writers: int
+
+    # -- the log itself
+    def identity(self) -> LogIdentity: ...
+    def raise_epoch(self) -> LogIdentity: ...
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
+        """Commit a group, giving each request its own answer; one never fails another."""
+        ...
+
+    def packed(self, request: Request, rules: Rules) -> Request:
+        """Return the request with what can be made ready before any lock, in its caller's thread."""
+        ...
+
+    def append_in(self, connection: Any, request: Request) -> Any:
+        """Append in the caller's own transaction (an awaitable if the connection is async)."""
+        ...
+
+    # -- reads
+    def head(self) -> int: ...
+    def read(self, spec: ReadSpec) -> list[EventRecord]: ...
+    def event(self, tenant_id: str, event_id: str) -> EventRecord | None: ...
+    def event_id_at(self, position: int) -> str | None: ...
+    def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None: ...
+    def streams(
+        self, tenant_id: str, stream_type: str | None, after: int, limit: int
+    ) -> list[StreamSummary]: ...
+    def select(  # noqa: D102
+        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    ) -> list[EventRecord]: ...
+    def context_version(self, tenant_id: str, query: Query, until: int) -> int | None: ...
+
+    # -- declarations
+    def rules(self) -> Rules: ...
+    def declare(self, declaration: StreamKind | EventType) -> None: ...
+
+    # -- consumers
+    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None: ...
+    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]: ...
+    def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
+        """Store a cursor; backwards only with `reset`, under a lost lease never."""
+        ...
+
+    def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None: ...
+    def renew_lease(self, lease: Lease, seconds: float) -> bool: ...
+    def release_lease(self, lease: Lease) -> None: ...
+    def purge_commands(self, older_than_seconds: float) -> int: ...
+
+    # -- hints, checks, life
+    def wait(self, position: int, timeout: float) -> None:
+        """Sleep until the head may have passed a position: a hint, never a promise."""
+        ...
+
+    def verify(self) -> Iterator[Finding]:
+        """Yield what the backend can prove of itself beyond what a re-read shows."""
+        ...
+
+    def doctor(self) -> Iterator[Finding]: ...
+    def after_fork(self) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The log on Postgres 13 or newer."""

@@ -1,0 +1,143 @@
+"""What a Postgres log can prove of itself, and what may be wrong with its database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, LiteralString
+
+import psycopg
+
+from seriatim.store.port import Finding
+from seriatim.store.postgres.connecting import DEFAULT_SCHEMA, Address, Connection
+from seriatim.store.postgres.migrate import SCHEMA_VERSION, installed_version
+from seriatim.store.postgres.statements import named_statements
+
+_UNSAFE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+_COSTS = {
+    "fsync": "a power cut can destroy the whole cluster",
+    "full_page_writes": "a power cut can leave torn pages",
+    "synchronous_commit": "a crash takes back acknowledged events",
+}
+_GIB = 1 << 30
+
+
+def _all(connection: Connection, text: LiteralString) -> list[tuple[Any, ...]]:
+    return connection.execute(text).fetchall()
+
+
+def verify(connection: Connection, schema: str) -> Iterator[Finding]:
+    """Prove by SQL what a re-read cannot hold in memory: gaps, streams, closings, the indexes."""
+    named = named_statements("checks.sql", schema)
+    [(count, first, last)] = _all(connection, named["gaps"])
+    whole = count == last - first + 1 and (first == 1 or count == 0)
+    message = f"{count} events fill positions 1 to {last}"
+    yield Finding("ok", "positions", message) if whole else Finding(
+        "error", "positions", f"{count} events stand between {first} and {last}: there are gaps"
+    )
+    broken = _all(connection, named["broken_streams"])
+    yield _judged("streams", broken, "every stream is contiguous", "streams with holes")
+    reopened = _all(connection, named["reopened_streams"])
+    yield _judged("closings", reopened, "no closed stream goes on", "streams go on after closing")
+    [(tags, expected)] = _all(connection, named["tag_count"])
+    yield Finding("ok", "tags", f"{tags} tags are indexed") if tags == expected else Finding(
+        "error", "tags", f"{tags} tags are indexed, {expected} are in events"
+    )
+    invalid = _all(connection, named["invalid_indexes"])
+    yield _judged("indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them")
+
+
+def _judged(check: str, bad: list[tuple[Any, ...]], good: str, problem: str) -> Finding:
+    if not bad:
+        return Finding("ok", check, good)
+    shown = ", ".join("/".join(map(str, row)) for row in bad[:3])
+    return Finding("error", check, f"{problem}: {shown}")
+
+
+def doctor(
+    connection: Connection, schema: str, connect: Callable[[], Connection]
+) -> Iterator[Finding]:
+    """Name what is wrong with a database, and how to cure it."""
+    named = named_statements("checks.sql", schema)
+    yield _version(connection, schema)
+    yield from _settings(connection, named)
+    yield from _grants(connection, named)
+    yield from _triggers(connection, named)
+    yield from _transactions(connection, named)
+    yield _pooler(connect)
+    [(rows, total, indexes)] = _all(connection, named["size"])
+    yield Finding(
+        "ok", "size", f"about {max(rows, 0)} events, {total / _GIB:.2f} GiB ({indexes / _GIB:.2f} indexes)"
+    )
+
+
+def _version(connection: Connection, schema: str) -> Finding:
+    version, _ = installed_version(connection, Address("", schema or DEFAULT_SCHEMA))
+    if version == SCHEMA_VERSION:
+        return Finding("ok", "schema", f"version {version}")
+    newer = version > SCHEMA_VERSION
+    cure = "upgrade the package soon" if newer else "run seriatim init"
+    level = "warning" if newer else "error"
+    return Finding(level, "schema", f"version {version}, this program has {SCHEMA_VERSION}", cure)
+
+
+def _settings(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
+    settings = dict(_all(connection, named["settings"]))
+    for name, unsafe in _UNSAFE.items():
+        if settings.get(name) == unsafe:
+            yield Finding("error", "settings", f"{name} is off: {_COSTS[name]}", f"set {name} = on")
+    if settings.get("autovacuum") == "off":
+        yield Finding(
+            "warning", "settings", "autovacuum is off: plans go stale", "set autovacuum = on"
+        )
+    yield Finding("ok", "server", f"Postgres {settings.get('server_version')}")
+
+
+def _grants(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
+    [(select, insert, change, *rest, role)] = _all(connection, named["grants"])
+    cure = f"run seriatim init --app-role {role} as the owner"
+    if not select or not insert or not all(rest):
+        yield Finding("error", "grants", f"role {role} lacks rights on the log", cure)
+    elif change:
+        message = f"role {role} owns the log or may change it; triggers alone protect events"
+        yield Finding("warning", "grants", message, "run applications under a role of their own")
+    else:
+        yield Finding("ok", "grants", f"role {role} may append and read, nothing more")
+
+
+def _triggers(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
+    disabled = _all(connection, named["disabled_triggers"])
+    [(present,)] = _all(connection, named["present_triggers"])
+    wanted = 2
+    if disabled or present != wanted:
+        shown = ", ".join(f"{table}.{name}" for table, name in disabled) or "missing"
+        cure = "ALTER TABLE … ENABLE TRIGGER ALL, or restore the schema"
+        yield Finding("error", "triggers", f"the log's triggers are off: {shown}", cure)
+    else:
+        yield Finding("ok", "triggers", "immutability and sequence are enforced")
+
+
+def _transactions(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
+    for pid, application, state, seconds in _all(connection, named["long_transactions"]):
+        message = f"process {pid} ({application or 'unnamed'}, {state}) is open for {seconds} s"
+        cure = "it bloats tables, never stops readers: end it with pg_terminate_backend"
+        yield Finding("warning", "long transaction", message, cure)
+    for pid, application, state, seconds in _all(connection, named["lock_holders"]):
+        message = f"process {pid} ({application}, {state}) has held the lock for {seconds} s"
+        cure = f"select pg_terminate_backend({pid})"
+        yield Finding("error", "append lock", message, cure)
+
+
+def _pooler(connect: Callable[[], Connection]) -> Finding:
+    """A session that changes its backend between two statements goes through a pooler."""
+    try:
+        with closing(connect()) as first, closing(connect()) as second:
+            seen = {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
+            seen |= {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
+            direct = first.info.backend_pid in {row[0] for row in seen if row is not None}
+    except psycopg.Error as error:
+        return Finding("warning", "pooler", f"could not be examined: {type(error).__name__}")
+    if direct:
+        return Finding("ok", "pooler", "sessions reach the server directly")
+    message = "a pooler without sessions sits between: wake-ups are lost, appends and reads are not"
+    return Finding("warning", "pooler", message, "give subscribers a direct address for low latency")

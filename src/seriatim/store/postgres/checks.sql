@@ -1,0 +1,85 @@
+-- What verify and doctor ask a Postgres log; {schema} is its schema.
+
+-- name: gaps
+select count(*), coalesce(min(position), 1), coalesce(max(position), 0) from {schema}.events;
+
+-- name: broken_streams
+-- In index order: every stream begins at its kind's first number and has no hole.
+select min(e.stream_type), min(e.stream_id), min(e.stream_seq), max(e.stream_seq), count(*)
+from {schema}.events e
+where e.stream_key is not null
+group by e.stream_key
+having max(e.stream_seq) - min(e.stream_seq) + 1 <> count(*)
+    or min(e.stream_seq) <> coalesce(
+        (select k.first_seq from {schema}.stream_kinds k where k.name = min(e.stream_type)), 1)
+limit 10;
+
+-- name: reopened_streams
+select e.stream_type, e.stream_id, e.stream_seq
+from {schema}.events e
+join {schema}.stream_kinds k on k.name = e.stream_type and e.event_type = any (k.closing_types)
+where exists (
+    select from {schema}.events later
+    where later.stream_key = e.stream_key and later.stream_seq > e.stream_seq)
+limit 10;
+
+-- name: tag_count
+select (select count(*) from {schema}.event_tags),
+       (select coalesce(sum(n), 0) from (
+            select (select count(distinct t) from jsonb_array_elements_text(e.tags::jsonb) t) as n
+            from {schema}.events e where e.tags is not null) counted);
+
+-- name: invalid_indexes
+select c.relname from pg_index i
+join pg_class c on c.oid = i.indexrelid
+join pg_class t on t.oid = i.indrelid
+where t.relnamespace = {schema_text}::regnamespace and not (i.indisvalid and i.indisready);
+
+-- name: settings
+select name, setting from pg_settings
+where name in ('synchronous_commit', 'fsync', 'full_page_writes', 'idle_in_transaction_session_timeout',
+               'autovacuum', 'server_version', 'max_connections');
+
+-- name: disabled_triggers
+select tgrelid::regclass::text, tgname from pg_trigger
+where not tgisinternal and tgenabled not in ('O', 'A')
+  and tgrelid in (select oid from pg_class where relnamespace = {schema_text}::regnamespace);
+
+-- name: present_triggers
+select count(*) from pg_trigger
+where tgrelid = to_regclass({schema_text} || '.events') and tgname in ('check_group', 'refuse_change');
+
+-- name: grants
+select has_table_privilege({schema_text} || '.events', 'select'),
+       has_table_privilege({schema_text} || '.events', 'insert'),
+       has_table_privilege({schema_text} || '.events', 'update')
+           or has_table_privilege({schema_text} || '.events', 'delete')
+           or has_table_privilege({schema_text} || '.events', 'truncate'),
+       has_table_privilege({schema_text} || '.cursors', 'update'),
+       has_table_privilege({schema_text} || '.leases', 'update'),
+       has_table_privilege({schema_text} || '.commands', 'insert'),
+       current_user;
+
+-- name: long_transactions
+select pid, coalesce(application_name, ''), state,
+       extract(epoch from clock_timestamp() - xact_start)::int
+from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid()
+  and xact_start < clock_timestamp() - interval '60 seconds'
+order by xact_start limit 5;
+
+-- name: lock_holders
+select l.pid, a.application_name, a.state, extract(epoch from clock_timestamp() - a.xact_start)::int
+from pg_locks l join pg_stat_activity a using (pid)
+where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+  and l.database = (select oid from pg_database where datname = current_database())
+  and (l.classid::bigint << 32 | l.objid::bigint) = (
+      select ('x' || right(replace(log_id::text, '-', ''), 16))::bit(64)::bigint from {schema}.log)
+  and a.xact_start < clock_timestamp() - interval '5 seconds';
+
+-- name: size
+select c.reltuples::bigint, pg_total_relation_size(c.oid), pg_indexes_size(c.oid)
+from pg_class c where c.oid = to_regclass({schema_text} || '.events');
+
+-- name: backend
+select pg_backend_pid();

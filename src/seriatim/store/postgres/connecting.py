@@ -1,0 +1,141 @@
+"""Connections to a log: how they are made, what they must show, and when they are dead."""
+
+from __future__ import annotations
+
+import select
+import uuid
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from seriatim.config import Settings
+from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.event import LogIdentity
+from seriatim.store.postgres.failures import failure
+from seriatim.store.postgres.packing import RowArray, RowArrayDumper
+from seriatim.store.postgres.statements import check_schema, statements
+
+APPLICATION = "seriatim"
+DEFAULT_SCHEMA = "seriatim"
+OLDEST_SERVER = 130000
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a log is: a database, and a schema in it."""
+
+    conninfo: str
+    schema: str
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What a connection learned of the log when it was made."""
+
+    identity: LogIdentity
+    row_array: int
+    row_type: int
+    payload_index: bool
+
+    @property
+    def lock_key(self) -> int:
+        """The key of the log's lock, derived from the log, so that two logs never meet."""
+        return int.from_bytes(uuid.UUID(self.identity.log_id).bytes[8:], "big", signed=True)
+
+
+def parse_url(url: str, settings: Settings) -> Address:
+    """Split our `schema` option from the URL and add what every connection of ours needs."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
+    plain = urlunsplit(parts._replace(query=urlencode(options)))
+    try:
+        given = conninfo_to_dict(plain)
+    except psycopg.ProgrammingError as error:
+        msg = "the Postgres URL cannot be understood: postgresql://user@host:port/database"
+        raise InvalidArgument(msg, details={"argument": "url"}) from error
+    ours: dict[str, Any] = {
+        "connect_timeout": str(max(2, round(settings.connect_timeout_s))),
+        "keepalives": "1",
+        "keepalives_idle": "5",
+        "keepalives_interval": "2",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "15000",
+        # A standby never evaluates a condition and never advances a tail.
+        "target_session_attrs": "read-write",
+    }
+    merged = {**ours, **given, "application_name": APPLICATION}
+    return Address(make_conninfo("", **merged), schema)
+
+
+def connect(address: Address) -> Connection:
+    """Open a connection in which each statement is its own transaction.
+
+    Nothing is prepared by name and no session state is set, so a transaction pooler may sit between.
+    """
+    try:
+        connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None)
+    except psycopg.Error as error:
+        raise _connect_failure(error) from error
+    connection.adapters.register_dumper(RowArray, RowArrayDumper)
+    return connection
+
+
+def _connect_failure(error: psycopg.Error) -> BackendFailure:
+    text = str(error)
+    if "read-only" in text or "not read-write" in text or "hot standby" in text:
+        msg = "the server is a standby or read-only: connect to the primary"
+        return BackendFailure(msg, details={"ambiguous": False})
+    found = failure(error, "connecting")
+    reason = text.strip().splitlines()[-1] if text.strip() else ""
+    if error.sqlstate is None and "password" not in reason.lower():
+        found.message = f"{found.message} ({reason})"
+    return BackendFailure(found.message, details=found.details, retryable=found.retryable)
+
+
+def greet(connection: Connection, address: Address, settings: Settings) -> Hello:
+    """Check that a connection may be used for this log, and learn what it takes to use it."""
+    named = statements(address.schema)
+    try:
+        row = connection.execute(named["hello"]).fetchone()
+    except psycopg.Error as error:
+        raise failure(error, "looking for the log") from error
+    if row is None:
+        msg = "the log's schema is there but empty: run seriatim init"
+        raise BackendFailure(msg, retryable=False)
+    log_id, epoch, same_place, standby, synchronous, version, row_array, row_type, indexed = row
+    if version < OLDEST_SERVER:
+        msg = f"Postgres 13 or newer is needed, this is {version // 10000}"
+        raise BackendFailure(msg, retryable=False)
+    if standby:
+        msg = "the server is a standby: connect to the primary"
+        raise BackendFailure(msg)
+    if synchronous == "off" and not settings.allow_async_commit:
+        msg = (
+            "synchronous_commit is off: a crash would take back acknowledged events; turn it on "
+            "for this role, or say allow_async_commit=True and accept that"
+        )
+        raise BackendFailure(msg, retryable=False)
+    if not same_place:
+        raised = connection.execute(named["raise_epoch"], (False,)).fetchone()
+        epoch = raised[0] if raised and raised[0] else epoch + 1
+    return Hello(LogIdentity(log_id, epoch), row_array, row_type, indexed)
+
+
+def is_dead(connection: Connection) -> bool:
+    """Tell whether an idle connection was closed by the other side, before anything is sent."""
+    if connection.closed:
+        return True
+    readable, _, _ = select.select([connection.fileno()], [], [], 0)
+    if not readable:
+        return False
+    try:
+        connection.pgconn.consume_input()
+    except psycopg.Error:
+        return True
+    return connection.pgconn.status != psycopg.pq.ConnStatus.OK
+
+

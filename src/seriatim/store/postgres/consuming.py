@@ -1,0 +1,74 @@
+"""Cursors, leases and command records: the small mutable tables around the log."""
+
+from __future__ import annotations
+
+from seriatim.core.errors import LeaseLost
+from seriatim.core.ids import compose
+from seriatim.store.port import Cursor, Lease
+from seriatim.store.postgres.connecting import Connection
+from seriatim.store.postgres.rows import cursor_of
+from seriatim.store.postgres.statements import statements
+from seriatim.store.reading import check_cursor_move
+
+
+class Consumers:
+    """The acts on one log's consumers."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+        self._sql = statements(schema)
+
+    def cursor(
+        self, connection: Connection, tenant_id: str, purpose: str, name: str
+    ) -> Cursor | None:
+        row = connection.execute(self._sql["cursor"], (tenant_id, purpose, name)).fetchone()
+        return None if row is None else cursor_of(row)
+
+    def cursors(self, connection: Connection, tenant_id: str, purpose: str) -> list[Cursor]:
+        rows = connection.execute(self._sql["cursors"], (tenant_id, purpose)).fetchall()
+        return [cursor_of(row) for row in rows]
+
+    def put_cursor(
+        self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
+    ) -> None:
+        name = compose(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
+        with connection.transaction():
+            connection.execute(self._sql["lock_cursor"], (name,))
+            if lease is not None:
+                values = (lease.tenant_id, lease.name)
+                held = connection.execute(self._sql["held_lease"], values).fetchone()
+                if held is None or held[0] != lease.token:
+                    raise LeaseLost
+            stored = self.cursor(connection, cursor.tenant_id, cursor.purpose, cursor.name)
+            check_cursor_move(stored, cursor, reset=reset)
+            connection.execute(
+                self._sql["put_cursor"],
+                (
+                    cursor.tenant_id,
+                    cursor.purpose,
+                    cursor.name,
+                    cursor.position,
+                    cursor.log_id,
+                    cursor.epoch,
+                    cursor.tip,
+                    cursor.query,
+                ),
+            )
+
+    def claim_lease(
+        self, connection: Connection, tenant_id: str, name: str, owner: str, seconds: float
+    ) -> Lease | None:
+        values = {"tenant_id": tenant_id, "name": name, "owner": owner, "seconds": seconds}
+        row = connection.execute(self._sql["claim_lease"], values).fetchone()
+        return None if row is None else Lease(tenant_id, name, row[0])
+
+    def renew_lease(self, connection: Connection, lease: Lease, seconds: float) -> bool:
+        values = (seconds, lease.tenant_id, lease.name, lease.token)
+        return connection.execute(self._sql["renew_lease"], values).rowcount == 1
+
+    def release_lease(self, connection: Connection, lease: Lease) -> None:
+        values = (lease.tenant_id, lease.name, lease.token)
+        connection.execute(self._sql["release_lease"], values)
+
+    def purge_commands(self, connection: Connection, older_than_seconds: float) -> int:
+        return connection.execute(self._sql["purge_commands"], (older_than_seconds,)).rowcount

@@ -1,0 +1,292 @@
+"""An append decided with the lock held, as steps that a sync or an async connection can take.
+
+The steps are a generator: it yields what to run and is sent what came back, so that the one
+sequence of statements serves the committer, and a caller's own transaction of either kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, LiteralString
+
+import msgspec
+import psycopg
+
+from seriatim.core.decide import Head
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.event import EventRecord
+from seriatim.core.ids import stream_key
+from seriatim.core.kinds import Rules
+from seriatim.core.query import Query
+from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
+
+from seriatim.store.grouping import Placed, decide_group, finish
+from seriatim.store.port import Outcome
+from seriatim.store.postgres.declaring import rules_of
+from seriatim.store.postgres.packing import (
+    COPY_HEADER,
+    COPY_TRAILER,
+    Packed,
+    copy_row,
+    copy_tag_row,
+    copy_tail,
+    tag_keys,
+    uuid_array,
+)
+from seriatim.store.postgres.rows import record_of
+from seriatim.store.postgres.selecting import filters_of, last_statement
+from seriatim.store.postgres.statements import statements
+
+_COPY_CHUNK = 1 << 18
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A statement to run; its rows are sent back."""
+
+    text: LiteralString
+    parameters: Any = None
+
+
+class CopyIn(msgspec.Struct, frozen=True):
+    """A COPY to feed with chunks of rows."""
+
+    text: LiteralString
+    chunks: list[bytes]
+
+
+Step = Run | CopyIn
+Steps = Generator[Step, list[tuple[Any, ...]], list[Outcome]]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A context as it was outside the lock: true for ever up to `head`."""
+
+    head: int
+    version: int | None
+
+
+ContextKey = tuple[str, bytes]
+
+
+def context_key(tenant_id: str, query: Query) -> ContextKey:
+    """Return what tells two contexts apart."""
+    return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
+
+
+class Facts:
+    """What was found of a group's streams, keys, ids, contexts and commands: a decision's view."""
+
+    def __init__(self) -> None:
+        self.heads: dict[bytes, Head] = {}
+        self.keys: dict[bytes, EventRecord] = {}
+        self.ids: dict[tuple[str, bytes], EventRecord] = {}
+        self.contexts: dict[ContextKey, int | None] = {}
+        self.commands: dict[bytes, StoredCommand] = {}
+        self.ranges: dict[tuple[int, int], tuple[EventRecord, ...]] = {}
+
+    def stream_head(self, stream_key: bytes) -> Head | None:
+        return self.heads.get(stream_key)
+
+    def by_key(self, idempotency_index: bytes) -> EventRecord | None:
+        return self.keys.get(idempotency_index)
+
+    def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
+        return self.ids.get((tenant_id, event_key))
+
+    def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
+        return self.ranges[first, last]
+
+    def context(self, tenant_id: str, query: Query) -> int | None:
+        return self.contexts[context_key(tenant_id, query)]
+
+    def command(self, command_key: bytes) -> StoredCommand | None:
+        return self.commands.get(command_key)
+
+
+class Decision:
+    """One group on its way through the lock."""
+
+    def __init__(  # noqa: PLR0913 - the group, and all it is judged by
+        self,
+        schema: str,
+        lock_key: int,
+        requests: Sequence[Request],
+        rules: Rules,
+        seen: dict[ContextKey, Seen],
+        *,
+        trusting: bool,
+    ) -> None:
+        self._sql = statements(schema)
+        self._schema = schema
+        self._lock_key = lock_key
+        self._requests = requests
+        self._rules = rules
+        self._seen = seen
+        # Trusting leaves known keys and ids to the unique indexes, which refuse the whole group.
+        self._trusting = trusting
+
+    def steps(self) -> Steps:
+        """Lock, look, decide, insert; the transaction around it is the driver's."""
+        yield Run(self._sql["lock"], (self._lock_key,))
+        [[head, recorded_us, rules_version, isolation]] = yield Run(self._sql["look"])
+        if isolation != "read committed":
+            msg = "an append needs a transaction at READ COMMITTED: others do not see the lock's order"
+            raise InvalidArgument(msg, details={"argument": "connection", "isolation": isolation})
+        facts = Facts()
+        yield from self._find_heads(facts)
+        if not self._trusting:
+            yield from self._find_known(facts)
+        yield from self._find_contexts(facts, head)
+        rules = self._rules
+        if rules_version != rules.version:
+            rules = rules_of((yield Run(self._sql["declarations"])))
+        answers = decide_group(self._requests, facts, rules, head, recorded_us)
+        placed = [answer for answer in answers if isinstance(answer, Placed)]
+        if placed:
+            yield from self._insert(placed, recorded_us)
+        return finish(answers, recorded_us)
+
+    def _events(self) -> Iterable[Prepared]:
+        return (event for request in self._requests for event in request.events)
+
+    def _find_heads(self, facts: Facts) -> Generator[Step, list[tuple[Any, ...]], None]:
+        keys = {event.stream_key for event in self._events() if event.stream_key is not None}
+        for request in self._requests:
+            for condition in request.conditions:
+                if isinstance(condition, ExpectedSeq):
+                    keys.add(stream_key(request.tenant_id, *condition.stream))
+        if not keys:
+            return
+        ordered = sorted(keys)
+        rows = yield Run(self._sql["stream_heads"], (uuid_array(ordered),))
+        for key, (seq, event_type) in zip(ordered, rows, strict=True):
+            if seq is not None:
+                facts.heads[key] = Head(seq, event_type)
+
+    def _find_known(self, facts: Facts) -> Generator[Step, list[tuple[Any, ...]], None]:
+        ids = {event.event_key for event in self._events() if event.given_id}
+        if ids:
+            for row in (yield Run(self._sql["known_ids"], (uuid_array(ids),))):
+                record = record_of(row)
+                facts.ids[record.tenant_id, row[-1].bytes] = record
+        keys = {
+            event.idempotency_index
+            for event in self._events()
+            if event.idempotency_index is not None
+        }
+        if keys:
+            for row in (yield Run(self._sql["known_keys"], (uuid_array(keys),))):
+                facts.keys[row[-1].bytes] = record_of(row)
+        commands = {r.command.command_key for r in self._requests if r.command is not None}
+        if commands:
+            rows = yield Run(self._sql["known_commands"], (uuid_array(commands),))
+            for key, request_hash, response, first, last in rows:
+                facts.commands[key.bytes] = StoredCommand(request_hash, response, first, last)
+                found = yield Run(self._sql["between"], (first, last))
+                facts.ranges[first, last] = tuple(map(record_of, found))
+
+    def _find_contexts(
+        self, facts: Facts, head: int
+    ) -> Generator[Step, list[tuple[Any, ...]], None]:
+        """Only what came since the caller's look outside the lock is left to check."""
+        for request in self._requests:
+            for condition in request.conditions:
+                if not isinstance(condition, ExpectedContext):
+                    continue
+                key = context_key(request.tenant_id, condition.query)
+                seen = self._seen[key]
+                version = seen.version
+                if head > seen.head:
+                    for one in filters_of(condition.query):
+                        rows = yield Run(
+                            *last_statement(
+                                self._schema,
+                                request.tenant_id,
+                                one,
+                                seen.head,
+                                head,
+                                by_payload=False,
+                            )
+                        )
+                        version = max([version or 0, *(row[0] or 0 for row in rows)]) or None
+                facts.contexts[key] = version
+
+    def _insert(
+        self, placed: list[Placed], recorded_us: int
+    ) -> Generator[Step, list[tuple[Any, ...]], None]:
+        rows = [COPY_HEADER]
+        tag_rows = [COPY_HEADER]
+        for place in placed:
+            packed = place.request.packed
+            known = packed.tails if isinstance(packed, Packed) else ()
+            tails = known or [copy_tail(event) for event in place.request.events]
+            position = first = place.first_position
+            for tail, seq in zip(tails, place.stream_seqs, strict=True):
+                rows.append(copy_row(tail, position, first, recorded_us, seq))
+                position += 1
+            for offset, event in enumerate(place.request.events):
+                if event.tags:
+                    tag_rows.extend(copy_tag_row(key, first + offset) for key in tag_keys(event))
+        rows.append(COPY_TRAILER)
+        yield CopyIn(self._sql["copy_events"], _chunks(rows))
+        if len(tag_rows) > 1:
+            tag_rows.append(COPY_TRAILER)
+            yield CopyIn(self._sql["copy_tags"], _chunks(tag_rows))
+        for place in placed:
+            command = place.request.command
+            if command is not None:
+                last = place.first_position + len(place.request.events) - 1
+                values = (
+                    command.command_key.hex(),
+                    place.request.tenant_id,
+                    command.request_hash,
+                    command.response,
+                    place.first_position,
+                    last,
+                )
+                yield Run(self._sql["insert_command"], values)
+
+
+def _chunks(rows: list[bytes]) -> list[bytes]:
+    whole = b"".join(rows)
+    return [whole[start : start + _COPY_CHUNK] for start in range(0, len(whole), _COPY_CHUNK)]
+
+
+def drive(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome]:
+    """Take the steps on a sync connection."""
+    rows: list[tuple[Any, ...]] = []
+    try:
+        step = next(steps)
+        while True:
+            with connection.cursor(binary=True) as cursor:
+                if isinstance(step, Run):
+                    cursor.execute(step.text, step.parameters)
+                    rows = cursor.fetchall() if cursor.description else []
+                else:
+                    with cursor.copy(step.text) as copy:
+                        for chunk in step.chunks:
+                            copy.write(chunk)
+            step = steps.send(rows)
+    except StopIteration as end:
+        outcomes: list[Outcome] = end.value
+        return outcomes
+
+
+async def drive_async(connection: psycopg.AsyncConnection[Any], steps: Steps) -> list[Outcome]:
+    """Take the same steps on an async connection."""
+    rows: list[tuple[Any, ...]] = []
+    try:
+        step = next(steps)
+        while True:
+            async with connection.cursor(binary=True) as cursor:
+                if isinstance(step, Run):
+                    await cursor.execute(step.text, step.parameters)
+                    rows = await cursor.fetchall() if cursor.description else []
+                else:
+                    async with cursor.copy(step.text) as copy:
+                        for chunk in step.chunks:
+                            await copy.write(chunk)
+            step = steps.send(rows)
+    except StopIteration as end:
+        outcomes: list[Outcome] = end.value
+        return outcomes

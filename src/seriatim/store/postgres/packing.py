@@ -1,0 +1,241 @@
+"""Rows in Postgres's binary formats, packed by hand before the lock is taken.
+
+One event becomes the same fields twice over: as an element of a composite array for small groups,
+and as a COPY row, into which position, time and number are patched under the lock.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+from seriatim.core.canonical import HASH_PREFIX, canonical_text
+from seriatim.core.ids import is_uuid, tag_key
+from seriatim.core.kinds import Rules
+from seriatim.core.request import ExpectedSeq, Prepared, Request
+
+COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+COPY_TRAILER = b"\xff\xff"
+COPY_FROM = 40  # events in one append from which COPY beats a composite array
+
+_NULL = struct.pack("!i", -1)
+_INT4 = struct.Struct("!ii").pack
+_INT8 = struct.Struct("!iq").pack
+_LENGTH = struct.Struct("!i").pack
+_ROW_WITH_STREAM = struct.Struct("!hiqiqiqiq").pack
+_ROW_WITHOUT_STREAM = struct.Struct("!hiqiqiqi").pack
+_TAG_ROW = struct.Struct("!hi16siq").pack
+_EVENT_COLUMNS = 30
+
+_OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17, 25, 2950, 2951
+_COMPOSITE_OIDS = (
+    [_OID_INT4, _OID_INT8, _OID_INT8, _OID_INT8, _OID_INT4]
+    + [_OID_UUID] * 3
+    + [_OID_BYTEA, _OID_UUIDS]
+    + [_OID_TEXT] * 20
+)
+_OID_BYTES = [struct.pack("!I", oid) for oid in _COMPOSITE_OIDS]
+_COMPOSITE_COUNT = struct.pack("!i", len(_COMPOSITE_OIDS))
+
+
+class RowArray(msgspec.Struct, frozen=True):
+    """A packed array parameter, with the type it is sent as."""
+
+    oid: int
+    data: bytes
+
+
+class RowArrayDumper(Dumper):
+    """Sends a packed array as it is."""
+
+    format = Format.BINARY
+
+    def __init__(self, cls: type, context: Any = None) -> None:
+        super().__init__(cls, context)
+
+    def get_key(self, obj: RowArray, format: Any) -> Any:  # noqa: A002, ARG002 - psycopg's name
+        return self.cls, obj.oid
+
+    def upgrade(self, obj: RowArray, format: Any) -> RowArrayDumper:  # noqa: A002, ARG002
+        dumper = RowArrayDumper(self.cls)
+        dumper.oid = obj.oid
+        return dumper
+
+    def dump(self, obj: RowArray) -> bytes:
+        return obj.data
+
+
+def array_of(oid: int, element_oid: int, elements: Sequence[bytes]) -> RowArray:
+    """Pack elements, each with its length before it, as a one-dimensional array."""
+    if not elements:
+        return RowArray(oid, struct.pack("!iiI", 0, 0, element_oid))
+    header = struct.pack("!iiIii", 1, 0, element_oid, len(elements), 1)
+    return RowArray(oid, header + b"".join(elements))
+
+
+def uuid_array(keys: Iterable[bytes]) -> RowArray:
+    """Pack 16-byte keys as a uuid array."""
+    return array_of(_OID_UUIDS, _OID_UUID, [b"\0\0\0\x10" + key for key in keys])
+
+
+def _text(value: str | None) -> bytes:
+    if value is None:
+        return _NULL
+    raw = value.encode()
+    return _LENGTH(len(raw)) + raw
+
+
+def _key(value: bytes | None) -> bytes:
+    return _NULL if value is None else b"\0\0\0\x10" + value
+
+
+def _texts(event: Prepared) -> list[bytes]:
+    """Pack the text columns, which both formats have last and in the same order."""
+    text = _text
+    return [
+        text(event.tenant_id),
+        _NULL if is_uuid(event.event_id) else text(event.event_id),
+        text(event.stream_type),
+        text(event.stream_id),
+        text(event.event_type),
+        text(event.occurred_at),
+        text(event.producer_id),
+        text(event.source_system),
+        text(event.source_subsystem),
+        text(event.actor_type),
+        text(event.actor_id),
+        text(event.request_id),
+        text(event.correlation_id),
+        text(event.causation_id),
+        text(event.idempotency_key),
+        text(event.app_id),
+        text(event.env_id),
+        text(canonical_text(event.metadata) if event.metadata else None),
+        text(event.payload),
+        text(canonical_text(event.tags) if event.tags else None),
+    ]
+
+
+def _hash(event: Prepared) -> bytes:
+    return b"\0\0\0\x20" + bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :])
+
+
+def tag_keys(event: Prepared) -> set[bytes]:
+    """Return the index keys of an event's tags."""
+    return {tag_key(event.tenant_id, tag) for tag in event.tags}
+
+
+def copy_tail(event: Prepared) -> bytes:
+    """Pack what a COPY row holds behind position, append position, time and number."""
+    return b"".join(
+        (
+            _NULL if event.occurred_us is None else _INT8(8, event.occurred_us),
+            _INT4(4, event.event_version),
+            _key(event.event_key),
+            _key(event.stream_key),
+            _key(event.idempotency_index),
+            _hash(event),
+            *_texts(event),
+        )
+    )
+
+
+def copy_row(
+    tail: bytes, position: int, append_position: int, recorded_us: int, seq: int | None
+) -> bytes:
+    """Complete a COPY row with what only the lock's holder knows."""
+    if seq is None:
+        return (
+            _ROW_WITHOUT_STREAM(
+                _EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, -1
+            )
+            + tail
+        )
+    return (
+        _ROW_WITH_STREAM(
+            _EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, 8, seq
+        )
+        + tail
+    )
+
+
+def copy_tag_row(key: bytes, position: int) -> bytes:
+    """Pack a COPY row of the tag index."""
+    return _TAG_ROW(2, 16, key, 8, position)
+
+
+def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: int) -> bytes:
+    """Pack one event as an element of a new_event array."""
+    keys = tag_keys(event)
+    packed_tags = _NULL
+    if keys:
+        data = uuid_array(sorted(keys)).data
+        packed_tags = _LENGTH(len(data)) + data
+    fields = [
+        _INT4(4, offset),
+        _NULL if given_seq is None else _INT8(8, given_seq),
+        _INT8(8, first_seq),
+        _NULL if event.occurred_us is None else _INT8(8, event.occurred_us),
+        _INT4(4, event.event_version),
+        _key(event.event_key),
+        _key(event.stream_key),
+        _key(event.idempotency_index),
+        _hash(event),
+        packed_tags,
+        *_texts(event),
+    ]
+    body = _COMPOSITE_COUNT + b"".join(
+        [part for pair in zip(_OID_BYTES, fields, strict=True) for part in pair]
+    )
+    return _LENGTH(len(body)) + body
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """An append in the form in which it is sent: rows of a small one, COPY tails of a large one.
+
+    Neither means that it must be decided with the lock held: it has a command or a context, or
+    belongs to a kind whose rules ask for more than constraints can show.
+    """
+
+    rows: tuple[bytes, ...] = ()
+    tails: tuple[bytes, ...] = ()
+    tagged: bool = False
+
+
+def pack(request: Request, rules: Rules) -> Packed:
+    """Pack an append in its caller's thread, before anything is locked."""
+    events = request.events
+    tagged = any(event.tags for event in events)
+    if request.command is not None or _needs_decision(request, rules):
+        return Packed(tagged=tagged)
+    if len(events) >= COPY_FROM:
+        return Packed(tails=tuple(map(copy_tail, events)), tagged=tagged)
+    expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
+    rows = []
+    for offset, event in enumerate(events):
+        first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
+        given = event.given_seq
+        if given is None and event.stream in expected:
+            last = expected[event.stream]
+            given = first_seq if last is None else last + 1
+            expected[event.stream] = given
+        rows.append(composite(event, offset, given, first_seq))
+    return Packed(rows=tuple(rows), tagged=tagged)
+
+
+def _needs_decision(request: Request, rules: Rules) -> bool:
+    touched = {event.stream for event in request.events}
+    for condition in request.conditions:
+        if not isinstance(condition, ExpectedSeq) or condition.stream not in touched:
+            return True
+    if any(event.given_seq is not None for event in request.events) and request.conditions:
+        return True
+    return any(
+        event.stream_type is not None and rules.kind_of(event.stream_type).expected_seq_required
+        for event in request.events
+    )

@@ -1,0 +1,46 @@
+"""From database rows to records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import HASH_PREFIX
+from seriatim.core.event import EventRecord
+from seriatim.core.times import format_us
+from seriatim.store.port import Cursor
+
+_metadata = msgspec.json.Decoder(dict[str, str]).decode
+_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def record_of(row: tuple[Any, ...]) -> EventRecord:
+    """Make the record of one row of `statements.COLUMNS`; further columns are passed over."""
+    recorded_at = format_us(row[10])
+    return EventRecord(
+        *row[:9],
+        row[9] or recorded_at,
+        recorded_at,
+        *row[11:22],
+        {} if row[22] is None else _metadata(row[22]),
+        row[23],
+        HASH_PREFIX + bytes(row[24]).hex(),
+        () if row[25] is None else _tags(row[25]),
+    )
+
+
+def cursor_of(row: tuple[Any, ...]) -> Cursor:
+    """Make the cursor of one row."""
+    tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us = row
+    return Cursor(
+        tenant_id=tenant_id,
+        purpose=purpose,
+        name=name,
+        position=position,
+        log_id=log_id,
+        epoch=epoch,
+        tip=tip,
+        query=query,
+        updated_at=format_us(updated_us),
+    )

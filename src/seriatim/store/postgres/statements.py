@@ -1,0 +1,72 @@
+"""Loads the SQL files: named statements, and the schema they speak of."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib.resources import files
+from typing import LiteralString, cast
+
+from seriatim.core.errors import InvalidArgument
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
+
+# What a read returns of one event, in the order that `rows.record_of` takes it.
+COLUMNS = """\
+e.position, e.append_position, coalesce(e.event_id, e.event_key::text), e.tenant_id,
+e.stream_type, e.stream_id, e.stream_seq, e.event_type, e.event_version, e.occurred_at,
+e.recorded_us, e.producer_id, e.source_system, e.source_subsystem, e.actor_type, e.actor_id,
+e.request_id, e.correlation_id, e.causation_id, e.idempotency_key, e.app_id, e.env_id,
+e.metadata, e.payload, e.payload_hash, e.tags"""
+
+
+def check_schema(schema: str) -> str:
+    """Return a schema name that needs no escaping, or refuse it."""
+    if _SCHEMA.fullmatch(schema) is None:
+        msg = "schema must be a plain name of letters, digits and underscores"
+        raise InvalidArgument(msg, details={"argument": "schema"})
+    return schema
+
+
+def channel(schema: str) -> str:
+    """Return the channel on which a log announces new events."""
+    return f"seriatim_{schema}"
+
+
+def render(text: str, schema: str) -> LiteralString:
+    """Put the log's schema into SQL; the schema's name was checked to be a plain word."""
+    rendered = (
+        text.replace("{schema}", f'"{schema}"')
+        .replace("{schema_text}", f"""'"{schema}"'""")
+        .replace("{channel}", f"'{channel(schema)}'")
+        .replace("{columns}", COLUMNS)
+    )
+    return cast(LiteralString, rendered)
+
+
+def read_sql(name: str) -> str:
+    """Return the text of a SQL file of this package."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def statements(schema: str) -> dict[str, LiteralString]:
+    """Return the store's own statements for a log in this schema."""
+    return named_statements("statements.sql", schema)
+
+
+@lru_cache(maxsize=64)
+def named_statements(file: str, schema: str) -> dict[str, LiteralString]:
+    """Return the statements of a file by their names."""
+    parts = _NAME.split(read_sql(file))
+    return {
+        name: render(body.strip().rstrip(";"), schema)
+        for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def migration_files() -> list[tuple[int, str, str]]:
+    """Return every migration as (number, name, text), in order."""
+    folder = files(__package__).joinpath("migrations")
+    found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(int(name[:4]), name[5:-4], read_sql(f"migrations/{name}")) for name in found]

@@ -1,0 +1,160 @@
+-- Every statement of the Postgres store; {schema} is the log's schema.
+
+-- name: hello
+-- What a connection must know before it is used.
+select l.log_id::text, l.epoch, l.fingerprint = {schema}.fingerprint() as same_place,
+       pg_is_in_recovery() as standby, current_setting('synchronous_commit') as synchronous_commit,
+       current_setting('server_version_num')::int as server_version,
+       (select oid from pg_type where typname = '_new_event'
+          and typnamespace = {schema_text}::regnamespace)::bigint as row_array,
+       (select oid from pg_type where typname = 'new_event'
+          and typnamespace = {schema_text}::regnamespace)::bigint as row_type,
+       coalesce((select indisvalid from pg_index
+          where indexrelid = to_regclass({schema_text} || '.events_payload')), false)
+from {schema}.log l;
+
+-- name: raise_epoch
+select {schema}.raise_epoch(%s);
+
+-- name: identity
+select log_id::text, epoch from {schema}.log;
+
+-- name: head
+select coalesce(max(position), 0) from {schema}.events;
+
+-- name: append_group
+select head, recorded_us, stream_seqs from {schema}.append_group(%s, %s, %s, %s, %s);
+
+-- name: lock
+select pg_advisory_xact_lock(%s);
+
+-- name: look
+-- Under the lock: the head, the clock, the rules' version and the isolation that makes them true.
+select coalesce((select max(position) from {schema}.events), 0), {schema}.now_us(),
+       coalesce((select max(version) from {schema}.declarations), 0),
+       current_setting('transaction_isolation');
+
+-- name: stream_heads
+select h.stream_seq, h.event_type
+from unnest(%s) with ordinality k (stream_key, nr)
+left join lateral (
+    select e.stream_seq, e.event_type from {schema}.events e
+    where e.stream_key = k.stream_key order by e.stream_seq desc limit 1
+) h on true
+order by k.nr;
+
+-- name: known_ids
+select {columns}, e.event_key from {schema}.events e where e.event_key = any (%s);
+
+-- name: known_keys
+select {columns}, e.idempotency_index from {schema}.events e where e.idempotency_index = any (%s);
+
+-- name: known_commands
+select command_key, request_hash, response, first_position, last_position
+from {schema}.commands where command_key = any (%s);
+
+-- name: between
+select {columns} from {schema}.events e where e.position between %s and %s order by e.position;
+
+-- name: copy_events
+copy {schema}.events from stdin (format binary);
+
+-- name: copy_tags
+copy {schema}.event_tags from stdin (format binary);
+
+-- name: insert_command
+insert into {schema}.commands
+    (command_key, tenant_id, request_hash, response, first_position, last_position)
+values (%s, %s, %s, %s, %s, %s);
+
+-- name: event_by_id
+select {columns} from {schema}.events e where e.event_key = %s and e.tenant_id = %s;
+
+-- name: event_id_at
+select coalesce(event_id, event_key::text) from {schema}.events where position = %s;
+
+-- name: last_of_stream
+select {columns} from {schema}.events e where e.stream_key = %s
+order by e.stream_seq desc limit 1;
+
+-- name: streams
+-- Streams in the order in which they began, each with its end.
+select f.stream_type, f.stream_id, f.position, h.position, h.stream_seq, h.event_type
+from {schema}.events f
+cross join lateral (
+    select e.position, e.stream_seq, e.event_type from {schema}.events e
+    where e.stream_key = f.stream_key order by e.stream_seq desc limit 1
+) h
+where f.tenant_id = %(tenant_id)s and f.position > %(after)s
+  and f.stream_key is not null
+  and f.stream_seq = coalesce(
+      (select k.first_seq from {schema}.stream_kinds k where k.name = f.stream_type), 1)
+  and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
+order by f.position limit %(limit)s;
+
+-- name: declarations
+select version, what, body from {schema}.declarations order by version;
+
+-- name: insert_declaration
+insert into {schema}.declarations (version, what, name, event_version, body)
+values (%s, %s, %s, %s, %s);
+
+-- name: insert_kind
+insert into {schema}.stream_kinds (name, first_seq, opening_type, closing_types, closed)
+values (%s, %s, %s, %s, %s);
+
+-- name: insert_kind_type
+insert into {schema}.kind_types (kind, event_type) values (%s, %s) on conflict do nothing;
+
+-- name: cursor
+select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
+from {schema}.cursors where tenant_id = %s and purpose = %s and name = %s;
+
+-- name: cursors
+select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
+from {schema}.cursors where tenant_id = %s and purpose = %s order by name;
+
+-- name: lock_cursor
+select pg_advisory_xact_lock(hashtextextended(%s, 0));
+
+-- name: put_cursor
+insert into {schema}.cursors
+    (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us)
+values (%s, %s, %s, %s, %s, %s, %s, %s, {schema}.now_us())
+on conflict (tenant_id, purpose, name) do update
+set position = excluded.position, log_id = excluded.log_id, epoch = excluded.epoch,
+    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us;
+
+-- name: held_lease
+select token from {schema}.leases where tenant_id = %s and name = %s for update;
+
+-- name: claim_lease
+insert into {schema}.leases as l (tenant_id, name, owner, token, expires_at)
+values (%(tenant_id)s, %(name)s, %(owner)s, 1,
+        clock_timestamp() + %(seconds)s * interval '1 second')
+on conflict (tenant_id, name) do update
+set owner = excluded.owner, token = l.token + 1, expires_at = excluded.expires_at
+where l.expires_at <= clock_timestamp() or l.owner = excluded.owner
+returning token;
+
+-- name: renew_lease
+update {schema}.leases set expires_at = clock_timestamp() + %s * interval '1 second'
+where tenant_id = %s and name = %s and token = %s;
+
+-- name: release_lease
+update {schema}.leases set expires_at = '-infinity'
+where tenant_id = %s and name = %s and token = %s;
+
+-- name: purge_commands
+delete from {schema}.commands where created_at < clock_timestamp() - %s * interval '1 second';
+
+-- name: lock_holder
+-- Who holds the log's lock, and for how long its transaction has been open.
+select a.pid, extract(epoch from clock_timestamp() - a.xact_start)::float8, a.application_name
+from pg_locks l join pg_stat_activity a using (pid)
+where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+  and l.database = (select oid from pg_database where datname = current_database())
+  and (l.classid::bigint << 32 | l.objid::bigint) = %s;
+
+-- name: terminate
+select pg_terminate_backend(%s);

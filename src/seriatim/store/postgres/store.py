@@ -1,0 +1,294 @@
+"""The Postgres store: a table of contents of its acts, and the connections they run on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from seriatim.config import Settings
+from seriatim.core.decide import StaleRules
+from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
+from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.core.ids import event_key, stream_key
+from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.query import Query
+from seriatim.core.request import Request
+from seriatim.store.port import (
+    Cursor,
+    Finding,
+    Lease,
+    Outcome,
+    ReadSpec,
+    StreamSummary,
+)
+from seriatim.store.postgres.checking import doctor, verify
+from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, parse_url
+from seriatim.store.postgres.consuming import Consumers
+from seriatim.store.postgres.declaring import declare, rules_of
+from seriatim.store.postgres.deciding import Decision, Seen, drive, drive_async
+from seriatim.store.postgres.failures import failure
+from seriatim.store.postgres.listening import Listener
+from seriatim.store.postgres.migrate import check_version
+from seriatim.store.postgres.packing import pack
+from seriatim.store.postgres.querying import Queries
+from seriatim.store.postgres.rows import record_of
+from seriatim.store.postgres.statements import statements
+from seriatim.store.postgres.writing import Writer, contexts_of, with_packed
+
+
+class PostgresStore:
+    """A log in a Postgres database, shared by any number of processes."""
+
+    name = "postgres"
+    best_writers = 2
+
+    def __init__(self, url: str, settings: Settings, *, create: bool = True) -> None:
+        self._settings = settings
+        self.address = parse_url(url, settings)
+        self.schema = self.address.schema
+        self._sql = statements(self.schema)
+        with connect(self.address) as connection:
+            check_version(connection, self.address, create=create)
+            self._hello = greet(connection, self.address, settings)
+            self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
+        self._pool = self._new_pool()
+        self._writer = Writer(
+            self.address, settings, self._open_writer, lambda: self._rules, self._look
+        )
+        self._listener = Listener(lambda: connect(self.address), self.schema)
+        self._consumers = Consumers(self.schema)
+        self._queries = Queries(self.schema, self._reading, lambda: self._hello.payload_index)
+
+    # -- connections
+
+    def _new_pool(self) -> ConnectionPool[Connection]:
+        return ConnectionPool(
+            self.address.conninfo,
+            min_size=0,
+            max_size=self._settings.pool_size,
+            open=True,
+            timeout=self._settings.connect_timeout_s,
+            kwargs={"autocommit": True, "prepare_threshold": None},
+            configure=self._configure,
+            check=ConnectionPool.check_connection,
+            name="seriatim-readers",
+        )
+
+    def _configure(self, connection: Connection) -> None:
+        self._hello = greet(connection, self.address, self._settings)
+
+    def _open_writer(self) -> tuple[Connection, Hello]:
+        connection = connect(self.address)
+        try:
+            hello = greet(connection, self.address, self._settings)
+        except BaseException:
+            connection.close()
+            raise
+        self._hello = hello
+        return connection, hello
+
+    @contextmanager
+    def _reading(self, doing: str = "reading") -> Iterator[Connection]:
+        """Lend a connection, and explain what goes wrong with it."""
+        try:
+            with self._pool.connection() as connection:
+                yield connection
+        except PoolTimeout as error:
+            msg = "no connection to Postgres could be had in time: is the server up?"
+            raise BackendFailure(msg) from error
+        except psycopg.Error as error:
+            raise failure(error, doing) from error
+
+    def _one(self, name: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        with self._reading() as connection, connection.cursor(binary=True) as cursor:
+            return cursor.execute(self._sql[name], parameters).fetchone()
+
+    # -- the log itself
+
+    def identity(self) -> LogIdentity:
+        return self._hello.identity
+
+    def raise_epoch(self) -> LogIdentity:
+        self._one("raise_epoch", (True,))
+        row = self._one("identity")
+        if row is None:
+            msg = "the log's identity is missing"
+            raise BackendFailure(msg, retryable=False)
+        identity = LogIdentity(row[0], row[1])
+        self._hello = Hello(
+            identity, self._hello.row_array, self._hello.row_type, self._hello.payload_index
+        )
+        return identity
+
+    def packed(self, request: Request, rules: Rules) -> Request:
+        return with_packed(request, pack(request, rules))
+
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
+        outcomes = self._writer.commit(group)
+        self._listener.hint()
+        return outcomes
+
+    def append_in(self, connection: Any, request: Request) -> Any:
+        """B12: the lock is held until the caller commits, so keep such transactions short."""
+        if isinstance(connection, psycopg.AsyncConnection):
+            return self._append_in_async(connection, request)
+        if not isinstance(connection, psycopg.Connection):
+            msg = "connection must be a psycopg connection"
+            raise InvalidArgument(msg, details={"argument": "connection"})
+        _check_in_transaction(connection)
+        try:
+            return _only(drive(connection, self._decision(request).steps()))
+        except psycopg.Error as error:
+            raise failure(error, "appending in the caller's transaction") from error
+
+    async def _append_in_async(
+        self, connection: psycopg.AsyncConnection[Any], request: Request
+    ) -> AppendResult:
+        _check_in_transaction(connection)
+        try:
+            return _only(await drive_async(connection, self._decision(request).steps()))
+        except psycopg.Error as error:
+            raise failure(error, "appending in the caller's transaction") from error
+
+    def _decision(self, request: Request) -> Decision:
+        return Decision(
+            self.schema,
+            self._hello.lock_key,
+            [request],
+            self._rules,
+            contexts_of([request], self._look),
+            trusting=False,
+        )
+
+    def _look(self, tenant_id: str, query: Query) -> Seen:
+        head = self.head()
+        return Seen(head, self.context_version(tenant_id, query, head))
+
+    # -- reads
+
+    def head(self) -> int:
+        row = self._one("head")
+        return 0 if row is None else int(row[0])
+
+    def read(self, spec: ReadSpec) -> list[EventRecord]:
+        return self._queries.read(spec)
+
+    def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
+        row = self._one("event_by_id", (uuid.UUID(bytes=event_key(event_id)), tenant_id))
+        return None if row is None else record_of(row)
+
+    def event_id_at(self, position: int) -> str | None:
+        row = self._one("event_id_at", (position,))
+        return None if row is None else str(row[0])
+
+    def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
+        row = self._one("last_of_stream", (uuid.UUID(bytes=stream_key(tenant_id, *stream)),))
+        return None if row is None else record_of(row)
+
+    def streams(
+        self, tenant_id: str, stream_type: str | None, after: int, limit: int
+    ) -> list[StreamSummary]:
+        values = {
+            "tenant_id": tenant_id,
+            "stream_type": stream_type,
+            "after": after,
+            "limit": limit,
+        }
+        with self._reading() as connection:
+            rows = connection.execute(self._sql["streams"], values).fetchall()
+        return [StreamSummary(*row) for row in rows]
+
+    def select(
+        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    ) -> list[EventRecord]:
+        return self._queries.select(tenant_id, query, after, until, limit)
+
+    def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
+        return self._queries.context_version(tenant_id, query, until)
+
+    # -- declarations
+
+    def rules(self) -> Rules:
+        with self._reading() as connection:
+            self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
+        return self._rules
+
+    def declare(self, declaration: StreamKind | EventType) -> None:
+        with self._reading("declaring") as connection:
+            declare(connection, self.schema, self._hello, declaration)
+
+    # -- consumers
+
+    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
+        with self._reading() as connection:
+            return self._consumers.cursor(connection, tenant_id, purpose, name)
+
+    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
+        with self._reading() as connection:
+            return self._consumers.cursors(connection, tenant_id, purpose)
+
+    def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
+        with self._reading("moving a cursor") as connection:
+            self._consumers.put_cursor(connection, cursor, lease, reset=reset)
+
+    def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
+        with self._reading("claiming a lease") as connection:
+            return self._consumers.claim_lease(connection, tenant_id, name, owner, seconds)
+
+    def renew_lease(self, lease: Lease, seconds: float) -> bool:
+        with self._reading("renewing a lease") as connection:
+            return self._consumers.renew_lease(connection, lease, seconds)
+
+    def release_lease(self, lease: Lease) -> None:
+        with self._reading("releasing a lease") as connection:
+            self._consumers.release_lease(connection, lease)
+
+    def purge_commands(self, older_than_seconds: float) -> int:
+        with self._reading("purging command records") as connection:
+            return self._consumers.purge_commands(connection, older_than_seconds)
+
+    # -- hints, checks, life
+
+    def wait(self, position: int, timeout: float) -> None:
+        mark = self._listener.mark()
+        if self.head() <= position:
+            self._listener.wait(mark, timeout)
+
+    def verify(self) -> Iterator[Finding]:
+        with self._reading("verifying") as connection:
+            yield from verify(connection, self.schema)
+
+    def doctor(self) -> Iterator[Finding]:
+        with self._reading("examining the database") as connection:
+            yield from doctor(connection, self.schema, lambda: connect(self.address))
+
+    def after_fork(self) -> None:
+        self._pool = self._new_pool()
+        self._writer.after_fork()
+        self._listener.after_fork()
+
+    def close(self) -> None:
+        self._listener.close()
+        self._writer.close()
+        self._pool.close()
+
+
+def _check_in_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    if idle and connection.autocommit:
+        msg = "connection is in autocommit mode: open a transaction around the append"
+        raise InvalidArgument(msg, details={"argument": "connection"})
+
+
+def _only(outcomes: list[Outcome]) -> AppendResult:
+    [outcome] = outcomes
+    if isinstance(outcome, SeriatimError | StaleRules):
+        raise outcome
+    return outcome
+
+

@@ -1,0 +1,220 @@
+"""The writer's side of group commit on Postgres: the lean way first, the decided way when it must.
+
+Lean: one statement locks, numbers and inserts the whole group; unique indexes and the group's
+trigger are trusted to object. When they do, or when a request has a context or a command, the
+group is decided in core with the lock held, and each request gets its own answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+
+from seriatim.config import Settings
+from seriatim.core.errors import BackendFailure, SeriatimError
+from seriatim.core.event import AppendResult
+from seriatim.core.kinds import Rules
+from seriatim.core.query import Query
+from seriatim.core.request import ExpectedContext, Request
+from seriatim.store.grouping import Placed
+from seriatim.store.port import Outcome
+from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
+from seriatim.store.postgres.deciding import ContextKey, Decision, Seen, context_key, drive
+from seriatim.store.postgres.failures import TO_BE_DECIDED, failure
+from seriatim.store.postgres.packing import Packed, array_of
+from seriatim.store.postgres.statements import statements
+
+Opener = Callable[[], tuple[Connection, Hello]]
+Look = Callable[[str, Query], Seen]
+
+_LOCK_BUSY = "55P03"
+
+
+class Writer:
+    """Commits groups, on one connection for each thread that calls it."""
+
+    def __init__(
+        self, address: Address, settings: Settings, opener: Opener, rules: Callable[[], Rules],
+        look: Look,
+    ) -> None:
+        self._address = address
+        self._settings = settings
+        self._open = opener
+        self._rules = rules
+        self._look = look
+        self._sql = statements(address.schema)
+        self._start_fresh()
+
+    def _start_fresh(self) -> None:
+        self._mine = threading.local()
+        self._all: list[Connection] = []
+
+    def _connection(self) -> tuple[Connection, Hello]:
+        held: tuple[Connection, Hello] | None = getattr(self._mine, "held", None)
+        if held is not None and not is_dead(held[0]):
+            return held
+        held = self._open()
+        self._mine.held = held
+        self._all.append(held[0])
+        return held
+
+    def commit(self, group: Sequence[Request]) -> list[Outcome]:
+        """Give each request of a group its own answer; large appends go by themselves, by COPY."""
+        ways: dict[str, list[int]] = {"lean": [], "copy": [], "decide": []}
+        for index, request in enumerate(group):
+            packed = request.packed
+            way = "decide"
+            if isinstance(packed, Packed) and (packed.rows or packed.tails):
+                way = "lean" if packed.rows else "copy"
+            ways[way].append(index)
+        if len(ways["lean"]) > 1 and _has_twins([group[index] for index in ways["lean"]]):
+            ways["decide"] = sorted(ways["decide"] + ways["lean"])
+            ways["lean"] = []
+        answers: dict[int, Outcome] = {}
+        for way, indexes in ways.items():
+            if indexes:
+                requests = [group[index] for index in indexes]
+                answers.update(zip(indexes, self._commit_by(way, requests), strict=True))
+        return [answers[index] for index in range(len(group))]
+
+    def _commit_by(self, way: str, requests: list[Request]) -> list[Outcome]:
+        """Try a way until the lock is had or the time is up."""
+        deadline = time.monotonic() + self._settings.timeout_s
+        while True:
+            try:
+                connection, hello = self._connection()
+            except SeriatimError as error:
+                return [error] * len(requests)
+            try:
+                if way == "lean":
+                    return self._lean(connection, hello, requests)
+                trusting = way == "copy"
+                return self._decided(connection, hello, requests, trusting=trusting)
+            except psycopg.Error as error:
+                if error.sqlstate in TO_BE_DECIDED and way != "decide":
+                    way = "decide"
+                    continue
+                if error.sqlstate == _LOCK_BUSY and time.monotonic() < deadline:
+                    self._relieve(connection, hello)
+                    continue
+                found = failure(error, "appending", sent=True)
+                return [found] * len(requests)
+
+    def _lean(
+        self, connection: Connection, hello: Hello, requests: list[Request]
+    ) -> list[Outcome]:
+        rows = [row for request in requests for row in request.packed.rows]
+        parameters = (
+            hello.lock_key,
+            round(self._settings.lock_wait_s * 1000),
+            requests[0].rules_version,
+            array_of(hello.row_array, hello.row_type, rows),
+            any(request.packed.tagged for request in requests),
+        )
+        with connection.cursor(binary=True) as cursor:
+            found = cursor.execute(self._sql["append_group"], parameters).fetchone()
+        if found is None:
+            msg = "Postgres gave no receipt"
+            raise BackendFailure(msg, details={"ambiguous": True})
+        head, recorded_us, seqs = found
+        answers: list[Outcome] = []
+        at = 0
+        for request in requests:
+            end = at + len(request.events)
+            placed = Placed(request, head + at + 1, tuple(seqs[at:end]))
+            answers.append(placed.result(recorded_us))
+            at = end
+        return answers
+
+    def _decided(
+        self, connection: Connection, hello: Hello, requests: list[Request], *, trusting: bool
+    ) -> list[Outcome]:
+        seen = contexts_of(requests, self._look)
+        decision = Decision(
+            self._address.schema, hello.lock_key, requests, self._rules(), seen, trusting=trusting
+        )
+        begin = (
+            "begin isolation level read committed;"
+            f"set local lock_timeout = {round(self._settings.lock_wait_s * 1000)};"
+            "set local idle_in_transaction_session_timeout = "
+            f"{round(self._settings.lock_hold_s * 1000)}"
+        )
+        connection.execute(begin.encode())
+        try:
+            answers = drive(connection, decision.steps())
+        except BaseException:
+            _roll_back(connection)
+            raise
+        stored = any(
+            isinstance(answer, AppendResult) and not answer.replayed for answer in answers
+        )
+        connection.execute("commit" if stored else "rollback")
+        return answers
+
+    def _relieve(self, connection: Connection, hello: Hello) -> None:
+        """End a writer of ours that has stopped while it held the lock.
+
+        The server's own timeouts end an idle one; only a client that stops within a COPY escapes
+        them. A caller's own transaction (`connection=`) is never touched.
+        """
+        holder = connection.execute(self._sql["lock_holder"], (hello.lock_key,)).fetchone()
+        if holder is None:
+            return
+        pid, held_s, application = holder
+        if application == "seriatim" and held_s > self._settings.lock_hold_s:
+            connection.execute(self._sql["terminate"], (pid,))
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections; psycopg closes none that another process made."""
+        self._start_fresh()
+
+    def close(self) -> None:
+        """Close every thread's connection."""
+        for connection in self._all:
+            connection.close()
+        self._start_fresh()
+
+
+def contexts_of(requests: Sequence[Request], look: Look) -> dict[ContextKey, Seen]:
+    """Evaluate the contexts of a group before the lock is taken."""
+    seen: dict[ContextKey, Seen] = {}
+    for request in requests:
+        for condition in request.conditions:
+            if isinstance(condition, ExpectedContext):
+                key = context_key(request.tenant_id, condition.query)
+                if key not in seen:
+                    seen[key] = look(request.tenant_id, condition.query)
+    return seen
+
+
+def _has_twins(requests: list[Request]) -> bool:
+    """Tell whether two appends share a key or an id, or were checked under different rules."""
+    ids: list[Any] = []
+    keys: list[bytes] = []
+    for request in requests:
+        for event in request.events:
+            ids.append((event.tenant_id, event.event_key))
+            if event.idempotency_index is not None:
+                keys.append(event.idempotency_index)
+    return (
+        len(set(ids)) != len(ids)
+        or len(set(keys)) != len(keys)
+        or len({request.rules_version for request in requests}) > 1
+    )
+
+
+def _roll_back(connection: Connection) -> None:
+    try:
+        connection.execute("rollback")
+    except psycopg.Error:
+        connection.close()
+
+
+def with_packed(request: Request, packed: Packed) -> Request:
+    """Return the request in its packed form."""
+    return msgspec.structs.replace(request, packed=packed)

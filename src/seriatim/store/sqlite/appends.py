@@ -1,0 +1,53 @@
+"""Committing a group of appends: decide each under the lock, then insert all that have a place."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from seriatim.core.request import Request
+from seriatim.store.grouping import Placed, decide_group
+from seriatim.store.port import Outcome
+from seriatim.store.sqlite import many
+from seriatim.store.sqlite.declarations import Declarations
+from seriatim.store.sqlite.rows import Row, row_of, tag_rows
+from seriatim.store.sqlite.statements import SQL
+from seriatim.store.sqlite.view import Foreseen, LockedView
+
+
+def append(
+    connection: sqlite3.Connection,
+    group: Sequence[Request],
+    declarations: Declarations,
+    foreseen: Foreseen,
+    recorded_us: int,
+) -> list[Placed | Outcome]:
+    """Decide a group and insert what it adds, inside the transaction that is open."""
+    head, version = connection.execute(SQL["state"]).fetchone()
+    rules = declarations.rules(connection, version)
+    view = LockedView(connection, head, foreseen, group)
+    answers = decide_group(group, view, rules, head, recorded_us)
+    placed = [answer for answer in answers if isinstance(answer, Placed)]
+    if placed:
+        _insert(connection, placed, recorded_us)
+    return answers
+
+
+def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: int) -> None:
+    events: list[Row] = []
+    tags: list[Row] = []
+    commands: list[Row] = []
+    for one in placed:
+        first = position = one.first_position
+        for event, seq in zip(one.request.events, one.stream_seqs, strict=True):
+            events.append(row_of(event, position, first, seq, recorded_us))
+            if event.tags:
+                tags.extend(tag_rows(event, position))
+            position += 1
+        command = one.request.command
+        if command is not None:
+            known = command.command_key, command.request_hash, command.response
+            commands.append((*known, first, position - 1, recorded_us))
+    many.insert(connection, "insert_event", events)
+    many.insert(connection, "insert_tag", tags)
+    many.insert(connection, "insert_command", commands)

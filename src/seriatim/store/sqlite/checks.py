@@ -1,0 +1,158 @@
+"""What a log's file can prove of itself, and what its surroundings put at risk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from seriatim.core.ids import event_key, idempotency_index_key, stream_key, tag_key
+from seriatim.store.port import Finding
+from seriatim.store.sqlite import schema
+from seriatim.store.sqlite.connections import File, Writer
+from seriatim.store.sqlite.rows import Row
+from seriatim.store.sqlite.statements import CHECKS
+
+_PAGE = 10_000
+_FULL = 2
+_SCARCE_BYTES = 256 * 1024 * 1024
+_LARGE_WAL_BYTES = 256 * 1024 * 1024
+_NETWORK = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre", "afs")
+_RESTORE = "restore the file from a backup, then raise the epoch"
+
+
+def verify(connection: sqlite3.Connection) -> Iterator[Finding]:
+    """Yield what holds of the file as a whole: pages, positions, streams, appends, index keys."""
+    yield from _pages(connection)
+    count, least, most = connection.execute(CHECKS["positions"]).fetchone()
+    whole = count == most and least == 1
+    yield _verdict("positions", whole, f"{count} events from {least} to {most}")
+    for check, what in (("broken_streams", "streams"), ("broken_appends", "appends")):
+        (broken,) = connection.execute(CHECKS[check]).fetchone()
+        yield _verdict(what, broken == 0, f"{broken} {what} are not contiguous")
+    yield from _index_keys(connection)
+
+
+def _pages(connection: sqlite3.Connection) -> Iterator[Finding]:
+    found = [text for (text,) in connection.execute("pragma integrity_check")]
+    sound = found == ["ok"]
+    yield _verdict("integrity", sound, "SQLite's own check: " + "; ".join(found)[:500])
+
+
+def _index_keys(connection: sqlite3.Connection) -> Iterator[Finding]:
+    after = tags = wrong = 0
+    first_wrong = None
+    while rows := connection.execute(CHECKS["index_keys"], (after, _PAGE)).fetchall():
+        for row in rows:
+            keys = _tag_keys(row)
+            tags += len(keys)
+            if not (_keys_fit(row) and _tags_stand(connection, row[0], keys)):
+                wrong += 1
+                first_wrong = first_wrong or row[0]
+        after = rows[-1][0]
+    (stored,) = connection.execute(CHECKS["tag_count"]).fetchone()
+    where = f", first at position {first_wrong}" if first_wrong else ""
+    yield _verdict("index_keys", wrong == 0, f"{wrong} events have other index keys{where}")
+    yield _verdict("tags", tags == stored, f"{stored} rows index {tags} tags")
+
+
+def _keys_fit(row: Row) -> bool:
+    event_id, tenant, stream_type, stream_id, producer, key = row[1:7]
+    stored_event, stored_stream, stored_key = row[8:11]
+    stream = None if stream_type is None else stream_key(tenant, stream_type, stream_id)
+    return bool(
+        stored_event == event_key(event_id)
+        and stored_stream == stream
+        and stored_key in (None, idempotency_index_key(tenant, producer, key or ""))
+    )
+
+
+def _tag_keys(row: Row) -> set[bytes]:
+    if row[7] is None:
+        return set()
+    return {tag_key(row[2], tag) for tag in msgspec.json.decode(row[7], type=list[str])}
+
+
+def _tags_stand(connection: sqlite3.Connection, position: int, keys: set[bytes]) -> bool:
+    return all(
+        connection.execute(CHECKS["has_tag"], (key, position)).fetchone() == (1,) for key in keys
+    )
+
+
+def _verdict(check: str, sound: bool, message: str) -> Finding:
+    return Finding("ok", check, message) if sound else Finding("error", check, message, _RESTORE)
+
+
+def doctor(file: File, writer: Writer, connection: sqlite3.Connection) -> Iterator[Finding]:
+    """Yield what the settings and surroundings of the file cost or endanger."""
+    mode, level = writer.settings()
+    durable = mode == "wal" and level >= _FULL
+    message = f"journal mode {mode}, synchronous {level}"
+    cure = "" if durable else "open the log anew; something changed the mode of its file"
+    yield Finding("ok" if durable else "error", "durability", message, cure)
+    yield _version(connection)
+    yield _permissions(file.path)
+    yield _space(file.path)
+    yield _wal(file.path)
+    yield _file_system(file.path)
+
+
+def _version(connection: sqlite3.Connection) -> Finding:
+    found = schema.version_of(connection)
+    message = f"schema version {found}, this program knows {schema.VERSION}"
+    if found > schema.VERSION:
+        return Finding("warning", "schema", message, "upgrade seriatim soon")
+    return Finding("ok", "schema", message)
+
+
+def _permissions(path: str) -> Finding:
+    mode = Path(path).stat().st_mode & 0o777
+    message = f"{path} has mode {mode:o}"
+    if mode & 0o002:
+        return Finding("warning", "permissions", message, f"chmod o-w {path}")
+    return Finding("ok", "permissions", message)
+
+
+def _space(path: str) -> Finding:
+    free = shutil.disk_usage(Path(path).parent).free
+    message = f"{free // 2**20} MiB free beside the file"
+    if free < _SCARCE_BYTES:
+        return Finding("warning", "disk_space", message, "free space or move the file")
+    return Finding("ok", "disk_space", message)
+
+
+def _wal(path: str) -> Finding:
+    wal = Path(path + "-wal")
+    size = wal.stat().st_size if wal.exists() else 0
+    message = f"the write-ahead log holds {size // 1024} KiB"
+    if size > _LARGE_WAL_BYTES:
+        cure = "look for a program that keeps a read transaction open on the file"
+        return Finding("warning", "wal_size", message, cure)
+    return Finding("ok", "wal_size", message)
+
+
+def _file_system(path: str) -> Finding:
+    kind = _mounted_as(os.path.realpath(path))
+    if kind.startswith(_NETWORK):
+        message = f"{path} lies on a network file system ({kind}), whose locks SQLite cannot trust"
+        return Finding("error", "file_system", message, "move the file to a local disk")
+    return Finding("ok", "file_system", f"the file lies on {kind or 'a file system of its own'}")
+
+
+def _mounted_as(path: str) -> str:
+    """Return the kind of file system a path lies on, where the system tells."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    longest, kind = "", ""
+    for line in mounts:
+        _, point, found, *_ = line.split(" ")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(longest):
+            longest, kind = point, found
+    return kind

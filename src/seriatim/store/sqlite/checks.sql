@@ -1,0 +1,26 @@
+-- What verify asks of the whole file.
+
+-- name: positions
+select count(*), coalesce(min(position), 1), coalesce(max(position), 0) from events
+
+-- name: broken_streams
+select count(*) from (
+    select 1 from events indexed by events_by_stream where stream_key is not null
+    group by stream_key
+    having count(*) <> max(stream_seq) - min(stream_seq) + 1 or min(stream_seq) > 1
+)
+
+-- name: broken_appends
+select count(*) from events as later join events as earlier on earlier.position = later.position - 1
+where later.append_position not in (later.position, earlier.append_position)
+
+-- name: index_keys
+select position, event_id, tenant_id, stream_type, stream_id, producer_id, idempotency_key, tags,
+    event_key, stream_key, idempotency_index
+from events where position > ? order by position limit ?
+
+-- name: tag_count
+select count(*) from event_tags
+
+-- name: has_tag
+select count(*) from event_tags where tag_key = ? and position = ?

@@ -1,0 +1,84 @@
+"""From the arguments of a read to walks along the narrowest index."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+from seriatim.core.event import EventRecord
+from seriatim.core.ids import stream_key
+from seriatim.core.kinds import TRACE_KIND
+from seriatim.store.port import ReadSpec
+from seriatim.store.sqlite.walks import NO_END, WALKS_MAX, Walk, collect
+
+_OCCURRED = "coalesce(events.occurred_us, events.recorded_us)"
+_CONDITIONS = {
+    "app_id": "events.app_id = :app_id",
+    "env_id": "events.env_id = :env_id",
+    "occurred_after_us": f"{_OCCURRED} > :occurred_after_us",
+    "occurred_until_us": f"{_OCCURRED} <= :occurred_until_us",
+    "recorded_after_us": "events.recorded_us > :recorded_after_us",
+    "recorded_until_us": "events.recorded_us <= :recorded_until_us",
+    "after_seq": "coalesce(events.stream_seq, 0) > :since_seq",
+}
+_SCOPES: dict[str, tuple[str, ...]] = {
+    "log": (),
+    "traces": ("events.stream_type = :trace_kind",),
+    "aggregates": ("events.stream_type <> :trace_kind",),
+}
+
+
+def read(connection: sqlite3.Connection, spec: ReadSpec) -> list[EventRecord]:
+    """Return one page of a read."""
+    walks = walks_of(spec)
+    if not walks:
+        return []
+    until = NO_END if spec.until is None else spec.until
+    return collect(connection, walks, spec.after, until, spec.limit)
+
+
+def walks_of(spec: ReadSpec) -> list[Walk]:
+    """Return the walks that a read takes: one per event type where the types have an index."""
+    values, conditions = _narrowed(spec)
+    types = spec.types
+    if types is not None and (spec.tenant_id is None or len(types) > WALKS_MAX):
+        conditions += (f"events.event_type in ({listed('type', types, values)})",)
+        types = None
+    if spec.tenant_id is None:
+        return [Walk("everything", values, conditions + _stream_by_name(spec, values))]
+    values["tenant"] = spec.tenant_id
+    if spec.stream is not None:
+        values["stream"] = stream_key(spec.tenant_id, *spec.stream)
+    if types is None:
+        return [Walk("tenant" if spec.stream is None else "stream", values, conditions)]
+    name = "type" if spec.stream is None else "stream_type"
+    return [Walk(name, {**values, "type": one}, conditions) for one in dict.fromkeys(types)]
+
+
+def _narrowed(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+    values: dict[str, Any] = {"trace_kind": TRACE_KIND, "since_seq": spec.after_seq}
+    conditions = list(_SCOPES[spec.scope])
+    for field, condition in _CONDITIONS.items():
+        value = getattr(spec, field)
+        if value is not None:
+            values.setdefault(field, value)
+            conditions.append(condition)
+    return values, tuple(conditions)
+
+
+def _stream_by_name(spec: ReadSpec, values: dict[str, Any]) -> tuple[str, ...]:
+    """Keep one stream of every tenant, whose index keys differ: for the operator's tools."""
+    if spec.stream is None:
+        return ()
+    values["stream_type"], values["stream_id"] = spec.stream
+    return ("events.stream_type = :stream_type", "events.stream_id = :stream_id")
+
+
+def listed(name: str, items: Iterable[Any], values: dict[str, Any]) -> str:
+    """Bind every item to a parameter of its own, and return the parameters as a list in SQL."""
+    names = []
+    for number, item in enumerate(items):
+        values[f"{name}_{number}"] = item
+        names.append(f":{name}_{number}")
+    return ", ".join(names)

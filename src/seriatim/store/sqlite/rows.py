@@ -1,0 +1,77 @@
+"""Between prepared events, table rows and records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import HASH_PREFIX, canonical_text
+from seriatim.core.event import EventRecord
+from seriatim.core.ids import tag_key
+from seriatim.core.request import Prepared
+from seriatim.core.times import format_us
+from seriatim.store.sqlite.statements import COLUMNS
+
+Row = tuple[Any, ...]
+
+_METADATA_DECODER = msgspec.json.Decoder(dict[str, str])
+_TAGS_DECODER = msgspec.json.Decoder(tuple[str, ...])
+_OCCURRED, _RECORDED, _METADATA, _HASH, _TAGS = map(
+    COLUMNS.index, ("occurred_at", "recorded_us", "metadata", "payload_hash", "tags")
+)
+
+
+def row_of(
+    event: Prepared, position: int, append_position: int, stream_seq: int | None, recorded_us: int
+) -> Row:
+    """Return the row an event is stored as, its index keys last."""
+    return (
+        position,
+        append_position,
+        event.event_id,
+        event.tenant_id,
+        event.stream_type,
+        event.stream_id,
+        stream_seq,
+        event.event_type,
+        event.event_version,
+        event.occurred_at,
+        recorded_us,
+        event.producer_id,
+        event.source_system,
+        event.source_subsystem,
+        event.actor_type,
+        event.actor_id,
+        event.request_id,
+        event.correlation_id,
+        event.causation_id,
+        event.idempotency_key,
+        event.app_id,
+        event.env_id,
+        canonical_text(dict(event.metadata)) if event.metadata else None,
+        event.payload,
+        bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
+        canonical_text(event.tags) if event.tags else None,
+        event.occurred_us,
+        event.event_key,
+        event.stream_key,
+        event.idempotency_index,
+    )
+
+
+def tag_rows(event: Prepared, position: int) -> list[Row]:
+    """Return the rows by which an event is found under its tags."""
+    return [(tag_key(event.tenant_id, tag), position) for tag in dict.fromkeys(event.tags)]
+
+
+def record_of(row: Row) -> EventRecord:
+    """Return the record that a row of a record's columns holds."""
+    fields = list(row)
+    recorded_at = fields[_RECORDED] = format_us(row[_RECORDED])
+    fields[_OCCURRED] = row[_OCCURRED] or recorded_at
+    metadata, _, payload_hash, tags = row[_METADATA:]
+    fields[_METADATA] = {} if metadata is None else _METADATA_DECODER.decode(metadata)
+    fields[_HASH] = HASH_PREFIX + payload_hash.hex()
+    fields[_TAGS] = () if tags is None else _TAGS_DECODER.decode(tags)
+    return EventRecord(*fields)

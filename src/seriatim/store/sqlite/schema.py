@@ -1,0 +1,96 @@
+"""Making a new log, bringing an old one up to date, and refusing one that is too new."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from pathlib import Path
+
+from seriatim.store.sqlite import failures
+from seriatim.store.sqlite.connections import File, Writer
+from seriatim.store.sqlite.statements import script, split
+
+MIGRATIONS = ("0001_initial.sql",)
+VERSION = len(MIGRATIONS)
+WORKS_FROM = 1  # the oldest program, by the version it knows, that can share this schema
+APPLICATION_ID = 0x53455249  # "SERI", so that file(1) and others know whose file it is
+
+
+def ensure(file: File, writer: Writer, *, create: bool) -> None:
+    """Leave a log of this program's version behind, or refuse."""
+    if not create and not Path(file.path).exists():
+        msg = f"there is no log at {file.path}: check the path, or create it"
+        raise failures.lasting(msg)
+    writer.connect(create=create)
+    file.remember()
+    with writer.transaction() as connection:
+        found = version_of(connection)
+        if found == VERSION:
+            return
+        if found == 0:
+            _make(connection, file.path, create=create)
+        elif found < VERSION:
+            migrate(connection, found)
+        else:
+            _check_newer(connection, file.path, found)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the version of the file's schema, 0 for none."""
+    (version,) = connection.execute("pragma user_version").fetchone()
+    return int(version)
+
+
+def _make(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
+    (tables,) = connection.execute("select count(*) from sqlite_schema").fetchone()
+    if tables:
+        msg = f"{path} holds the tables of another program: name a file of its own for the log"
+        raise failures.lasting(msg)
+    if not create:
+        msg = f"{path} is an empty database without a log: check the path, or create it"
+        raise failures.lasting(msg)
+    run(connection, "schema.sql")
+    _stamp(connection, VERSION)
+    _give_identity(connection)
+
+
+def migrate(connection: sqlite3.Connection, found: int) -> None:
+    """Run the migrations that a file of version `found` lacks."""
+    for number, name in enumerate(MIGRATIONS[found:], start=found + 1):
+        run(connection, f"migrations/{name}")
+        _stamp(connection, number)
+    if found == 0:
+        _give_identity(connection)
+
+
+def run(connection: sqlite3.Connection, path: str) -> None:
+    """Run a script inside the transaction that is open."""
+    for statement in split(script(path)):
+        connection.execute(statement)
+
+
+def _stamp(connection: sqlite3.Connection, version: int) -> None:
+    connection.execute(f"pragma user_version = {version}")
+    connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    connection.execute(
+        "insert or replace into seriatim_schema (one, version, works_from) values (1, ?, ?)",
+        (version, min(version, WORKS_FROM)),
+    )
+
+
+def _give_identity(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "insert into log (one, log_id, epoch, created_us) values (1, ?, 1, ?)",
+        (str(uuid.uuid4()), time.time_ns() // 1000),
+    )
+
+
+def _check_newer(connection: sqlite3.Connection, path: str, found: int) -> None:
+    (works_from,) = connection.execute("select works_from from seriatim_schema").fetchone()
+    if works_from > VERSION:
+        msg = (
+            f"{path} has schema version {found}, this program knows {VERSION} and is too old for "
+            "it: upgrade seriatim"
+        )
+        raise failures.lasting(msg)

@@ -1,0 +1,72 @@
+"""The store's SQL, read once from the .sql files beside this module and called by name."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from importlib.resources import files
+
+_HERE = files("seriatim.store.sqlite")
+_NAME = "-- name: "
+
+# A record's columns in the order of EventRecord, except for what `rows` turns into text.
+COLUMNS = (
+    "position",
+    "append_position",
+    "event_id",
+    "tenant_id",
+    "stream_type",
+    "stream_id",
+    "stream_seq",
+    "event_type",
+    "event_version",
+    "occurred_at",
+    "recorded_us",
+    "producer_id",
+    "source_system",
+    "source_subsystem",
+    "actor_type",
+    "actor_id",
+    "request_id",
+    "correlation_id",
+    "causation_id",
+    "idempotency_key",
+    "app_id",
+    "env_id",
+    "metadata",
+    "payload",
+    "payload_hash",
+    "tags",
+)
+_SELECTED = ", ".join(f"events.{name}" for name in COLUMNS)
+
+
+def script(path: str) -> str:
+    """Return the text of a .sql file."""
+    return (_HERE / path).read_text(encoding="utf-8")
+
+
+def named(path: str) -> dict[str, str]:
+    """Return the statements of a file by name, with the columns of a record filled in."""
+    found: dict[str, str] = {}
+    for part in script(path).split(_NAME)[1:]:
+        name, _, text = part.partition("\n")
+        found[name.strip()] = text.strip().replace("{columns}", _SELECTED)
+    return found
+
+
+def split(text: str) -> Iterator[str]:
+    """Split a script into statements, a trigger's body staying whole."""
+    statement = ""
+    for line in text.splitlines():
+        if not statement and (not line.strip() or line.startswith("--")):
+            continue
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+SQL = named("statements.sql")
+WALKS = named("walks.sql")
+CHECKS = named("checks.sql")

@@ -1,0 +1,138 @@
+-- Every fixed statement of the SQLite store, loaded once and called by name.
+
+-- name: head
+select coalesce(max(position), 0) from events
+
+-- name: state
+select (select coalesce(max(position), 0) from events),
+    (select coalesce(max(version), 0) from declarations)
+
+-- The next three look up many keys in one step, numbered in the order in which they are given.
+-- name: stream_heads
+with wanted (number, stream_key) as (values {rows})
+select json_group_array(json_array(number, stream_seq, event_type))
+from wanted cross join events indexed by events_by_stream
+where events.stream_key = wanted.stream_key and events.stream_seq = (
+    select max(last.stream_seq) from events as last indexed by events_by_stream
+    where last.stream_key = wanted.stream_key
+)
+
+-- name: known_keys
+with wanted (number, idempotency_index) as (values {rows})
+select json_group_array(number)
+from wanted cross join events indexed by events_by_idempotency
+where events.idempotency_index = wanted.idempotency_index
+
+-- name: known_ids
+with wanted (number, event_key, tenant_id) as (values {rows})
+select json_group_array(number)
+from wanted cross join events indexed by events_by_id
+where events.event_key = wanted.event_key and events.tenant_id = wanted.tenant_id
+
+-- name: stream_end
+select stream_seq, position from events indexed by events_by_stream
+where stream_key = ? order by stream_seq desc limit 1
+
+-- name: stream_start
+select stream_seq, position from events indexed by events_by_stream
+where stream_key = ? order by stream_seq limit 1
+
+-- name: position_of_seq
+select position from events indexed by events_by_stream where stream_key = ? and stream_seq = ?
+
+-- name: last_of_stream
+select {columns} from events indexed by events_by_stream
+where stream_key = ? order by stream_seq desc limit 1
+
+-- name: by_key
+select {columns} from events indexed by events_by_idempotency where idempotency_index = ?
+
+-- name: by_id
+select {columns} from events indexed by events_by_id where event_key = ? and tenant_id = ?
+
+-- name: between
+select {columns} from events where position between ? and ? order by position
+
+-- name: event_id_at
+select event_id from events where position = ?
+
+-- name: streams
+select first.stream_type, first.stream_id, first.position,
+    last.position, last.stream_seq, last.event_type
+from events as first indexed by events_opening
+cross join events as last on last.position = (
+    select position from events indexed by events_by_stream
+    where stream_key = first.stream_key order by stream_seq desc limit 1
+)
+where first.tenant_id = :tenant and first.stream_seq <= 1 and first.position > :after
+and (:stream_type is null or first.stream_type = :stream_type)
+and not exists (
+    select 1 from events as earlier indexed by events_by_stream
+    where earlier.stream_key = first.stream_key and earlier.stream_seq < first.stream_seq
+)
+order by first.position limit :limit
+
+-- name: insert_event
+insert into events (
+    position, append_position, event_id, tenant_id, stream_type, stream_id, stream_seq,
+    event_type, event_version, occurred_at, recorded_us, producer_id, source_system,
+    source_subsystem, actor_type, actor_id, request_id, correlation_id, causation_id,
+    idempotency_key, app_id, env_id, metadata, payload, payload_hash, tags,
+    occurred_us, event_key, stream_key, idempotency_index
+)
+values {rows}
+
+-- name: insert_tag
+insert into event_tags (tag_key, position) values {rows}
+
+-- name: insert_command
+insert into commands
+    (command_key, request_hash, response, first_position, last_position, created_us)
+values {rows}
+
+-- name: command
+select request_hash, response, first_position, last_position from commands where command_key = ?
+
+-- name: purge_commands
+delete from commands where created_us < ?
+
+-- name: rules_version
+select coalesce(max(version), 0) from declarations
+
+-- name: declarations
+select what, body from declarations order by version
+
+-- name: declare
+insert into declarations (version, what, name, event_version, body) values (?, ?, ?, ?, ?)
+
+-- name: identity
+select log_id, epoch from log
+
+-- name: raise_epoch
+update log set epoch = epoch + 1
+
+-- name: cursor
+select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
+where tenant_id = ? and purpose = ? and name = ?
+
+-- name: cursors
+select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
+where tenant_id = ? and purpose = ? order by name
+
+-- name: put_cursor
+insert into cursors (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (tenant_id, purpose, name) do update set
+    position = excluded.position, log_id = excluded.log_id, epoch = excluded.epoch,
+    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us
+
+-- name: lease
+select owner, token, expires_us from leases where tenant_id = ? and name = ?
+
+-- name: put_lease
+insert into leases (tenant_id, name, owner, token, expires_us) values (?, ?, ?, ?, ?)
+on conflict (tenant_id, name) do update set
+    owner = excluded.owner, token = excluded.token, expires_us = excluded.expires_us
+
+-- name: extend_lease
+update leases set expires_us = ? where tenant_id = ? and name = ? and token = ?

@@ -1,0 +1,226 @@
+"""The log in one SQLite file: a table of contents of its acts."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.event import EventRecord, LogIdentity, StreamRef
+from seriatim.core.ids import event_key, stream_key
+from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.query import Query
+from seriatim.core.request import Request
+from seriatim.store.grouping import Placed, finish
+from seriatim.store.port import Cursor, Finding, Lease, Outcome, ReadSpec, StreamSummary
+from seriatim.store.sqlite import appends, checks, consumers, failures, queries, reads, schema, view
+from seriatim.store.sqlite.connections import File, Readers, Writer
+from seriatim.store.sqlite.declarations import Declarations
+from seriatim.store.sqlite.statements import SQL
+from seriatim.store.sqlite.waiting import Wakeups
+
+
+class SqliteStore:
+    """One file, shared by any number of processes of one machine."""
+
+    name = "sqlite"
+
+    def __init__(
+        self, path: str, *, create: bool = True, busy_timeout_s: float = 10.0, readers: int = 4
+    ) -> None:
+        self._file = File(path, busy_timeout_s)
+        self._writer = Writer(self._file)
+        self._readers = Readers(self._file, readers)
+        self._declarations = Declarations()
+        self._wakeups = Wakeups(self.head)
+        try:
+            schema.ensure(self._file, self._writer, create=create)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    # -- the log itself
+
+    def identity(self) -> LogIdentity:
+        """Return which log this is."""
+        with self._readers.connection() as connection:
+            return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
+
+    def raise_epoch(self) -> LogIdentity:
+        """Mark that the log's past was restored, so that consumers notice."""
+        with self._writer.transaction() as connection:
+            connection.execute(SQL["raise_epoch"])
+            return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
+
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
+        """Commit a group, giving each request its own answer; one never fails another."""
+        try:
+            return self._append(group)
+        except (BackendFailure, ValueError, OverflowError) as error:
+            # What the database itself refuses is one request's doing: find out whose.
+            if not _refused(error):
+                raise
+            if len(group) == 1:
+                return [_as_failure(error)]
+            return [outcome for request in group for outcome in self.append([request])]
+
+    def _append(self, group: Sequence[Request]) -> list[Outcome]:
+        foreseen: view.Foreseen = {}
+        if view.has_contexts(group):
+            with self._readers.connection() as connection:
+                foreseen = view.foresee(connection, group)
+        with self._writer.transaction() as connection:
+            recorded_us = consumers.now_us()
+            answers = appends.append(connection, group, self._declarations, foreseen, recorded_us)
+        last = [answer for answer in answers if isinstance(answer, Placed)][-1:]
+        for placed in last:
+            self._wakeups.tell(placed.first_position + len(placed.request.events) - 1)
+        return finish(answers, recorded_us)
+
+    def append_in(self, connection: Any, request: Request) -> Any:
+        """Refuse: SQLite's one writer is the log's own."""
+        del connection, request
+        msg = "only a Postgres log can append in the caller's own transaction"
+        raise InvalidArgument(msg, details={"argument": "connection"})
+
+    # -- reads
+
+    def head(self) -> int:
+        """Return the highest position, 0 for an empty log."""
+        with self._readers.connection() as connection:
+            return view.head(connection)
+
+    def read(self, spec: ReadSpec) -> list[EventRecord]:
+        """Return one page of a read."""
+        with self._readers.connection() as connection:
+            return reads.read(connection, spec)
+
+    def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
+        """Return the event with an id."""
+        with self._readers.connection() as connection:
+            return view.record(connection, "by_id", (event_key(event_id), tenant_id))
+
+    def event_id_at(self, position: int) -> str | None:
+        """Return the id of the event at a position."""
+        with self._readers.connection() as connection:
+            row = connection.execute(SQL["event_id_at"], (position,)).fetchone()
+            return None if row is None else str(row[0])
+
+    def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
+        """Return the last event of a stream."""
+        with self._readers.connection() as connection:
+            return view.record(connection, "last_of_stream", (stream_key(tenant_id, *stream),))
+
+    def streams(
+        self, tenant_id: str, stream_type: str | None, after: int, limit: int
+    ) -> list[StreamSummary]:
+        """Return streams in the order in which they began."""
+        values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
+        with self._readers.connection() as connection:
+            return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
+
+    def select(
+        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    ) -> list[EventRecord]:
+        """Return the first records in (after, until] that match a query."""
+        with self._readers.connection() as connection:
+            return queries.select(
+                connection, tenant_id, query, after=after, until=until, limit=limit
+            )
+
+    def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
+        """Return the highest position up to `until` that matches a query."""
+        with self._readers.connection() as connection:
+            return queries.context_version(connection, tenant_id, query, after=0, until=until)
+
+    # -- declarations
+
+    def rules(self) -> Rules:
+        """Return the declarations that hold now."""
+        with self._readers.connection() as connection:
+            return self._declarations.rules(connection)
+
+    def declare(self, declaration: StreamKind | EventType) -> None:
+        """Store a declaration unless it is stored already."""
+        with self._writer.transaction() as connection:
+            self._declarations.declare(connection, declaration)
+
+    # -- consumers
+
+    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
+        """Return how far a consumer has come."""
+        with self._readers.connection() as connection:
+            return consumers.cursor(connection, tenant_id, purpose, name)
+
+    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
+        """Return how far all consumers of one purpose have come."""
+        with self._readers.connection() as connection:
+            return consumers.cursors(connection, tenant_id, purpose)
+
+    def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
+        """Store a cursor; backwards only with `reset`, under a lost lease never."""
+        with self._writer.transaction() as connection:
+            consumers.put_cursor(connection, cursor, lease, reset=reset)
+
+    def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
+        """Take the right to do one named thing for a while."""
+        with self._writer.transaction() as connection:
+            return consumers.claim_lease(connection, tenant_id, name, owner, seconds)
+
+    def renew_lease(self, lease: Lease, seconds: float) -> bool:
+        """Keep that right for longer, if nobody else took it."""
+        with self._writer.transaction() as connection:
+            return consumers.extend_lease(connection, lease, seconds)
+
+    def release_lease(self, lease: Lease) -> None:
+        """Give that right back."""
+        with self._writer.transaction() as connection:
+            consumers.extend_lease(connection, lease, None)
+
+    def purge_commands(self, older_than_seconds: float) -> int:
+        """Forget old commands, and tell how many they were."""
+        with self._writer.transaction() as connection:
+            return consumers.purge_commands(connection, older_than_seconds)
+
+    # -- hints, checks, life
+
+    def wait(self, position: int, timeout: float) -> None:
+        """Sleep until the head may have passed a position: a hint, never a promise."""
+        self._wakeups.wait(position, timeout)
+
+    def verify(self) -> Iterator[Finding]:
+        """Yield what the file can prove of itself."""
+        with self._readers.connection() as connection:
+            yield from checks.verify(connection)
+
+    def doctor(self) -> Iterator[Finding]:
+        """Yield what the settings and surroundings of the file cost or endanger."""
+        with self._readers.connection() as connection:
+            yield from checks.doctor(self._file, self._writer, connection)
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process, with connections of its own."""
+        self._writer.after_fork()
+        self._readers.after_fork()
+        self._wakeups = Wakeups(self.head)
+
+    def close(self) -> None:
+        """Close every connection; the last one to close tidies the file up."""
+        self._file.close()
+        self._wakeups.close()
+        self._readers.close()
+        self._writer.close()
+
+
+def _refused(error: Exception) -> bool:
+    cause = error.__cause__ if isinstance(error, BackendFailure) else error
+    return isinstance(
+        cause, sqlite3.IntegrityError | sqlite3.DataError | ValueError | OverflowError
+    )
+
+
+def _as_failure(error: Exception) -> BackendFailure:
+    if isinstance(error, BackendFailure):
+        return error
+    return failures.lasting(f"SQLite cannot hold a value of this append: {type(error).__name__}")

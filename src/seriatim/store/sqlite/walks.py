@@ -1,0 +1,102 @@
+"""Walking the log along its indexes, several walks merged into one order."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from seriatim.core.event import EventRecord
+from seriatim.store.sqlite.rows import Row, record_of
+from seriatim.store.sqlite.statements import SQL, WALKS
+
+WALKS_MAX = 256
+NO_END = (1 << 63) - 1
+
+_position = itemgetter(0)
+
+
+class Walk(msgspec.Struct, frozen=True):
+    """One statement of walks.sql, what it looks for, and the conditions that narrow it."""
+
+    name: str
+    values: dict[str, Any]
+    conditions: tuple[str, ...] = ()
+
+    def rows(
+        self, connection: sqlite3.Connection, after: int, until: int, *, limit: int, back: bool
+    ) -> Iterable[Row]:
+        """Yield the rows in (after, until], lazily, each with its position first."""
+        values = {**self.values, "after": after, "until": until, "limit": limit}
+        if self.name == "stream":
+            stream = values["stream"]
+            least = values.get("since_seq")
+            values["after_seq"] = max(
+                seq_at(connection, stream, after), -1 if least is None else least
+            )
+            values["until_seq"] = seq_at(connection, stream, until)
+            if values["after_seq"] >= values["until_seq"]:
+                return ()
+        return connection.execute(self.sql(back=back), values)
+
+    def sql(self, *, back: bool) -> str:
+        """Return the walk's text, which SQLite's plans can be asked for."""
+        more = "".join(f"and {condition} " for condition in self.conditions)
+        text = WALKS[self.name].replace("{more}", more)
+        return text.replace("{direction}", "desc" if back else "asc")
+
+
+def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> int:
+    """Return the number of a stream's last event up to a position, -1 if it began later.
+
+    Numbers are contiguous and rise with the position, so a binary search needs no further index.
+    """
+    if position <= 0:
+        return -1
+    end = connection.execute(SQL["stream_end"], (stream_key,)).fetchone()
+    if end is None:
+        return -1
+    high, last = end
+    if last <= position:
+        return int(high)
+    low, first = connection.execute(SQL["stream_start"], (stream_key,)).fetchone()
+    if first > position:
+        return -1
+    while high - low > 1:  # the number looked for is in [low, high)
+        middle = (low + high) // 2
+        (found,) = connection.execute(SQL["position_of_seq"], (stream_key, middle)).fetchone()
+        low, high = (middle, high) if found <= position else (low, middle)
+    return int(low)
+
+
+def collect(
+    connection: sqlite3.Connection, walks: list[Walk], after: int, until: int, limit: int
+) -> list[EventRecord]:
+    """Return the first records that any of the walks meets, each once, in ascending order."""
+    met = [walk.rows(connection, after, until, limit=limit, back=False) for walk in walks]
+    rows = met[0] if len(met) == 1 else _without_twins(merge(*met, key=_position))
+    return [record_of(row) for row in islice(rows, limit)]
+
+
+def _without_twins(rows: Iterable[Row]) -> Iterator[Row]:
+    last = 0
+    for row in rows:
+        if row[0] != last:
+            last = row[0]
+            yield row
+
+
+def highest(
+    connection: sqlite3.Connection, walks: list[Walk], after: int, until: int
+) -> int | None:
+    """Return the highest position that any of the walks meets, each walk only looking above."""
+    best = after
+    for walk in walks:
+        for row in walk.rows(connection, best, until, limit=1, back=True):
+            best = row[0]
+    return best if best > after else None

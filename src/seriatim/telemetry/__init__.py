@@ -1,0 +1,1 @@
+"""Telemetry events that a user can subscribe to."""

@@ -1,0 +1,107 @@
+"""The contract suite: run it against your own store, as ours runs on every backend.
+
+    import pytest, seriatim.testing
+    from seriatim import Log
+
+    class TestMine(seriatim.testing.AppendContract):
+        @pytest.fixture
+        def log(self):
+            with Log(MyStore()) as log:
+                yield log
+
+Each class covers a part of the contract and needs one fixture, `log`: a fresh, empty log for every
+test. `CONTRACTS` names them all. A test's docstring begins with the number of the line it proves.
+"""
+
+import pytest
+
+_MODULES = (
+    "append",
+    "aio",
+    "bad_input",
+    "commands",
+    "conditions",
+    "declarations",
+    "factories",
+    "guards",
+    "idempotency",
+    "identity",
+    "limits",
+    "manners",
+    "query",
+    "reads",
+    "records",
+    "subscriptions",
+    "telemetry",
+    "tenants",
+    "traces",
+)
+
+# Before they are imported, so that a failing assert in them shows its values.
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
+
+from seriatim.testing.aio import AsyncContract  # noqa: E402
+from seriatim.testing.append import AppendContract  # noqa: E402
+from seriatim.testing.bad_input import BadInputContract  # noqa: E402
+from seriatim.testing.commands import CommandContract  # noqa: E402
+from seriatim.testing.conditions import ConditionContract  # noqa: E402
+from seriatim.testing.declarations import DeclarationContract  # noqa: E402
+from seriatim.testing.guards import GuardContract  # noqa: E402
+from seriatim.testing.idempotency import IdempotencyContract  # noqa: E402
+from seriatim.testing.identity import IdentityContract  # noqa: E402
+from seriatim.testing.limits import LimitContract  # noqa: E402
+from seriatim.testing.manners import MannersContract  # noqa: E402
+from seriatim.testing.query import PredicateContract, QueryContract  # noqa: E402
+from seriatim.testing.reads import ReadContract  # noqa: E402
+from seriatim.testing.records import RecordContract  # noqa: E402
+from seriatim.testing.subscriptions import CursorContract, SubscriptionContract  # noqa: E402
+from seriatim.testing.telemetry import TelemetryContract  # noqa: E402
+from seriatim.testing.tenants import TenantContract  # noqa: E402
+from seriatim.testing.traces import TraceContract  # noqa: E402
+
+CONTRACTS: tuple[type, ...] = (
+    AppendContract,
+    AsyncContract,
+    BadInputContract,
+    CommandContract,
+    ConditionContract,
+    CursorContract,
+    DeclarationContract,
+    GuardContract,
+    IdempotencyContract,
+    IdentityContract,
+    LimitContract,
+    MannersContract,
+    PredicateContract,
+    QueryContract,
+    ReadContract,
+    RecordContract,
+    SubscriptionContract,
+    TelemetryContract,
+    TenantContract,
+    TraceContract,
+)
+
+__all__ = [
+    "CONTRACTS",
+    "AppendContract",
+    "AsyncContract",
+    "BadInputContract",
+    "CommandContract",
+    "ConditionContract",
+    "CursorContract",
+    "DeclarationContract",
+    "GuardContract",
+    "IdempotencyContract",
+    "IdentityContract",
+    "LimitContract",
+    "MannersContract",
+    "PredicateContract",
+    "QueryContract",
+    "ReadContract",
+    "RecordContract",
+    "SubscriptionContract",
+    "TelemetryContract",
+    "TenantContract",
+    "TraceContract",
+]

@@ -1,0 +1,335 @@
+"""Section B: what an append does, in which order it is checked, and what it never does."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import pytest
+
+from seriatim.core.errors import BackendFailure, SeriatimError
+from seriatim.core.event import NewEvent
+from seriatim.core.kinds import StreamKind
+from seriatim.core.request import ExpectedSeq, Request
+from seriatim.opening import Log
+from seriatim.store.port import Outcome
+from seriatim.testing.factories import (
+    Borrowed,
+    at_once,
+    borrowing,
+    event,
+    events,
+    numbers,
+    positions,
+    refused,
+    trace,
+    trace_event,
+)
+
+SECRET = "AKIA" + "A" * 16
+
+
+class CutStore(Borrowed):
+    """A store that commits and then loses the answer, as a connection cut around COMMIT does."""
+
+    def append(self, group: list[Request]) -> list[Outcome]:
+        """Commit, and never tell."""
+        self.lent.append(group)
+        msg = "the connection was lost around COMMIT"
+        raise BackendFailure(msg, details={"ambiguous": True})
+
+
+class AppendContract:
+    """B1 to B11: a batch is all or nothing, in one range of positions."""
+
+    def test_a_batch_has_one_range(self, log: Log) -> None:
+        """B1: positions are consecutive, from 1, and the receipt tells them."""
+        first = log.append(events(3))
+        second = log.append(events(2))
+
+        assert (first.first_position, first.last_position, first.count) == (1, 3, 3)
+        assert (second.first_position, second.last_position, second.count) == (4, 5, 2)
+        assert (first.replayed, second.replayed) == (False, False)
+        assert [record.data["n"] for record in first.records] == [0, 1, 2]
+        assert positions(list(log.read())) == [1, 2, 3, 4, 5]
+        assert log.head() == 5
+
+    def test_any_iterable_will_do(self, log: Log) -> None:
+        """B1: a generator is taken as a batch."""
+        assert log.append(one for one in events(2)).count == 2
+
+    def test_events_may_be_mappings(self, log: Log) -> None:
+        """B1: an event in dictionary form is the same event."""
+        log.append(
+            [
+                {
+                    "event_type": "x",
+                    "payload": {"n": 1},
+                    "stream_type": "s",
+                    "stream_id": "1",
+                    "tags": ["t"],
+                },
+                {"event_type": "x", "stream": ["s", "2"]},
+                {"event_type": "x", "stream_type": None, "stream_id": None},
+            ]
+        )
+
+        assert [record.stream for record in log.read()] == [("s", "1"), ("s", "2"), None]
+
+    def test_an_empty_batch_is_refused(self, log: Log) -> None:
+        """B2: an append of nothing is `empty_append`."""
+        with refused(log, "empty_append"):
+            log.append([])
+
+    @pytest.mark.parametrize("index", [0, 2, 4])
+    def test_a_malformed_event_is_named_by_its_index(self, log: Log, index: int) -> None:
+        """B2: one bad event refuses its whole batch, and the error says which."""
+        batch = events(5)
+        batch[index] = event("", n=index)
+
+        with refused(log, "invalid_event", index=index, field="event_type"):
+            log.append(batch)
+
+    @pytest.mark.parametrize("field", ["position", "recorded_at", "append_position", "payload_hash"])
+    def test_committed_fields_are_the_logs(self, log: Log, field: str) -> None:
+        """B2: an event that carries what only the log may set is refused by name."""
+        with refused(log, "invalid_event", index=1, field=field):
+            log.append([event(), {"event_type": "x", field: 1}])
+
+    def test_a_failed_append_consumes_nothing(self, log: Log) -> None:
+        """B3: whatever fails, and however, the next position is the next number."""
+        log.append([event(stream=("s", "1"), event_id="e", idempotency_key="k")])
+        failing: list[list[NewEvent]] = [
+            [],
+            [event(""), event()],
+            [event(), event(payload={"secret": SECRET})],
+            [event(n=1), event(stream=("s", "1"), stream_seq=7)],
+            [event(idempotency_key="k", n=2)],
+            [event(event_id="e", n=2)],
+            [trace_event("TraceFinished", "t", 0)],
+        ]
+        for batch in failing:
+            with pytest.raises(SeriatimError):
+                log.append(batch)
+        with pytest.raises(SeriatimError):
+            log.append(events(2), ExpectedSeq(("s", "1"), 9))
+
+        assert log.append(events(1)).first_position == 2
+        assert positions(list(log.read())) == [1, 2]
+
+    def test_positions_are_gapless_from_many_callers(self, log: Log) -> None:
+        """B3: appends at once leave no gap, no duplicate, and keep each batch together."""
+        at_once(lambda number: log.append(events(number % 3 + 1, f"t{number}")), 16)
+        records = list(log.read())
+
+        assert positions(records) == list(range(1, len(records) + 1))
+        starts = sorted({record.append_position for record in records})
+        assert len(starts) == 16
+        for start in starts:
+            batch = [record for record in records if record.append_position == start]
+            assert positions(batch) == list(range(start, start + len(batch)))
+            assert len({record.event_type for record in batch}) == 1
+
+    def test_no_reader_sees_a_gap(self, log: Log) -> None:
+        """B3: whoever reads while others append sees a prefix of the log, every time."""
+
+        def act(number: int) -> int:
+            if number:
+                for _ in range(10):
+                    log.append(events(2))
+                return 0
+            seen = 0
+            while seen < 60:
+                found = positions(log.page(after=seen).records)
+                assert found == list(range(seen + 1, seen + 1 + len(found)))
+                seen += len(found)
+            return seen
+
+        assert at_once(act, 4)[0] == 60
+
+    def test_the_key_comes_before_the_json(self, log: Log) -> None:
+        """B4: a bad key and bad JSON: the key is reported."""
+        with refused(log, "invalid_event", field="idempotency_key"):
+            log.append([event(idempotency_key="", payload={"x": float("nan")})])
+
+    def test_the_json_comes_before_the_shape(self, log: Log) -> None:
+        """B4: JSON that is none and a wrong shape: the JSON is reported, also after a float."""
+        for payload in ({"x": float("nan")}, {"a": 1.5, "x": float("nan")}):
+            with refused(log, "invalid_event", field="$.x"):
+                log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
+
+    def test_the_shape_comes_before_the_guard(self, log: Log) -> None:
+        """B4: a wrong shape and a secret: the shape is reported."""
+        payload = {"workflow": f"{SECRET}"}
+
+        with refused(log, "schema_violation", field="$.title"):
+            log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
+
+    def test_the_guard_comes_before_what_is_stored(self, log: Log) -> None:
+        """B4: a secret under a known key is a secret, not a conflict."""
+        log.append([event(idempotency_key="k")])
+
+        with refused(log, "pii_policy_violation", path="$.x"):
+            log.append([event(idempotency_key="k", payload={"x": SECRET})])
+
+    def test_reuse_comes_before_the_condition(self, log: Log) -> None:
+        """B4: a retry of an append that succeeded never conflicts with itself."""
+        condition = ExpectedSeq(("s", "1"), None)
+        given = [event(stream=("s", "1"), stream_seq=1, idempotency_key="k")]
+        first = log.append(given, condition)
+
+        again = log.append(given, condition)
+
+        assert again.replayed
+        assert again.records == first.records
+
+    def test_the_condition_comes_before_the_sequence(self, log: Log) -> None:
+        """B4: a failed condition and a wrong number: the condition is reported."""
+        log.append([event(stream=("s", "1"))])
+
+        with refused(log, "event_sequence_invalid", expected=5, actual=1, index=None):
+            log.append([event(stream=("s", "1"), stream_seq=9)], ExpectedSeq(("s", "1"), 5))
+
+    def test_the_log_numbers_streams(self, log: Log) -> None:
+        """B5: a log-numbered stream is contiguous from 1, through batches and appends."""
+        log.append([event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("s", "1"))])
+        log.append([event(), event(stream=("s", "1"))])
+
+        assert numbers(log, ("s", "1")) == [1, 2, 3]
+        assert numbers(log, ("s", "2")) == [1]
+
+    def test_an_expected_number_must_be_the_next(self, log: Log) -> None:
+        """B5: a log-numbered event may carry an expectation; wrong, it says both numbers."""
+        log.append([event(stream=("s", "1"), stream_seq=1)])
+
+        for wrong in (0, 1, 3):
+            with refused(log, "event_sequence_invalid", index=1, expected=2, actual=wrong):
+                log.append([event(), event(stream=("s", "1"), stream_seq=wrong)])
+        log.append([event(stream=("s", "1"), stream_seq=2)])
+        assert numbers(log, ("s", "1")) == [1, 2]
+
+    def test_the_caller_numbers_its_streams(self, log: Log) -> None:
+        """B5: a caller-numbered event carries exactly the next number."""
+        log.append(trace("t")[:2])
+
+        for wrong in (0, 1, 3):
+            with refused(log, "event_sequence_invalid", index=0, expected=2, actual=wrong):
+                log.append([trace_event("EntityObserved", "t", wrong, event_id="e", **KEYED)])
+        log.append([trace_event("EntityObserved", "t", 2)])
+        assert numbers(log, ("trace", "t")) == [0, 1, 2]
+
+    def test_only_the_opening_type_opens(self, log: Log) -> None:
+        """B6: the first number belongs to the opening type."""
+        with refused(log, "event_sequence_invalid", index=0):
+            log.append([trace_event("InputObserved", "t", 0)])
+
+    def test_the_opening_type_only_opens(self, log: Log) -> None:
+        """B6: the opening type has the first number and no other, in one batch or two."""
+        start = trace_event("TraceStarted", "t", 0)
+        again = trace_event("TraceStarted", "t", 1)
+        with refused(log, "event_sequence_invalid", index=1):
+            log.append([start, again])
+        log.append([start])
+        with refused(log, "event_sequence_invalid", index=0):
+            log.append([again])
+
+    def test_a_declared_kind_opens_too(self, log: Log) -> None:
+        """B6: a user's kind that is numbered by the log obeys its own opening type."""
+        log.declare(StreamKind(name="case", opening_type="case.opened"))
+
+        with refused(log, "event_sequence_invalid", index=0):
+            log.append([event("case.noted", stream=("case", "1"))])
+        log.append([event("case.opened", stream=("case", "1"))])
+        with refused(log, "event_sequence_invalid", index=0):
+            log.append([event("case.opened", stream=("case", "1"))])
+
+    def test_a_closed_stream_takes_no_more(self, log: Log) -> None:
+        """B7: with the right next number it is a conflict, with another the number is wrong."""
+        log.append(trace("t"))
+
+        with refused(log, "conflict", index=0):
+            log.append([trace_event("EntityObserved", "t", 10)])
+        with refused(log, "event_sequence_invalid", index=0, expected=10, actual=11):
+            log.append([trace_event("EntityObserved", "t", 11)])
+
+    def test_a_stream_closes_within_a_batch(self, log: Log) -> None:
+        """B7: what follows a closing event in the same batch is refused as well."""
+        late = trace_event("EntityObserved", "t", 10)
+
+        with refused(log, "conflict", index=10):
+            log.append([*trace("t"), late])
+
+    def test_a_log_numbered_stream_closes(self, log: Log) -> None:
+        """B7: an event without a number to a closed stream is a conflict."""
+        log.declare(StreamKind(name="case", closing_types=("case.won", "case.lost")))
+        log.append([event("case.noted", stream=("case", "1")), event("case.lost", stream=("case", "1"))])
+
+        with refused(log, "conflict", index=0):
+            log.append([event("case.noted", stream=("case", "1"))])
+        with refused(log, "conflict", index=0):
+            log.append([event("case.won", stream=("case", "1"))])
+        log.append([event("case.noted", stream=("case", "2"))])
+
+    def test_a_retry_passes_the_closing_lock(self, log: Log) -> None:
+        """B7: an exact retry of stored events returns them, though the stream is closed."""
+        first = log.append(trace("t"))
+
+        again = log.append(trace("t"))
+
+        assert again.replayed
+        assert again.records == first.records
+
+    def test_one_append_is_for_one_tenant(self, log: Log) -> None:
+        """B8: an event of another tenant is refused; one that names its own is not."""
+        with refused(log, "invalid_argument", argument="tenant_id"):
+            log.append([event(tenant_id="other")])
+
+        log.append([event(tenant_id=log.tenant_id)])
+        assert log.head() == 1
+
+    def test_a_batch_may_touch_many_streams(self, log: Log) -> None:
+        """B9: each stream of a batch gets its own numbers, and one bad one refuses them all."""
+        log.append([event(stream=("s", str(number % 5))) for number in range(20)])
+        with refused(log, "event_sequence_invalid", index=20):
+            log.append(
+                [event(stream=("s", str(number % 5))) for number in range(20)]
+                + [event(stream=("s", "0"), stream_seq=5)]
+            )
+
+        assert [numbers(log, ("s", str(number))) for number in range(5)] == [[1, 2, 3, 4]] * 5
+
+    def test_unconditional_appends_all_win(self, log: Log) -> None:
+        """B9: appends at once to one log-numbered stream are all stored, in some order."""
+        results = at_once(lambda n: log.append([event(stream=("s", "1"), n=n)]), 24)
+
+        assert not [result for result in results if isinstance(result, SeriatimError)]
+        records = list(log.read_stream(("s", "1")))
+        assert [record.stream_seq for record in records] == list(range(1, 25))
+        assert sorted(record.data["n"] for record in records) == list(range(24))
+
+    def test_an_unknown_outcome_resolves_by_a_retry(self, log: Log) -> None:
+        """B10: a lost answer is ambiguous; the same key or ids then find the one stored copy."""
+        with borrowing(log, CutStore(log.store)) as cut:
+            for given in ([event(idempotency_key="k")], [event(event_id="e", n=2)]):
+                with pytest.raises(BackendFailure) as caught:
+                    cut.append(given)
+                assert caught.value.ambiguous
+                assert caught.value.retryable
+                assert log.append(given).replayed
+
+        assert log.head() == 2
+
+    def test_a_kind_may_demand_the_expected_number(self, log: Log) -> None:
+        """B11: an existing stream of such a kind takes appends with ExpectedSeq only."""
+        log.declare(StreamKind(name="doc", expected_seq_required=True))
+        log.append([event(stream=("doc", "1")), event(stream=("doc", "1"))])
+
+        with refused(log, "invalid_argument", index=0, argument="condition"):
+            log.append([event(stream=("doc", "1"))])
+        with refused(log, "invalid_argument", index=1, argument="condition"):
+            log.append([event(stream=("doc", "2")), event(stream=("doc", "1"))])
+        with refused(log, "invalid_argument", index=0, argument="condition"):
+            log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "2"), None))
+        log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "1"), 2))
+        assert numbers(log, ("doc", "1")) == [1, 2, 3]
+
+
+KEYED = {"idempotency_key": "another"}

@@ -1,0 +1,251 @@
+"""B8, B9, D5: appends that hold only if the log is still as the caller saw it."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import pytest
+
+from seriatim.core.errors import (
+    ConditionalAppendConflict,
+    EventSequenceInvalid,
+    SeriatimError,
+)
+from seriatim.core.event import AppendResult
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import ExpectedContext, ExpectedSeq
+from seriatim.opening import Log
+from seriatim.testing.factories import (
+    at_once,
+    borrowing,
+    event,
+    events,
+    numbers,
+    refused,
+    trace,
+    unchanged,
+)
+
+SEAT = Query([Filter(types=["seat.reserved"], payload=[{"seat": "12A"}])])
+
+
+class ConditionContract:
+    """Conditions are checked atomically with the append."""
+
+    def test_a_stream_that_must_not_exist(self, log: Log) -> None:
+        """B8: None means that the stream must not exist."""
+        log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
+
+        with refused(log, "event_sequence_invalid", expected=None, actual=1):
+            log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
+
+    def test_the_last_number_of_a_stream(self, log: Log) -> None:
+        """B8: n is the stream's last number, as the caller sees it."""
+        log.append([event(stream=("s", "1")), event(stream=("s", "1"))])
+
+        for wrong in (0, 1, 3):
+            with refused(log, "event_sequence_invalid", expected=wrong, actual=2):
+                log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), wrong))
+        log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 2))
+        assert numbers(log, ("s", "1")) == [1, 2, 3]
+
+    def test_a_stream_from_zero(self, log: Log) -> None:
+        """B8: a stream numbered from 0 and one that is absent are not the same."""
+        log.append(trace("t")[:1])
+
+        with refused(log, "event_sequence_invalid", expected=None, actual=0):
+            log.append(events(1), ExpectedSeq(("trace", "t"), None))
+        with refused(log, "event_sequence_invalid", expected=0, actual=None):
+            log.append(events(1), ExpectedSeq(("trace", "u"), 0))
+        log.append(events(1), ExpectedSeq(("trace", "t"), 0))
+
+    def test_the_expected_stream_need_not_be_touched(self, log: Log) -> None:
+        """B8: a condition may be on a stream that the batch does not append to."""
+        log.append([event(stream=("s", "1"))])
+
+        log.append([event(stream=("s", "2"))], ExpectedSeq(("s", "1"), 1))
+        with refused(log, "event_sequence_invalid"):
+            log.append([event(stream=("s", "2"))], ExpectedSeq(("s", "1"), 0))
+
+    def test_several_conditions_must_all_hold(self, log: Log) -> None:
+        """B8: with several conditions one that fails refuses the append."""
+        log.append([event(stream=("s", "1"))])
+        holds, fails = ExpectedSeq(("s", "1"), 1), ExpectedSeq(("s", "2"), 1)
+
+        with refused(log, "event_sequence_invalid", expected=1, actual=None):
+            log.append(events(1), [holds, fails])
+        with refused(log, "conditional_append_conflict"):
+            log.append(events(1), [holds, ExpectedContext(Query(), None)])
+        log.append(events(1), [holds, ExpectedContext(Query(), 1)])
+
+    def test_a_context_that_holds(self, log: Log) -> None:
+        """D5: with the version that was read the append succeeds, and the version moves."""
+        assert log.query(SEAT).context_version is None
+        log.append([event("seat.reserved", payload={"seat": "12A"})], ExpectedContext(SEAT, None))
+
+        assert log.query(SEAT).context_version == 1
+
+    def test_a_context_that_changed(self, log: Log) -> None:
+        """D5: a mismatch says what was expected and what is, and stores nothing."""
+        log.append([event("seat.reserved", payload={"seat": "12A"})])
+
+        for stale in (None, 2, 100):
+            with refused(log, "conditional_append_conflict", expected=stale, actual=1) as caught:
+                log.append(events(2), ExpectedContext(SEAT, stale))
+            error = caught[0]
+            assert isinstance(error, ConditionalAppendConflict)
+            assert (error.expected, error.actual) == (stale, 1)
+        assert log.append(events(1)).first_position == 2
+
+    def test_absent_equals_absent_only(self, log: Log) -> None:
+        """D5: a version for a context that has none is a conflict."""
+        log.append(events(1))
+
+        with refused(log, "conditional_append_conflict", expected=1, actual=None):
+            log.append(events(1), ExpectedContext(SEAT, 1))
+
+    def test_what_does_not_match_does_not_disturb(self, log: Log) -> None:
+        """D5: events outside the context, however many, leave its version alone."""
+        log.append([event("seat.reserved", payload={"seat": "12A"})])
+        log.append([event("seat.reserved", payload={"seat": "12B"}), *events(20)])
+
+        log.append(events(1), ExpectedContext(SEAT, 1))
+
+    def test_the_cursor_plays_no_part(self, log: Log) -> None:
+        """D5: min_position of the condition's query is ignored."""
+        log.append([event("seat.reserved", payload={"seat": "12A"}), *events(3)])
+
+        past = Query(SEAT.filters, min_position=3)
+        with refused(log, "conditional_append_conflict", expected=None, actual=1):
+            log.append(events(1), ExpectedContext(past, None))
+        log.append(events(1), ExpectedContext(past, 1))
+
+    def test_everything_is_a_context(self, log: Log) -> None:
+        """D5: the empty query guards the whole log of the tenant."""
+        log.append(events(2), ExpectedContext(Query(), None))
+
+        with refused(log, "conditional_append_conflict", expected=1, actual=2):
+            log.append(events(1), ExpectedContext(Query(), 1))
+        log.append(events(1), ExpectedContext(Query(), 2))
+
+    def test_other_tenants_do_not_disturb(self, log: Log) -> None:
+        """D5: the context is this tenant's, whatever the others append."""
+        log.for_tenant("other").append([event("seat.reserved", payload={"seat": "12A"})])
+
+        log.append([event("seat.reserved", payload={"seat": "12A"})], ExpectedContext(SEAT, None))
+
+    def test_a_decision_may_not_see_its_own_events(self, log: Log) -> None:
+        """D5: the context is judged before the append's own events, however they match."""
+        both = [event("seat.reserved", payload={"seat": "12A"})] * 2
+
+        assert log.append(both, ExpectedContext(SEAT, None)).count == 2
+
+    def test_one_wins_a_stream(self, log: Log) -> None:
+        """B9: conditional appends that race on one stream: exactly one wins, every round."""
+        for last in (None, 1, 2, 3):
+
+            def act(number: int, last: int | None = last) -> AppendResult:
+                return log.append(
+                    [event(stream=("s", "1"), n=number)], ExpectedSeq(("s", "1"), last)
+                )
+
+            answers = at_once(act, 12)
+            winners = [one for one in answers if isinstance(one, AppendResult)]
+            losers = [one for one in answers if isinstance(one, EventSequenceInvalid)]
+            assert (len(winners), len(losers)) == (1, 11)
+        assert numbers(log, ("s", "1")) == [1, 2, 3, 4]
+
+    def test_one_wins_a_context(self, log: Log) -> None:
+        """B9: conditional appends that race on one context: exactly one wins, every round."""
+        for _ in range(4):
+            seen = log.query(SEAT).context_version
+            given = [event("seat.reserved", payload={"seat": "12A"})]
+
+            def act(number: int, seen: int | None = seen) -> AppendResult:
+                del number
+                return log.append(given, ExpectedContext(SEAT, seen))  # noqa: B023 - same each time
+
+            answers = at_once(act, 12)
+            winners = [one for one in answers if isinstance(one, AppendResult)]
+            losers = [one for one in answers if isinstance(one, ConditionalAppendConflict)]
+            assert (len(winners), len(losers)) == (1, 11)
+        assert log.head() == 4
+
+    def test_contexts_that_do_not_meet_all_win(self, log: Log) -> None:
+        """B9: racers on different contexts do not hurt each other."""
+
+        def act(number: int) -> AppendResult:
+            mine = Query([Filter(payload=[{"n": number}])])
+            return log.append([event(n=number)], ExpectedContext(mine, None))
+
+        assert not [one for one in at_once(act, 12) if isinstance(one, SeriatimError)]
+        assert log.head() == 12
+
+    def test_two_logs_on_one_store_race(self, log: Log) -> None:
+        """B9: two committers on one store, as in two processes, still have one winner."""
+        with borrowing(log) as other:
+            logs = (log, other)
+            for round_number in range(6):
+                target = ("s", str(round_number))
+
+                def act(number: int, target: tuple[str, str] = target) -> AppendResult:
+                    return logs[number % 2].append(
+                        [event(stream=target)], ExpectedSeq(target, None)
+                    )
+
+                answers = at_once(act, 6)
+                assert sum(isinstance(one, AppendResult) for one in answers) == 1
+
+    @pytest.mark.parametrize("wrong", [0, -1, True, "1", 1.0, 2**63])
+    def test_an_expected_version_is_a_position(self, log: Log, wrong: object) -> None:
+        """D6: a version that is neither absent nor a position is refused."""
+        with refused(log, "invalid_argument", argument="expected_version"):
+            log.append(events(1), ExpectedContext(SEAT, wrong))  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("wrong", [-1, True, "1", 1.0, 2**63])
+    def test_an_expected_number_is_a_number(self, log: Log, wrong: object) -> None:
+        """B8: an expected number that is none is refused by name."""
+        with refused(log, "invalid_argument", argument="condition.seq"):
+            log.append(events(1), ExpectedSeq(("s", "1"), wrong))  # type: ignore[arg-type]
+
+    def test_a_condition_is_one_of_ours(self, log: Log) -> None:
+        """B8: anything else, a bad stream or a bad query in a condition is refused."""
+        with refused(log, "invalid_argument", argument="condition"):
+            log.append(events(1), "s-1")  # type: ignore[arg-type]
+        with refused(log, "invalid_argument", argument="stream"):
+            log.append(events(1), ExpectedSeq("s-1", 1))  # type: ignore[arg-type]
+        with refused(log, "invalid_query", where="filters[0].types[0]"):
+            log.append(events(1), ExpectedContext(Query([Filter(types=[""])]), None))
+
+    def test_the_loop_decides_again(self, log: Log) -> None:
+        """B9: load, decide, append, and on a conflict load again: nothing is lost."""
+
+        def add(_: int) -> AppendResult | None:
+            return log.decide(
+                ("counter", "c"),
+                lambda records: [event("counted", stream=("counter", "c"), n=len(records))],
+                attempts=100,
+            )
+
+        assert not [one for one in at_once(add, 6) if isinstance(one, SeriatimError)]
+        assert [record.data["n"] for record in log.read()] == list(range(6))
+
+    def test_the_loop_over_a_context(self, log: Log) -> None:
+        """D5: the loop works on a context too, appends nothing for nothing, and is bounded."""
+        reserve = event("seat.reserved", payload={"seat": "12A"})
+
+        def decider(records: list[object]) -> list[object]:
+            return [] if records else [reserve]
+
+        first = log.decide(SEAT, decider)  # type: ignore[arg-type]
+        assert first is not None
+        assert first.count == 1
+        with unchanged(log):
+            assert log.decide(SEAT, decider) is None  # type: ignore[arg-type]
+
+        def meddling(_: list[object]) -> list[object]:
+            log.append([reserve])
+            return [reserve]
+
+        with pytest.raises(ConditionalAppendConflict):
+            log.decide(SEAT, meddling, attempts=3)  # type: ignore[arg-type]
+        assert log.head() == 4

@@ -1,0 +1,6 @@
+"""Name the themed fixture plugins; each theme lives in its own file under tests/fixtures."""
+
+pytest_plugins = [
+    "tests.fixtures.postgres",
+    "tests.fixtures.proxy",
+]

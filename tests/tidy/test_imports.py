@@ -1,0 +1,235 @@
+"""Imports go one way, and each outside library has one home."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.source import Module, imports, modules
+
+# Which rooms a room may import, besides itself. ``__init__`` is the package's own surface.
+ROOMS = {
+    "core": set(),
+    "config": {"core"},
+    "store": {"core", "config"},
+    "log": {"core", "store", "config"},
+    "profiles": {"core", "store", "log"},
+    "delivery": {"core", "store", "log", "config"},
+    "telemetry": {"core", "store", "log", "delivery", "config"},
+    "client": {"core", "store", "log", "config"},
+    "pipeline": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
+    "testing": {"core", "store", "log", "opening", "profiles", "config", "__init__"},
+    "api": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
+    "console": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
+    "opening": {"core", "store", "log", "profiles", "client", "config"},
+    "__init__": {
+        "core",
+        "store",
+        "log",
+        "opening",
+        "profiles",
+        "client",
+        "delivery",
+        "pipeline",
+        "config",
+    },
+}
+# The outermost doors may import everything.
+ROOMS["cli"] = {room for room in ROOMS if room != "testing"}
+ROOMS["__main__"] = {"cli"}
+
+# Siblings: what two of them need lies in log, core, or a module that is no profile.
+PROFILES = {"aggregates", "facts", "traces"}
+
+# Where an outside library may be imported, and what everyone else uses instead.
+HOMES = {
+    "adbc_driver_manager": (("pipeline",), "the pipeline's source"),
+    "adbc_driver_postgresql": (("pipeline",), "the pipeline's source"),
+    "adbc_driver_sqlite": (("pipeline",), "the pipeline's source"),
+    "confluent_kafka": (("pipeline",), "the pipeline's publisher"),
+    "deltalake": (("pipeline",), "the pipeline's archive"),
+    "fastapi": (("api", "console"), "a function that the api or console calls"),
+    "jsonschema_rs": (("core",), "core's schema check"),
+    "opentelemetry": (("telemetry",), "a wrapper in telemetry"),
+    "prometheus_client": (("telemetry", "api"), "a wrapper in telemetry"),
+    "psycopg": (("store.postgres",), "the store port (seriatim.store.port)"),
+    "psycopg_pool": (("store.postgres",), "the store port (seriatim.store.port)"),
+    "pyarrow": (("pipeline",), "plain events, and let the pipeline make batches"),
+    "pyiceberg": (("pipeline",), "the pipeline's archive"),
+    "pyspark": (("pipeline",), "seriatim.pipeline"),
+    "pytest": (("testing",), "plain asserts outside seriatim.testing"),
+    "rich": (("cli",), "a returned value that the cli prints"),
+    "sqlite3": (("store.sqlite",), "the store port (seriatim.store.port)"),
+    "starlette": (("api", "console"), "a function that the api or console calls"),
+    "typer": (("cli",), "a function that the cli calls"),
+    "uvicorn": (("api", "cli"), "a function that the api calls"),
+}
+EVERYWHERE = {"msgspec", "orjson"}
+
+# Core decides; it does not look at the world. What it needs from there is given to it.
+IMPURE_MODULES = {
+    "asyncio": "a plain function",
+    "logging": "a returned value or an error",
+    "os": "an argument",
+    "pathlib": "an argument",
+    "random": "an argument",
+    "secrets": "an argument",
+    "socket": "the store",
+    "subprocess": "the store",
+    "tempfile": "the store",
+    "threading": "the committer in seriatim.store",
+    "time": "a time given as an argument",
+}
+IMPURE_CALLS = {
+    "input": "an argument",
+    "now": "a time given as an argument",
+    "open": "the store",
+    "print": "a returned value",
+    "today": "a time given as an argument",
+    "utcnow": "a time given as an argument",
+    "uuid1": "an id given as an argument",
+    "uuid4": "an id given as an argument",
+}
+
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+
+def problems_of(module: Module) -> Iterator[str]:
+    """Say what a module imports or calls that it should not, and what to use instead."""
+    yield from environment_problems(module)
+    for line, name in imports(module):
+        where = f"{module.place}:{line}"
+        top = name.split(".")[0]
+        if top == "seriatim":
+            yield from (f"{where}: {problem}" for problem in room_problems(module, name))
+        else:
+            yield from (f"{where}: {problem}" for problem in library_problems(module, top))
+    if module.room == "core":
+        yield from impure_calls(module)
+
+
+def room_problems(module: Module, name: str) -> Iterator[str]:
+    """Check an import of our own: rooms look inwards, profiles not sideways."""
+    parts = name.split(".")
+    target = parts[1] if len(parts) > 1 and parts[1] in ROOMS else "__init__"
+    if target not in ROOMS[module.room] | {module.room}:
+        allowed = ", ".join(sorted(ROOMS[module.room])) or "nothing but itself"
+        yield (
+            f"{module.room} may not import {name}; it may import {allowed}:"
+            f" move the shared part inwards, or pass the value in"
+        )
+    sideways = target == "profiles" and len(parts) > 2 and parts[2] in PROFILES
+    if sideways and module.is_below(*(f"profiles.{profile}" for profile in PROFILES - {parts[2]})):
+        yield f"profiles do not import each other ({name}): put what they share into log or core"
+
+
+def library_problems(module: Module, top: str) -> Iterator[str]:
+    """Check an import of the standard library's or another project's."""
+    if top in HOMES:
+        homes, instead = HOMES[top]
+        if not module.is_below(*homes):
+            yield f"{top} belongs to {' and '.join(homes)}: use {instead}"
+    elif top in sys.stdlib_module_names:
+        if module.room == "core" and top in IMPURE_MODULES:
+            yield f"core is pure and has no {top}: use {IMPURE_MODULES[top]}"
+    elif top not in EVERYWHERE:
+        yield f"{top} has no home: give it one in HOMES of tests/tidy/test_imports.py"
+
+
+def environment_problems(module: Module) -> Iterator[str]:
+    """Find readers of the environment other than config."""
+    if module.is_below("config"):
+        return
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="os"), attr=attr) if attr in ENVIRONMENT:
+                pass
+            case ast.ImportFrom(module="os", names=names) if any(
+                alias.name in ENVIRONMENT for alias in names
+            ):
+                pass
+            case _:
+                continue
+        yield f"{module.place}:{node.lineno}: the environment is read in config.py: ask it"
+
+
+def impure_calls(module: Module) -> Iterator[str]:
+    """Find clocks, randomness and I/O called in core."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else None
+        called = node.func.id if isinstance(node.func, ast.Name) else called
+        if called in IMPURE_CALLS:
+            instead = IMPURE_CALLS[called]
+            yield f"{module.place}:{node.lineno}: core is pure and calls no {called}: use {instead}"
+
+
+def module_from(place: str, text: str) -> Module:
+    """Make a module out of text, as if it were at a place in the package."""
+    source = Path(__file__).parents[2] / "src" / "seriatim" / place
+    parts = Path("seriatim", place).with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return Module(source, name, text, ast.parse(text))
+
+
+def test_every_room_is_known() -> None:
+    """A new room says what it may import before it is built."""
+    unknown = sorted({module.room for module in modules()} - set(ROOMS))
+
+    assert unknown == [], f"add {unknown} to ROOMS in tests/tidy/test_imports.py"
+
+
+def test_imports_go_one_way() -> None:
+    """No module reaches outwards, sideways, or into a library that has another home."""
+    known = [module for module in modules() if module.room in ROOMS]
+    problems = [problem for module in known for problem in problems_of(module)]
+
+    assert problems == [], "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "complaint"),
+    [
+        ("core/x.py", "from seriatim.store import port", "core may not import"),
+        ("core/x.py", "from ..store.port import Store", "core may not import"),
+        ("core/x.py", "import time", "a time given as an argument"),
+        ("core/x.py", "def f():\n    from datetime import datetime\n    datetime.now()", "no now"),
+        ("core/x.py", "import psycopg", "use the store port"),
+        ("log/x.py", "import seriatim", "log may not import seriatim"),
+        ("log/x.py", "import psycopg_pool.abc", "belongs to store.postgres"),
+        ("store/memory.py", "import os\nos.environ['A']", "config.py"),
+        ("store/memory.py", "from os import getenv", "config.py"),
+        ("store/x.py", "from rich import print", "belongs to cli"),
+        ("store/x.py", "import requests", "has no home"),
+        ("profiles/facts.py", "from seriatim.profiles.traces import T", "each other"),
+        ("profiles/facts.py", "from .traces import T", "each other"),
+        ("delivery/x.py", "import pyspark.sql", "use seriatim.pipeline"),
+        ("api/x.py", "from seriatim.console import pages", "api may not import"),
+    ],
+)
+def test_a_wrong_import_is_explained(place: str, text: str, complaint: str) -> None:
+    """Each rule finds its breach and says what to use instead."""
+    problems = list(problems_of(module_from(place, text)))
+
+    assert any(complaint in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("core/x.py", "import hashlib\nimport orjson\nfrom seriatim.core.errors import E"),
+        ("core/x.py", "from .errors import E"),
+        ("store/postgres/x.py", "import psycopg\nfrom ..port import Store\nimport threading"),
+        ("config.py", "import os\nos.environ.get('A')"),
+        ("profiles/facts.py", "from seriatim.profiles.acts import act"),
+        ("profiles/__init__.py", "from seriatim.profiles.traces import Traces"),
+        ("cli/x.py", "import typer\nimport seriatim\nfrom seriatim.api import app"),
+        ("__init__.py", "from seriatim.log import Log\nfrom .core.event import NewEvent"),
+    ],
+)
+def test_a_right_import_passes(place: str, text: str) -> None:
+    """What the architecture allows is not complained about."""
+    assert list(problems_of(module_from(place, text))) == []

@@ -1,0 +1,55 @@
+"""Files and functions stay small enough to read, and each module says what it is for."""
+
+import ast
+import re
+
+from tests.tidy.source import modules
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+SENTENCE_ENDS = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!etc)[.!?](?=\s+[A-Z])")
+
+
+def is_one_sentence(docstring: str | None) -> bool:
+    """Tell whether the first paragraph is one sentence, closed by a full stop."""
+    first = (docstring or "").strip().split("\n\n")[0].strip()
+    return first.endswith(".") and not SENTENCE_ENDS.search(first)
+
+
+def test_files_are_short() -> None:
+    """A file over the limit holds two things: split it by what they are for."""
+    sizes = {module.place: len(module.text.splitlines()) for module in modules()}
+    long = {place: size for place, size in sizes.items() if size > FILE_LINES_MAX}
+
+    assert long == {}, f"files over {FILE_LINES_MAX} lines: split them by purpose"
+
+
+def test_functions_are_short() -> None:
+    """A function over the limit has a part with a name of its own."""
+    long = {}
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size > FUNCTION_LINES_MAX:
+                    long[f"{module.place}:{node.lineno} {node.name}"] = size
+
+    assert long == {}, f"functions over {FUNCTION_LINES_MAX} lines: name a part and move it out"
+
+
+def test_modules_open_with_their_purpose() -> None:
+    """A module's docstring opens with one sentence; more may follow after a blank line."""
+    silent = [
+        module.place for module in modules() if not is_one_sentence(ast.get_docstring(module.tree))
+    ]
+
+    assert silent == [], "open these with one sentence of purpose, ending in a full stop"
+
+
+def test_sentences_are_counted() -> None:
+    """One sentence passes; none, two, or an open end do not."""
+    assert is_one_sentence("Decide what an append may do.\n\nMore. And more.")
+    assert is_one_sentence("Turn things, e.g. Postgres rows,\ninto events.")
+    assert not is_one_sentence(None)
+    assert not is_one_sentence("Decide. Then act.")
+    assert not is_one_sentence("Decide what an append may do")

@@ -136,7 +136,7 @@ def ratio(  # noqa: PLR0913 - a figure is its parts
     theirs: Series,
     *,
     against: str,
-    goal: float | None,
+    goal: float | None = None,
     aim: float | None = None,
 ) -> Figure:
     """Return our median rate over theirs, as a figure."""

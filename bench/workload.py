@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-import orjson
+import msgspec
 
 from seriatim import Filter, NewEvent, Query
 from seriatim.log.appending import IdMaker
@@ -55,12 +55,14 @@ def payload(index: int, year: int | None) -> dict[str, Any]:
 
 def payload_text(index: int) -> bytes:
     """Return the payload at an index as JSON, the way a rival stores it."""
-    return orjson.dumps(payload(index, None))
+    return msgspec.json.encode(payload(index, None))
 
 
 def payload_bytes() -> float:
     """Return the mean size of a payload as stored."""
-    sizes = [len(orjson.dumps(payload(index, year_of(index, 1000)))) for index in range(1000)]
+    sizes = [
+        len(msgspec.json.encode(payload(index, year_of(index, 1000)))) for index in range(1000)
+    ]
     return sum(sizes) / len(sizes)
 
 
@@ -103,12 +105,20 @@ def prefill_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent
 
 
 class Orders:
-    """Makes the measured events: a new unique id each, on one of the streams that exist."""
+    """Makes the measured events: a new unique id each, on one of the streams that exist.
+
+    Their region and customers are none of the prefilled ones, so that they enter no context.
+    """
 
     def __init__(self, streams: int, seed: int = 1) -> None:
         self._streams = streams
         self._random = random.Random(seed)
-        self._payloads = itertools.cycle([payload(index, None) for index in range(PAYLOADS_KEPT)])
+        self._payloads = itertools.cycle(
+            [
+                payload(index, None) | {"region": "lab", "customer": f"x-{index:06d}"}
+                for index in range(PAYLOADS_KEPT)
+            ]
+        )
 
     def stream_id(self) -> str:
         """Return the id of some stream that exists."""
@@ -130,7 +140,11 @@ class Orders:
 
     def raw(self, stream_id: str | None = None) -> tuple[UUID, str, bytes]:
         """Return id, stream id and payload text: what a rival stores for the same event."""
-        return UUID(new_id()), stream_id or self.stream_id(), orjson.dumps(next(self._payloads))
+        return (
+            UUID(new_id()),
+            stream_id or self.stream_id(),
+            msgspec.json.encode(next(self._payloads)),
+        )
 
 
 ABSENT_CUSTOMER = "c-nobody"

@@ -40,5 +40,3 @@ def mismatch_mode() -> Literal["error", "warn"]:
         msg = f"{MISMATCH_VARIABLE} must be error or warn"
         raise InvalidArgument(msg, details={"argument": MISMATCH_VARIABLE})
     return "warn" if value == "warn" else "error"
-
-

@@ -51,7 +51,7 @@ class Log(BaseLog):
         return decide_and_append(self, context, decider, **options)
 
 
-def open_log(  # noqa: PLR0913 - where the log is, and how it behaves
+def open_log(
     url: str | None = None,
     *,
     tenant_id: str = DEFAULT_TENANT,
@@ -114,5 +114,3 @@ def _open_postgres(url: str, settings: Settings, *, create: bool) -> Store:
         msg = "a Postgres log needs its driver: pip install 'seriatim[postgres]'"
         raise BackendFailure(msg, retryable=False) from error
     return PostgresStore(url, settings, create=create)
-
-

@@ -14,10 +14,10 @@ ROOMS = {
     "core": set(),
     "config": {"core"},
     "store": {"core", "config"},
-    "log": {"core", "store", "config"},
+    "log": {"core", "store", "telemetry", "config"},
     "profiles": {"core", "store", "log"},
     "delivery": {"core", "store", "log", "config"},
-    "telemetry": {"core", "store", "log", "delivery", "config"},
+    "telemetry": {"core", "config"},
     "client": {"core", "store", "log", "config"},
     "pipeline": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
     "testing": {"core", "store", "log", "opening", "profiles", "config", "__init__"},
@@ -66,7 +66,7 @@ HOMES = {
     "typer": (("cli",), "a function that the cli calls"),
     "uvicorn": (("api", "cli"), "a function that the api calls"),
 }
-EVERYWHERE = {"msgspec", "orjson"}
+EVERYWHERE = {"msgspec"}
 
 # Core decides; it does not look at the world. What it needs from there is given to it.
 IMPURE_MODULES = {
@@ -220,7 +220,7 @@ def test_a_wrong_import_is_explained(place: str, text: str, complaint: str) -> N
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("core/x.py", "import hashlib\nimport orjson\nfrom seriatim.core.errors import E"),
+        ("core/x.py", "import hashlib\nimport msgspec\nfrom seriatim.core.errors import E"),
         ("core/x.py", "from .errors import E"),
         ("store/postgres/x.py", "import psycopg\nfrom ..port import Store\nimport threading"),
         ("config.py", "import os\nos.environ.get('A')"),

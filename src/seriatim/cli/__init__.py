@@ -8,7 +8,7 @@ _EXTRA = ("rich", "typer")
 def main() -> None:
     """Run a command; without the packages of the extra, say how to get them."""
     try:
-        from seriatim.cli.app import app
+        from seriatim.cli.app import app  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise

@@ -58,6 +58,8 @@ def advice(error: SeriatimError) -> str:
     """Say what to do about an error, where its message does not say it already."""
     if error.details.get("ambiguous"):
         return "it may be stored: repeat it with the same keys or event ids"
+    if "there is no log" in error.message:
+        return "seriatim init makes one"
     if error.code in _ADVICE:
         return _ADVICE[error.code]
     return "try again" if error.retryable and "try again" not in error.message else ""
@@ -65,5 +67,5 @@ def advice(error: SeriatimError) -> str:
 
 def as_help() -> str:
     """Return the table as the end of the help."""
-    rows = (f"**{code}** {meaning}" for code, meaning in MEANINGS.items())
-    return "Exit codes: " + " · ".join(rows)
+    rows = (f"- **{code}** {meaning}" for code, meaning in MEANINGS.items())
+    return "\n\n".join(("Exit codes:", *rows))

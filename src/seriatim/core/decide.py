@@ -36,12 +36,23 @@ class Head(msgspec.Struct, frozen=True):
 class View(Protocol):
     """What a store shows of itself while it holds its lock."""
 
-    def stream_head(self, stream_key: bytes) -> Head | None: ...
-    def by_key(self, idempotency_index: bytes) -> EventRecord | None: ...
-    def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None: ...
-    def between(self, first: int, last: int) -> tuple[EventRecord, ...]: ...
-    def context(self, tenant_id: str, query: Query) -> int | None: ...
-    def command(self, command_key: bytes) -> StoredCommand | None: ...
+    def stream_head(self, stream_key: bytes) -> Head | None:
+        """Return the end of a stream."""
+
+    def by_key(self, idempotency_index: bytes) -> EventRecord | None:
+        """Return the event stored under an idempotency key."""
+
+    def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
+        """Return the event stored under an event id."""
+
+    def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
+        """Return the events of a range of positions."""
+
+    def context(self, tenant_id: str, query: Query) -> int | None:
+        """Return the version of a context."""
+
+    def command(self, command_key: bytes) -> StoredCommand | None:
+        """Return what is remembered of a command."""
 
 
 class StaleRules(Exception):  # noqa: N818 - never leaves the log, which checks again and repeats
@@ -66,8 +77,8 @@ def decide(request: Request, view: View, rules: Rules) -> Accepted | Replayed:
     """Say what an append may do, or raise the error that refuses it."""
     if request.rules_version != rules.version:
         raise StaleRules
-    return _known_command(request, view) or _known_events(request, view) or _new(
-        request, view, rules
+    return (
+        _known_command(request, view) or _known_events(request, view) or _new(request, view, rules)
     )
 
 
@@ -198,6 +209,7 @@ def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: in
         raise Conflict(msg, details={"index": index, "closed_by": head.event_type})
     if kind.opening_type is not None and (event.event_type == kind.opening_type) != (head is None):
         msg = f"event {index}: a {kind.name!r} stream opens with {kind.opening_type!r}, once"
-        details = {"index": index, "expected": number, "actual": event.given_seq}
+        given = number if event.given_seq is None else event.given_seq
+        details = {"index": index, "expected": number, "actual": given}
         raise EventSequenceInvalid(msg, details=details)
     return number

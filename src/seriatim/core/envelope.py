@@ -64,7 +64,7 @@ def check_envelope(  # noqa: PLR0913 - one event and all that judges it
 
 
 def _check_stream(event: NewEvent, rules: Rules) -> bool:
-    stream = event.stream
+    stream: Any = event.stream
     if stream is None:
         if event.stream_seq is not None:
             raise Flaw("envelope", "stream_seq", "needs a stream")
@@ -78,7 +78,7 @@ def _check_stream(event: NewEvent, rules: Rules) -> bool:
         _check_number(event.stream_seq, "stream_seq", 0, _INT63)
     elif rules.kind_of(stream[0]).numbered_by == "caller":
         raise Flaw("envelope", "stream_seq", f"is the caller's to give in {stream[0]!r} streams")
-    return stream[0] == TRACE_KIND
+    return bool(stream[0] == TRACE_KIND)
 
 
 def _check_number(value: object, name: str, least: int, end: int) -> None:

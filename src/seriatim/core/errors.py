@@ -197,7 +197,7 @@ class TimedOut(SeriatimError):
 
 
 class LogIdentityChanged(SeriatimError):
-    """This cursor belongs to another log, or to a past that was restored over."""
+    """The cursor belongs to another log, or to a past that was restored over."""
 
     code = "log_identity_changed"
 
@@ -217,7 +217,7 @@ class BackendFailure(SeriatimError):
 Part = Literal["envelope", "json", "payload", "shape"]
 
 
-class Flaw(Exception):  # noqa: N818 - not an error of the tree: doors translate it
+class Flaw(Exception):
     """What is wrong with one event, before a door gives it a code.
 
     `part` says which rule it broke: the `envelope` around the payload, `json` that is none,

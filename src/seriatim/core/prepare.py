@@ -82,9 +82,7 @@ def prepare(
     return tuple(prepared), size
 
 
-def _as_new_events(
-    desk: Desk, events: Iterable[NewEvent | Mapping[str, Any]]
-) -> list[NewEvent]:
+def _as_new_events(desk: Desk, events: Iterable[NewEvent | Mapping[str, Any]]) -> list[NewEvent]:
     if isinstance(events, NewEvent | Mapping | str) or not isinstance(events, Iterable):
         msg = "events must be a list of events"
         raise InvalidArgument(msg, details={"argument": "events"})
@@ -95,7 +93,7 @@ def _as_new_events(
             continue
         try:
             if not isinstance(event, Mapping):
-                raise InvalidEvent("an event is a NewEvent or a mapping", details={"field": "$"})  # noqa: EM101, TRY003, TRY301
+                raise InvalidEvent("an event is a NewEvent or a mapping", details={"field": "$"})  # noqa: TRY301
             batch.append(NewEvent.from_mapping(event))
         except InvalidEvent as error:
             flaw = Flaw("envelope", error.details["field"], error.message)
@@ -225,5 +223,3 @@ def _check_no_twins(desk: Desk, prepared: list[Prepared]) -> None:
             raise desk.door.error(flaw, index)
         else:
             keys.add(event.idempotency_index)
-
-

@@ -133,14 +133,18 @@ def _check_filter(one: object, where: str, limits: Limits) -> None:
         for index, value in enumerate(getattr(one, name) or ()):
             if problem := problem_of(value):
                 raise _invalid(f"{where}.{name}[{index}]", problem)
-    for index, stream in enumerate(one.streams or ()):
-        if not isinstance(stream, tuple) or len(stream) != 2 or any(map(id_problem, stream)):  # noqa: PLR2004
-            raise _invalid(f"{where}.streams[{index}]", "must be a (stream type, stream id) pair")
+    _check_streams(one.streams or (), where)
     for index, predicate in enumerate(one.payload or ()):
         try:
             check_json(predicate, limits=limits)
         except Flaw as flaw:
             raise _invalid(f"{where}.payload[{index}]", str(flaw)) from None
+
+
+def _check_streams(streams: Sequence[object], where: str) -> None:
+    for index, stream in enumerate(streams):
+        if not isinstance(stream, tuple) or len(stream) != 2 or any(map(id_problem, stream)):  # noqa: PLR2004
+            raise _invalid(f"{where}.streams[{index}]", "must be a (stream type, stream id) pair")
 
 
 def _invalid(where: str, problem: str) -> InvalidQuery:

@@ -1,4 +1,4 @@
-"""What travels from a caller to a store: checked events, conditions and the command they are for."""
+"""What travels from a caller to a store: checked events, conditions, and their command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from seriatim.core.ids import hash_key, id_problem, key_problem
 from seriatim.core.limits import Limits
 from seriatim.core.query import Query, check_query, check_version
 from seriatim.core.times import format_us
-
 
 _SEQ_END = 1 << 63
 

@@ -43,7 +43,7 @@ def compile_schema(schema: dict[str, Any]) -> Callable[[Any], None]:
 
 def _validator(schema: dict[str, Any]) -> Callable[[Any], None]:
     try:
-        import jsonschema_rs
+        import jsonschema_rs  # noqa: PLC0415 - an extra
     except ImportError:
         msg = "JSON schemas need another package: pip install 'seriatim[schema]'"
         raise BackendFailure(msg, retryable=False) from None

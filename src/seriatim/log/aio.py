@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seriatim.core.decide import StaleRules
+from seriatim.core.doors import LOG
 from seriatim.core.event import AppendResult, EventRecord, StreamRef
 from seriatim.core.query import EVERYTHING, Query
 from seriatim.core.request import Command, Condition
@@ -38,8 +39,6 @@ class AsyncLog:
         connection: Any = None,
     ) -> AppendResult:
         """Append a batch; see `Log.append`."""
-        from seriatim.core.doors import LOG  # noqa: PLC0415
-
         draft = self._log.draft(LOG, events, condition, idempotency_key, command)
         return await self.append_draft(draft, timeout=timeout, connection=connection)
 
@@ -108,7 +107,9 @@ class AsyncLog:
         tail = self._log.tail(query, **options)
         return in_threads(iter(tail), tail.stop)
 
-    def subscribe(self, name: str, query: Query = EVERYTHING, **options: Any) -> AsyncIterator[Batch]:
+    def subscribe(
+        self, name: str, query: Query = EVERYTHING, **options: Any
+    ) -> AsyncIterator[Batch]:
         """Follow the log under a durable name; see `Log.subscribe`."""
         subscription = self._log.subscribe(name, query, **options)
         return in_threads(iter(subscription), subscription.stop)

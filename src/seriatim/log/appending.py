@@ -41,7 +41,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdMaker:
-    """Makes UUIDv7s that rise within this process, so that new ids land at the end of their index."""
+    """Makes UUIDv7s that rise within this process, and so land at the end of their index."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import inspect
 import os
 import time
 import weakref
@@ -28,7 +29,7 @@ from seriatim.core.kinds import EventType, StreamKind, check_event_type, check_k
 from seriatim.core.query import EVERYTHING, Query, check_query
 from seriatim.core.request import Command, Condition, check_stream
 from seriatim.core.schema import compile_schema
-from seriatim.log.appending import Appender, Draft, Watch
+from seriatim.log.appending import RULE_RELOADS, Appender, Draft, Watch, rules_kept_changing
 from seriatim.log.arguments import (
     bad,
     check_count,
@@ -37,6 +38,7 @@ from seriatim.log.arguments import (
     check_timeout,
     read_spec,
 )
+from seriatim.log.catalogue import Catalogue
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.store.port import ReadSpec, Scope, Store, StreamSummary
 from seriatim.telemetry.bus import Telemetry
@@ -81,6 +83,7 @@ class BaseLog:
         self.tenant_id = check_name("tenant_id", tenant_id)
         self.telemetry = Telemetry()
         self.appender = Appender(store, self.settings, guard, self.telemetry)
+        self.catalogue = Catalogue(self)
         self._parent: BaseLog | None = None
         self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
         _OPEN_LOGS.add(self)
@@ -108,12 +111,12 @@ class BaseLog:
         """Append a batch, all or nothing, and return its receipt.
 
         With `connection` (Postgres) it happens in the caller's own transaction: the log's lock is
-        then held until the caller commits. An async connection makes the call an awaitable.
+        then held until the caller commits.
         """
         draft = self.draft(LOG, events, condition, idempotency_key, command)
         return self.append_draft(draft, timeout=timeout, connection=connection)
 
-    def draft(  # noqa: PLR0913 - see append
+    def draft(
         self,
         door: Door,
         events: Events,
@@ -140,16 +143,17 @@ class BaseLog:
             check_timeout(timeout)
         if connection is None:
             return self.appender.append(draft, timeout)
+        if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
+            raise bad("connection", "is async: await log.aio.append(…, connection=…) instead")
         watch = Watch(self.telemetry, self.tenant_id)
         with watch:
-            watch.request = self.appender.request(draft)
-            try:
-                result: AppendResult = self.store.append_in(connection, watch.request)
-            except StaleRules:
-                self.appender.reload_rules()
+            for _ in range(RULE_RELOADS):
                 watch.request = self.appender.request(draft)
-                result = self.store.append_in(connection, watch.request)
-            return watch.done(result) if isinstance(result, AppendResult) else result
+                try:
+                    return watch.done(self.store.append_in(connection, watch.request))
+                except StaleRules:
+                    self.appender.reload_rules()
+            raise rules_kept_changing()
 
     # -- read
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
 
 C = TypeVar("C", bound=type)
-Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+Upcaster = Callable[[dict[str, Any]], Any]
 U = TypeVar("U", bound=Upcaster)
 
 

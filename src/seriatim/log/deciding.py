@@ -45,9 +45,7 @@ def decide_and_append(  # noqa: PLR0913 - the loop and its bound
     return None
 
 
-def _load(
-    log: BaseLog, context: StreamRef | Query
-) -> tuple[list[EventRecord], Condition]:
+def _load(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:
     if isinstance(context, Query):
         found = log.query(context)
         return found.records, ExpectedContext(context, found.context_version)

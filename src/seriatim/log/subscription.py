@@ -295,5 +295,3 @@ class _Ownership:
             self._thread.join()
         if self._lease is not None and kind is not LeaseLost:
             self._subscription._store.release_lease(self._lease)  # noqa: SLF001
-
-

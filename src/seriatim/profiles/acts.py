@@ -77,7 +77,7 @@ class Words:
 class Appending(Generic[T]):
     """One append of a profile, ready to be called or awaited, and what its receipt becomes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - an append, its manners and its two endings
         self,
         log: BaseLog,
         draft: Draft,

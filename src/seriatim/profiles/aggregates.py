@@ -74,7 +74,7 @@ class Aggregates(Profile):
     """Events of aggregates; an organisation is a tenant, infrastructure a reserved one."""
 
     @appends
-    def append(
+    def append(  # noqa: PLR0913 - a command and its promises
         self,
         events: Events,
         *,
@@ -137,7 +137,7 @@ class Aggregates(Profile):
         log = self._of_read(org_id, infrastructure)
         return _page(log, after_event_id, limit, filters, {})
 
-    def audit(
+    def audit(  # noqa: PLR0913 - a window, its clock, and a read
         self,
         *,
         since: str | None = None,

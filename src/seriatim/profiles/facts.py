@@ -138,12 +138,10 @@ class Facts(Profile):
     ) -> Appending[FactAppendResult]:
         """Commit a batch, all or nothing, and return its range of sequence numbers."""
         draft = self._log.draft(FACTS, _new_events(new_events), None, idempotency_key)
-        return Appending(
-            self._log, draft, _receipt, _WORDS, timeout=timeout, connection=connection
-        )
+        return Appending(self._log, draft, _receipt, _WORDS, timeout=timeout, connection=connection)
 
     @appends
-    def append_if(
+    def append_if(  # noqa: PLR0913 - the profile's three, and an append's manners
         self,
         new_events: Events,
         context_query: EventQuery,

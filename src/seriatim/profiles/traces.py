@@ -104,7 +104,11 @@ class Traces(Profile):
         return _stored(found)
 
     def list_events(
-        self, *, tenant_id: str | None = None, limit: int | None = None, **filters: Unpack[TraceFilters]
+        self,
+        *,
+        tenant_id: str | None = None,
+        limit: int | None = None,
+        **filters: Unpack[TraceFilters],
     ) -> list[StoredEvent]:
         """Return events by ascending log_seq, all that match or the first `limit` of them.
 

@@ -141,5 +141,3 @@ def _unforeseen(error: Exception) -> BackendFailure:
     failure = BackendFailure(msg, details={"ambiguous": True})
     failure.__cause__ = error
     return failure
-
-

@@ -146,5 +146,3 @@ def finish(answers: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcom
     return [
         answer.result(recorded_us) if isinstance(answer, Placed) else answer for answer in answers
     ]
-
-

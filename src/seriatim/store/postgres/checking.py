@@ -32,16 +32,22 @@ def verify(connection: Connection, schema: str) -> Iterator[Finding]:
     [(count, first, last)] = _all(connection, named["gaps"])
     whole = count == last - first + 1 and (first == 1 or count == 0)
     message = f"{count} events fill positions 1 to {last}"
-    yield Finding("ok", "positions", message) if whole else Finding(
-        "error", "positions", f"{count} events stand between {first} and {last}: there are gaps"
+    yield (
+        Finding("ok", "positions", message)
+        if whole
+        else Finding(
+            "error", "positions", f"{count} events stand between {first} and {last}: there are gaps"
+        )
     )
     broken = _all(connection, named["broken_streams"])
     yield _judged("streams", broken, "every stream is contiguous", "streams with holes")
     reopened = _all(connection, named["reopened_streams"])
     yield _judged("closings", reopened, "no closed stream goes on", "streams go on after closing")
     [(tags, expected)] = _all(connection, named["tag_count"])
-    yield Finding("ok", "tags", f"{tags} tags are indexed") if tags == expected else Finding(
-        "error", "tags", f"{tags} tags are indexed, {expected} are in events"
+    yield (
+        Finding("ok", "tags", f"{tags} tags are indexed")
+        if tags == expected
+        else Finding("error", "tags", f"{tags} tags are indexed, {expected} are in events")
     )
     invalid = _all(connection, named["invalid_indexes"])
     yield _judged("indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them")
@@ -66,19 +72,18 @@ def doctor(
     yield from _transactions(connection, named)
     yield _pooler(connect)
     [(rows, total, indexes)] = _all(connection, named["size"])
-    yield Finding(
-        "ok", "size", f"about {max(rows, 0)} events, {total / _GIB:.2f} GiB ({indexes / _GIB:.2f} indexes)"
-    )
+    sizes = f"{total / _GIB:.2f} GiB, of which {indexes / _GIB:.2f} indexes"
+    yield Finding("ok", "size", f"about {max(rows, 0)} events, {sizes}")
 
 
 def _version(connection: Connection, schema: str) -> Finding:
     version, _ = installed_version(connection, Address("", schema or DEFAULT_SCHEMA))
     if version == SCHEMA_VERSION:
         return Finding("ok", "schema", f"version {version}")
-    newer = version > SCHEMA_VERSION
-    cure = "upgrade the package soon" if newer else "run seriatim init"
-    level = "warning" if newer else "error"
-    return Finding(level, "schema", f"version {version}, this program has {SCHEMA_VERSION}", cure)
+    message = f"version {version}, this program has {SCHEMA_VERSION}"
+    if version > SCHEMA_VERSION:
+        return Finding("warning", "schema", message, "upgrade the package soon")
+    return Finding("error", "schema", message, "run seriatim init")
 
 
 def _settings(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
@@ -129,7 +134,7 @@ def _transactions(connection: Connection, named: dict[str, LiteralString]) -> It
 
 
 def _pooler(connect: Callable[[], Connection]) -> Finding:
-    """A session that changes its backend between two statements goes through a pooler."""
+    """Tell a pooler by its sessions, whose backend is not the one that greeted them."""
     try:
         with closing(connect()) as first, closing(connect()) as second:
             seen = {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
@@ -140,4 +145,5 @@ def _pooler(connect: Callable[[], Connection]) -> Finding:
     if direct:
         return Finding("ok", "pooler", "sessions reach the server directly")
     message = "a pooler without sessions sits between: wake-ups are lost, appends and reads are not"
-    return Finding("warning", "pooler", message, "give subscribers a direct address for low latency")
+    cure = "give subscribers a direct address for low latency"
+    return Finding("warning", "pooler", message, cure)

@@ -74,7 +74,7 @@ def parse_url(url: str, settings: Settings) -> Address:
 def connect(address: Address) -> Connection:
     """Open a connection in which each statement is its own transaction.
 
-    Nothing is prepared by name and no session state is set, so a transaction pooler may sit between.
+    Nothing is prepared by name and no session state is set: a transaction pooler may sit between.
     """
     try:
         connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None)
@@ -137,5 +137,3 @@ def is_dead(connection: Connection) -> bool:
     except psycopg.Error:
         return True
     return connection.pgconn.status != psycopg.pq.ConnStatus.OK
-
-

@@ -19,7 +19,6 @@ from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
-
 from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.declaring import rules_of
@@ -130,7 +129,7 @@ class Decision:
         yield Run(self._sql["lock"], (self._lock_key,))
         [[head, recorded_us, rules_version, isolation]] = yield Run(self._sql["look"])
         if isolation != "read committed":
-            msg = "an append needs a transaction at READ COMMITTED: others do not see the lock's order"
+            msg = "an append needs a transaction at READ COMMITTED, which sees behind the lock"
             raise InvalidArgument(msg, details={"argument": "connection", "isolation": isolation})
         facts = Facts()
         yield from self._find_heads(facts)

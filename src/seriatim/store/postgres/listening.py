@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from typing import LiteralString, cast
 
 import psycopg
 
@@ -56,7 +55,7 @@ class Listener:
         while not self._closed.is_set():
             try:
                 with closing(self._connect()) as connection:
-                    connection.execute(cast(LiteralString, f'listen "{self._channel}"'))
+                    connection.execute(f'listen "{self._channel}"')
                     self.hint()  # what was announced before this moment was not heard
                     self._listen(connection)
             except (psycopg.Error, SeriatimError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import LiteralString, cast
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
@@ -85,10 +85,7 @@ def _apply(connection: Connection, schema: str, number: int, name: str, text: st
 
 
 def _lock(schema: str) -> LiteralString:
-    return cast(
-        LiteralString,
-        f"select pg_advisory_xact_lock(hashtextextended('seriatim migrations {schema}', 0))",
-    )
+    return f"select pg_advisory_xact_lock(hashtextextended('seriatim migrations {schema}', 0))"
 
 
 def installed_version(connection: Connection, address: Address) -> tuple[int, int]:
@@ -125,9 +122,7 @@ def grant(url: str, role: str) -> None:
     with connect(address) as connection:
         quoted = sql.Identifier(role).as_string(connection)
         try:
-            connection.execute(
-                cast(LiteralString, render(_GRANTS, address.schema).replace("{role}", quoted))
-            )
+            connection.execute(render(_GRANTS, address.schema).replace("{role}", quoted))
         except psycopg.Error as error:
             raise failure(error, "granting rights") from error
 
@@ -141,5 +136,6 @@ def add_payload_index(url: str) -> None:
 
 _PAYLOAD_INDEX = """
 create index concurrently if not exists events_payload on {schema}.events
-    using gin ((payload::jsonb) jsonb_path_ops) with (fastupdate = on, gin_pending_list_limit = 1024)
+    using gin ((payload::jsonb) jsonb_path_ops)
+    with (fastupdate = on, gin_pending_list_limit = 1024)
 """

@@ -58,10 +58,10 @@ class RowArrayDumper(Dumper):
     def __init__(self, cls: type, context: Any = None) -> None:
         super().__init__(cls, context)
 
-    def get_key(self, obj: RowArray, format: Any) -> Any:  # noqa: A002, ARG002 - psycopg's name
+    def get_key(self, obj: RowArray, format: Any) -> Any:  # noqa: ARG002 - psycopg's name
         return self.cls, obj.oid
 
-    def upgrade(self, obj: RowArray, format: Any) -> RowArrayDumper:  # noqa: A002, ARG002
+    def upgrade(self, obj: RowArray, format: Any) -> RowArrayDumper:  # noqa: ARG002
         dumper = RowArrayDumper(self.cls)
         dumper.oid = obj.oid
         return dumper
@@ -151,15 +151,11 @@ def copy_row(
     """Complete a COPY row with what only the lock's holder knows."""
     if seq is None:
         return (
-            _ROW_WITHOUT_STREAM(
-                _EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, -1
-            )
+            _ROW_WITHOUT_STREAM(_EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, -1)
             + tail
         )
     return (
-        _ROW_WITH_STREAM(
-            _EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, 8, seq
-        )
+        _ROW_WITH_STREAM(_EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, 8, seq)
         + tail
     )
 

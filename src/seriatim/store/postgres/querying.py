@@ -63,14 +63,10 @@ class Queries:
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches any filter."""
         with self._reading() as connection:
-            found = [
-                self._last(connection, tenant_id, one, until) for one in filters_of(query)
-            ]
+            found = [self._last(connection, tenant_id, one, until) for one in filters_of(query)]
         return max((position for position in found if position is not None), default=None)
 
-    def _last(
-        self, connection: Connection, tenant_id: str, one: Filter, until: int
-    ) -> int | None:
+    def _last(self, connection: Connection, tenant_id: str, one: Filter, until: int) -> int | None:
         if one.payload is None or until <= _TAIL:
             return self._last_in(connection, tenant_id, one, 0, until, by_payload=False)
         start = until - _TAIL

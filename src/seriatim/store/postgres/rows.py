@@ -18,7 +18,7 @@ _tags = msgspec.json.Decoder(tuple[str, ...]).decode
 def record_of(row: tuple[Any, ...]) -> EventRecord:
     """Make the record of one row of `statements.COLUMNS`; further columns are passed over."""
     recorded_at = format_us(row[10])
-    return EventRecord(
+    fields = (
         *row[:9],
         row[9] or recorded_at,
         recorded_at,
@@ -28,6 +28,7 @@ def record_of(row: tuple[Any, ...]) -> EventRecord:
         HASH_PREFIX + bytes(row[24]).hex(),
         () if row[25] is None else _tags(row[25]),
     )
+    return EventRecord(*fields)
 
 
 def cursor_of(row: tuple[Any, ...]) -> Cursor:

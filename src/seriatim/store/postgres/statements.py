@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from importlib.resources import files
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from seriatim.core.errors import InvalidArgument
 
@@ -36,13 +36,12 @@ def channel(schema: str) -> str:
 
 def render(text: str, schema: str) -> LiteralString:
     """Put the log's schema into SQL; the schema's name was checked to be a plain word."""
-    rendered = (
+    return (
         text.replace("{schema}", f'"{schema}"')
         .replace("{schema_text}", f"""'"{schema}"'""")
         .replace("{channel}", f"'{channel(schema)}'")
         .replace("{columns}", COLUMNS)
     )
-    return cast(LiteralString, rendered)
 
 
 def read_sql(name: str) -> str:

@@ -29,8 +29,8 @@ from seriatim.store.port import (
 from seriatim.store.postgres.checking import doctor, verify
 from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, parse_url
 from seriatim.store.postgres.consuming import Consumers
-from seriatim.store.postgres.declaring import declare, rules_of
 from seriatim.store.postgres.deciding import Decision, Seen, drive, drive_async
+from seriatim.store.postgres.declaring import declare, rules_of
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
@@ -278,7 +278,9 @@ class PostgresStore:
         self._pool.close()
 
 
-def _check_in_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+def _check_in_transaction(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+) -> None:
     idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     if idle and connection.autocommit:
         msg = "connection is in autocommit mode: open a transaction around the append"
@@ -290,5 +292,3 @@ def _only(outcomes: list[Outcome]) -> AppendResult:
     if isinstance(outcome, SeriatimError | StaleRules):
         raise outcome
     return outcome
-
-

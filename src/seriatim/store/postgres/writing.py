@@ -39,7 +39,11 @@ class Writer:
     """Commits groups, on one connection for each thread that calls it."""
 
     def __init__(
-        self, address: Address, settings: Settings, opener: Opener, rules: Callable[[], Rules],
+        self,
+        address: Address,
+        settings: Settings,
+        opener: Opener,
+        rules: Callable[[], Rules],
         look: Look,
     ) -> None:
         self._address = address
@@ -105,9 +109,7 @@ class Writer:
                 found = failure(error, "appending", sent=True)
                 return [found] * len(requests)
 
-    def _lean(
-        self, connection: Connection, hello: Hello, requests: list[Request]
-    ) -> list[Outcome]:
+    def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
         rows = [row for request in requests for row in request.packed.rows]
         parameters = (
             hello.lock_key,
@@ -150,9 +152,7 @@ class Writer:
         except BaseException:
             _roll_back(connection)
             raise
-        stored = any(
-            isinstance(answer, AppendResult) and not answer.replayed for answer in answers
-        )
+        stored = any(isinstance(answer, AppendResult) and not answer.replayed for answer in answers)
         connection.execute("commit" if stored else "rollback")
         return answers
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from seriatim.core.request import Request
 from seriatim.store.grouping import Placed, decide_group
 from seriatim.store.port import Outcome
-from seriatim.store.sqlite import many
 from seriatim.store.sqlite.declarations import Declarations
 from seriatim.store.sqlite.rows import Row, row_of, tag_rows
 from seriatim.store.sqlite.statements import SQL
@@ -48,6 +47,8 @@ def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: i
         if command is not None:
             known = command.command_key, command.request_hash, command.response
             commands.append((*known, first, position - 1, recorded_us))
-    many.insert(connection, "insert_event", events)
-    many.insert(connection, "insert_tag", tags)
-    many.insert(connection, "insert_command", commands)
+    connection.executemany(SQL["insert_event"], events)
+    if tags:
+        connection.executemany(SQL["insert_tag"], tags)
+    if commands:
+        connection.executemany(SQL["insert_command"], commands)

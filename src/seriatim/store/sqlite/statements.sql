@@ -80,15 +80,15 @@ insert into events (
     idempotency_key, app_id, env_id, metadata, payload, payload_hash, tags,
     occurred_us, event_key, stream_key, idempotency_index
 )
-values {rows}
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_tag
-insert into event_tags (tag_key, position) values {rows}
+insert into event_tags (tag_key, position) values (?, ?)
 
 -- name: insert_command
 insert into commands
     (command_key, request_hash, response, first_position, last_position, created_us)
-values {rows}
+values (?, ?, ?, ?, ?, ?)
 
 -- name: command
 select request_hash, response, first_position, last_position from commands where command_key = ?

@@ -11,7 +11,8 @@ from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
-from seriatim.store.sqlite import many, queries
+from seriatim.store.sqlite import queries
+from seriatim.store.sqlite.lookups import look_up
 from seriatim.store.sqlite.rows import Row, record_of
 from seriatim.store.sqlite.statements import SQL
 
@@ -134,9 +135,9 @@ def _streams(group: Sequence[Request], events: Sequence[Prepared]) -> list[bytes
 
 
 def _heads(connection: sqlite3.Connection, keys: list[bytes]) -> dict[bytes, Head]:
-    found = many.look_up(connection, "stream_heads", [(key,) for key in keys])
+    found = look_up(connection, "stream_heads", [(key,) for key in keys])
     return {keys[number]: Head(seq, event_type) for number, seq, event_type in found}
 
 
 def _known(connection: sqlite3.Connection, name: str, keys: list[Row]) -> set[Row]:
-    return {keys[number] for number in many.look_up(connection, name, keys)}
+    return {keys[number] for number in look_up(connection, name, keys)}

@@ -1,4 +1,4 @@
-"""Many rows in one step of SQLite: each step gives up Python's lock, and getting it back is slow."""
+"""Looking up many keys in one step, which costs a third of as many steps for one key each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ import msgspec
 from seriatim.store.sqlite.rows import Row
 from seriatim.store.sqlite.statements import SQL
 
-_ROWS_MAX = 128
-
-
-def insert(connection: sqlite3.Connection, name: str, rows: Sequence[Row]) -> None:
-    """Insert rows with as few statements as their number has binary digits."""
-    for some in _chunks(rows):
-        connection.execute(_text(name, len(some), len(some[0])), list(chain.from_iterable(some)))
+_KEYS_MAX = 128
 
 
 def look_up(connection: sqlite3.Connection, name: str, keys: Sequence[Row]) -> list[Any]:
-    """Return what a statement finds for numbered keys, each as it stands in one JSON list."""
+    """Return what a statement finds for keys, which it numbers, as it stands in its JSON list."""
     found: list[Any] = []
     for some in _chunks([(number, *key) for number, key in enumerate(keys)]):
         text = _text(name, len(some), len(some[0]))
@@ -36,7 +30,7 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """Cut rows into powers of two, so that few different statements are ever prepared."""
     done = 0
     while done < len(rows):
-        size = min(_ROWS_MAX, 1 << (len(rows) - done).bit_length() - 1)
+        size = min(_KEYS_MAX, 1 << (len(rows) - done).bit_length() - 1)
         yield rows[done : done + size]
         done += size
 

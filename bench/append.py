@@ -1,0 +1,136 @@
+"""Measure appends against bare inserts and rivals: `python -m bench.append`, see --help."""
+
+import gc
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.floors import Pgbench, fdatasync_us
+from bench.harness import RESULTS, Figure, Stopwatch, table, write_results
+from bench.limits import what_limits
+from bench.ours import OurLog
+from bench.plan import Plan, Stage, plan_from
+from bench.plot import ASSETS, draw
+from bench.rivals import Recorder, UmaDB
+from bench.sections.batches import batches
+from bench.sections.contexts import contexts
+from bench.sections.embedded import sqlite
+from bench.sections.growth import LARGE, SMALL, growth
+from bench.sections.imports import imports
+from bench.sections.memory import memory
+from bench.sections.singles import singles
+from bench.server import machine, settings_of, settle, start_server
+from bench.workload import payload_bytes
+
+NAME = "append"
+LOG = "log"
+RECORDER_CONNECTIONS = 32
+PARTIAL = Path(__file__).parent.parent / "build" / "bench"
+
+SECTIONS: dict[str, Callable[[Stage], list[Figure]]] = {
+    "singles": singles,
+    "contexts": lambda stage: contexts(stage.log, stage.plan, stage.plan.size, stage.orders()),
+    "batches": batches,
+    "import": imports,
+    "memory": memory,
+    "sqlite": sqlite,
+    "growth": growth,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the sections, print the table, keep the results; 1 when a figure fell short."""
+    plan = plan_from(arguments)
+    watch = Stopwatch()
+    figures: list[Figure] = []
+    with raised(plan) as stage:
+        conditions = _conditions(stage)
+        _show(conditions)
+        for name, section in SECTIONS.items():
+            if name in plan.only and (plan.large or name != "growth"):
+                stage.say(f"{name} ({watch.seconds:.0f} s so far)")
+                gc.collect()
+                figures += section(stage)
+        conditions["events_in_the_log_after"] = stage.log.log.head()
+    figures = [replace(figure, limited_by=what_limits(figure.name)) for figure in figures]
+    conditions["seconds"] = round(watch.seconds)
+    _report(plan, conditions, figures)
+    return 1 if any(figure.ok is False for figure in figures) else 0
+
+
+@contextmanager
+def raised(plan: Plan) -> Iterator[Stage]:
+    """Start the servers and fill every log to the size at which appends are measured."""
+    with ExitStack() as stack:
+        watch = Stopwatch()
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="srtm-bench-")))
+        server = stack.enter_context(start_server())
+        url = server.create_database(LOG)
+        with OurLog(url) as filling:
+            filling.fill(plan.events)
+        print(f"filled our log with {plan.size} events in {watch.seconds:.1f} s")
+        settle(url)
+        if plan.large and "growth" in plan.only:
+            for copy in (SMALL, LARGE):
+                server.create_database(copy, LOG)
+        recorder = Recorder(server, plan.events, RECORDER_CONNECTIONS)
+        stack.callback(recorder.close)
+        stage = Stage(
+            plan=plan,
+            server=server,
+            home=home,
+            log=stack.enter_context(OurLog(url)),
+            pgbench=Pgbench(server, plan.events),
+            umadb=stack.enter_context(UmaDB(unique=False, events=plan.events)),
+            umadb_unique=stack.enter_context(UmaDB(unique=True, events=plan.events)),
+            recorder=recorder,
+        )
+        settle(url)
+        print(f"everything is filled after {watch.seconds:.1f} s")
+        yield stage
+
+
+def _conditions(stage: Stage) -> dict[str, Any]:
+    plan = stage.plan
+    sync_us = fdatasync_us(stage.home)
+    return {
+        "fdatasync_us": round(sync_us, 1),
+        "fdatasync_per_s": round(1e6 / sync_us),
+        "events_in_the_log": stage.log.log.head(),
+        "payload_bytes": round(payload_bytes()),
+        "rounds": plan.rounds,
+        "seconds_each": plan.seconds,
+        "client_processes": 1,
+        "quick": plan.quick,
+        "machine": machine(),
+        "postgres": settings_of(stage.log.url),
+    }
+
+
+def _show(conditions: dict[str, Any], indent: str = "") -> None:
+    for name, value in conditions.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}:")
+            _show(value, indent + "  ")
+        else:
+            print(f"{indent}{name}: {value}")
+
+
+def _report(plan: Plan, conditions: dict[str, Any], figures: list[Figure]) -> None:
+    print()
+    print(table(figures))
+    print()
+    if not plan.large:
+        print("The figures at 10 M events are taken with --large.")
+    path = write_results(NAME, conditions, figures, RESULTS if plan.whole else PARTIAL)
+    title = f"Seriatim's appends against rivals and bare floors, {plan.size} events"
+    drawn = draw(f"bench-{NAME}", title, figures, ASSETS if plan.whole else PARTIAL)
+    print(f"{path}\n{drawn}\n{conditions['seconds']} s in all")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The program `seriatim`: its commands, in the order of a log's life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+import seriatim
+from seriatim.cli import exits
+from seriatim.cli.append import append
+from seriatim.cli.demo import demo
+from seriatim.cli.doctor import doctor
+from seriatim.cli.export import export
+from seriatim.cli.import_ import import_
+from seriatim.cli.init import init
+from seriatim.cli.query import query
+from seriatim.cli.read import read
+from seriatim.cli.session import AsJson, Common, Tenant, Url
+from seriatim.cli.streams import streams
+from seriatim.cli.tail import tail
+from seriatim.cli.verify import verify
+
+app = typer.Typer(
+    name="seriatim",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "init": init,
+    "append": append,
+    "read": read,
+    "tail": tail,
+    "streams": streams,
+    "query": query,
+    "import": import_,
+    "export": export,
+    "verify": verify,
+    "doctor": doctor,
+    "demo": demo,
+}
+for name, command in _COMMANDS.items():
+    app.command(name, epilog=exits.as_help())(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"seriatim {seriatim.__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=exits.as_help())
+def seriatim_(
+    ctx: typer.Context,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Seriatim: one ordered, idempotent, replayable event log on Postgres or SQLite."""
+    ctx.obj = Common(url, tenant, as_json)

@@ -1,0 +1,42 @@
+"""`seriatim doctor`: what is wrong with the database under a log, and how to cure it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+import typer
+
+from seriatim.cli import exits
+from seriatim.cli.output import findings_table, write_json
+from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.store.port import Finding
+
+
+def doctor(
+    ctx: typer.Context,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as problems.")] = False,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for missing grants, an old schema, unsafe settings and the like."""
+    with session(ctx, Common(url, tenant, as_json)) as one:
+        with one.open() as log:
+            findings = list(log.store.doctor())
+        problems = ("error", "warning") if strict else ("error",)
+        ok = all(finding.level not in problems for finding in findings)
+        _show(one, findings, ok)
+        if not ok:
+            raise typer.Exit(exits.FOUND_PROBLEMS)
+
+
+def _show(one: Session, findings: list[Finding], ok: bool) -> None:
+    if one.as_json:
+        shown = [msgspec.structs.asdict(finding) for finding in findings]
+        write_json({"ok": ok, "findings": shown})
+        return
+    one.out.print(findings_table(findings))
+    counts = Counter(finding.level for finding in findings)
+    one.out.print(" · ".join(f"{count} {level}" for level, count in counts.items()))

@@ -1,0 +1,153 @@
+"""C5, the library's half: a command's twins run once and get the stored response."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.core.event import AppendResult
+from seriatim.core.request import Command, ExpectedSeq
+from seriatim.opening import Log
+from seriatim.testing.factories import at_once, event, events, refuse_all, refused, unchanged
+
+
+def command(**fields: Any) -> Command:
+    """Make a command; fields given replace the made ones."""
+    made: dict[str, Any] = {
+        "actor": "u-1",
+        "endpoint": "POST /orders",
+        "key": "k-1",
+        "request": {"sku": "a", "count": 2},
+        "response": {"order": "o-1", "total": 1.5},
+    }
+    return Command(**(made | fields))
+
+
+class CommandContract:
+    """C5: reserved in the transaction that appends."""
+
+    def test_the_first_runs(self, log: Log) -> None:
+        """C5: a new command appends, and its receipt carries its response."""
+        result = log.append(events(2), command=command())
+
+        assert (result.replayed, result.count) == (False, 2)
+        assert result.response == {"order": "o-1", "total": 1.5}
+
+    def test_a_twin_gets_the_stored_response(self, log: Log) -> None:
+        """C5: the same request under the same key gives the first response and records."""
+        first = log.append(events(2), command=command())
+
+        with unchanged(log):
+            again = log.append(events(5, "other"), command=command(response={"order": "o-2"}))
+
+        assert again.replayed
+        assert again.response == first.response
+        assert again.records == first.records
+
+    def test_the_request_is_compared_by_value(self, log: Log) -> None:
+        """C5: the hash is of the canonical JSON, so the order of keys does not matter."""
+        log.append(events(1), command=command(request={"a": 1, "b": [2]}))
+
+        assert log.append(events(1), command=command(request={"b": [2], "a": 1})).replayed
+
+    def test_another_request_under_the_key(self, log: Log) -> None:
+        """C5: the key with another request is `idempotency_key_reuse`."""
+        log.append(events(1), command=command())
+
+        with refused(log, "idempotency_key_reuse", key="k-1"):
+            log.append(events(1), command=command(request={"sku": "b"}))
+
+    def test_the_key_belongs_to_tenant_actor_and_endpoint(self, log: Log) -> None:
+        """C5: another tenant, actor, endpoint or key is another command."""
+        commands = [
+            command(),
+            command(actor="u-2"),
+            command(endpoint="POST /returns"),
+            command(key="k-2"),
+            command(actor="u-1P", endpoint="OST /orders"),
+        ]
+        for one in commands:
+            assert not log.append(events(1), command=one).replayed
+        assert not log.for_tenant("other").append(events(1), command=command()).replayed
+        assert log.head() == len(commands) + 1
+
+    def test_a_twin_passes_conditions(self, log: Log) -> None:
+        """C5: a twin is answered before its condition or its numbers are looked at."""
+        condition = ExpectedSeq(("s", "1"), None)
+        given = [event(stream=("s", "1"), stream_seq=1)]
+        log.append(given, condition, command=command())
+
+        assert log.append(given, condition, command=command()).replayed
+
+    def test_a_refused_append_leaves_no_command(self, log: Log) -> None:
+        """C5: a command whose append failed may run again."""
+        with refused(log, "event_sequence_invalid"):
+            log.append(events(1), ExpectedSeq(("s", "1"), 1), command=command())
+
+        assert not log.append(events(1), command=command(request="other")).replayed
+
+    def test_twins_at_once_run_once(self, log: Log) -> None:
+        """C5: concurrent twins run once and get equal answers."""
+
+        def act(number: int) -> AppendResult:
+            return log.append(events(2), command=command(response={"by": number}))
+
+        answers = at_once(act, 16)
+
+        assert log.head() == 2
+        results = [one for one in answers if isinstance(one, AppendResult)]
+        assert len(results) == 16
+        assert sum(not one.replayed for one in results) == 1
+        assert len({one.response["by"] for one in results}) == 1
+
+    def test_no_request_and_no_response(self, log: Log) -> None:
+        """C5: both may be absent, and any JSON value is a response."""
+        for key, response in (("a", None), ("b", [1, "x"]), ("c", "text"), ("d", False)):
+            given = command(key=key, request=None, response=response)
+            log.append(events(1), command=given)
+            again = log.append(events(1), command=given)
+            assert (again.replayed, again.response) == (True, response)
+
+    def test_commands_are_kept_a_day(self, log: Log) -> None:
+        """C5: a purge forgets nothing younger than a day, and is never asked for less."""
+        log.append(events(1), command=command())
+
+        assert log.purge_commands() == 0
+        assert log.append(events(1), command=command()).replayed
+        refuse_all(
+            log,
+            lambda hours: log.purge_commands(older_than_hours=hours),
+            {
+                repr(hours): (hours, "invalid_argument", "older_than_hours")
+                for hours in (23.9, 0, -1, "24", None, float("nan"), float("inf"), True)
+            },
+        )
+
+    def test_a_purge_forgets_old_commands(self, log: Log) -> None:
+        """C5: what is older than asked is forgotten, its events are not: the records are bounded."""
+        log.append(events(1), command=command())
+
+        assert log.store.purge_commands(-60) == 1
+        assert log.store.purge_commands(-60) == 0
+        assert not log.append(events(1), command=command(request="other")).replayed
+        assert log.head() == 2
+
+    def test_a_bad_command_is_refused(self, log: Log) -> None:
+        """C5: a command's names, key, request and response are checked."""
+        bad = "invalid_argument"
+        refuse_all(
+            log,
+            lambda given: log.append(events(1), command=given),
+            {
+                "no command": ("k", bad, "command"),
+                "empty actor": (command(actor=""), bad, "command.actor"),
+                "control character": (command(endpoint="a\nb"), bad, "command.endpoint"),
+                "number": (command(key=7), bad, "command.key"),
+                "empty key": (command(key=""), bad, "command.key"),
+                "long key": (command(key="x" * 201), bad, "command.key"),
+                "NaN": (command(request=float("nan")), bad, "command"),
+                "bytes": (command(response=b"x"), bad, "command"),
+                "surrogate": (command(response="\ud800"), bad, "command"),
+                "too large": (command(response="x" * 2**20), "limit_exceeded", "payload_bytes"),
+            },
+        )

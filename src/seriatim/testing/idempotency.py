@@ -1,0 +1,314 @@
+"""Section C, layers one and two: keys and ids of events, and the batch as the unit of a retry."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from seriatim.core.doors import AGGREGATES
+from seriatim.core.event import AppendResult
+from seriatim.opening import Log
+from seriatim.testing.factories import (
+    at_once,
+    borrowing,
+    event,
+    events,
+    refused,
+    unchanged,
+)
+
+BASE: dict[str, Any] = {
+    "payload": {"n": 1},
+    "stream": ("s", "1"),
+    "event_version": 1,
+    "source_system": "web",
+    "source_subsystem": "cart",
+    "actor_type": "user",
+    "actor_id": "u-1",
+    "correlation_id": "c-1",
+    "causation_id": "e-0",
+    "tags": ("a", "b"),
+}
+
+COMPARED: dict[str, tuple[dict[str, Any], str]] = {
+    "payload": ({"payload": {"n": 2}}, "payload"),
+    "stream id": ({"stream": ("s", "2")}, "stream"),
+    "stream type": ({"stream": ("r", "1")}, "stream"),
+    "no stream": ({"stream": None}, "stream"),
+    "event type": ({"event_type": "other"}, "event_type"),
+    "source": ({"source_system": "app"}, "source"),
+    "no source": ({"source_system": None}, "source"),
+    "subsystem": ({"source_subsystem": "search"}, "source"),
+    "actor type": ({"actor_type": "system"}, "actor"),
+    "actor": ({"actor_id": "u-2"}, "actor"),
+    "correlation": ({"correlation_id": "c-2"}, "correlation_id"),
+    "causation": ({"causation_id": None}, "causation_id"),
+    "version": ({"event_version": 2}, "event_version"),
+    "order of tags": ({"tags": ("b", "a")}, "tags"),
+    "fewer tags": ({"tags": ("a",)}, "tags"),
+}
+
+NOT_COMPARED: dict[str, dict[str, Any]] = {
+    "stream_seq": {"stream_seq": 9},
+    "occurred_at": {"occurred_at": "2020-01-01T00:00:00Z"},
+    "request_id": {"request_id": "r-2"},
+    "app_id": {"app_id": "other"},
+    "env_id": {"env_id": "other"},
+    "metadata": {"metadata": {"label": "other"}},
+    "order of keys": {"payload": {"n": 1}},
+}
+
+
+def _base(**fields: Any) -> Any:
+    made = {"event_type": "thing.happened"} | BASE | fields
+    return event(**made)
+
+
+class IdempotencyContract:
+    """C1 to C4, C7: a retry finds what it stored; other content is a conflict."""
+
+    def test_a_retry_returns_the_original(self, log: Log) -> None:
+        """C2: the same key with the same content gives the first record back."""
+        first = log.append([_base(idempotency_key="k")])
+        with unchanged(log):
+            again = log.append([_base(idempotency_key="k")])
+
+        assert again.replayed
+        assert (again.first_position, again.last_position, again.count) == (1, 1, 1)
+        assert again.records == first.records
+
+    @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
+    def test_what_is_compared(self, log: Log, by: str) -> None:
+        """C2, C3: any compared field that differs is a conflict that names it."""
+        log.append([_base(**{by: "k"})])
+
+        for name, (change, field) in COMPARED.items():
+            with refused(log, "idempotency_conflict", index=0, fields=[field]) as caught:
+                log.append([_base(**{by: "k"}, **change)])
+            assert field in caught[0].message, name
+
+    def test_all_differing_fields_are_named(self, log: Log) -> None:
+        """C2: a conflict names every field that differs."""
+        log.append([_base(idempotency_key="k")])
+
+        with refused(log, "idempotency_conflict", fields=["payload", "actor", "tags"]):
+            log.append([_base(idempotency_key="k", payload={}, actor_id="x", tags=())])
+
+    @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
+    def test_what_is_not_compared(self, log: Log, by: str) -> None:
+        """C2: number, id, times, request, scopes and metadata may differ."""
+        first = log.append([_base(**{by: "k"})])
+
+        for name, change in NOT_COMPARED.items():
+            with unchanged(log):
+                again = log.append([_base(**{by: "k"}, **change)])
+            assert again.replayed, name
+            assert again.records == first.records, name
+
+    def test_another_event_id_under_a_known_key(self, log: Log) -> None:
+        """C2: the event id is not compared: the key decides."""
+        log.append([_base(idempotency_key="k", event_id="e-1")])
+
+        again = log.append([_base(idempotency_key="k", event_id="e-2")])
+
+        assert [record.event_id for record in again.records] == ["e-1"]
+
+    def test_keys_belong_to_their_producer(self, log: Log) -> None:
+        """C1: one key of two producers is two events; no producer counts as one."""
+        for producer in ("a", "b", None):
+            log.append([event(producer_id=producer, idempotency_key="k")])
+        assert log.head() == 3
+
+        for number, producer in enumerate(("a", "b", None), start=1):
+            again = log.append([event(producer_id=producer, idempotency_key="k")])
+            assert (again.replayed, again.first_position) == (True, number)
+
+    def test_keys_belong_to_their_tenant(self, log: Log) -> None:
+        """C1: one key of two tenants is two events, and so is one event id."""
+        other = log.for_tenant("other")
+        for one in (log, other):
+            assert not one.append([event(idempotency_key="k", event_id="e", n=1)]).replayed
+
+        with refused(other, "idempotency_conflict"):
+            other.append([event(idempotency_key="k", n=2)])
+        assert log.head() == 2
+
+    def test_keys_are_exact(self, log: Log) -> None:
+        """C1: keys are opaque bytes: case, white space and control characters count."""
+        keys = ["k", "K", " k", "k ", "k\n", "ｋ", "x" * 200, "é" * 100]
+        for key in keys:
+            assert not log.append([event(idempotency_key=key)]).replayed
+        for key in keys:
+            assert log.append([event(idempotency_key=key)]).replayed
+        assert log.head() == len(keys)
+
+    def test_a_key_has_bounds(self, log: Log) -> None:
+        """C1: a key has 1 to 200 UTF-8 bytes and no NUL."""
+        for key in ("", "x" * 201, "é" * 101, "a\0b", "\ud800", 7):
+            with refused(log, "invalid_event", index=0, field="idempotency_key"):
+                log.append([event(idempotency_key=key)])
+
+    def test_the_same_id_returns_the_original(self, log: Log) -> None:
+        """C3: an event id that is known with the same content gives the record back."""
+        for event_id in ("e-1", "0190b5e2-0000-7000-8000-000000000001"):
+            first = log.append([event(event_id=event_id, n=1)])
+            with unchanged(log):
+                again = log.append([event(event_id=event_id, n=1)])
+            assert again.replayed
+            assert again.records == first.records
+
+    def test_a_key_and_an_id_of_two_records(self, log: Log) -> None:
+        """C3: a key and an id that point at two records are a conflict."""
+        log.append([event(idempotency_key="k-1", event_id="e-1")])
+        log.append([event(idempotency_key="k-2", event_id="e-2")])
+
+        with refused(log, "idempotency_conflict", index=0, fields=["event_id"]):
+            log.append([event(idempotency_key="k-1", event_id="e-2")])
+
+    def test_a_known_id_under_a_new_key(self, log: Log) -> None:
+        """C3: a known id with the same content is a retry, also under a new key."""
+        log.append([event(event_id="e-1", idempotency_key="k-1")])
+
+        assert log.append([event(event_id="e-1", idempotency_key="k-2")]).replayed
+        assert log.head() == 1
+
+    def test_a_tolerated_mismatch_warns(
+        self, log: Log, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """C3: with `warn` a known id with other content returns what is stored, and logs."""
+        first = log.append([event(event_id="e-1", n=1)])
+
+        with borrowing(log, on_id_mismatch="warn") as lenient, caplog.at_level(logging.WARNING):
+            with unchanged(log):
+                again = lenient.append([event(event_id="e-1", n=2, tags=("x",))])
+            assert again.replayed
+            assert again.records == first.records
+            assert again.id_mismatch == ("payload", "tags")
+            assert "payload, tags" in caplog.text
+            lenient.append([event(idempotency_key="k", n=1)])
+            with refused(log, "idempotency_conflict", fields=["payload"]):
+                lenient.append([event(idempotency_key="k", n=2)])
+
+    def test_many_at_once_are_one(self, log: Log) -> None:
+        """C4: 24 identical appends at once give one record and 24 equal answers."""
+        answers = at_once(lambda _: log.append([event(idempotency_key="k", n=1)]), 24)
+
+        assert log.head() == 1
+        results = [answer for answer in answers if isinstance(answer, AppendResult)]
+        assert len(results) == 24
+        assert sum(not result.replayed for result in results) == 1
+        assert {result.records[0].event_id for result in results} == {
+            record.event_id for record in log.read()
+        }
+
+    def test_many_batches_at_once_are_one(self, log: Log) -> None:
+        """C4: the same holds for batches, by ids as well as by one key for all."""
+        by_id = [event(event_id=f"e-{number}", n=number) for number in range(3)]
+        for given, key in ((by_id, None), (events(3), "whole")):
+            answers = at_once(lambda _, g=given, k=key: log.append(g, None, k), 8)  # type: ignore[misc]
+            assert len({answer.first_position for answer in answers}) == 1  # type: ignore[union-attr]
+            assert sum(not answer.replayed for answer in answers) == 1  # type: ignore[union-attr]
+        assert log.head() == 6
+
+    def test_a_batch_is_retried_whole(self, log: Log) -> None:
+        """C4: all keys known and matching returns the original result."""
+        given = [event(idempotency_key=f"k-{number}", n=number) for number in range(3)]
+        first = log.append(given)
+
+        with unchanged(log):
+            again = log.append(given)
+
+        assert (again.replayed, again.first_position, again.last_position) == (True, 1, 3)
+        assert again.records == first.records
+
+    def test_some_known_and_some_not(self, log: Log) -> None:
+        """C4: a batch that is stored in part is a conflict, whichever part it is."""
+        known, new = event(idempotency_key="k-1"), event(idempotency_key="k-2")
+        log.append([known])
+
+        for batch in ([known, new], [new, known]):
+            with refused(log, "idempotency_conflict", index=1):
+                log.append(batch)
+
+    def test_known_from_different_appends(self, log: Log) -> None:
+        """C4: keys that came from two appends are no retry of either."""
+        one, two = event(idempotency_key="k-1"), event(idempotency_key="k-2")
+        log.append([one])
+        log.append([two])
+
+        with refused(log, "idempotency_conflict", index=1, fields=["batch"]):
+            log.append([one, two])
+
+    def test_known_in_another_order(self, log: Log) -> None:
+        """C4: the keys of one append in another order are a conflict."""
+        one, two = event(idempotency_key="k-1"), event(idempotency_key="k-2")
+        log.append([one, two])
+
+        with refused(log, "idempotency_conflict", index=1, fields=["batch"]):
+            log.append([two, one])
+
+    def test_every_event_has_a_key_or_none(self, log: Log) -> None:
+        """C4: a batch in which only some events have keys is refused."""
+        keyed, bare = event(idempotency_key="k"), event()
+
+        with refused(log, "invalid_event", index=1, field="idempotency_key"):
+            log.append([keyed, bare])
+        with refused(log, "invalid_event", index=0, field="idempotency_key"):
+            log.append([bare, keyed])
+
+    def test_no_key_and_no_id_twice(self, log: Log) -> None:
+        """C4: one key or one event id twice in a batch is refused; two producers' keys are two."""
+        with refused(log, "invalid_event", index=1, field="idempotency_key"):
+            log.append([event(idempotency_key="k", n=1), event(idempotency_key="k", n=2)])
+        with refused(log, "invalid_event", index=2, field="event_id"):
+            log.append([event(), event(event_id="e"), event(event_id="e")])
+        log.append([event(idempotency_key="k"), event(idempotency_key="k", producer_id="p")])
+
+    def test_a_key_for_the_whole_append(self, log: Log) -> None:
+        """C4: k stands for k/0, k/1, …"""
+        log.append(events(3), idempotency_key="k")
+        assert [record.idempotency_key for record in log.read()] == ["k/0", "k/1", "k/2"]
+
+        assert log.append(events(3), idempotency_key="k").replayed
+        with refused(log, "idempotency_conflict", index=3):
+            log.append(events(4), idempotency_key="k")
+        with refused(log, "idempotency_conflict", index=0, fields=["event_type"]):
+            log.append(events(3, "other"), idempotency_key="k")
+
+    def test_a_whole_key_has_bounds(self, log: Log) -> None:
+        """C4: each k/i stays within a key's length, and keys of events exclude it."""
+        for key in ("", "x" * 199, "a\0", 7):
+            with refused(log, "invalid_argument", argument="idempotency_key"):
+                log.append(events(1), idempotency_key=key)  # type: ignore[arg-type]
+        with refused(log, "invalid_argument", argument="idempotency_key"):
+            log.append([event(idempotency_key="own")], idempotency_key="k")
+        with refused(log, "invalid_argument", argument="idempotency_key"):
+            log.append(events(11), idempotency_key="x" * 198)
+        log.append(events(10), idempotency_key="x" * 198)
+
+    def test_a_retry_after_a_refusal_is_new(self, log: Log) -> None:
+        """C4: what was refused left no trace under its key."""
+        bad = event(idempotency_key="k", stream=("s", "1"), stream_seq=7)
+        with refused(log, "event_sequence_invalid"):
+            log.append([bad])
+
+        assert not log.append([event(idempotency_key="k", n=1)]).replayed
+
+    def test_aggregates_share_their_commands_key(self, log: Log) -> None:
+        """C7: in aggregates the key is the command's, on all its events and not unique."""
+        fields = {
+            "stream": ("order", "1"),
+            "request_id": "r",
+            "actor_type": "user",
+            "actor_id": "u",
+            "idempotency_key": "command-1",
+        }
+        for _ in range(2):
+            batch = [event(n=1, **fields), event(n=2, **fields)]
+            assert not log.append_draft(log.draft(AGGREGATES, batch)).replayed
+
+        assert [record.idempotency_key for record in log.read()] == ["command-1"] * 4
+        assert not log.append([event(idempotency_key="command-1")]).replayed

@@ -1,0 +1,363 @@
+"""Section D: what a query returns, what its context's version is, and what a predicate matches."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.doors import FACTS
+from seriatim.core.event import NewEvent
+from seriatim.core.query import Filter, Query
+from seriatim.opening import Log
+from seriatim.testing.factories import event, events, positions, refuse_all
+
+
+def found(log: Log, *filters: Filter, **options: Any) -> list[int]:
+    """Return the positions a query finds."""
+    return positions(log.query(Query(list(filters)), **options).records)
+
+
+class QueryContract:
+    """D1, D2, D4, D6: filters, cursors, versions and pages."""
+
+    def test_everything(self, log: Log) -> None:
+        """D2: filters omitted or empty match everything."""
+        log.append(events(3))
+
+        for query in (Query(), Query([]), Query(())):
+            result = log.query(query)
+            assert positions(result.records) == [1, 2, 3]
+            assert (result.last_returned_position, result.context_version) == (3, 3)
+
+    def test_nothing_to_derive_from(self, log: Log) -> None:
+        """D1: both numbers are absent when there is nothing to derive them from."""
+        for query in (Query(), Query([Filter(types=["absent"])])):
+            result = log.query(query)
+            assert (result.records, result.last_returned_position) == ([], None)
+            assert result.context_version is None
+
+    def test_the_two_numbers_are_separate(self, log: Log) -> None:
+        """D1: a limit cuts the records, not the version."""
+        log.append(events(5))
+
+        result = log.query(limit=2)
+
+        assert positions(result.records) == [1, 2]
+        assert (result.last_returned_position, result.context_version) == (2, 5)
+        assert result.more
+
+    def test_the_cursor_is_exclusive_and_only_for_records(self, log: Log) -> None:
+        """D4: min_position cuts returned records and never changes the version."""
+        log.append([event("a"), event("b"), event("a"), event("b")])
+        only_a = [Filter(types=["a"])]
+
+        expected = {None: [1, 3], 0: [1, 3], 1: [3], 2: [3], 3: [], 4: [], 10**9: []}
+        for cursor, wanted in expected.items():
+            result = log.query(Query(only_a, min_position=cursor))
+            assert positions(result.records) == wanted
+            assert result.context_version == 3
+            assert result.last_returned_position == (3 if wanted else None)
+
+    def test_types_are_ored(self, log: Log) -> None:
+        """D2: several types are OR-ed, names are exact, an empty list matches nothing."""
+        log.append([event("a"), event("b"), event("A"), event("a.b")])
+
+        assert found(log, Filter(types=["a", "b"])) == [1, 2]
+        assert found(log, Filter(types=["a"])) == [1]
+        assert found(log, Filter(types=["a%", "*", "_"])) == []
+        assert found(log, Filter(types=[])) == []
+
+    def test_predicates_are_ored(self, log: Log) -> None:
+        """D2: several predicates are OR-ed, an empty list matches nothing."""
+        log.append([event(payload={"x": number, "y": number % 2}) for number in range(4)])
+
+        assert found(log, Filter(payload=[{"x": 0}, {"y": 1}])) == [1, 2, 4]
+        assert found(log, Filter(payload=[{"x": 0, "y": 1}])) == []
+        assert found(log, Filter(payload=[])) == []
+
+    def test_types_and_predicates_are_anded(self, log: Log) -> None:
+        """D2: in one filter types AND predicates must hold; one empty side matches nothing."""
+        log.append([event("a", n=1), event("b", n=1), event("a", n=2)])
+
+        assert found(log, Filter(types=["a"], payload=[{"n": 1}])) == [1]
+        assert found(log, Filter(types=["a"], payload=[])) == []
+        assert found(log, Filter(types=[], payload=[{"n": 1}])) == []
+
+    def test_filters_are_ored(self, log: Log) -> None:
+        """D2: filters are OR-ed, each record comes once, and a void filter adds nothing."""
+        log.append([event("a", n=1), event("b", n=1), event("c", n=2)])
+
+        assert found(log, Filter(types=["a"]), Filter(payload=[{"n": 1}])) == [1, 2]
+        assert found(log, Filter(types=["c"]), Filter(types=[])) == [3]
+        assert found(log, Filter(types=[]), Filter(payload=[])) == []
+        assert found(log, Filter(types=["c"]), Filter()) == [1, 2, 3]
+
+    def test_tags_are_anded(self, log: Log) -> None:
+        """D2: all tags of a filter must be there, an empty list matches nothing."""
+        log.append([event(tags=("a", "b")), event(tags=("b",)), event(), event(tags=("B", "b", "b"))])
+
+        assert found(log, Filter(tags=["b"])) == [1, 2, 4]
+        assert found(log, Filter(tags=["b", "a"])) == [1]
+        assert found(log, Filter(tags=["b", "b"])) == [1, 2, 4]
+        assert found(log, Filter(tags=["a", "absent"])) == []
+        assert found(log, Filter(tags=[])) == []
+
+    def test_streams_are_ored(self, log: Log) -> None:
+        """D2: the streams of a filter are OR-ed, an empty list matches nothing."""
+        log.append([event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("r", "1")), event()])
+
+        assert found(log, Filter(streams=[("s", "1"), ("r", "1")])) == [1, 3]
+        assert found(log, Filter(streams=[("s", "absent")])) == []
+        assert found(log, Filter(streams=[])) == []
+
+    def test_all_sides_at_once(self, log: Log) -> None:
+        """D2: every side of a filter must hold."""
+        whole: dict[str, Any] = {"stream": ("s", "1"), "tags": ("t",), "payload": {"n": 1}}
+        log.append([event("a", **whole)])
+        for lacking in ({"stream": None}, {"tags": ()}, {"payload": {}}):
+            log.append([event("a", **(whole | lacking))])
+        log.append([event("b", **whole)])
+        one = Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])
+
+        assert found(log, one) == [1]
+
+    def test_a_query_is_within_its_tenant(self, log: Log) -> None:
+        """D1: records and version are this tenant's alone."""
+        log.append(events(1))
+        log.for_tenant("other").append(events(2))
+
+        result = log.query()
+
+        assert (positions(result.records), result.context_version) == ([1], 1)
+        assert log.for_tenant("nobody").query().context_version is None
+
+    def test_paging_keeps_the_snapshot(self, log: Log) -> None:
+        """D1: pages of one query see one snapshot, and its version covers nothing unshown."""
+        log.append([event("a"), event("b")] * 3)
+        query = Query([Filter(types=["a"])])
+        first = log.query(query, limit=2)
+        log.append([event("a")])
+
+        second = log.query(query, limit=2, after=first.last_returned_position, head=first.head)
+
+        assert (positions(first.records), first.context_version, first.more) == ([1, 3], 5, True)
+        assert (positions(second.records), second.context_version) == ([5], 5)
+        assert not second.more
+        assert (first.head, second.head) == (6, 6)
+        assert log.query(query).context_version == 7
+
+    def test_a_last_page_that_is_full(self, log: Log) -> None:
+        """D1: `more` is false when the limit happens to end at the last match."""
+        log.append([*events(4), event("other")])
+
+        result = log.query(Query([Filter(types=["thing.happened"])]), limit=4)
+
+        assert (len(result.records), result.more) == (4, False)
+
+    def test_pages_join_to_the_whole(self, log: Log) -> None:
+        """D6: limits and paging never change what matches."""
+        log.append([event("a" if number % 3 else "b", n=number) for number in range(30)])
+        query = Query([Filter(types=["a"])], min_position=4)
+        whole = log.query(query)
+
+        for size in (1, 2, 7, 19, 20):
+            pages: list[int] = []
+            page = log.query(query, limit=size)
+            pages += positions(page.records)
+            while page.more:
+                page = log.query(
+                    query, limit=size, after=page.last_returned_position, head=page.head
+                )
+                pages += positions(page.records)
+            assert pages == positions(whole.records)
+            assert page.context_version == whole.context_version
+
+    def test_invalid_queries(self, log: Log) -> None:
+        """D6: a query of invalid shape is `invalid_query` that says where, and runs nothing."""
+        log.append(events(1))
+        one = [Filter(types=["a"])]
+        cases: dict[str, tuple[Any, str]] = {
+            "no query": ({"filters": []}, "query"),
+            "filters no list": (Query(Filter()), "filters"),  # type: ignore[arg-type]
+            "no filter": (Query([{"types": ["a"]}]), "filters[0]"),  # type: ignore[list-item]
+            "types a string": (Query([Filter(types="a")]), "filters[0].types"),
+            "type a number": (Query([*one, Filter(types=["a", 1])]), "filters[1].types[1]"),  # type: ignore[list-item]
+            "type empty": (Query([Filter(types=[""])]), "filters[0].types[0]"),
+            "type with NUL": (Query([Filter(types=["a\0"])]), "filters[0].types[0]"),
+            "tags a string": (Query([Filter(tags="a")]), "filters[0].tags"),
+            "tag a number": (Query([Filter(tags=[1])]), "filters[0].tags[0]"),  # type: ignore[list-item]
+            "tag with NUL": (Query([Filter(tags=["\0"])]), "filters[0].tags[0]"),
+            "stream a string": (Query([Filter(streams=["s"])]), "filters[0].streams[0]"),  # type: ignore[list-item]
+            "stream of three": (Query([Filter(streams=[("a", "b", "c")])]), "filters[0].streams[0]"),  # type: ignore[list-item]
+            "stream id empty": (Query([Filter(streams=[("a", "")])]), "filters[0].streams[0]"),
+            "payload an object": (Query([Filter(payload={"a": 1})]), "filters[0].payload"),  # type: ignore[arg-type]
+            "NUL": (Query([Filter(payload=[{"a": "\0"}])]), "filters[0].payload[0]"),
+            "NUL in a key": (Query([Filter(payload=[{"\0": 1}])]), "filters[0].payload[0]"),
+            "surrogate": (Query([Filter(payload=[1, ["\udc00"]])]), "filters[0].payload[1]"),
+            "NaN": (Query([Filter(payload=[float("nan")])]), "filters[0].payload[0]"),
+            "infinity": (Query([Filter(payload=[float("inf")])]), "filters[0].payload[0]"),
+            "bytes": (Query([Filter(payload=[b"x"])]), "filters[0].payload[0]"),
+            "key a number": (Query([Filter(payload=[{1: 1}])]), "filters[0].payload[0]"),
+            "cursor negative": (Query(min_position=-1), "min_position"),
+            "cursor a string": (Query(min_position="1"), "min_position"),  # type: ignore[arg-type]
+            "cursor a boolean": (Query(min_position=True), "min_position"),
+            "cursor a float": (Query(min_position=1.0), "min_position"),  # type: ignore[arg-type]
+            "cursor too large": (Query(min_position=2**63), "min_position"),
+        }
+        refuse_all(
+            log,
+            lambda query: log.query(query),  # noqa: PLW0108 - only the query
+            {name: (query, "invalid_query", where) for name, (query, where) in cases.items()},
+        )
+
+    def test_invalid_pages(self, log: Log) -> None:
+        """D6: a limit or cursor that is none is refused by name."""
+        bad = "invalid_argument"
+        refuse_all(
+            log,
+            lambda options: log.query(Query(), **options),
+            {
+                "limit 0": ({"limit": 0}, bad, "limit"),
+                "limit over": ({"limit": 10_001}, bad, "limit"),
+                "limit text": ({"limit": "1"}, bad, "limit"),
+                "after": ({"after": -1}, bad, "after"),
+                "head": ({"head": 1.5}, bad, "head"),
+            },
+        )
+
+    def test_queries_in_dictionary_form(self, log: Log) -> None:
+        """D2: both vocabularies name the same filters."""
+        log.append([event("a", n=1), event("b", n=1), event("a", n=2, tags=("t",))])
+        ours = Query.from_mapping(
+            {"filters": [{"types": ["a"], "payload": [{"n": 1}]}, {"tags": ["t"]}]}
+        )
+        theirs = Query.from_mapping(
+            {
+                "filters": [{"event_types": ["a"], "payload_predicates": [{"n": 1}]}],
+                "min_sequence_number": 1,
+            }
+        )
+
+        assert positions(log.query(ours).records) == [1, 3]
+        assert log.query(theirs).records == []
+        assert log.query(theirs).context_version == 1
+
+
+# Each predicate with the payloads it matches, by their place in PAYLOADS.
+PAYLOADS: list[Any] = [
+    {},  # 1
+    [],  # 2
+    {"a": 1},  # 3
+    {"a": 1.0},  # 4
+    {"a": True},  # 5
+    {"a": "1"},  # 6
+    {"a": None},  # 7
+    {"a": [1, 2]},  # 8
+    {"a": [[1], {"b": 2}]},  # 9
+    {"a": {}},  # 10
+    {"a": {"b": 1, "c": [2, 3]}},  # 11
+    1,  # 12
+    "1",  # 13
+    None,  # 14
+    False,  # 15
+    [1, "x", None, {"a": 1}],  # 16
+    {"a": []},  # 17
+    {"a": 10**23},  # 18
+    {"a": 1e23},  # 19
+    {"a": 10**23 + 1},  # 20
+    {"a": 2**53 + 1},  # 21
+    {"a": float(2**53)},  # 22
+    {"a": "é", "é": 1},  # 23
+    {"a": "é"},  # 24
+    {"a.b": 1, "": 2, "a[0]": 3, "$": 4, '"': 5},  # 25
+    {"a": 0},  # 26
+    {"a": -0.0},  # 27
+]
+
+EXPECTED: list[tuple[Any, list[int]]] = [
+    ({}, [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27]),
+    ([], [2, 16]),
+    ({"a": 1}, [3, 4]),
+    ({"a": 1.0}, [3, 4]),
+    ({"a": True}, [5]),
+    ({"a": False}, []),
+    ({"a": "1"}, [6]),
+    ({"a": None}, [7]),
+    ({"b": None}, []),
+    ({"a": [1]}, [8]),
+    ({"a": [2, 1]}, [8]),
+    ({"a": [2, 2]}, [8]),
+    ({"a": [3]}, []),
+    ({"a": [[1]]}, [9]),
+    ({"a": [{}]}, [9]),
+    ({"a": [{"b": 2.0}]}, [9]),
+    ({"a": []}, [8, 9, 17]),
+    ({"a": {}}, [10, 11]),
+    ({"a": {"b": 1}}, [11]),
+    ({"a": {"c": [3]}}, [11]),
+    ({"a": {"b": 1, "c": [2, 3], "d": 1}}, []),
+    (1, [12]),
+    (1.0, [12]),
+    ("1", [13]),
+    (None, [14]),
+    (False, [15]),
+    (0, []),
+    ([1], [16]),
+    ([None, "x"], [16]),
+    ([{}], [16]),
+    ([{"a": 1}], [16]),
+    ([[1]], []),
+    ({"a": 10**23}, [18, 19]),
+    ({"a": 1e23}, [18, 19]),
+    ({"a": 10**23 + 1}, [20]),
+    ({"a": 2**53}, [22]),
+    ({"a": float(2**53)}, [22]),
+    ({"a": 2**53 + 1}, [21]),
+    ({"a": "é"}, [23]),
+    ({"a": "é"}, [24]),
+    ({"é": 1}, [23]),
+    ({"a.b": 1}, [25]),
+    ({"": 2}, [25]),
+    ({"a[0]": 3, "$": 4}, [25]),
+    ({'"': 5}, [25]),
+    ({"a": 0}, [26, 27]),
+    ({"a": -0.0}, [26, 27]),
+]
+
+
+class PredicateContract:
+    """D3: one matcher defines predicates; every backend agrees with it."""
+
+    @pytest.fixture
+    def payloads(self, log: Log) -> Log:
+        """Fill the log with one event for each payload."""
+        batch = [NewEvent("p", payload) for payload in PAYLOADS]
+        log.append_draft(log.draft(FACTS, batch))
+        return log
+
+    def test_predicates(self, payloads: Log) -> None:
+        """D3: scalars by type and value, objects by subset, array elements each by some element."""
+        wrong = [
+            f"{predicate!r} found {seen}, not {wanted}"
+            for predicate, wanted in EXPECTED
+            if (seen := found(payloads, Filter(payload=[predicate]))) != wanted
+        ]
+        assert not wrong
+
+    def test_versions_agree_with_records(self, payloads: Log) -> None:
+        """D3: the context's version is the highest position that matches."""
+        for predicate, wanted in EXPECTED:
+            result = payloads.query(Query([Filter(payload=[predicate])]))
+            assert result.context_version == (wanted[-1] if wanted else None), predicate
+
+    def test_predicates_together(self, payloads: Log) -> None:
+        """D3: predicates of one filter are OR-ed whatever their kinds."""
+        one = Filter(payload=[1, None, {"a": "1"}, [[]]])
+
+        assert found(payloads, one) == [6, 12, 14]
+
+    def test_predicates_do_not_read_types(self, payloads: Log) -> None:
+        """D3: a predicate with another type finds nothing."""
+        assert found(payloads, Filter(types=["q"], payload=[{}])) == []

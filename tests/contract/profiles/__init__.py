@@ -1,0 +1,1 @@
+"""What the seeds' own vocabularies promise, on every backend."""

@@ -1,0 +1,382 @@
+"""Seed 000: the append pipeline of traces, step by step, and the order of its steps."""
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import pytest
+
+import seriatim
+from seriatim.profiles.traces import Actor, EventEnvelope, Source, StoredEvent
+from tests.contract.profiles.traces_kit import PAYLOADS, append_trace, envelope
+
+SECRET = {"workflow": "desk", "title": "Bearer abc", "primary_entity": {}}
+LEAKY = {**PAYLOADS["TraceStarted"], "title": "my password=hunter2"}
+
+
+def refused(log: seriatim.Log, given: Any) -> seriatim.SeriatimError:
+    """Append and return the error, having made sure that nothing was stored."""
+    before = log.head()
+    with pytest.raises(seriatim.SeriatimError) as caught:
+        log.traces.append_event(given)
+    assert log.head() == before
+    return caught.value
+
+
+def test_a_whole_trace_of_the_ten_frozen_types(log: seriatim.Log) -> None:
+    """A6: each frozen type with a sound payload is stored, numbered from 0 by its producer."""
+    stored = append_trace(log, *PAYLOADS)
+
+    assert [event.trace_seq for event in stored] == list(range(10))
+    assert [event.event_type for event in stored] == list(PAYLOADS)
+    assert [event.payload for event in stored] == list(PAYLOADS.values())
+    assert log.traces.is_trace_finished("t-1")
+
+
+def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> None:
+    """A1: a stored event carries every field of seed 002's table, under its name there."""
+    given = envelope(
+        correlation_id="c-1",
+        causation_event_id="z-1",
+        tags=["b", "a"],
+        request_id="r-1",
+        metadata={"traceparent": "00-1"},
+    )
+    stored = log.traces.append_event(given)
+
+    expected = {
+        "log_seq": 1,
+        "tenant_id": "default",
+        "event_id": "t-1-0",
+        "trace_id": "t-1",
+        "trace_seq": 0,
+        "event_type": "TraceStarted",
+        "occurred_at": "2026-03-01T10:00:00+01:00",
+        "producer_id": "desk-agent",
+        "source_system": "desk",
+        "source_subsystem": "rules",
+        "actor_type": "agent",
+        "actor_id": "agent-7",
+        "correlation_id": "c-1",
+        "causation_event_id": "z-1",
+        "idempotency_key": "t-1/0",
+        "schema_version": 1,
+        "tags_json": '["b","a"]',
+        "request_id": "r-1",
+        "metadata": {"traceparent": "00-1"},
+    }
+    fields = msgspec.structs.asdict(stored)
+    assert {name: fields[name] for name in expected} == expected
+    assert set(fields) - set(expected) == {"recorded_at", "payload_json", "payload_hash"}
+    assert stored.source == Source("desk", "rules")
+    assert stored.actor == Actor("agent", "agent-7")
+    assert stored.tags == ["b", "a"]
+
+
+def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
+    """A1: the frozen envelope and its dictionary form are the same event."""
+    given = envelope()
+    value = EventEnvelope(
+        **{**given, "source": Source("desk", "rules"), "actor": Actor("agent", "agent-7")}
+    )
+
+    assert log.traces.append_event(value) == log.traces.append_event(given)
+    with pytest.raises(AttributeError):
+        value.trace_seq = 1  # type: ignore[misc]
+
+
+def test_the_hash_is_of_the_canonical_payload_alone(log: seriatim.Log) -> None:
+    """A2: two events that share a payload share its hash, whatever else and when they are."""
+    payload = {**PAYLOADS["TraceStarted"], "é": [1, {"b": None, "a": "ü"}]}
+    first = log.traces.append_event(envelope(payload=payload))
+    other = log.traces.append_event(
+        envelope(trace_id="t-2", payload=dict(reversed(payload.items())))
+    )
+
+    assert first.payload_json.startswith('{"primary_entity":{"entity_id":"d-1",')
+    assert first.payload_hash == "sha256:" + sha256(first.payload_json.encode()).hexdigest()
+    assert (first.payload_json, first.payload_hash) == (other.payload_json, other.payload_hash)
+
+
+def test_times(log: seriatim.Log) -> None:
+    """A1: occurred_at is kept byte for byte, recorded_at is the store's, UTC, microseconds."""
+    given = "2026-03-01t10:00:00.123456789-07:30"
+    stored = log.traces.append_event(envelope(occurred_at=given))
+
+    assert stored.occurred_at == given
+    assert len(stored.recorded_at) == len("2026-03-01T10:00:00.123456Z")
+    assert stored.recorded_at.endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"idempotency_key": "", "payload": {"title": 1}}, "invalid_argument"),
+        ({"idempotency_key": "k" * 201, "payload": LEAKY}, "invalid_argument"),
+        ({"payload": {"title": float("nan")}}, "invalid_argument"),
+        ({"payload": {"title": "Bearer \ud800"}}, "invalid_argument"),
+        ({"payload": SECRET}, "schema_violation"),
+        ({"event_type": "Nonsense", "payload": LEAKY}, "schema_violation"),
+        ({"payload": LEAKY, "trace_seq": 7}, "pii_policy_violation"),
+        ({"payload": LEAKY, "idempotency_key": "t-1/0"}, "pii_policy_violation"),
+    ],
+)
+def test_the_earlier_step_decides(log: seriatim.Log, changes: dict[str, Any], code: str) -> None:
+    """B4: key, JSON safety, shape, guard, reuse, sequence: the first flaw names the error."""
+    append_trace(log, "TraceStarted")
+    fresh = {"event_id": "new", "idempotency_key": "new"}
+
+    assert refused(log, envelope(**{**fresh, **changes})).code == code
+
+
+def test_reuse_comes_before_the_sequence_and_the_lock(log: seriatim.Log) -> None:
+    """B4: drift under a known key is a conflict of keys, even in a finished trace."""
+    append_trace(log, "TraceStarted", "TraceFinished")
+    drifted = envelope("TraceFinished", 9, payload={"outcome": "failure"}, event_id="new")
+
+    assert refused(log, {**drifted, "idempotency_key": "t-1/1"}).code == "idempotency_conflict"
+
+
+def test_the_sequence_comes_before_the_lock(log: seriatim.Log) -> None:
+    """B7: after the end the right next number is a conflict, another is out of sequence."""
+    append_trace(log, "TraceStarted", "TraceFinished")
+
+    assert refused(log, envelope("PrecedentCited", 2)).code == "conflict"
+    assert refused(log, envelope("PrecedentCited", 3)).code == "event_sequence_invalid"
+
+
+def test_an_exact_retry_after_the_end_returns_the_original(log: seriatim.Log) -> None:
+    """B7: what was stored before the end can still be repeated, the end itself too."""
+    stored = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
+    again = append_trace(log, "TraceStarted", "PrecedentCited", "TraceFinished")
+
+    assert again == stored
+    assert log.head() == 3
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 99])
+def test_only_the_next_number_will_do(log: seriatim.Log, number: int) -> None:
+    """B5: a caller-numbered event carries exactly the next number."""
+    append_trace(log, "TraceStarted", "PrecedentCited")
+    error = refused(log, envelope("PrecedentCited", number, event_id="n", idempotency_key="n"))
+
+    assert error.code == "event_sequence_invalid"
+    assert (error.details["expected"], error.details["actual"]) == (2, number)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "number", "begun"),
+    [
+        ("PrecedentCited", 0, False),
+        ("TraceStarted", 1, False),
+        ("TraceStarted", 1, True),
+        ("PrecedentCited", 0, True),
+    ],
+)
+def test_a_trace_opens_with_trace_started(
+    log: seriatim.Log, event_type: str, number: int, begun: bool
+) -> None:
+    """B6: TraceStarted has number 0, and nothing else may have it."""
+    if begun:
+        append_trace(log, "TraceStarted")
+    given = envelope(event_type, number, event_id="n", idempotency_key="n")
+
+    assert refused(log, given).code == "event_sequence_invalid"
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("payload", {"payload": {**PAYLOADS["TraceStarted"], "title": "Other"}}),
+        ("trace_id", {"trace_id": "t-2"}),
+        ("event_type", {"event_type": "PrecedentCited", "payload": PAYLOADS["PrecedentCited"]}),
+        ("source", {"source": {"system": "desk"}}),
+        ("actor", {"actor": {"actor_type": "agent", "actor_id": "agent-8"}}),
+        ("correlation_id", {"correlation_id": "c-2"}),
+        ("causation_event_id", {"causation_event_id": "z-2"}),
+        ("schema_version", {"schema_version": 2}),
+        ("tags", {"tags": ["other"]}),
+    ],
+)
+def test_metadata_drift_is_an_idempotency_conflict(
+    log: seriatim.Log, field: str, changes: dict[str, Any]
+) -> None:
+    """C2: each compared field that differs is named, in the profile's words."""
+    append_trace(log, "TraceStarted")
+    error = refused(log, {**envelope(), **changes})
+
+    assert error.code == "idempotency_conflict"
+    assert field in error.details["fields"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trace_seq": 5},
+        {"event_id": "another"},
+        {"occurred_at": "2030-01-01T00:00:00Z"},
+        {"request_id": "r-9"},
+        {"metadata": {"label": "x"}},
+    ],
+)
+def test_what_is_not_compared_does_not_matter(
+    log: seriatim.Log, changes: dict[str, Any]
+) -> None:
+    """C2: the number above all, and event id, time, request and metadata play no part."""
+    (stored,) = append_trace(log, "TraceStarted")
+
+    assert log.traces.append_event({**envelope(), **changes}) == stored
+    assert log.head() == 1
+
+
+def test_keys_are_scoped_by_producer_and_tenant(log: seriatim.Log) -> None:
+    """C1: another producer, or another tenant, has keys of its own."""
+    append_trace(log, "TraceStarted")
+    other = envelope(trace_id="t-2", idempotency_key="t-1/0", producer_id="other")
+    log.traces.append_event(other)
+    log.traces.append_event(envelope(trace_id="t-1"), tenant_id="acme")
+
+    assert log.head() == 3
+
+
+def test_an_event_id_with_other_content(log: seriatim.Log) -> None:
+    """C3: a known event id under a new key returns the original, or conflicts if it differs."""
+    (stored,) = append_trace(log, "TraceStarted")
+
+    assert log.traces.append_event(envelope(idempotency_key="new")) == stored
+    drifted = envelope(idempotency_key="new", tags=["x"])
+    assert refused(log, drifted).details["fields"] == ["tags"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "event_id",
+        "trace_id",
+        "trace_seq",
+        "event_type",
+        "occurred_at",
+        "producer_id",
+        "source",
+        "actor",
+        "idempotency_key",
+        "payload",
+    ],
+)
+def test_a_missing_field_is_an_invalid_argument(log: seriatim.Log, field: str) -> None:
+    """A7: what traces require, and L3: its absence is about the envelope."""
+    given = envelope()
+    del given[field]
+    error = refused(log, given)
+
+    assert error.code == "invalid_argument"
+    assert error.details["field"].startswith(field)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"event_id": " spaced"},
+        {"trace_id": ""},
+        {"trace_id": "x" * 513},
+        {"trace_seq": -1},
+        {"trace_seq": True},
+        {"trace_seq": "0"},
+        {"event_type": 7},
+        {"occurred_at": "yesterday"},
+        {"occurred_at": "2026-02-30T00:00:00Z"},
+        {"producer_id": "a\0b"},
+        {"source": "desk"},
+        {"source": {"system": ""}},
+        {"source": {"system": "desk", "planet": "earth"}},
+        {"actor": {"actor_type": "user", "actor_id": "u"}},
+        {"actor": {"actor_type": "agent"}},
+        {"schema_version": 0},
+        {"tags": "tag"},
+        {"tags": [1]},
+        {"log_seq": 1},
+        {"recorded_at": "2026-01-01T00:00:00Z"},
+        {"colour": "red"},
+        {"tenant_id": "another"},
+        {"payload": {"x": float("inf")}},
+        {"payload": {"x": "\0"}},
+        {"payload": {"x": "\udfff"}},
+        {"payload": {"x": b"bytes"}},
+        {"payload": {1: "x"}},
+    ],
+)
+def test_a_bad_envelope_or_json_that_is_none(log: seriatim.Log, changes: dict[str, Any]) -> None:
+    """L3: everything about the envelope, and JSON that is none, are invalid arguments."""
+    assert refused(log, {**envelope(), **changes}).code == "invalid_argument"
+
+
+@pytest.mark.parametrize("given", [None, 7, "TraceStarted", [envelope()]])
+def test_what_is_no_envelope(log: seriatim.Log, given: Any) -> None:
+    """L3: an envelope is a value or a mapping."""
+    assert refused(log, given).code == "invalid_argument"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"event_type": "Unheard"},
+        {"payload": None},
+        {"payload": []},
+        {"payload": "{}"},
+        {"payload": {}},
+        {"payload": {**PAYLOADS["TraceStarted"], "title": ""}},
+        {"payload": {**PAYLOADS["TraceStarted"], "score": 0.5}},
+    ],
+)
+def test_type_shape_and_floats_are_schema_violations(
+    log: seriatim.Log, changes: dict[str, Any]
+) -> None:
+    """L3: an unknown type, a payload that is no object, its shape, and floats."""
+    assert refused(log, {**envelope(), **changes}).code == "schema_violation"
+
+
+def test_a_float_is_named_by_its_path(log: seriatim.Log) -> None:
+    """A2: a finite float is refused in traces, with its JSON path."""
+    payload = {**PAYLOADS["TraceStarted"], "scores": [1, {"x": 0.5}]}
+
+    assert refused(log, envelope(payload=payload)).details["field"] == "$.scores[1].x"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"payload": LEAKY}, "$.title"),
+        ({"tags": ["fine", "AKIA123"]}, "tags[1]"),
+        ({"causation_event_id": "token=abc"}, "causation_event_id"),
+        ({"source": {"system": "ghp_x"}}, "source.system"),
+        ({"actor": {"actor_type": "agent", "actor_id": "sk-1"}}, "actor.actor_id"),
+        ({"idempotency_key": "secret=1"}, "idempotency_key"),
+    ],
+)
+def test_the_guard_names_rule_and_path(
+    log: seriatim.Log, changes: dict[str, Any], path: str
+) -> None:
+    """K1: traces-v1 scans payload and selected metadata, and never tells the value."""
+    error = refused(log, {**envelope(), **changes})
+
+    assert (error.code, error.details["path"]) == ("pii_policy_violation", path)
+    assert error.details["guard"] == "traces-v1"
+    assert "hunter2" not in str(error.as_dict())
+
+
+def test_errors_speak_the_profiles_words(log: seriatim.Log) -> None:
+    """L3: a caller who wrote schema_version is not told about event_version."""
+    error = refused(log, envelope(schema_version=0))
+
+    assert error.details["field"] == "schema_version"
+    assert "schema_version" in error.message
+    assert "event_version" not in error.message
+
+
+def test_a_stored_event_is_frozen(log: seriatim.Log) -> None:
+    """A1: what the log returned cannot be changed."""
+    (stored,) = append_trace(log, "TraceStarted")
+
+    assert isinstance(stored, StoredEvent)
+    with pytest.raises(AttributeError):
+        stored.log_seq = 7  # type: ignore[misc]

@@ -1,0 +1,278 @@
+"""Seed 002: the read contract of traces, its filters and bounds, and the projections' cursors."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim.profiles.traces import StoredEvent, Traces
+from tests.contract.profiles.traces_kit import append_trace, envelope
+
+OFFERED = {
+    "append_event",
+    "get_trace_events",
+    "list_events",
+    "iter_event_batches",
+    "get_last_log_seq",
+    "is_trace_finished",
+    "get_next_trace_seq",
+    "get_projection_cursor",
+    "put_projection_cursor",
+    "list_projection_cursors",
+}
+
+
+def places(events: list[StoredEvent]) -> list[int]:
+    """Return where events stand in the log."""
+    return [event.log_seq for event in events]
+
+
+@pytest.fixture
+def two_traces(log: seriatim.Log) -> seriatim.Log:
+    """Two interleaved traces among other events: t-1 at 1, 4, 5 and t-2 at 3, 6; 2 is no trace."""
+    traces = log.traces
+    traces.append_event(envelope(occurred_at="2026-03-01T10:00:00Z"))
+    log.append([seriatim.NewEvent("order.placed", {}, stream=("order", "t-1"))])
+    traces.append_event(envelope(trace_id="t-2", occurred_at="2026-03-01T12:00:00+02:00"))
+    traces.append_event(envelope("PrecedentCited", 1, occurred_at="2026-03-01T11:00:00Z"))
+    traces.append_event(envelope("TraceFinished", 2, occurred_at="2026-03-01T12:00:00Z"))
+    traces.append_event(
+        envelope("PrecedentCited", 1, "t-2", occurred_at="2026-03-01T09:00:00Z")
+    )
+    return log
+
+
+def test_the_facade_offers_exactly_this() -> None:
+    """E4: ten acts, no more and no fewer."""
+    acts = inspect.getmembers(Traces, inspect.isfunction)
+
+    assert {name for name, _ in acts if not name.startswith("_")} == OFFERED
+
+
+def test_a_trace_in_the_order_of_its_numbers(two_traces: seriatim.Log) -> None:
+    """E2: get_trace_events is trace_seq ascending; since is exclusive."""
+    traces = two_traces.traces
+
+    assert [e.trace_seq for e in traces.get_trace_events("t-1")] == [0, 1, 2]
+    assert [e.trace_seq for e in traces.get_trace_events("t-1", since_trace_seq=0)] == [1, 2]
+    assert [e.trace_seq for e in traces.get_trace_events("t-1", limit=2)] == [0, 1]
+
+
+def test_a_trace_that_is_not_there(log: seriatim.Log) -> None:
+    """L3: reading a stream that does not exist gives nothing."""
+    assert log.traces.get_trace_events("t-9") == []
+    assert log.traces.get_next_trace_seq("t-9") == 0
+    assert not log.traces.is_trace_finished("t-9")
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, [1, 3, 4, 5, 6]),
+        ({"trace_id": "t-2"}, [3, 6]),
+        ({"event_type": "PrecedentCited"}, [4, 6]),
+        ({"trace_id": "t-1", "event_type": "PrecedentCited"}, [4]),
+        ({"since_log_seq": 3}, [4, 5, 6]),
+        ({"until_log_seq": 4}, [1, 3, 4]),
+        ({"since_log_seq": 1, "until_log_seq": 4}, [3, 4]),
+        ({"since_log_seq": 4, "until_log_seq": 4}, []),
+        ({"since_log_seq": 99}, []),
+        ({"since_occurred_at": "2026-03-01T10:00:00Z"}, [4, 5]),
+        ({"until_occurred_at": "2026-03-01T10:00:00Z"}, [1, 3, 6]),
+        (
+            {
+                "since_occurred_at": "2026-03-01T09:00:00Z",
+                "until_occurred_at": "2026-03-01T12:00:00+01:00",
+            },
+            [1, 3, 4],
+        ),
+        ({"trace_id": "nobody"}, []),
+    ],
+)
+def test_filters(two_traces: seriatim.Log, filters: dict[str, Any], expected: list[int]) -> None:
+    """E1: since exclusive, until inclusive, log_seq ascending, alone, with a limit, in batches."""
+    traces = two_traces.traces
+
+    assert places(traces.list_events(**filters)) == expected
+    assert places(traces.list_events(**filters, limit=2)) == expected[:2]
+    batches = list(traces.iter_event_batches(**filters, batch_size=2))
+    assert [place for batch in batches for place in places(batch)] == expected
+    assert all(1 <= len(batch) <= 2 for batch in batches)
+    limited = list(traces.iter_event_batches(**filters, batch_size=2, limit=3))
+    assert [place for batch in limited for place in places(batch)] == expected[:3]
+
+
+def test_a_list_is_never_cut_unasked(log: seriatim.Log) -> None:
+    """D6: without a limit everything that matches comes, over as many pages as it takes."""
+    small = seriatim.Settings(limits=seriatim.Limits(page=3))
+    with seriatim.open("memory:", settings=small) as narrow:
+        append_trace(narrow, "TraceStarted", *["PrecedentCited"] * 7)
+
+        assert places(narrow.traces.list_events()) == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("filters", "argument"),
+    [
+        ({"since_log_seq": 5, "until_log_seq": 4}, "until_log_seq"),
+        ({"since_log_seq": -1}, "since_log_seq"),
+        ({"since_log_seq": "1"}, "since_log_seq"),
+        ({"until_log_seq": 1.5}, "until_log_seq"),
+        (
+            {
+                "since_occurred_at": "2026-03-02T00:00:00Z",
+                "until_occurred_at": "2026-03-01T23:59:59Z",
+            },
+            "until_occurred_at",
+        ),
+        ({"since_occurred_at": "monday"}, "since_occurred_at"),
+        ({"until_occurred_at": 7}, "until_occurred_at"),
+        ({"trace_id": ""}, "trace_id"),
+        ({"event_type": " "}, "event_type"),
+        ({"limit": 0}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_bounds_are_checked_before_anything_runs(
+    log: seriatim.Log, filters: dict[str, Any], argument: str
+) -> None:
+    """E3: a bad bound is an invalid argument under the caller's own name for it."""
+    for read in (log.traces.list_events, log.traces.iter_event_batches):
+        with pytest.raises(seriatim.InvalidArgument) as caught:
+            read(**filters)
+
+        assert caught.value.details["argument"] == argument
+        assert argument in caught.value.message
+
+
+@pytest.mark.parametrize("size", [0, -1, 10_001, 1.5])
+def test_sizes_are_bounded(log: seriatim.Log, size: Any) -> None:
+    """E3: a limit or batch size below 1 or over the maximum is refused at the call."""
+    with pytest.raises(seriatim.InvalidArgument, match="batch_size"):
+        log.traces.iter_event_batches(batch_size=size)
+    with pytest.raises(seriatim.InvalidArgument, match="limit"):
+        log.traces.list_events(limit=size)
+
+
+def test_traces_see_traces_alone(two_traces: seriatim.Log) -> None:
+    """A9: other streams and facts are not there, yet the last log_seq is the log's head."""
+    two_traces.facts.append([{"event_type": "fact", "payload": 1}])
+
+    assert places(two_traces.traces.list_events()) == [1, 3, 4, 5, 6]
+    assert two_traces.traces.get_last_log_seq() == two_traces.head() == 7
+    assert two_traces.traces.get_trace_events("order") == []
+
+
+def test_the_state_of_a_trace(two_traces: seriatim.Log) -> None:
+    """E4: whether it is finished, and which number comes next."""
+    traces = two_traces.traces
+
+    assert traces.is_trace_finished("t-1")
+    assert not traces.is_trace_finished("t-2")
+    assert (traces.get_next_trace_seq("t-1"), traces.get_next_trace_seq("t-2")) == (3, 2)
+
+
+def test_tenants_are_apart(log: seriatim.Log) -> None:
+    """K2: a call within another tenant sees that tenant's traces only."""
+    log.traces.append_event(envelope(), tenant_id="acme")
+
+    assert log.traces.list_events() == []
+    assert log.traces.get_trace_events("t-1") == []
+    assert places(log.traces.list_events(tenant_id="acme")) == [1]
+    assert log.traces.get_next_trace_seq("t-1", tenant_id="acme") == 1
+    assert places(log.for_tenant("acme").traces.list_events()) == [1]
+    with pytest.raises(seriatim.InvalidArgument, match="tenant_id"):
+        log.traces.list_events(tenant_id="")
+
+
+def test_a_cursor_moves_with_its_projection(two_traces: seriatim.Log) -> None:
+    """E4: a cursor is absent, then where it was put, with the time of that."""
+    traces = two_traces.traces
+    assert traces.get_projection_cursor("graph") is None
+
+    put = traces.put_projection_cursor("graph", 2)
+    moved = traces.put_projection_cursor("graph", 5)
+
+    assert (put.projection_name, put.last_log_seq, put.tenant_id) == ("graph", 2, "default")
+    assert moved.updated_at >= put.updated_at != ""
+    assert traces.get_projection_cursor("graph") == moved
+
+
+def test_cursors_by_name_within_their_tenant(two_traces: seriatim.Log) -> None:
+    """E4: every cursor of the tenant is listed, and no other."""
+    traces = two_traces.traces
+    for name, place in (("b", 1), ("a", 0), ("B", 2)):
+        traces.put_projection_cursor(name, place)
+    traces.put_projection_cursor("a", 3, tenant_id="acme")
+
+    listed = traces.list_projection_cursors()
+    assert {(one.projection_name, one.last_log_seq) for one in listed} == {
+        ("a", 0),
+        ("b", 1),
+        ("B", 2),
+    }
+    assert [one.last_log_seq for one in traces.list_projection_cursors(tenant_id="acme")] == [3]
+
+
+def test_a_cursor_moves_backwards_by_reset_alone(two_traces: seriatim.Log) -> None:
+    """E5: a lower place is refused unless it is a reset."""
+    traces = two_traces.traces
+    traces.put_projection_cursor("graph", 5)
+    with pytest.raises(seriatim.InvalidArgument):
+        traces.put_projection_cursor("graph", 4)
+
+    assert traces.put_projection_cursor("graph", 4, reset=True).last_log_seq == 4
+
+
+@pytest.mark.parametrize("place", [7, -1, True, "3", None])
+def test_a_cursor_stands_within_the_log(two_traces: seriatim.Log, place: Any) -> None:
+    """E5: a cursor beyond the head, or that is no number, is an invalid argument."""
+    with pytest.raises(seriatim.InvalidArgument, match="last_log_seq"):
+        two_traces.traces.put_projection_cursor("graph", place)
+
+
+@pytest.mark.parametrize("name", ["", " x", "a\nb", None])
+def test_names_of_projections_are_ids(log: seriatim.Log, name: Any) -> None:
+    """A4: a projection's name follows the rules of ids."""
+    for act in (
+        lambda: log.traces.get_projection_cursor(name),
+        lambda: log.traces.put_projection_cursor(name, 0),
+    ):
+        with pytest.raises(seriatim.InvalidArgument, match="projection_name"):
+            act()
+
+
+def test_a_cursor_of_a_restored_past_is_refused(two_traces: seriatim.Log) -> None:
+    """F8: after a restore raised the epoch, the consumer is stopped until it resets."""
+    traces = two_traces.traces
+    traces.put_projection_cursor("graph", 3)
+    two_traces.store.raise_epoch()
+
+    with pytest.raises(seriatim.LogIdentityChanged):
+        traces.get_projection_cursor("graph")
+    with pytest.raises(seriatim.LogIdentityChanged):
+        traces.put_projection_cursor("graph", 4)
+    assert [one.last_log_seq for one in traces.list_projection_cursors()] == [3]
+    traces.put_projection_cursor("graph", 0, reset=True)
+    assert traces.get_projection_cursor("graph") is not None
+
+
+def test_telemetry_tells_of_appends_and_batches(log: seriatim.Log) -> None:
+    """M1: the four telemetry events of seed 002 come from this profile's acts."""
+    seen: list[str] = []
+    log.telemetry.subscribe(lambda event: seen.append(event.name))
+    append_trace(log, "TraceStarted")
+    append_trace(log, "TraceStarted")
+    with pytest.raises(seriatim.EventSequenceInvalid):
+        log.traces.append_event(envelope("PrecedentCited", 5))
+    list(log.traces.iter_event_batches())
+
+    assert seen == [
+        "store.append.stop",
+        "store.append.stop",
+        "store.idempotency.reuse",
+        "store.append.exception",
+        "store.read_batch.stop",
+    ]

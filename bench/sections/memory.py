@@ -92,7 +92,7 @@ def export(log: seriatim.Log, events: int, progress: Progress) -> None:
     """Export to nowhere."""
     export_log(
         log.store,
-        lambda piece: len(piece),
+        len,
         until=events,
         progress=lambda position, _: progress(position),
     )

@@ -23,6 +23,7 @@ from seriatim.cli.session import (
 )
 from seriatim.core.event import AppendResult
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
+from seriatim.log.arguments import bad
 
 
 def append(  # noqa: PLR0913 - an event has that many fields
@@ -55,7 +56,7 @@ def append(  # noqa: PLR0913 - an event has that many fields
     as_json: AsJson = False,
 ) -> None:
     """Append an event, or a batch of events, all or nothing."""
-    fields = {
+    fields: dict[str, Any] = {
         "event_type": event_type,
         "payload": payload,
         "stream": stream,
@@ -74,10 +75,10 @@ def append(  # noqa: PLR0913 - an event has that many fields
         "causation_id": causation_id,
         "app_id": app_id,
         "env_id": env_id,
-        "metadata": _metadata(metadata or []),
     }
-    named = {name: value for name, value in fields.items() if value is not None}
     with session(ctx, Common(url, tenant, as_json)) as one:
+        fields["metadata"] = _metadata(metadata or [])
+        named = {name: value for name, value in fields.items() if value is not None}
         conditions = [
             *_expected_seq(stream, expect_seq),
             *_expected_context(expect_query, expect_version),
@@ -92,16 +93,14 @@ def _metadata(entries: list[str]) -> dict[str, str] | None:
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not equals or name in found:
-            msg = "must be KEY=VALUE, each key once"
-            raise typer.BadParameter(msg, param_hint="--metadata")
+            raise bad("--metadata", "must be KEY=VALUE, each key once")
         found[name] = value
     return found or None
 
 
 def _event(named: dict[str, Any]) -> dict[str, Any]:
     if "event_type" not in named:
-        msg = "name the type of the event, or give a --batch of events"
-        raise typer.BadParameter(msg, param_hint="TYPE")
+        raise bad("TYPE", "is required, or a --batch of events instead")
     text = named.get("payload", "{}")
     payload = json_argument(sys.stdin.read() if text == "-" else text, "PAYLOAD")
     return {**named, "payload": payload}
@@ -110,8 +109,7 @@ def _event(named: dict[str, Any]) -> dict[str, Any]:
 def _batch(file: Path, named: dict[str, Any]) -> list[Any]:
     beside = [name for name in named if name != "stream"]
     if beside:
-        msg = f"a batch brings its events along: leave out {', '.join(beside)}"
-        raise typer.BadParameter(msg, param_hint="--batch")
+        raise bad("--batch", f"brings its events along: leave out {', '.join(beside)}")
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     return [
         json_argument(line, f"--batch, line {number}")
@@ -124,15 +122,13 @@ def _expected_seq(stream: given.Pair, text: str | None) -> list[Condition]:
     if text is None:
         return []
     if stream is None:
-        msg = "needs a --stream"
-        raise typer.BadParameter(msg, param_hint="--expect-seq")
+        raise bad("--expect-seq", "needs a --stream")
     return [ExpectedSeq(stream, number_or_none(text, "--expect-seq"))]
 
 
 def _expected_context(query: str | None, version: str | None) -> list[Condition]:
     if (query is None) != (version is None):
-        msg = "comes together with --expect-query"
-        raise typer.BadParameter(msg, param_hint="--expect-version")
+        raise bad("--expect-version", "comes together with --expect-query")
     if query is None or version is None:
         return []
     expected = number_or_none(version, "--expect-version")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from seriatim.cli.session import json_argument
-from seriatim.core.errors import InvalidQuery
 from seriatim.core.query import EVERYTHING, Filter, Query
+from seriatim.log.arguments import bad
 
 Types = Annotated[
     list[str] | None, typer.Option("--type", help="Only this event type; may be repeated.")
@@ -56,15 +56,10 @@ def query_from(
     if whole is None:
         return EVERYTHING if one == Filter() else Query([one])
     if one != Filter():
-        msg = "give a whole query or the options of one filter, not both"
-        raise typer.BadParameter(msg, param_hint="--query")
+        raise bad("--query", "is a whole query: leave out the options of a single filter")
     return query_from_json(whole)
 
 
 def query_from_json(text: str, name: str = "--query") -> Query:
     """Read a query in JSON."""
-    given: Any = json_argument(text, name)
-    try:
-        return Query.from_mapping(given)
-    except InvalidQuery as error:
-        raise typer.BadParameter(error.message, param_hint=name) from None
+    return Query.from_mapping(json_argument(text, name))

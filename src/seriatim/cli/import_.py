@@ -17,6 +17,7 @@ from seriatim.cli import exits
 from seriatim.cli.output import plain, progress_bar, table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.errors import InvalidEvent
+from seriatim.log.arguments import bad
 from seriatim.log.importing import ImportReport, import_events
 from seriatim.opening import Log
 
@@ -40,8 +41,7 @@ def import_(
     """
     with session(ctx, Common(url, tenant, as_json)) as one:
         if str(file) != "-" and not file.is_file():
-            msg = f"there is no file {file}"
-            raise typer.BadParameter(msg, param_hint="FILE")
+            raise bad("FILE", f"is not there: {file}")
         with one.open(create=True) as log:
             report = _import(one, log, file)
         _show(one, report)

@@ -9,6 +9,7 @@ import typer
 
 from seriatim.cli.output import pairs, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session, shown_url
+from seriatim.log.arguments import bad
 
 
 def init(  # noqa: PLR0913 - two acts, and where
@@ -54,8 +55,7 @@ def _show(one: Session, shown: dict[str, object]) -> None:
 
 def _check_postgres(url: str) -> None:
     if not url.startswith(("postgresql:", "postgres:")):
-        msg = "only a Postgres log has roles"
-        raise typer.BadParameter(msg, param_hint="--app-role")
+        raise bad("--app-role", "is for a Postgres log: no other has roles")
 
 
 def _grant(url: str, role: str) -> None:

@@ -96,7 +96,7 @@ class EventLines:
             line.append(shown, style or None)
             line.append("  ")
         line.rstrip()
-        self._console.print(line, soft_wrap=False, crop=True)
+        self._console.print(line, no_wrap=True, overflow="ellipsis")
 
 
 def _fitted(text: str, width: int) -> str:

@@ -41,11 +41,13 @@ def query(  # noqa: PLR0913 - what to look for, and which part of it to show
     as_json: AsJson = False,
 ) -> None:
     """Find events by type, payload, tag or stream, with their context's version."""
-    wanted = query_from(types, stream, tags, payloads, whole)
-    if min_position is not None:
-        wanted = msgspec.structs.replace(wanted, min_position=min_position)
-    with session(ctx, Common(url, tenant, as_json)) as one, one.open() as log:
-        _show(one, log.query(wanted, limit=limit, head=head))
+    with session(ctx, Common(url, tenant, as_json)) as one:
+        wanted = query_from(types, stream, tags, payloads, whole)
+        if min_position is not None:
+            wanted = msgspec.structs.replace(wanted, min_position=min_position)
+        with one.open() as log:
+            found = log.query(wanted, limit=limit, head=head)
+        _show(one, found)
 
 
 def _show(one: Session, found: QueryResult) -> None:

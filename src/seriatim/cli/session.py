@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from seriatim.config import default_url
 from seriatim.core.canonical import parse_json
 from seriatim.core.errors import Flaw, SeriatimError
 from seriatim.core.event import DEFAULT_TENANT
+from seriatim.log.arguments import bad
 from seriatim.opening import Log, open_log
 
 FALLBACK_URL = "sqlite:///seriatim.db"
@@ -53,6 +55,7 @@ class Session:
     def __init__(self, common: Common) -> None:
         self.as_json = common.as_json
         self.tenant = common.tenant
+        self.given_url = common.url
         self.out = Terminal(highlight=False)
         self.err = Terminal(stderr=True, highlight=False)
         self._url = common.url or default_url()
@@ -134,7 +137,18 @@ def json_argument(text: str, name: str) -> Any:
     try:
         return parse_json(text)
     except Flaw as flaw:
-        raise typer.BadParameter(flaw.message, param_hint=name) from None
+        raise bad(name, f"is {_json_problem(text) or flaw.message}") from None
+
+
+def _json_problem(text: str) -> str | None:
+    """Say where JSON goes wrong, without showing what stands there."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return f"not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    except (ValueError, RecursionError):
+        return "not valid JSON"
+    return None
 
 
 def number_or_none(text: str, name: str) -> int | None:
@@ -143,5 +157,4 @@ def number_or_none(text: str, name: str) -> int | None:
         return None
     if text.isascii() and text.isdigit():
         return int(text)
-    msg = "must be a whole number, or none"
-    raise typer.BadParameter(msg, param_hint=name)
+    raise bad(name, "must be a whole number, or none")

@@ -57,11 +57,12 @@ def tail(  # noqa: PLR0913 - what to follow, from where, until when
     as_json: AsJson = False,
 ) -> None:
     """Follow the log: catch up, then live, until Ctrl-C."""
-    wanted = query_from(types, stream, tags, payloads, query)
-    with session(ctx, Common(url, tenant, as_json)) as one, one.open() as log:
-        follower = _follower(log, wanted, after, name, idle_timeout)
-        one.notice("following; Ctrl-C stops")
-        _follow(one, follower, limit)
+    with session(ctx, Common(url, tenant, as_json)) as one:
+        wanted = query_from(types, stream, tags, payloads, query)
+        with one.open() as log:
+            follower = _follower(log, wanted, after, name, idle_timeout)
+            one.notice("following; Ctrl-C stops")
+            _follow(one, follower, limit)
 
 
 def _follower(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from hashlib import sha256
 from typing import Any
 
@@ -15,6 +14,7 @@ from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 HASH_PREFIX = "sha256:"
 
+_decode = msgspec.json.Decoder().decode
 _SMALL_INT = 1 << 63
 _INFINITY = float("inf")
 
@@ -36,6 +36,27 @@ def canonical_text(value: Any) -> str:
     return _ENCODER.encode(value).decode()
 
 
+def safe_text(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMITS) -> str:
+    """Check a value and return its canonical text.
+
+    What comes back equal from its own JSON is JSON: one trip through the codec passes the ordinary
+    payload, and `check_json` judges, with a path, what it does not pass.
+    """
+    if floats:
+        try:
+            raw = _ENCODER.encode(value)
+            if (
+                b"\\u0000" not in raw
+                and raw.count(b"{") + raw.count(b"[") <= limits.payload_depth
+                and _decode(raw) == value
+            ):
+                return raw.decode()
+        except (TypeError, ValueError, RecursionError):
+            pass
+    check_json(value, floats=floats, limits=limits)
+    return canonical_text(value)
+
+
 def text_hash(text: str) -> str:
     """Return `sha256:` and the hex digest of a canonical text."""
     return HASH_PREFIX + sha256(text.encode()).hexdigest()
@@ -43,46 +64,7 @@ def text_hash(text: str) -> str:
 
 def check_json(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMITS) -> None:
     """Refuse what JSON has not, and floats where a profile refuses them, with the JSON path."""
-    if not _plainly_sound(value, limits.payload_depth, floats):
-        # Safety first, floats after: a value with a NaN and a float is no JSON at all.
-        _check(value, paths.ROOT, 1, True, limits)
-        if not floats:
-            _check(value, paths.ROOT, 1, False, limits)
-
-
-def _plainly_sound(  # noqa: C901, PLR0912 - one flat pass: a call per leaf would double its cost
-    value: Any, depth_left: int, floats: bool
-) -> bool:
-    """Pass the ordinary payload quickly; what it does not pass, `_check` judges with a path."""
-    if depth_left < 1:
-        return False
-    kind = type(value)
-    if kind is dict:
-        if not all(type(key) is str and key.isascii() and "\0" not in key for key in value):
-            return False
-        leaves = value.values()
-    elif kind is list:
-        leaves = value
-    else:
-        return False
-    for leaf in leaves:
-        kind = type(leaf)
-        if kind is str:
-            if not leaf.isascii() or "\0" in leaf:
-                return False
-        elif kind is int:
-            if not -_SMALL_INT <= leaf < _SMALL_INT:
-                return False
-        elif kind is float:
-            if not floats or leaf - leaf != 0.0:  # NaN and infinities leave NaN
-                return False
-        elif (
-            leaf is not None
-            and kind is not bool
-            and not _plainly_sound(leaf, depth_left - 1, floats)
-        ):
-            return False
-    return True
+    _check(value, paths.ROOT, 1, floats, limits)
 
 
 def _check(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
@@ -134,12 +116,11 @@ def _check_float(value: float, path: str, floats: bool) -> None:
 
 def _check_other(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
     """Let plain subclasses of JSON's types pass (an OrderedDict); refuse everything else."""
-    if not isinstance(value, Enum):
-        plain_types: tuple[Any, ...] = (str, int, float, list, dict)
-        for plain in plain_types:
-            if isinstance(value, plain):
-                _check(plain(value), path, depth, floats, limits)
-                return
+    plain_types: tuple[Any, ...] = (str, int, float, list, dict)
+    for plain in plain_types:
+        if isinstance(value, plain):
+            _check(plain(value), path, depth, floats, limits)
+            return
     raise Flaw("json", path, f"{type(value).__name__} is not a JSON type")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from seriatim.core.doors import Door
@@ -28,6 +29,8 @@ _TEXTS = (
     "app_id",
     "env_id",
 )
+_texts_of = attrgetter(*_TEXTS)
+_NO_TEXTS = (None,) * len(_TEXTS)
 _TRACE_REQUIRED = (
     "event_id",
     "stream_seq",
@@ -52,15 +55,23 @@ def check_envelope(  # noqa: PLR0913 - one event and all that judges it
     if event.event_id is not None and (problem := id_problem(event.event_id)):
         raise Flaw("envelope", "event_id", problem)
     _check_number(event.event_version, "event_version", 1, _INT32)
-    for name in _TEXTS:
-        value = getattr(event, name)
+    if _texts_of(event) != _NO_TEXTS:
+        _check_texts(event)
+    if event.occurred_at is not None:
+        _check_time(event, door)
+    if is_trace or door.required or door.actor_types:
+        _check_required(event, key, door, is_trace)
+    if event.tags != ():
+        _check_tags(event.tags, limits)
+    if event.metadata != {}:
+        _check_metadata(event.metadata, limits)
+    return is_trace
+
+
+def _check_texts(event: NewEvent) -> None:
+    for name, value in zip(_TEXTS, _texts_of(event), strict=True):
         if value is not None and (problem := text_problem(value)):
             raise Flaw("envelope", name, problem)
-    _check_time(event, door)
-    _check_required(event, key, door, is_trace)
-    _check_tags(event.tags, limits)
-    _check_metadata(event.metadata, limits)
-    return is_trace
 
 
 def _check_stream(event: NewEvent, rules: Rules) -> bool:
@@ -71,9 +82,10 @@ def _check_stream(event: NewEvent, rules: Rules) -> bool:
         return False
     if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
         raise Flaw("envelope", "stream", "must be a (stream type, stream id) pair")
-    for name, value in zip(("stream_type", "stream_id"), stream, strict=True):
-        if problem := id_problem(value):
-            raise Flaw("envelope", name, problem)
+    if problem := id_problem(stream[0]):
+        raise Flaw("envelope", "stream_type", problem)
+    if problem := id_problem(stream[1]):
+        raise Flaw("envelope", "stream_id", problem)
     if event.stream_seq is not None:
         _check_number(event.stream_seq, "stream_seq", 0, _INT63)
     elif rules.kind_of(stream[0]).numbered_by == "caller":
@@ -87,8 +99,6 @@ def _check_number(value: object, name: str, least: int, end: int) -> None:
 
 
 def _check_time(event: NewEvent, door: Door) -> None:
-    if event.occurred_at is None:
-        return
     if door.store_time_only:
         raise Flaw("envelope", "occurred_at", "is set by the log alone")
     if instant_us(event.occurred_at) is None:
@@ -118,8 +128,6 @@ def _check_tags(tags: Any, limits: Limits) -> None:
 
 
 def _check_metadata(metadata: Any, limits: Limits) -> None:
-    if not metadata and isinstance(metadata, dict):
-        return
     if not hasattr(metadata, "items"):
         raise Flaw("envelope", "metadata", "must be a map of strings")
     limits.check("metadata_entries", len(metadata))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 
 ID_BYTES_MAX = 512
@@ -67,12 +68,10 @@ def text_problem(value: object) -> str | None:
 
 def hash_key(*parts: str | None) -> bytes:
     """Return 16 bytes that stand for the parts; lengths go in first, so no two tuples meet."""
-    digest = sha256()
-    for part in parts:
-        raw = b"" if part is None else part.encode()
-        digest.update(b"-" if part is None else b"%d:" % len(raw))
-        digest.update(raw)
-    return digest.digest()[:16]
+    framed = b"".join(
+        b"-" if part is None else b"%d:%b" % (len(raw := part.encode()), raw) for part in parts
+    )
+    return sha256(framed).digest()[:16]
 
 
 def event_key(event_id: str) -> bytes:
@@ -87,6 +86,7 @@ def is_uuid(text: str) -> bool:
     return len(text) == 36 and _UUID.fullmatch(text) is not None  # noqa: PLR2004
 
 
+@lru_cache(maxsize=8192)  # an append's neighbours often share their stream
 def stream_key(tenant_id: str, stream_type: str, stream_id: str) -> bytes:
     """Return the index key of a stream."""
     return hash_key(tenant_id, stream_type, stream_id)
@@ -106,7 +106,7 @@ def uuid7(milliseconds: int, randomness: int) -> str:
     """Lay out a UUIDv7 from a time and 74 random bits, both given by the caller."""
     high = (milliseconds & (1 << 48) - 1) << 16 | 0x7000 | (randomness >> 62) & 0xFFF
     low = 0b10 << 62 | randomness & (1 << 62) - 1
-    text = f"{high << 64 | low:032x}"
+    text = "%016x%016x" % (high, low)  # noqa: UP031 - the fastest way, on the path of every append
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, check_json, text_hash
+from seriatim.core.canonical import safe_text, text_hash
 from seriatim.core.doors import LOG, Door
 from seriatim.core.envelope import check_envelope
 from seriatim.core.errors import (
@@ -32,16 +32,6 @@ from seriatim.core.times import instant_us
 from seriatim.core.trace_shapes import check_trace_payload
 
 _ENVELOPE_BYTES = 256  # what an event costs beside its payload, roughly
-
-_SCANNED_FIELDS = (
-    "actor_type",
-    "actor_id",
-    "source_system",
-    "source_subsystem",
-    "correlation_id",
-    "causation_id",
-    "idempotency_key",
-)
 
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,12 +110,12 @@ def _prepare_one(desk: Desk, event: NewEvent, key: str | None) -> Prepared:
         raise Flaw("envelope", "idempotency_key", problem)
     is_trace = check_envelope(event, key, desk.door, desk.tenant_id, desk.rules, desk.limits)
     payload = event.payload
-    check_json(payload, floats=not is_trace, limits=desk.limits)
+    text = safe_text(payload, floats=not is_trace, limits=desk.limits)
     if not desk.door.any_payload and not isinstance(payload, dict):
         raise Flaw("payload", "payload", "must be a JSON object")
     _check_shape(desk, event, is_trace)
-    text = canonical_text(payload)
-    desk.limits.check("payload_bytes", _byte_count(text))
+    if (size := _byte_count(text)) > desk.limits.payload_bytes:
+        desk.limits.check("payload_bytes", size)
     _check_guard(TRACES_V1 if is_trace else desk.guard, event, key, text)
     return _prepared(desk, event, key, text)
 
@@ -153,15 +143,20 @@ def _check_shape(desk: Desk, event: NewEvent, is_trace: bool) -> None:
 
 
 def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> None:
-    fields = [
-        (name, value)
-        for name in _SCANNED_FIELDS[:-1]
-        if (value := getattr(event, name)) is not None
-    ]
-    if key is not None:
-        fields.append(("idempotency_key", key))
-    seen = Scanned(event.payload, text, tuple(fields), tuple(event.tags), event.metadata)
-    found = guard.scan(seen)
+    fields = tuple(
+        pair
+        for pair in (
+            ("actor_type", event.actor_type),
+            ("actor_id", event.actor_id),
+            ("source_system", event.source_system),
+            ("source_subsystem", event.source_subsystem),
+            ("correlation_id", event.correlation_id),
+            ("causation_id", event.causation_id),
+            ("idempotency_key", key),
+        )
+        if pair[1] is not None
+    )
+    found = guard.scan(Scanned(event.payload, text, fields, event.tags, event.metadata))
     if found is not None:
         msg = f"the guard {guard.name!r} refuses {found.path}: rule {found.rule!r}"
         details = {"guard": guard.name, "rule": found.rule, "path": found.path}
@@ -207,6 +202,8 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
 
 def _check_no_twins(desk: Desk, prepared: list[Prepared]) -> None:
     """Within one batch: all events have a key or none, and no key and no event id stands twice."""
+    if len(prepared) == 1:
+        return
     ids: set[bytes] = set()
     keys: set[bytes] = set()
     keyed = sum(event.idempotency_index is not None for event in prepared)

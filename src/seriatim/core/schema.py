@@ -13,14 +13,10 @@ import msgspec
 from seriatim.core.errors import BackendFailure, Flaw, InvalidArgument, SchemaViolation
 from seriatim.core.paths import ROOT, child, item
 
-# Their messages name keys of the payload, which may be as secret as values.
-_TELLING_KEYWORDS = {
-    "additionalProperties": "has a property that the schema does not allow",
-    "propertyNames": "has a property whose name the schema does not allow",
-    "unevaluatedProperties": "has a property that the schema does not allow",
-}
-_ANNOTATIONS = frozenset({"title", "description", "examples", "default", "deprecated", "$comment"})
-_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_ANNOTATIONS = frozenset(
+    {"$comment", "default", "deprecated", "description", "discriminator", "examples", "title"}
+)
+_SCHEMA_MAPS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 
 
 def compile_schema(schema: dict[str, Any]) -> Callable[[Any], None]:
@@ -64,11 +60,13 @@ def _bad_schema(problem: str) -> InvalidArgument:
 
 def _flaw(error: ValueError) -> Flaw:
     path = _path(getattr(error, "instance_path", ()))
-    keyword = getattr(getattr(error, "kind", None), "name", "")
-    if keyword == "required":
-        return Flaw("shape", child(path, error.kind.property), "is required")  # type: ignore[attr-defined]
-    told = _TELLING_KEYWORDS.get(keyword, getattr(error, "message", "cannot be checked"))
-    return Flaw("shape", path, str(told))
+    kind: Any = getattr(error, "kind", None)
+    if hasattr(kind, "property"):
+        return Flaw("shape", child(path, kind.property), "is required")
+    # The messages of these kinds quote keys or items, which may be as secret as any value.
+    if kind is None or hasattr(kind, "unexpected") or hasattr(kind, "error"):
+        return Flaw("shape", path, "holds what the schema does not allow")
+    return Flaw("shape", path, error.message)  # type: ignore[attr-defined]
 
 
 def _path(steps: Any) -> str:
@@ -84,16 +82,19 @@ def schema_of(cls: type) -> dict[str, Any]:
     Only what binds a payload is kept, in one order: a new docstring or default is no new schema.
     """
     try:
-        if _is_pydantic(cls):
-            made = cls.model_json_schema()  # type: ignore[attr-defined]
-        elif _is_plain(cls):
-            made = msgspec.json.schema(cls)
-        else:
-            raise _bad_class(cls, "is no dataclass, msgspec Struct or pydantic model")
-    except (TypeError, ValueError) as error:
+        made = _schema_made(cls)
+    except (NameError, RuntimeError, TypeError, ValueError) as error:
         raise _bad_class(cls, f"has no JSON schema: {error}") from error
     bare: dict[str, Any] = _binding(made)
     return bare
+
+
+def _schema_made(cls: Any) -> Any:
+    if _is_pydantic(cls):
+        return cls.model_json_schema()
+    if _is_plain(cls):
+        return msgspec.json.schema(cls)
+    raise _bad_class(cls, "is no dataclass, msgspec Struct or pydantic model")
 
 
 def _is_pydantic(cls: Any) -> bool:
@@ -162,18 +163,18 @@ def _pydantic_instance(cls: Any, value: Any) -> Any:
         return cls.model_validate_json(json.dumps(value))
     except ValueError as error:
         first = error.errors(include_url=False)[0]  # type: ignore[attr-defined]
-        path = _pydantic_path(value, first["loc"])
-        # Messages of a class's own validators may quote the value.
-        told = first["type"] not in {"value_error", "assertion_error"}
-        raise _misfit(cls, path, first["msg"] if told else f"does not fit {cls.__name__}") from None
+    # Messages of a class's own validators may quote the value.
+    told = first["type"] not in {"value_error", "assertion_error"}
+    problem = first["msg"] if told else f"does not fit {cls.__name__}"
+    raise _misfit(cls, _pydantic_path(value, first), problem)
 
 
-def _pydantic_path(value: Any, steps: tuple[str | int, ...]) -> str:
-    """Return the JSON path of a pydantic location, without the names of union members in it."""
+def _pydantic_path(value: Any, error: dict[str, Any]) -> str:
+    """Return where in the value it is; a location also names members of unions, which are not."""
     path = ROOT
-    for step in steps:
+    for step in error["loc"]:
         if isinstance(value, list) and isinstance(step, int):
             path, value = item(path, step), value[step]
-        elif isinstance(value, dict) and isinstance(step, str):
+        elif isinstance(value, dict) and (step in value or error["type"] == "missing"):
             path, value = child(path, step), value.get(step)
     return path

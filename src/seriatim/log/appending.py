@@ -55,8 +55,13 @@ class IdMaker:
             if now > self._last:
                 self._last, self._counter = now, secrets.randbits(73)
             else:
-                self._counter += 1 + secrets.randbits(32)
+                self._counter += 1
             return uuid7(self._last, self._counter)
+
+    def after_fork(self) -> None:
+        """Draw anew in a child process, which would count on from its parent's number."""
+        self._lock = threading.Lock()
+        self._last = 0
 
 
 class Appender:
@@ -69,7 +74,7 @@ class Appender:
         self._settings = settings
         self._guard = guard
         self._telemetry = telemetry
-        self._new_id = IdMaker()
+        self.new_id = IdMaker()
         self.committer = Committer(
             store.append,
             limits=settings.limits,
@@ -92,7 +97,7 @@ class Appender:
         rules = self.rules
         desk = Desk(
             tenant_id=draft.tenant_id,
-            new_id=self._new_id,
+            new_id=self.new_id,
             door=draft.door,
             rules=rules,
             guard=self._guard,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import inspect
+import math
 import os
 import time
 import weakref
@@ -91,9 +91,9 @@ class BaseLog:
     def for_tenant(self, tenant_id: str) -> Self:
         """Return this log as another tenant sees it; both share connections and committer."""
         view = type(self).__new__(type(self))
-        view.__dict__.update(self.__dict__)
+        # The parent is kept alive: a fork renews the logs it knows to be open.
+        view.__dict__.update(self.__dict__, _parent=self)
         view.tenant_id = check_name("tenant_id", tenant_id)
-        view._parent = self  # kept alive: a fork renews the logs it knows to be open
         return view
 
     # -- append
@@ -368,6 +368,7 @@ def _after_fork() -> None:
     """Give a forked child committers and connections of its own."""
     for log in _OPEN_LOGS:
         log.appender.committer.after_fork()
+        log.appender.new_id.after_fork()
         log.store.after_fork()
 
 

@@ -78,7 +78,7 @@ def verify(
         for check in checks:
             for problem in check.look(record):
                 problems.add(check.name, problem)
-    findings = [*_concluded(checks, problems, events, head), *store.verify()]
+    findings = [*_concluded(checks, problems, events, head), *_of_backend(store)]
     return Report(findings, head, events, appends.count, time.perf_counter() - started)
 
 
@@ -103,6 +103,12 @@ def _concluded(
     for check in checks:
         found = problems.of(check.name)
         yield from found or [Finding("ok", check.name, check.holds())]
+
+
+def _of_backend(store: Store) -> Iterator[Finding]:
+    """Yield what the backend says of itself, told apart from what was read here."""
+    for finding in store.verify():
+        yield msgspec.structs.replace(finding, check=f"{store.name} {finding.check}")
 
 
 class _Problems:

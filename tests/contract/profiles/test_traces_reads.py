@@ -103,7 +103,7 @@ def test_filters(two_traces: seriatim.Log, filters: dict[str, Any], expected: li
     assert [place for batch in limited for place in places(batch)] == expected[:3]
 
 
-def test_a_list_is_never_cut_unasked(log: seriatim.Log) -> None:
+def test_a_list_is_never_cut_unasked() -> None:
     """D6: without a limit everything that matches comes, over as many pages as it takes."""
     small = seriatim.Settings(limits=seriatim.Limits(page=3))
     with seriatim.open("memory:", settings=small) as narrow:

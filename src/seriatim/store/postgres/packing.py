@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -31,6 +33,23 @@ _ROW_WITH_STREAM = struct.Struct("!hiqiqiqiq").pack
 _ROW_WITHOUT_STREAM = struct.Struct("!hiqiqiqi").pack
 _TAG_ROW = struct.Struct("!hi16siq").pack
 _EVENT_COLUMNS = 30
+
+_options_of = attrgetter(
+    "occurred_at",
+    "producer_id",
+    "source_system",
+    "source_subsystem",
+    "actor_type",
+    "actor_id",
+    "request_id",
+    "correlation_id",
+    "causation_id",
+    "idempotency_key",
+    "app_id",
+    "env_id",
+)
+_ABSENT = (None,) * 12
+_NO_OPTIONS = (_NULL,) * 12
 
 _OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17, 25, 2950, 2951
 _COMPOSITE_OIDS = (
@@ -103,18 +122,7 @@ def _texts(event: Prepared) -> list[bytes]:
         text(event.stream_type),
         text(event.stream_id),
         text(event.event_type),
-        text(event.occurred_at),
-        text(event.producer_id),
-        text(event.source_system),
-        text(event.source_subsystem),
-        text(event.actor_type),
-        text(event.actor_id),
-        text(event.request_id),
-        text(event.correlation_id),
-        text(event.causation_id),
-        text(event.idempotency_key),
-        text(event.app_id),
-        text(event.env_id),
+        *(_NO_OPTIONS if (options := _options_of(event)) == _ABSENT else map(text, options)),
         text(canonical_text(event.metadata) if event.metadata else None),
         text(event.payload),
         text(canonical_text(event.tags) if event.tags else None),
@@ -185,9 +193,7 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
         packed_tags,
         *_texts(event),
     ]
-    body = _COMPOSITE_COUNT + b"".join(
-        [part for pair in zip(_OID_BYTES, fields, strict=True) for part in pair]
-    )
+    body = _COMPOSITE_COUNT + b"".join(chain.from_iterable(zip(_OID_BYTES, fields, strict=True)))
     return _LENGTH(len(body)) + body
 
 

@@ -197,7 +197,8 @@ revoke all on function {schema}.raise_epoch(boolean) from public;
 create function {schema}.append_group(
     p_lock bigint, p_lock_wait_ms integer, p_rules integer, p_rows {schema}.new_event[],
     p_tagged boolean, out head bigint, out recorded_us bigint, out stream_seqs bigint[]
-) language plpgsql volatile set enable_seqscan = off as $$
+) language plpgsql volatile
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
     perform set_config('lock_timeout', p_lock_wait_ms::text, true);
     perform pg_advisory_xact_lock(p_lock);
@@ -242,7 +243,7 @@ end $$;
 -- Sees every group once, however it was inserted: positions and streams without gaps, opening and
 -- closing rules, and the hint to who listens.
 create function {schema}.check_group() returns trigger
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_first bigint;
     v_last  bigint;

@@ -1,0 +1,133 @@
+"""A decision trace of a deal desk: opened, told step by step, closed for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from seriatim.cli.scenes.stage import Stage, sheet
+from seriatim.core.errors import Conflict
+
+_TRACE = "deal-789"
+_POLICY = {"policy_id": "discount-limits", "policy_version": "2025.11"}
+_DEAL = {"entity_type": "opportunity", "entity_id": "opp-789", "system": "salesforce"}
+_AGENT = {"actor_type": "agent", "actor_id": "deal_agent"}
+_PERSON = {"actor_type": "person", "actor_id": "vp_sales"}
+
+_STORY: tuple[tuple[str, dict[str, Any], dict[str, str], str], ...] = (
+    (
+        "TraceStarted",
+        {"workflow": "deal_approval", "title": "Discount for a clinic", "primary_entity": _DEAL},
+        _AGENT,
+        "discount for a clinic",
+    ),
+    (
+        "InputObserved",
+        {
+            "input_id": "deal_size",
+            "source": {
+                "system": "salesforce",
+                "object_type": "opportunity",
+                "object_id": "opp-789",
+            },
+            "facts": [
+                {"key": "deal_value", "value": {"type": "int", "value": "250000"}},
+                {"key": "discount", "value": {"type": "decimal", "value": "0.28"}},
+            ],
+        },
+        _AGENT,
+        "250,000 at 28 % off, from salesforce",
+    ),
+    (
+        "PolicyEvaluated",
+        {"policy": _POLICY, "inputs": ["deal_size"], "decision": "require_exception"},
+        _AGENT,
+        "discount-limits 2025.11 says: require_exception",
+    ),
+    (
+        "ExceptionRequested",
+        {"exception_id": "exc-1", "policy": _POLICY, "reason": "over 20 % needs a person"},
+        _AGENT,
+        "over 20 % needs a person",
+    ),
+    (
+        "PrecedentCited",
+        {"cited_trace_id": "deal-512", "reason": "same segment, same size"},
+        _AGENT,
+        "deal-512: same segment, same size",
+    ),
+    (
+        "ApprovalRecorded",
+        {
+            "approval_id": "apr-1",
+            "subject": {"subject_type": "exception", "subject_id": "exc-1"},
+            "approver": _PERSON,
+            "decision": "approved",
+        },
+        _PERSON,
+        "exc-1 approved",
+    ),
+    (
+        "ActionCommitted",
+        {"action_id": "act-1", "status": "success"},
+        _AGENT,
+        "quote sent",
+    ),
+    ("TraceFinished", {"outcome": "success"}, _AGENT, "success"),
+)
+
+
+def envelope(
+    seq: int, type_: str, payload: dict[str, Any], actor: dict[str, str]
+) -> dict[str, Any]:
+    """Return one event of the trace as its producer gives it."""
+    return {
+        "event_id": f"{_TRACE}-event-{seq}",
+        "trace_id": _TRACE,
+        "trace_seq": seq,
+        "event_type": type_,
+        "occurred_at": f"2025-12-31T12:00:{seq:02d}Z",
+        "producer_id": "deal_agent_service",
+        "source": {"system": "deal-orchestrator"},
+        "actor": actor,
+        "idempotency_key": f"{_TRACE}:{seq}",
+        "payload": payload,
+    }
+
+
+def play(stage: Stage) -> None:
+    """Append the trace, read it back, and try to go on after its end."""
+    stage.scene(
+        "traces: a decision, told as it happened",
+        "Proves: a trace opens once, its numbers have no gap, and after its end nothing is added.",
+    )
+    traces = stage.log.traces
+    for seq, (type_, payload, actor, _) in enumerate(_STORY):
+        traces.append_event(envelope(seq, type_, payload, actor))
+    stored = traces.get_trace_events(_TRACE)
+    shown = sheet("log_seq", "trace_seq", "event", "who", "what", right=("log_seq", "trace_seq"))
+    for event, (_, _, actor, what) in zip(stored, _STORY, strict=True):
+        shown.add_row(
+            str(event.log_seq),
+            str(event.trace_seq),
+            Text(event.event_type, style="green"),
+            actor["actor_id"],
+            what,
+        )
+    stage.show(shown)
+    numbers = [event.trace_seq for event in stored]
+    stage.check("the trace reads back whole, numbered 0 to 7", numbers == list(range(8)))
+    _go_on(stage)
+
+
+def _go_on(stage: Stage) -> None:
+    late = envelope(8, "PrecedentCited", {"cited_trace_id": "x", "reason": "late"}, _AGENT)
+    refusal = None
+    try:
+        stage.log.traces.append_event(late)
+    except Conflict as error:
+        refusal = error
+    stage.refused("a ninth event", refusal)
+    finished = stage.log.traces.is_trace_finished(_TRACE)
+    stage.check("the finished trace stays as it is", finished and refusal is not None)

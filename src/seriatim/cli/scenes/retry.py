@@ -1,0 +1,41 @@
+"""One append sent many times at once, and once more with other content."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from seriatim.cli.scenes.stage import Stage
+from seriatim.core.errors import IdempotencyConflict
+from seriatim.core.event import AppendResult, NewEvent
+
+TWINS = 24
+
+
+def _pay(stage: Stage, amount: str) -> AppendResult:
+    payload: dict[str, Any] = {"invoice": "2025-0117", "amount": amount, "currency": "EUR"}
+    event = NewEvent("invoice.paid", payload, stream=("invoice", "2025-0117"))
+    return stage.log.append([event], idempotency_key="payment-2025-0117")
+
+
+def play(stage: Stage) -> None:
+    """Send a payment from many threads, then with another amount."""
+    stage.scene(
+        f"an idempotent retry: the same payment sent {TWINS} times at once",
+        "Proves: one record, and every caller gets its receipt; another amount is refused.",
+    )
+    before = stage.log.head()
+    with ThreadPoolExecutor(TWINS) as pool:
+        receipts = list(pool.map(lambda _: _pay(stage, "1250.00"), range(TWINS)))
+    ids = {receipt.records[0].event_id for receipt in receipts}
+    fresh = sum(not receipt.replayed for receipt in receipts)
+    where = receipts[0].first_position
+    stage.show(f"{TWINS} receipts, all for position {where}: {fresh} stored, the rest replayed")
+    stage.check(f"{TWINS} calls, 1 record", len(ids) == fresh == stage.log.head() - before == 1)
+    refusal = None
+    try:
+        _pay(stage, "9999.00")
+    except IdempotencyConflict as error:
+        refusal = error
+    stage.refused("the same key with another amount", refusal)
+    stage.check("a changed retry is no retry", refusal is not None)

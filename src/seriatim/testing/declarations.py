@@ -1,0 +1,197 @@
+"""A5, A8: stream kinds and event types, declared in the store for every process."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.core.errors import Conflict
+from seriatim.core.kinds import AGGREGATE, TRACE, EventType, StreamKind
+from seriatim.opening import Log
+from seriatim.testing.factories import (
+    at_once,
+    borrowing,
+    event,
+    numbers,
+    refuse_all,
+    refused,
+)
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"total": {"type": "integer", "minimum": 0}},
+    "required": ["total"],
+}
+
+
+class DeclarationContract:
+    """Declared once, the same for all; changed never."""
+
+    def test_a_kind_numbers_from_zero(self, log: Log) -> None:
+        """A5: a kind declares its first number and who numbers."""
+        log.declare(
+            StreamKind(name="zero", first_seq=0),
+            StreamKind(name="mine", first_seq=1, numbered_by="caller"),
+        )
+        log.append([event(stream=("zero", "1")), event(stream=("zero", "1"))])
+        log.append([event(stream=("mine", "1"), stream_seq=1)])
+
+        assert numbers(log, ("zero", "1")) == [0, 1]
+        with refused(log, "invalid_event", index=0, field="stream_seq"):
+            log.append([event(stream=("mine", "1"))])
+        with refused(log, "event_sequence_invalid", expected=2, actual=3):
+            log.append([event(stream=("mine", "1"), stream_seq=3)])
+
+    def test_an_undeclared_kind_follows_aggregate(self, log: Log) -> None:
+        """A8: from 1, numbered by the log, open catalogue."""
+        log.append([event("anything", stream=("new kind", "1"))])
+        log.append([event("anything", stream=("aggregate", "1"))])
+
+        assert numbers(log, ("new kind", "1")) == numbers(log, ("aggregate", "1")) == [1]
+
+    def test_declaring_the_same_again(self, log: Log) -> None:
+        """A8: the very same declaration is no change, the built-in kinds included."""
+        kind = StreamKind(name="case", closing_types=("won", "lost"), opening_type="opened")
+        entry = EventType(event_type="paid", kind="case", schema=SCHEMA)
+        for _ in range(2):
+            log.declare(kind, entry, TRACE, AGGREGATE)
+        log.declare(EventType(event_type="paid", kind="case", schema=dict(reversed(SCHEMA.items()))))
+
+        log.append([event("opened", stream=("case", "1"))])
+        with borrowing(log) as other:
+            other.declare(kind, entry)
+
+    def test_declaring_with_other_rules(self, log: Log) -> None:
+        """A8: other rules under a known name or version are a conflict, and change nothing."""
+        log.declare(StreamKind(name="case"), EventType(event_type="paid", schema=SCHEMA))
+        others = [
+            StreamKind(name="case", first_seq=0),
+            StreamKind(name="case", numbered_by="caller"),
+            StreamKind(name="case", opening_type="opened"),
+            StreamKind(name="case", closing_types=("closed",)),
+            StreamKind(name="case", catalogue="closed"),
+            StreamKind(name="case", expected_seq_required=True),
+            StreamKind(name="case", infrastructure=True),
+            StreamKind(name="trace"),
+            StreamKind(name="aggregate", first_seq=0),
+            EventType(event_type="paid"),
+            EventType(event_type="paid", schema={"type": "object"}),
+            EventType(event_type="paid", schema=SCHEMA, kind="case"),
+        ]
+
+        for other in others:
+            with refused(log, "conflict"):
+                log.declare(other)
+        log.append([event("x", stream=("case", "1"))])
+        assert numbers(log, ("case", "1")) == [1]
+
+    def test_a_changed_payload_needs_a_new_version(self, log: Log) -> None:
+        """A8: versions stand side by side; one that is not declared is refused."""
+        log.declare(
+            EventType(event_type="paid", event_version=1),
+            EventType(event_type="paid", event_version=2, schema=SCHEMA),
+        )
+        log.append([event("paid"), event("paid", event_version=2, payload={"total": 1})])
+
+        with refused(log, "schema_violation", index=0, field="event_version"):
+            log.append([event("paid", event_version=3, payload={"total": 1})])
+        log.append([event("undeclared", event_version=9)])
+
+    def test_a_schema_is_enforced(self, log: Log) -> None:
+        """A8: a payload that breaks its schema is refused with its JSON path."""
+        log.declare(EventType(event_type="paid", schema=SCHEMA))
+        log.append([event("paid", payload={"total": 0, "more": "is fine"})])
+
+        with refused(log, "schema_violation", index=0, field="$.total"):
+            log.append([event("paid", payload={})])
+        with refused(log, "schema_violation", index=1, field="$.total"):
+            log.append([event("other"), event("paid", payload={"total": -1})])
+
+    def test_a_closed_catalogue(self, log: Log) -> None:
+        """A5: a closed kind takes the types that are declared for it, and no others."""
+        log.declare(
+            StreamKind(name="case", catalogue="closed"),
+            EventType(event_type="noted", kind="case"),
+            EventType(event_type="free"),
+        )
+        log.append([event("noted", stream=("case", "1")), event("noted"), event("free")])
+
+        for name in ("free", "absent", "Noted"):
+            with refused(log, "schema_violation", index=0, field="event_type"):
+                log.append([event(name, stream=("case", "1"))])
+
+    def test_other_processes_learn_at_once(self, log: Log) -> None:
+        """A8: a declaration holds for a log that was opened before it."""
+        with borrowing(log) as other:
+            other.append([event("paid", payload={})])
+            log.declare(
+                StreamKind(name="case", first_seq=0, closing_types=("closed",)),
+                EventType(event_type="paid", schema=SCHEMA),
+            )
+
+            with refused(log, "schema_violation", field="$.total"):
+                other.append([event("paid", payload={})])
+            other.append([event("closed", stream=("case", "1"))])
+            assert numbers(log, ("case", "1")) == [0]
+            with refused(log, "conflict"):
+                other.append([event("x", stream=("case", "1"))])
+
+    def test_declarations_at_once(self, log: Log) -> None:
+        """A8: the same kind from many processes with two sets of rules: one set holds."""
+        kinds = [StreamKind(name="case", first_seq=0), StreamKind(name="case", first_seq=1)]
+
+        def act(number: int) -> int:
+            log.declare(kinds[number % 2])
+            return number % 2
+
+        answers = at_once(act, 8)
+        winners = {answer for answer in answers if isinstance(answer, int)}
+        assert len(winners) == 1
+        assert sum(isinstance(answer, Conflict) for answer in answers) == 4
+        log.append([event(stream=("case", "1"))])
+        assert numbers(log, ("case", "1")) == [kinds[winners.pop()].first_seq]
+
+    def test_declarations_while_others_append(self, log: Log) -> None:
+        """A8: an append that was checked under older rules is checked again, never refused."""
+
+        def act(number: int) -> None:
+            for round_number in range(5):
+                if number == 0:
+                    log.declare(EventType(event_type=f"type-{round_number}"))
+                else:
+                    log.append([event(stream=("s", str(number)))])
+
+        assert at_once(act, 4) == [None] * 4
+        assert log.head() == 15
+
+    def test_bad_declarations(self, log: Log) -> None:
+        """A8: names, numbers and schemas that could not be kept are refused by name."""
+        bad = "invalid_argument"
+        cases: dict[str, tuple[Any, str]] = {
+            "nothing of ours": ("case", "declarations"),
+            "empty name": (StreamKind(name=""), "kind.name"),
+            "name a number": (StreamKind(name=1), "kind.name"),  # type: ignore[arg-type]
+            "opening type": (StreamKind(name="k", opening_type=""), "kind.opening_type"),
+            "closing type": (StreamKind(name="k", closing_types=("",)), "kind.closing_types"),
+            "closing types a string": (StreamKind(name="k", closing_types="end"), "kind.closing_types"),  # type: ignore[arg-type]
+            "first number": (StreamKind(name="k", first_seq=2), "kind.first_seq"),  # type: ignore[arg-type]
+            "first number a boolean": (StreamKind(name="k", first_seq=True), "kind.first_seq"),
+            "who numbers": (StreamKind(name="k", numbered_by="me"), "kind.numbered_by"),  # type: ignore[arg-type]
+            "catalogue": (StreamKind(name="k", catalogue="half"), "kind.catalogue"),  # type: ignore[arg-type]
+            "expected": (StreamKind(name="k", expected_seq_required=1), "kind.expected_seq_required"),  # type: ignore[arg-type]
+            "type name": (EventType(event_type=" x"), "event_type"),
+            "version 0": (EventType(event_type="x", event_version=0), "event_version"),
+            "version text": (EventType(event_type="x", event_version="1"), "event_version"),  # type: ignore[arg-type]
+            "version too large": (EventType(event_type="x", event_version=2**31), "event_version"),
+            "kind empty": (EventType(event_type="x", kind=""), "kind"),
+            "frozen catalogue": (EventType(event_type="x", kind="trace"), "kind"),
+            "schema no object": (EventType(event_type="x", schema=[]), "schema"),  # type: ignore[arg-type]
+            "schema invalid": (EventType(event_type="x", schema={"type": "no"}), "schema"),
+            "schema with NUL": (EventType(event_type="x", schema={"title": "\0"}), "schema"),
+        }
+        refuse_all(
+            log,
+            lambda one: log.declare(one),  # noqa: PLW0108 - only the declaration
+            {name: (one, bad, field) for name, (one, field) in cases.items()},
+        )
+        assert log.store.rules().version == 0

@@ -1,0 +1,135 @@
+"""F8: a log has an identity, and a consumer that meets another one stops and says so."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+
+from seriatim.core.errors import LogIdentityChanged
+from seriatim.log.cursors import new_cursor
+from seriatim.opening import Log
+from seriatim.testing.factories import Borrowed, borrowing, events, positions
+
+QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
+
+
+def forge(log: Log, **changes: Any) -> None:
+    """Store a cursor as a consumer of another log, or of another past, left it."""
+    made = new_cursor(
+        log.store, log.tenant_id, "subscription", "s", log.head(), '{"filters":[]}'
+    )
+    log.store.put_cursor(msgspec.structs.replace(made, **changes), lease=None, reset=True)
+
+
+class ShrunkStore(Borrowed):
+    """A store that was restored from an older backup while it was followed."""
+
+    shrunk = False
+
+    def head(self) -> int:
+        """Tell a lower head once it has shrunk."""
+        return 1 if self.shrunk else self.lent.head()
+
+
+class IdentityContract:
+    """F8: identity, epoch, and cursors that carry both."""
+
+    def test_a_log_has_an_identity(self, log: Log) -> None:
+        """F8: a UUID made at creation, an epoch, and both stay."""
+        identity = log.identity()
+
+        assert str(uuid.UUID(identity.log_id)) == identity.log_id
+        assert identity.epoch >= 1
+        log.append(events(1))
+        assert log.identity() == identity
+        with borrowing(log) as other:
+            assert other.identity() == identity
+
+    def test_the_epoch_rises(self, log: Log) -> None:
+        """F8: a restore or promotion raises the epoch and keeps the id."""
+        before = log.identity()
+
+        raised = log.store.raise_epoch()
+
+        assert (raised.log_id, raised.epoch) == (before.log_id, before.epoch + 1)
+        assert log.identity() == raised
+
+    def test_a_raised_epoch_stops_a_consumer(self, log: Log) -> None:
+        """F8: a durable subscription of an earlier epoch refuses to go on until it is reset."""
+        log.append(events(2))
+        subscription = log.subscribe("s", **QUICK)
+        assert [positions(batch) for batch in subscription] == [[1, 2]]
+        log.append(events(1))
+
+        log.store.raise_epoch()
+
+        with pytest.raises(LogIdentityChanged) as caught:
+            log.subscribe("s", **QUICK)
+        assert caught.value.details == {"name": "s", "position": 2}
+        with pytest.raises(LogIdentityChanged):
+            list(subscription)
+        assert subscription.position == 2
+        subscription.reset(2)
+        assert [positions(batch) for batch in log.subscribe("s", **QUICK)] == [[3]]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"log_id": "0190b5e2-0000-7000-8000-000000000001"},
+            {"epoch": 7},
+            {"position": 3},
+            {"tip": "another-event"},
+        ],
+    )
+    def test_another_past_is_noticed(self, log: Log, changes: dict[str, Any]) -> None:
+        """F8: another log, another epoch, a lower head, another event at the cursor."""
+        log.append(events(2))
+        forge(log, **changes)
+
+        with pytest.raises(LogIdentityChanged):
+            log.subscribe("s")
+
+        forge(log)
+        assert log.subscribe("s").position == 2
+
+    def test_a_raised_epoch_stops_who_is_running(self, log: Log) -> None:
+        """F8: a restore under a running subscription is noticed, and the cursor stays put."""
+        log.append(events(1))
+        subscription = log.subscribe("s", poll_s=0.02)
+        batches: list[list[int]] = []
+
+        def handler(batch: list[Any]) -> None:
+            batches.append(positions(batch))
+            log.store.raise_epoch()
+
+        with pytest.raises(LogIdentityChanged):
+            subscription.run(handler)
+
+        assert batches == [[1]]
+        with pytest.raises(LogIdentityChanged):
+            log.subscribe("s")
+
+    def test_a_raised_epoch_stops_a_tail(self, log: Log) -> None:
+        """F8: a tail without a name notices as well."""
+        log.append(events(1))
+        tail = log.tail(after=0, poll_s=0.02)
+
+        with pytest.raises(LogIdentityChanged):
+            for _ in tail:
+                log.store.raise_epoch()
+
+    def test_a_lower_head_stops_who_is_running(self, log: Log) -> None:
+        """F8: a log that became shorter under a tail is no log to go on with."""
+        log.append(events(2))
+        store = ShrunkStore(log.store)
+
+        with borrowing(log, store) as restored:
+            tail = restored.tail(after=0, poll_s=0.02)
+            with pytest.raises(LogIdentityChanged) as caught:
+                for _ in tail:
+                    store.shrunk = True
+        assert caught.value.details == {"position": 2, "head": 1}

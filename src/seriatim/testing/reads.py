@@ -1,0 +1,354 @@
+"""Section E, reads: by position, by stream, by batches, with every filter."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.times import instant_us
+from seriatim.opening import Log
+from seriatim.testing.factories import (
+    event,
+    events,
+    numbers,
+    positions,
+    refuse_all,
+    refused,
+    trace,
+)
+
+
+def read(log: Log, **filters: Any) -> list[int]:
+    """Return the positions a read finds, after checking that its pages and batches agree."""
+    whole = positions(list(log.read(**filters)))
+    assert positions(log.page(**filters).records) == whole
+    assert [p for batch in log.read_batches(batch_size=2, **filters) for p in positions(batch)] == (
+        whole
+    )
+    return whole
+
+
+class ReadContract:
+    """E1 to E3: always ascending, filters kept, arguments checked before anything runs."""
+
+    def test_after_and_until(self, log: Log) -> None:
+        """E1: `after` is exclusive, `until` inclusive."""
+        log.append(events(5))
+
+        assert read(log) == [1, 2, 3, 4, 5]
+        assert read(log, after=2) == [3, 4, 5]
+        assert read(log, until=2) == [1, 2]
+        assert read(log, after=1, until=3) == [2, 3]
+        assert read(log, after=3, until=3) == []
+        assert read(log, after=5) == []
+        assert read(log, after=10**9) == []
+        assert read(log, until=10**9) == [1, 2, 3, 4, 5]
+
+    def test_an_empty_log(self, log: Log) -> None:
+        """E1: an empty log has head 0 and nothing to read."""
+        assert log.head() == 0
+        assert read(log) == []
+        assert log.page().last_scanned == 0
+        assert list(log.read_stream(("s", "1"))) == []
+        assert log.last_event(("s", "1")) is None
+        assert log.streams() == []
+
+    def test_by_type(self, log: Log) -> None:
+        """E1: several types are OR-ed, none means nothing."""
+        log.append([event("a"), event("b"), event("A"), event("c")])
+
+        assert read(log, types=["a", "c"]) == [1, 4]
+        assert read(log, types=["absent"]) == []
+        assert read(log, types=[]) == []
+
+    def test_by_stream(self, log: Log) -> None:
+        """E1: one stream by type and id."""
+        log.append([event(stream=("s", "1")), event(stream=("s", "2")), event(), event(stream=("r", "1"))])
+
+        assert read(log, stream=("s", "1")) == [1]
+        assert read(log, stream=("r", "1")) == [4]
+        assert read(log, stream=("s", "absent")) == []
+
+    def test_by_scopes(self, log: Log) -> None:
+        """E1: app and env filter alone and together; an empty name is a name."""
+        log.append(
+            [
+                event(app_id="a", env_id="x"),
+                event(app_id="a", env_id="y"),
+                event(app_id="b", env_id="x"),
+                event(),
+                event(app_id=""),
+            ]
+        )
+
+        assert read(log, app_id="a") == [1, 2]
+        assert read(log, env_id="x") == [1, 3]
+        assert read(log, app_id="a", env_id="x") == [1]
+        assert read(log, app_id="absent") == []
+        assert read(log, app_id="") == [5]
+
+    def test_by_door(self, log: Log) -> None:
+        """A9: the log sees all, traces the traces, aggregates every other stream."""
+        log.append([*trace("t")[:2], event(stream=("order", "1")), event()])
+
+        assert read(log) == [1, 2, 3, 4]
+        assert positions(log.page(scope="traces").records) == [1, 2]
+        assert positions(log.page(scope="aggregates").records) == [3]
+
+    def test_a_window_of_occurred_at(self, log: Log) -> None:
+        """E1: since exclusive, until inclusive, by the instant and not by the text."""
+        times = [
+            "2024-01-01T12:00:00Z",
+            "2024-01-01T13:00:00+01:00",
+            "2024-01-01T12:00:00.000001Z",
+            "2024-01-01T10:00:00-03:00",
+            "2023-12-31T23:59:59.999999Z",
+        ]
+        log.append([event(occurred_at=text) for text in times])
+
+        assert read(log, occurred_after="2024-01-01T12:00:00Z") == [3, 4]
+        assert read(log, occurred_after="2024-01-01T11:59:59.999999Z") == [1, 2, 3, 4]
+        assert read(log, occurred_until="2024-01-01T12:00:00Z") == [1, 2, 5]
+        assert read(log, occurred_until="2023-12-31T23:59:59.999999Z") == [5]
+        noon = "2024-01-01T12:00:00Z"
+        assert read(log, occurred_after=noon, occurred_until=noon) == []
+        assert read(log, occurred_after=times[4], occurred_until=noon) == [1, 2]
+
+    def test_times_before_1970(self, log: Log) -> None:
+        """E1: an instant before the epoch is an instant like any other."""
+        log.append([event(occurred_at="1969-12-31T23:59:59.5Z"), event(occurred_at="0001-01-01T00:00:00Z")])
+
+        assert read(log, occurred_until="1969-12-31T23:59:59.5Z") == [1, 2]
+        assert read(log, occurred_after="1900-01-01T00:00:00Z", occurred_until="1970-01-01T00:00:00Z") == [1]
+
+    def test_a_window_of_recorded_at(self, log: Log) -> None:
+        """E1: recorded-at windows have the same bounds, down to the microsecond."""
+        for _ in range(4):
+            log.append([event(occurred_at="2001-01-01T00:00:00Z")])
+        records = list(log.read())
+        bound = records[1].recorded_at
+        limit = instant_us(bound) or 0
+
+        late = [r.position for r in records if (instant_us(r.recorded_at) or 0) > limit]
+        early = [r.position for r in records if (instant_us(r.recorded_at) or 0) <= limit]
+        assert read(log, recorded_after=bound) == late
+        assert read(log, recorded_until=bound) == early
+        assert 2 in early
+
+    def test_a_default_occurred_at_is_found(self, log: Log) -> None:
+        """E1: an event without its own time is found by the store's."""
+        log.append(events(1))
+        (record,) = log.read()
+
+        assert read(log, occurred_until=record.recorded_at) == [1]
+        assert read(log, occurred_after=record.recorded_at) == []
+
+    def test_all_filters_at_once(self, log: Log) -> None:
+        """E1: every filter must hold."""
+        whole: dict[str, Any] = {
+            "event_type": "a",
+            "stream": ("s", "1"),
+            "app_id": "app",
+            "env_id": "env",
+            "occurred_at": "2024-01-01T00:00:00Z",
+        }
+        log.append([event(**whole), event(**(whole | {"event_type": "b"}))])
+        log.append([event(**(whole | {"app_id": None})), event(**(whole | {"env_id": "e"}))])
+        log.append([event(**(whole | {"stream": ("s", "2")})), event(**whole)])
+        filters: dict[str, Any] = {
+            "types": ["a"],
+            "stream": ("s", "1"),
+            "app_id": "app",
+            "env_id": "env",
+            "occurred_after": "2023-12-31T00:00:00Z",
+            "occurred_until": "2024-01-01T00:00:00Z",
+            "recorded_after": "2020-01-01T00:00:00Z",
+        }
+
+        assert read(log, **filters) == [1, 6]
+        assert read(log, **filters, after=1) == [6]
+        assert read(log, **filters, until=5) == [1]
+
+    def test_an_empty_page_moves_on(self, log: Log) -> None:
+        """E1: a page returns the last position scanned, so a filtered one never stands still."""
+        log.append([*events(5), event("rare"), *events(4)])
+
+        page = log.page(types=["absent"])
+        assert (page.records, page.last_scanned) == ([], 10)
+        page = log.page(types=["absent"], until=4)
+        assert page.last_scanned == 4
+        page = log.page(types=["rare"], limit=1)
+        assert (positions(page.records), page.last_scanned) == ([6], 6)
+        page = log.page(types=["rare"], after=6, limit=1)
+        assert (page.records, page.last_scanned) == ([], 10)
+        assert log.page(after=10).last_scanned == 10
+        assert log.page(after=50).last_scanned == 50
+        assert log.page(until=50).last_scanned == 10
+
+    def test_paging_by_what_was_scanned(self, log: Log) -> None:
+        """E1: following last_scanned reads everything once, also what comes meanwhile."""
+        log.append(events(5))
+        seen: list[int] = []
+        after = 0
+        while len(seen) < 8:
+            page = log.page(after=after, limit=2)
+            seen += positions(page.records)
+            after = page.last_scanned
+            if after == 4:
+                log.append(events(3))
+
+        assert seen == [1, 2, 3, 4, 5, 6, 7, 8]
+
+    def test_a_limit(self, log: Log) -> None:
+        """E1: a limit ends a read, whatever the batch size."""
+        log.append(events(7))
+
+        for limit in (1, 2, 3, 6, 7, 8, 100):
+            found = positions(list(log.read(limit=limit, batch_size=3, after=1)))
+            assert found == [2, 3, 4, 5, 6, 7][:limit]
+        assert positions(log.page(limit=3).records) == [1, 2, 3]
+
+    def test_a_stream_in_order(self, log: Log) -> None:
+        """E2: a stream is read in the order of its numbers, after an exclusive one."""
+        log.append([event(stream=("s", str(number % 2))) for number in range(6)])
+
+        def after(since: int | None) -> list[int | None]:
+            return [r.stream_seq for r in log.read_stream(("s", "0"), since=since)]
+
+        assert after(None) == [1, 2, 3]
+        assert after(0) == [1, 2, 3]
+        assert after(1) == [2, 3]
+        assert after(3) == []
+        assert after(10**9) == []
+        assert [r.stream_seq for r in log.read_stream(("s", "0"), limit=2)] == [1, 2]
+        assert [r.stream_seq for r in log.read_stream(("s", "0"), since=1, limit=1)] == [2]
+
+    def test_a_stream_from_zero(self, log: Log) -> None:
+        """E2: a stream numbered from 0 is read whole without a cursor, and after 0 from 1."""
+        log.append(trace("t"))
+
+        assert numbers(log, ("trace", "t")) == list(range(10))
+        assert [r.stream_seq for r in log.read_stream(("trace", "t"), since=-1)] == list(range(10))
+        assert [r.stream_seq for r in log.read_stream(("trace", "t"), since=0)][0] == 1
+
+    def test_the_last_event_of_a_stream(self, log: Log) -> None:
+        """E2: the last event of a stream, and none for one that is not there."""
+        log.append([event(stream=("s", "1"), n=1), event(stream=("s", "1"), n=2), event()])
+
+        last = log.last_event(("s", "1"))
+        assert last is not None
+        assert (last.position, last.stream_seq, last.data) == (2, 2, {"n": 2})
+        assert log.last_event(("s", "2")) is None
+
+    def test_batches_do_not_overlap(self, log: Log) -> None:
+        """E2: batches are ascending, complete and keep the filters, for every size."""
+        log.append([event("a" if number % 2 else "b", n=number) for number in range(11)])
+
+        for size in (1, 2, 3, 5, 6, 100):
+            batches = [positions(batch) for batch in log.read_batches(batch_size=size, types=["a"])]
+            assert [p for batch in batches for p in batch] == [2, 4, 6, 8, 10]
+            assert all(0 < len(batch) <= size for batch in batches)
+
+    def test_streams_in_the_order_they_began(self, log: Log) -> None:
+        """E2: streams are listed with where they begin and end, page by page."""
+        log.append([event("a", stream=("s", "2")), event("b", stream=("s", "1")), event()])
+        log.append([event("c", stream=("r", "1")), event("d", stream=("s", "2"))])
+
+        first, second, third = log.streams()
+        assert (first.stream_type, first.stream_id) == ("s", "2")
+        assert (first.first_position, first.last_position) == (1, 5)
+        assert (first.last_seq, first.last_type) == (2, "d")
+        assert [one.stream_id for one in (second, third)] == ["1", "1"]
+        assert log.streams("s") == [first, second]
+        assert log.streams(limit=1) == [first]
+        assert log.streams(after=first.first_position, limit=1) == [second]
+        assert log.streams("absent") == []
+
+    def test_one_event_by_its_id(self, log: Log) -> None:
+        """L3: one event by id, and `not_found` for one that is not there."""
+        log.append([event(event_id="e-1"), event(event_id="0190b5e2-0000-7000-8000-000000000001")])
+
+        assert log.event("e-1").position == 1
+        assert log.event("0190b5e2-0000-7000-8000-000000000001").position == 2
+        with refused(log, "not_found", event_id="E-1"):
+            log.event("E-1")
+
+    def test_reading_what_is_not_there(self, log: Log) -> None:
+        """L3: reading a stream that does not exist gives nothing, not an error."""
+        log.append(events(1))
+
+        assert list(log.read_stream(("absent", "1"))) == []
+        assert list(log.read(stream=("absent", "1"))) == []
+
+    def test_bad_arguments(self, log: Log) -> None:
+        """E3: reversed bounds, reversed windows and sizes out of range are refused by name."""
+        log.append(events(3))
+        early, late = "2024-01-01T00:00:00Z", "2024-01-02T00:00:00Z"
+        cases: dict[str, tuple[dict[str, Any], str]] = {
+            "reversed": ({"after": 3, "until": 2}, "until"),
+            "negative": ({"after": -1}, "after"),
+            "too large": ({"after": 2**63}, "after"),
+            "until too large": ({"until": 2**63}, "until"),
+            "text": ({"after": "1"}, "after"),
+            "boolean": ({"until": True}, "until"),
+            "float": ({"after": 1.0}, "after"),
+            "occurred reversed": ({"occurred_after": late, "occurred_until": early}, "occurred_until"),
+            "recorded reversed": ({"recorded_after": late, "recorded_until": early}, "recorded_until"),
+            "no time": ({"occurred_after": "yesterday"}, "occurred_after"),
+            "no zone": ({"recorded_until": "2024-01-01T00:00:00"}, "recorded_until"),
+            "time a number": ({"recorded_after": 1}, "recorded_after"),
+            "types a string": ({"types": "a"}, "types"),
+            "types a number": ({"types": 1}, "types"),
+            "type empty": ({"types": [""]}, "types"),
+            "stream a string": ({"stream": "s"}, "stream"),
+            "stream of one": ({"stream": ("s",)}, "stream"),
+            "stream id empty": ({"stream": ("s", "")}, "stream"),
+            "app a number": ({"app_id": 1}, "app_id"),
+            "app with NUL": ({"app_id": "a\0"}, "app_id"),
+            "env a surrogate": ({"env_id": "\ud800"}, "env_id"),
+            "since text": ({"since_seq": "1"}, "since_seq"),
+            "since negative": ({"since_seq": -2}, "since_seq"),
+            "since too large": ({"since_seq": 2**63}, "since_seq"),
+        }
+        refused_by_name = {
+            name: (filters, "invalid_argument", field) for name, (filters, field) in cases.items()
+        }
+        refuse_all(log, lambda filters: log.page(**filters), refused_by_name)
+        refuse_all(log, lambda filters: log.read(**filters), refused_by_name)
+        refuse_all(log, lambda filters: log.read_batches(**filters), refused_by_name)
+
+    def test_bad_sizes(self, log: Log) -> None:
+        """E3: limits and batch sizes lie between 1 and the maximum."""
+        acts: dict[str, Any] = {
+            "page": lambda size: log.page(limit=size),
+            "batches": lambda size: log.read_batches(batch_size=size),
+            "read": lambda size: log.read(batch_size=size),
+            "streams": lambda size: log.streams(limit=size),
+        }
+        for act in acts.values():
+            cases = {
+                repr(size): (size, "invalid_argument", "limit")
+                for size in (0, -1, 10_001, "1", 1.0, True)
+            }
+            refuse_all(log, act, cases)
+        refuse_all(
+            log,
+            lambda limit: log.read(limit=limit),
+            {repr(n): (n, "invalid_argument", "limit") for n in (0, -1, "1", 1.0, True)},
+        )
+        assert log.page(limit=10_000).records == []
+
+    @pytest.mark.parametrize("wrong", ["", " a", "a\n", "\ud800", "x" * 513, None, 1])
+    def test_bad_names(self, log: Log, wrong: Any) -> None:
+        """A4: a bad id in a read is refused as an argument, never altered."""
+        with refused(log, "invalid_argument", argument="event_id"):
+            log.event(wrong)
+        with refused(log, "invalid_argument", argument="stream"):
+            log.last_event(("s", wrong))
+        with refused(log, "invalid_argument", argument="tenant_id"):
+            log.for_tenant(wrong)
+        if wrong is not None:
+            with refused(log, "invalid_argument", argument="stream_type"):
+                log.streams(wrong)

@@ -1,0 +1,505 @@
+"""E5, E6: following the log, with and without a durable name; and cursors and leases beneath."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import InvalidArgument, LeaseLost, SeriatimError
+from seriatim.core.event import EventRecord
+from seriatim.core.query import Filter, Query
+from seriatim.log.cursors import new_cursor
+from seriatim.log.subscription import Subscription
+from seriatim.opening import Log
+from seriatim.store.port import Cursor
+from seriatim.testing.factories import (
+    PATIENCE_S,
+    Collector,
+    DeafStore,
+    ForgetfulStore,
+    at_once,
+    borrowing,
+    event,
+    events,
+    eventually,
+    positions,
+    refuse_all,
+    refused,
+)
+
+QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
+ONLY_A = Query([Filter(types=["a"])])
+
+
+def delivered(log: Log, name: str, query: Query | None = None, **options: Any) -> list[list[int]]:
+    """Return the batches that a subscription gets until it has caught up."""
+    subscription = log.subscribe(name, query or Query(), **(QUICK | options))
+    return [positions(batch) for batch in subscription]
+
+
+class SubscriptionContract:
+    """E5 and E6: catch up, then live; no gap, no duplicate, whole appends."""
+
+    @pytest.fixture
+    def running(self) -> Iterator[list[tuple[Subscription, threading.Thread]]]:
+        """Collect what a test starts, and stop it in the end."""
+        started: list[tuple[Subscription, threading.Thread]] = []
+        yield started
+        for subscription, _ in started:
+            subscription.stop()
+        for _, thread in started:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+    def test_a_new_one_starts_at_the_beginning(self, log: Log) -> None:
+        """E5: a new durable subscription starts at 0 unless told otherwise."""
+        log.append(events(2))
+        log.append(events(1))
+
+        assert delivered(log, "all") == [[1, 2], [3]]
+        assert delivered(log, "later", start=2) == [[3]]
+        assert delivered(log, "now", start="head") == []
+        log.append(events(1))
+        assert delivered(log, "now", start="head") == [[4]]
+
+    def test_it_goes_on_where_it_was(self, log: Log) -> None:
+        """E5: the cursor is durable: what was handled does not come again."""
+        log.append(events(1))
+        assert delivered(log, "s") == [[1]]
+        log.append(events(2))
+
+        assert delivered(log, "s") == [[2, 3]]
+        assert delivered(log, "s") == []
+        assert log.subscribe("s").position == 3
+
+    def test_names_are_separate(self, log: Log) -> None:
+        """E5: each name and each tenant has its own cursor."""
+        log.append(events(1))
+        log.for_tenant("other").append(events(1))
+
+        assert delivered(log, "s") == [[1]]
+        assert delivered(log, "S") == [[1]]
+        assert delivered(log.for_tenant("other"), "s") == [[2]]
+
+    def test_one_append_is_one_batch(self, log: Log) -> None:
+        """E5: one committed append is delivered whole, to every kind of subscription."""
+        log.append(events(3))
+        log.append(events(1))
+        log.append([event("a"), event("b"), event("a")])
+        log.append(events(2500))
+
+        whole = [[1, 2, 3], [4], [5, 6, 7], list(range(8, 2508))]
+        assert delivered(log, "s") == whole
+        assert [positions(batch) for batch in log.tail(after=0, **QUICK)] == whole
+        assert delivered(log, "a", ONLY_A) == [[5, 7]]
+        assert [positions(batch) for batch in log.tail(ONLY_A, after=0, **QUICK)] == [[5, 7]]
+
+    def test_batches_larger_than_a_page(self, log: Log) -> None:
+        """E5: an append is one batch wherever the pages of the reader happen to end."""
+        for size in (999, 3, 1001, 1):
+            log.append(events(size))
+
+        assert [len(batch) for batch in delivered(log, "s")] == [999, 3, 1001, 1]
+
+    def test_a_query_filters(self, log: Log) -> None:
+        """E5: only matching events come, and the cursor passes over the others."""
+        log.append([event("b")] * 3)
+        log.append([event("a"), event("b")])
+        log.append([event("b")])
+
+        assert delivered(log, "s", ONLY_A) == [[4]]
+        assert log.subscribe("s", ONLY_A).position == 6
+
+    def test_the_cursor_moves_after_the_batch(self, log: Log) -> None:
+        """E5: who leaves in the middle of a batch gets it again."""
+        log.append(events(1))
+        log.append(events(1))
+
+        for batch in log.subscribe("s", **QUICK):
+            assert positions(batch) == [1]
+            break
+        assert log.subscribe("s").position == 0
+        assert delivered(log, "s") == [[1], [2]]
+
+    def test_catching_up_and_then_live(
+        self, log: Log, running: list[tuple[Subscription, threading.Thread]]
+    ) -> None:
+        """E5: no gap and no duplicate at the hand-over, while others append all the time."""
+        log.append(events(3))
+        collector = Collector()
+        subscription = log.subscribe("s", poll_s=0.02)
+        running.append((subscription, subscription.start(collector)))
+
+        def act(number: int) -> None:
+            for _ in range(8):
+                log.append(events(number + 1))
+
+        at_once(act, 3)
+        expected = 3 + 8 * (1 + 2 + 3)
+        records = collector.records(expected)
+
+        assert positions(records) == list(range(1, expected + 1))
+        eventually(lambda: subscription.position == expected)
+        assert collector.empty
+
+    def test_a_tail_starts_now(self, log: Log) -> None:
+        """E5: a tail without a position sees what comes after it was made."""
+        log.append(events(2))
+        tail = log.tail(poll_s=0.02)
+        log.append(events(1))
+
+        for batch in tail:
+            assert positions(batch) == [3]
+            tail.stop()
+
+    def test_a_live_tail_wakes(self, log: Log) -> None:
+        """E5: a tail that waits is woken by an append, long before its poll interval."""
+        tail = log.tail(poll_s=PATIENCE_S)
+        got: list[list[int]] = []
+
+        def follow() -> None:
+            for batch in tail:
+                got.append(positions(batch))
+                tail.stop()
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        log.append(events(2))
+        thread.join(PATIENCE_S / 2)
+
+        assert not thread.is_alive()
+        assert got == [[1, 2]]
+
+    def test_hints_may_be_lost(self, log: Log) -> None:
+        """E6: without any wake-up the poll interval finds every event."""
+        collector = Collector()
+        with borrowing(log, DeafStore(log.store)) as deaf:
+            subscription = deaf.subscribe("s", poll_s=0.01)
+            thread = subscription.start(collector)
+            for _ in range(5):
+                log.append(events(1))
+            assert positions(collector.records(5)) == [1, 2, 3, 4, 5]
+            subscription.stop()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+    def test_a_failing_handler_gets_the_same_again(
+        self, log: Log, running: list[tuple[Subscription, threading.Thread]]
+    ) -> None:
+        """E5: a failing handler moves nothing and is called again with the same batch."""
+        log.append(events(2))
+        log.append(events(1))
+        collector = Collector()
+        cursors: list[int] = []
+
+        def handler(batch: list[EventRecord]) -> None:
+            collector(batch)
+            cursors.append(subscription.position)
+            if len(cursors) < 4:
+                msg = "not yet"
+                raise ValueError(msg)
+
+        subscription = log.subscribe("s", poll_s=0.02, backoff_s=0.005)
+        running.append((subscription, subscription.start(handler)))
+
+        assert [positions(collector.next()) for _ in range(5)] == [[1, 2]] * 4 + [[3]]
+        assert cursors[:4] == [0, 0, 0, 0]
+        eventually(lambda: subscription.position == 3)
+        assert isinstance(subscription.last_error, ValueError)
+        assert subscription.failures == 0
+
+    def test_backoff_grows(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        """E5: each failure waits longer than the one before, up to a cap."""
+        log.append(events(1))
+        subscription = log.subscribe("s", backoff_s=1.0, backoff_cap_s=5.0, **QUICK)
+        waits: list[float] = []
+
+        class Stopped(threading.Event):
+            """Note how long it is waited for, and wait not at all."""
+
+            def wait(self, timeout: float | None = None) -> bool:
+                waits.append(timeout or 0.0)
+                return len(waits) == 5
+
+        monkeypatch.setattr(subscription, "_stopped", Stopped())
+
+        def fail(_: list[EventRecord]) -> None:
+            raise RuntimeError
+
+        subscription.run(fail)
+
+        assert waits == [1.0, 2.0, 4.0, 5.0, 5.0]
+        assert subscription.failures == 5
+        assert subscription.position == 0
+
+    def test_a_failing_handler_stops_nothing_else(
+        self, log: Log, running: list[tuple[Subscription, threading.Thread]]
+    ) -> None:
+        """E5: another subscription goes on while one fails."""
+        failed = threading.Event()
+
+        def fail(_: list[EventRecord]) -> None:
+            failed.set()
+            raise RuntimeError
+
+        bad = log.subscribe("bad", poll_s=0.02, backoff_s=0.01)
+        good = log.subscribe("good", poll_s=0.02)
+        collector = Collector()
+        running += [(bad, bad.start(fail)), (good, good.start(collector))]
+        log.append(events(1))
+        assert failed.wait(PATIENCE_S)
+        log.append(events(1))
+
+        assert positions(collector.records(2)) == [1, 2]
+        assert bad.position == 0
+
+    def test_a_stopped_handler_is_not_called_again(self, log: Log) -> None:
+        """E5: stopping ends the backoff at once, and the batch stays undelivered."""
+        log.append(events(1))
+        subscription = log.subscribe("s", backoff_s=60.0)
+        calls: list[int] = []
+
+        def fail(_: list[EventRecord]) -> None:
+            calls.append(1)
+            subscription.stop()
+            raise RuntimeError
+
+        subscription.run(fail)
+
+        assert (calls, subscription.position) == ([1], 0)
+
+    def test_the_same_name_with_another_query(self, log: Log) -> None:
+        """E5: one name is one query: another is a conflict, an equal one is not."""
+        log.subscribe("s", Query([Filter(types=["a"], payload=[{"x": 1, "y": 2}])]))
+
+        log.subscribe("s", Query((Filter(types=("a",), payload=({"y": 2, "x": 1},)),)))
+        for other in (Query(), Query([Filter(types=["b"])]), Query([Filter(types=["a"])])):
+            with refused(log, "conflict", name="s"):
+                log.subscribe("s", other)
+        assert delivered(log, "t") == []
+        log.subscribe("t", Query([]))
+
+    def test_two_owners_of_one_name(
+        self, log: Log, running: list[tuple[Subscription, threading.Thread]]
+    ) -> None:
+        """E5: one runs, the other waits, and takes over without gap or duplicate."""
+        first, second = Collector(), Collector()
+        one = log.subscribe("s", poll_s=0.02)
+        running.append((one, one.start(first)))
+        log.append(events(1))
+        assert positions(first.next()) == [1]
+        two = log.subscribe("s", poll_s=0.02)
+        running.append((two, two.start(second)))
+        log.append(events(1))
+        assert positions(first.next()) == [2]
+        eventually(lambda: one.position == 2)
+
+        one.stop()
+        running[0][1].join(PATIENCE_S)
+        log.append(events(1))
+
+        assert positions(second.next()) == [3]
+        assert first.empty
+        assert second.empty
+
+    def test_a_lost_lease_moves_nothing(self, log: Log) -> None:
+        """E5: an owner that stood still too long cannot move the cursor, and gets it again."""
+        log.append(events(1))
+        store = log.store
+        seen: list[list[int]] = []
+
+        with borrowing(log, ForgetfulStore(store)) as still:
+            subscription = still.subscribe("s", poll_s=0.02, idle_timeout=0.0, lease_s=0.05)
+
+            def handler(batch: list[EventRecord]) -> None:
+                seen.append(positions(batch))
+                if len(seen) == 1:
+                    lease = eventually(
+                        lambda: store.claim_lease(log.tenant_id, "subscription:s", "thief", 60.0)
+                    )
+                    assert subscription.position == 0
+                    thief.append(lease)
+                    threading.Timer(0.05, store.release_lease, [lease]).start()
+
+            thief: list[Any] = []
+            subscription.run(handler)
+
+        assert seen == [[1], [1]]
+        assert isinstance(subscription.last_error, LeaseLost)
+        assert subscription.position == 1
+
+    def test_beyond_the_head(self, log: Log) -> None:
+        """E5: a start or a reset beyond the head is refused, and makes no cursor."""
+        log.append(events(2))
+
+        refuse_all(
+            log,
+            lambda start: log.subscribe("s", start=start),
+            {repr(s): (s, "invalid_argument", "position") for s in (3, -1, "tail", 1.5, True)},
+        )
+        refuse_all(
+            log,
+            lambda after: log.tail(after=after),
+            {repr(a): (a, "invalid_argument", "after") for a in (3, -1, "head", 1.5)},
+        )
+        assert log.store.cursor(log.tenant_id, "subscription", "s") is None
+        subscription = log.subscribe("s", start=2)
+        with pytest.raises(InvalidArgument):
+            subscription.reset(3)
+        assert subscription.position == 2
+
+    def test_a_reset_moves_backwards(self, log: Log) -> None:
+        """E5: only an explicit reset moves a cursor backwards; then all comes again."""
+        log.append(events(1))
+        log.append(events(1))
+        assert delivered(log, "s") == [[1], [2]]
+
+        log.subscribe("s").reset(1)
+
+        assert delivered(log, "s") == [[2]]
+        log.subscribe("s").reset(0)
+        assert delivered(log, "s") == [[1], [2]]
+
+    def test_bad_names_and_queries(self, log: Log) -> None:
+        """A4, D6: a bad name or query is refused before a cursor is made."""
+        refuse_all(
+            log,
+            lambda name: log.subscribe(name),  # noqa: PLW0108 - only the name
+            {repr(n): (n, "invalid_argument", "name") for n in ("", " s", "s\n", "\ud800", 1, None)},
+        )
+        with refused(log, "invalid_query", where="filters[0].types[0]"):
+            log.subscribe("s", Query([Filter(types=[""])]))
+        with refused(log, "invalid_query", where="query"):
+            log.tail("everything")  # type: ignore[arg-type]
+        assert log.store.cursors(log.tenant_id, "subscription") == []
+
+
+def cursor(log: Log, position: int, name: str = "p", **fields: Any) -> Cursor:
+    """Make a projection's cursor."""
+    return new_cursor(log.store, log.tenant_id, "projection", name, position, **fields)
+
+
+class CursorContract:
+    """E5: what the store keeps for consumers: cursors that only advance, leases that fence."""
+
+    def test_cursors_are_kept(self, log: Log) -> None:
+        """E5: a cursor comes back with its position, its log and its time."""
+        log.append(events(2))
+        log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
+
+        kept = log.store.cursor(log.tenant_id, "projection", "p")
+
+        assert kept is not None
+        assert (kept.position, kept.name, kept.purpose) == (2, "p", "projection")
+        assert (kept.log_id, kept.epoch) == (log.identity().log_id, log.identity().epoch)
+        assert kept.tip == [record.event_id for record in log.read()][1]
+        assert kept.updated_at.endswith("Z")
+
+    def test_cursors_are_listed_by_name(self, log: Log) -> None:
+        """E5: the cursors of one tenant and purpose, in the order of their names."""
+        for name in ("b", "a", "B"):
+            log.store.put_cursor(cursor(log, 0, name), lease=None, reset=False)
+        log.subscribe("c")
+        other = log.for_tenant("other")
+        other.store.put_cursor(cursor(other, 0, "d"), lease=None, reset=False)
+
+        listed = log.store.cursors(log.tenant_id, "projection")
+
+        assert [one.name for one in listed] == ["B", "a", "b"]
+        assert log.store.cursor(log.tenant_id, "projection", "d") is None
+
+    def test_cursors_only_advance(self, log: Log) -> None:
+        """E5: backwards is refused without a reset; the same position is no move."""
+        log.append(events(3))
+        log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
+
+        log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
+        with pytest.raises(InvalidArgument):
+            log.store.put_cursor(cursor(log, 1), lease=None, reset=False)
+        log.store.put_cursor(cursor(log, 3), lease=None, reset=False)
+        log.store.put_cursor(cursor(log, 0), lease=None, reset=True)
+        kept = log.store.cursor(log.tenant_id, "projection", "p")
+        assert kept is not None
+        assert (kept.position, kept.tip) == (0, "")
+
+    def test_a_cursor_keeps_its_query(self, log: Log) -> None:
+        """E5: another query under a known name is a conflict, unless it is a reset."""
+        log.store.put_cursor(cursor(log, 0, query="a"), lease=None, reset=False)
+
+        with pytest.raises(SeriatimError) as caught:
+            log.store.put_cursor(cursor(log, 0, query="b"), lease=None, reset=False)
+        assert caught.value.code == "conflict"
+        log.store.put_cursor(cursor(log, 0, query="b"), lease=None, reset=True)
+
+    def test_a_lease_has_one_owner(self, log: Log) -> None:
+        """E5: while a lease is held nobody else gets it; released, the next token is higher."""
+        claim = log.store.claim_lease
+        held = claim("default", "job", "one", 60.0)
+        assert held is not None
+
+        assert claim("default", "job", "two", 60.0) is None
+        assert claim("other", "job", "two", 60.0) is not None
+        assert claim("default", "job-2", "two", 60.0) is not None
+        assert log.store.renew_lease(held, 60.0)
+        log.store.release_lease(held)
+        taken = claim("default", "job", "two", 60.0)
+        assert taken is not None
+        assert taken.token > held.token
+        assert not log.store.renew_lease(held, 60.0)
+        log.store.release_lease(held)
+        assert claim("default", "job", "three", 60.0) is None
+
+    def test_the_same_owner_claims_again(self, log: Log) -> None:
+        """E5: an owner that claims again gets a new token, and its old one is void."""
+        first = log.store.claim_lease("default", "job", "one", 60.0)
+        second = log.store.claim_lease("default", "job", "one", 60.0)
+
+        assert first is not None
+        assert second is not None
+        assert second.token > first.token
+        assert not log.store.renew_lease(first, 60.0)
+
+    def test_an_expired_lease_is_free(self, log: Log) -> None:
+        """E5: after its time another may claim; until then its owner may still renew."""
+        held = log.store.claim_lease("default", "job", "one", 0.01)
+        assert held is not None
+        taken = eventually(lambda: log.store.claim_lease("default", "job", "two", 60.0))
+
+        assert taken.token > held.token
+        assert not log.store.renew_lease(held, 60.0)
+
+    def test_a_lost_lease_moves_no_cursor(self, log: Log) -> None:
+        """E5: a cursor is fenced: only the latest claim moves it."""
+        log.append(events(2))
+        old = log.store.claim_lease("default", "job", "one", 60.0)
+        assert old is not None
+        log.store.put_cursor(cursor(log, 1), lease=old, reset=False)
+        new = log.store.claim_lease("default", "job", "one", 60.0)
+        assert new is not None
+
+        with pytest.raises(LeaseLost):
+            log.store.put_cursor(cursor(log, 2), lease=old, reset=False)
+        kept = log.store.cursor(log.tenant_id, "projection", "p")
+        assert kept is not None
+        assert kept.position == 1
+        log.store.put_cursor(cursor(log, 2), lease=new, reset=False)
+
+    def test_claims_at_once_have_one_owner(self, log: Log) -> None:
+        """E5: many claims at once: one owner, and tokens that only rise."""
+        tokens: list[int] = []
+        for _ in range(4):
+            leases = at_once(
+                lambda n: log.store.claim_lease("default", "job", f"owner-{n}", 60.0), 8
+            )
+            won = [lease for lease in leases if lease is not None]
+            assert len(won) == 1
+            assert not isinstance(won[0], SeriatimError)
+            tokens.append(won[0].token)
+            log.store.release_lease(won[0])
+
+        assert all(before < after for before, after in pairwise(tokens))

@@ -1,0 +1,230 @@
+"""The catalogue as Python classes: declared in the store, made into events, read at any version."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+import seriatim
+from seriatim import EventType, NewEvent
+from seriatim.log.catalogue import Catalogue
+
+
+@dataclass
+class SeatReserved:
+    """A seat as it was reserved at first."""
+
+    seat: str
+
+
+@dataclass
+class SeatReservedInRow:
+    """A seat of version two."""
+
+    row: int
+    letter: str
+
+
+class SeatPriced(msgspec.Struct):
+    """A price."""
+
+    seat: str
+    cents: int
+    at: datetime
+
+
+class SeatFreed(pydantic.BaseModel):
+    """A seat that is free again."""
+
+    seat: str = pydantic.Field(alias="seatNumber")
+    at: datetime
+
+
+@pytest.fixture
+def catalogue(log: seriatim.Log) -> Catalogue:
+    """A log's own catalogue with one type of two versions."""
+    log.catalogue.event_type("seat.reserved", SeatReserved)
+    return log.catalogue
+
+
+def split(payload: dict[str, Any]) -> dict[str, Any]:
+    """Lead a reservation from version one to version two."""
+    return {"row": int(payload["seat"][:-1]), "letter": payload["seat"][-1]}
+
+
+def test_a_class_is_declared_in_the_store(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """A8: the class's schema holds for every process, and for plain dictionaries too."""
+    assert log.store.rules().types["seat.reserved", 1].schema is not None
+    with pytest.raises(seriatim.SchemaViolation):
+        log.append([NewEvent("seat.reserved", {"seat": 12})])
+    with pytest.raises(seriatim.SchemaViolation):
+        log.append([NewEvent("seat.reserved", {"seat": "12A"}, event_version=2)])
+
+    log.append([NewEvent("seat.reserved", {"seat": "12A"})])
+
+
+def test_declaring_again(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """A8: the same again is fine, another shape under the version is a conflict."""
+    catalogue.event_type("seat.reserved", SeatReserved)
+    with pytest.raises(seriatim.Conflict):
+        catalogue.event_type("seat.reserved", SeatReservedInRow)
+    with pytest.raises(seriatim.Conflict):
+        catalogue.event_type("seat.taken", SeatReserved)
+
+    log.declare(EventType(event_type="seat.sold", schema={"type": "object"}))
+    with pytest.raises(seriatim.Conflict):
+        catalogue.event_type("seat.sold", SeatReservedInRow)
+    with pytest.raises(seriatim.InvalidArgument):
+        catalogue.new_event(SeatReservedInRow(1, "A"))
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        SeatReserved("12A"),
+        SeatPriced("12A", 900, datetime(2026, 3, 1, tzinfo=UTC)),
+        SeatFreed(seatNumber="12A", at=datetime(2026, 3, 1, tzinfo=UTC)),
+    ],
+)
+def test_from_instance_to_record_and_back(log: seriatim.Log, instance: Any) -> None:
+    """A8: dataclass, Struct and model go in as events and come out equal."""
+    log.catalogue.event_type("seat.changed", type(instance), version=3)
+    event = log.catalogue.new_event(instance, stream=("show", "s-1"), tags=("x",))
+    (record,) = log.append([event]).records
+
+    assert (record.event_type, record.event_version) == ("seat.changed", 3)
+    assert (record.stream, record.tags) == (("show", "s-1"), ("x",))
+    assert log.catalogue.decode(record) == instance
+
+
+def test_a_decorator_binds_too(log: seriatim.Log) -> None:
+    """A8: with a kind, the type joins that kind's closed catalogue."""
+    log.declare(seriatim.StreamKind(name="hall", catalogue="closed"))
+
+    @log.catalogue.event_type("hall.opened", kind="hall")
+    class HallOpened(msgspec.Struct):
+        name: str
+
+    log.append([log.catalogue.new_event(HallOpened("main"), stream=("hall", "h-1"))])
+    with pytest.raises(seriatim.SchemaViolation):
+        log.append([NewEvent("hall.closed", {}, stream=("hall", "h-1"))])
+
+
+def test_a_catalogue_made_before_the_log(log: seriatim.Log) -> None:
+    """A8: classes are bound where they are written, and declared once a log is open."""
+    free = Catalogue()
+    free.event_type("seat.reserved", SeatReserved)
+    free.event_type("seat.reserved", SeatReservedInRow, version=2)
+    free.upcaster("seat.reserved", from_version=1)(split)
+    log.catalogue.include(free)
+    log.catalogue.include(free)
+    log.append([log.catalogue.new_event(SeatReserved("12A"))])
+
+    assert log.store.rules().versions_of("seat.reserved") == {1, 2}
+    view = log.for_tenant("acme")
+    assert view.catalogue is log.catalogue
+    assert [log.catalogue.decode(one) for one in log.read()] == [SeatReservedInRow(12, "A")]
+
+
+def test_old_versions_are_read_as_the_newest(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """I5: events of version n and n-1 are read through upcasters, chained from step to step."""
+    log.append([catalogue.new_event(SeatReserved("12A"))])
+    catalogue.event_type("seat.reserved", SeatReservedInRow, version=3)
+    catalogue.upcaster("seat.reserved", from_version=1)(split)
+
+    @catalogue.upcaster("seat.reserved", from_version=2)
+    def lower(payload: dict[str, Any]) -> dict[str, Any]:
+        return {**payload, "letter": payload["letter"].lower()}
+
+    log.append([catalogue.new_event(SeatReservedInRow(1, "B"))])
+
+    assert [catalogue.decode(one) for one in log.read()] == [
+        SeatReservedInRow(12, "a"),
+        SeatReservedInRow(1, "B"),
+    ]
+    first = next(log.read())
+    assert catalogue.upcast(first) == {"row": 12, "letter": "a"}
+    assert catalogue.upcast(first, 2) == {"row": 12, "letter": "A"}
+
+
+def test_upcasting_needs_no_class(log: seriatim.Log) -> None:
+    """I5: plain dictionaries are led to the newest version that upcasters know."""
+    log.append([NewEvent("seat.reserved", {"seat": "12A"}), NewEvent("noted", {"x": 1})])
+    log.catalogue.upcaster("seat.reserved", from_version=1)(split)
+
+    assert [log.catalogue.upcast(one) for one in log.read()] == [
+        {"row": 12, "letter": "A"},
+        {"x": 1},
+    ]
+
+
+def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """I5: the error says which event, at which version, cannot become which."""
+    log.append([catalogue.new_event(SeatReserved("12A"))])
+    catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
+    with pytest.raises(seriatim.SchemaViolation, match="position 1 .* version 1.* version 2") as e:
+        catalogue.decode(next(log.read()))
+
+    assert e.value.details == {
+        "position": 1,
+        "event_type": "seat.reserved",
+        "event_version": 1,
+        "to_version": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("upcast", "told"),
+    [
+        (lambda payload: {"row": int(payload["seat"])}, "failed with ValueError"),
+        (lambda payload: payload["seat"], "returned no object"),
+        (lambda payload: {"row": payload["seat"], "letter": "A"}, "does not fit"),
+    ],
+)
+def test_a_failing_upcaster_is_told_without_the_value(
+    catalogue: Catalogue, log: seriatim.Log, upcast: Any, told: str
+) -> None:
+    """I5: a failure names the event and never quotes its payload."""
+    log.append([catalogue.new_event(SeatReserved("hidden"))])
+    catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
+    catalogue.upcaster("seat.reserved", from_version=1)(upcast)
+    with pytest.raises(seriatim.SchemaViolation, match=told) as caught:
+        catalogue.decode(next(log.read()))
+
+    assert "hidden" not in str(caught.value.as_dict())
+    assert caught.value.details["position"] == 1
+
+
+def test_what_cannot_be_decoded(catalogue: Catalogue, log: seriatim.Log) -> None:
+    """I5: an unbound type, and a version newer than the program, are said plainly."""
+    log.append([NewEvent("noted", {})])
+    log.declare(EventType(event_type="seat.reserved", event_version=9))
+    log.append([NewEvent("seat.reserved", {}, event_version=9)])
+    unbound, newer = log.read()
+
+    with pytest.raises(seriatim.SchemaViolation, match="no class is bound"):
+        catalogue.decode(unbound)
+    with pytest.raises(seriatim.SchemaViolation, match="newer than this program"):
+        catalogue.decode(newer)
+
+
+def test_upcasters_are_registered_once(catalogue: Catalogue) -> None:
+    """A8: the same function again is fine, another is a conflict, a bad version is refused."""
+    catalogue.upcaster("seat.reserved", from_version=1)(split)
+    catalogue.upcaster("seat.reserved", from_version=1)(split)
+    with pytest.raises(seriatim.Conflict):
+        catalogue.upcaster("seat.reserved", from_version=1)(dict)
+    with pytest.raises(seriatim.InvalidArgument):
+        catalogue.upcaster("seat.reserved", from_version=0)
+
+
+@pytest.mark.parametrize("cls", [dict, int, "SeatReserved"])
+def test_only_classes_with_fields_are_bound(log: seriatim.Log, cls: Any) -> None:
+    """A8: a dataclass, a Struct or a model; nothing is declared otherwise."""
+    with pytest.raises(seriatim.InvalidArgument):
+        log.catalogue.event_type("seat.reserved", cls)
+
+    assert not log.store.rules().versions_of("seat.reserved")

@@ -1,0 +1,29 @@
+"""A store on a file of its own for each test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.scribe import Scribe
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """The place of a log that does not exist yet."""
+    return str(tmp_path / "log.db")
+
+
+@pytest.fixture
+def store(path: str) -> Iterator[SqliteStore]:
+    """An empty log."""
+    opened = SqliteStore(path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def scribe() -> Scribe:
+    """Someone to append with."""
+    return Scribe()

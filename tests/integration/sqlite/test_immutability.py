@@ -1,0 +1,141 @@
+"""The database itself keeps the log's rules, whoever writes to the file."""
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from seriatim.core.event import NewEvent
+from seriatim.core.kinds import StreamKind
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.scribe import Scribe, everything
+
+TRACE = {
+    "event_id": "e",
+    "occurred_at": "2026-01-01T00:00:00Z",
+    "producer_id": "p",
+    "source_system": "s",
+    "actor_type": "agent",
+    "actor_id": "a",
+}
+
+NO_KEY: dict[str, object] = {"idempotency_index": None}
+
+
+@pytest.fixture
+def intruder(store: SqliteStore, scribe: Scribe, path: str) -> Iterator[sqlite3.Connection]:
+    """A plain connection to a log with a few events."""
+    store.declare(
+        StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut", "lost"))
+    )
+    scribe.append(store, NewEvent("placed", {"n": 1}, stream=("order", "1"), tags=("a", "b")))
+    scribe.append(store, NewEvent("noted", {"n": 2}, idempotency_key="k"))
+    scribe.append(store, NewEvent("opened", stream=("door", "1")))
+    scribe.append(store, NewEvent("shut", stream=("door", "1")))
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update events set payload = '{}' where position = 1",
+        "update events set position = 9 where position = 4",
+        "delete from events",
+        "delete from events where position = 4",
+        "insert or replace into events select * from events where position = 1",
+        "update event_tags set position = 2",
+        "delete from event_tags",
+        "insert into event_tags (tag_key, position) values (randomblob(16), 2)",
+        "update log set log_id = '00000000-0000-0000-0000-000000000000'",
+        "update log set epoch = 0",
+        "delete from log",
+        "insert or replace into log values (1, '00000000-0000-0000-0000-000000000000', 1, 1)",
+        "update declarations set body = '{}'",
+        "delete from declarations",
+        "delete from closing_types",
+        "update stream_kinds set first_seq = 1",
+    ],
+)
+def test_what_is_stored_cannot_be_changed(
+    store: SqliteStore, intruder: sqlite3.Connection, statement: str
+) -> None:
+    """F2: UPDATE, DELETE and REPLACE of events, tags, identity and rules are refused by trigger."""
+    before = everything(store)
+    with pytest.raises(sqlite3.IntegrityError):
+        intruder.execute(statement)
+    assert everything(store) == before
+
+
+def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **changes: object) -> None:
+    """Insert a copy of an event, changed; a new id and the next position unless told otherwise."""
+    cursor = intruder.execute("select * from events where position = ?", (like,))
+    row = dict(zip([name for name, *_ in cursor.description], cursor.fetchone(), strict=True))
+    row |= {"position": 5, "append_position": 5, "event_key": b"x" * 16, "event_id": "x"} | changes
+    names = ", ".join(row)
+    values = ", ".join(f":{name}" for name in row)
+    intruder.execute(f"{verb} into events ({names}) values ({values})", row)
+
+
+@pytest.mark.parametrize(
+    ("like", "changes", "reason"),
+    [
+        (2, NO_KEY | {"position": 6, "append_position": 6}, "position is not the next"),
+        (2, NO_KEY | {"position": 4, "append_position": 4}, "position is not the next"),
+        (2, NO_KEY | {"append_position": 3}, "append_position"),
+        (2, {}, "idempotency_key is taken"),
+        (1, {}, "stream_seq is not the next"),
+        (1, {"stream_seq": 3}, "stream_seq is not the next"),
+        (1, {"stream_seq": None}, "stream_seq is not the next"),
+        (1, {"stream_key": b"y" * 16, "stream_seq": 0}, "stream_seq is not the next"),
+        (4, {"stream_seq": 2}, "the stream is closed"),
+        (4, {"stream_key": b"y" * 16, "stream_seq": 0}, "the opening type stands first"),
+        (2, NO_KEY | {"payload_hash": b"short"}, "CHECK"),
+        (2, NO_KEY | {"tenant_id": ""}, "CHECK"),
+        (2, NO_KEY | {"event_version": 0}, "CHECK"),
+        (2, NO_KEY | {"occurred_at": "2026-01-01T00:00:00Z"}, "CHECK"),
+        (2, NO_KEY | {"payload": None}, "NOT NULL"),
+    ],
+)
+def test_an_insert_around_the_log_keeps_its_rules(
+    intruder: sqlite3.Connection, like: int, changes: dict[str, object], reason: str
+) -> None:
+    """F2: positions, numbers, the closing lock and the opening type are enforced by trigger."""
+    with pytest.raises(sqlite3.IntegrityError, match=reason):
+        insert(intruder, like, **changes)
+
+
+@pytest.mark.parametrize("verb", ["insert", "insert or replace"])
+def test_an_event_id_is_taken_once(intruder: sqlite3.Connection, verb: str) -> None:
+    """F2: an event id stands once, and REPLACE does not delete the event that has it."""
+    (key,) = intruder.execute("select event_key from events where position = 2").fetchone()
+    with pytest.raises(sqlite3.IntegrityError, match="event_id is taken"):
+        insert(intruder, 2, verb, idempotency_index=None, event_key=key)
+    with pytest.raises(sqlite3.IntegrityError, match="idempotency_key is taken"):
+        insert(intruder, 2, verb)
+    assert intruder.execute("select count(*) from events").fetchone() == (4,)
+
+
+def test_the_trace_kind_is_enforced_without_a_declaration(
+    store: SqliteStore, scribe: Scribe, intruder: sqlite3.Connection
+) -> None:
+    """F2: a finished trace takes no further event from anyone, and version 1 is the one declared."""
+    started = {"workflow": "w", "title": "t", "primary_entity": {"entity_type": "e", "entity_id": "1"}}
+    stream = ("trace", "t-1")
+    first = NewEvent(
+        "TraceStarted", started, stream=stream, stream_seq=0, idempotency_key="t0", **TRACE
+    )
+    last = NewEvent(
+        "TraceFinished",
+        {"outcome": "success"},
+        stream=stream,
+        stream_seq=1,
+        idempotency_key="t1",
+        **(TRACE | {"event_id": "f"}),
+    )
+    scribe.append(store, first, last)
+    changes = {"position": 7, "append_position": 7, "stream_seq": 2, "idempotency_index": None}
+    with pytest.raises(sqlite3.IntegrityError, match="the stream is closed"):
+        insert(intruder, 6, event_type="InputObserved", **changes)
+    assert store.rules().version == 1

@@ -1,0 +1,298 @@
+"""The SQLite store answers as the model in memory does, whatever it is asked."""
+
+import itertools
+import random
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from seriatim.core.decide import StaleRules
+from seriatim.core.doors import FACTS
+from seriatim.core.errors import SeriatimError
+from seriatim.core.event import AppendResult, NewEvent
+from seriatim.core.kinds import EventType, StreamKind
+from seriatim.core.query import EVERYTHING, Filter, Query
+from seriatim.core.request import Command, ExpectedContext, ExpectedSeq, Request
+from seriatim.store.memory import MemoryStore
+from seriatim.store.port import Outcome, ReadSpec, Store
+from seriatim.store.sqlite import queries, walks
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.scribe import Scribe, everything
+
+TENANTS = ("default", "öther")
+STREAMS = (None, ("order", "1"), ("order", "2"), ("door", "a"), ("Order", "1"))
+TYPES = ("placed", "paid", "opened", "shut", "😀")
+TAGS = ("red", "blue", "größe:ü", "seat 12A")
+PAYLOADS: tuple[Any, ...] = (
+    {},
+    {"seat": "12A", "n": 1},
+    {"seat": "12A", "n": 1.0, "deep": {"list": [1, {"x": None}, "12A"]}},
+    {"seat": None, "n": True, "ключ": 'say "hi"\n'},
+    {"n": 10**30, "list": [[], {}]},
+    {"n": 1e23, "list": ["12A", False]},
+    "12A",
+    ["12A", 1],
+    1,
+    None,
+)
+PREDICATES: tuple[Any, ...] = (
+    *PAYLOADS,
+    [],
+    {"seat": "12A"},
+    {"n": 1},
+    {"n": 1.0},
+    {"n": True},
+    {"n": 10**23},
+    {"deep": {"list": [{"x": None}]}},
+    {"list": ["12A"]},
+    {"list": []},
+    {"ключ": 'say "hi"\n'},
+    {"absent": None},
+)
+
+
+ANY_EVENT = msgspec.structs.replace(FACTS, store_time_only=False)
+START_US = 1_700_000_000_000_000
+
+
+class Clock:
+    """The time, which moves a little with every group of appends."""
+
+    now_us = START_US
+
+    def time_ns(self) -> int:
+        """Tell the time as the standard library would."""
+        return self.now_us * 1000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """One clock for the model and the store."""
+    made = Clock()
+    monkeypatch.setattr(time, "time_ns", made.time_ns)
+    return made
+
+
+@pytest.fixture
+def both(store: SqliteStore) -> tuple[Store, Store]:
+    """The model and the store."""
+    return MemoryStore(), store
+
+
+def shown(outcome: Outcome) -> object:
+    """Reduce an answer to what a caller can see of it."""
+    if isinstance(outcome, AppendResult):
+        return outcome.records, outcome.replayed, outcome.response, outcome.count
+    if isinstance(outcome, SeriatimError):
+        return outcome.as_dict()
+    assert isinstance(outcome, StaleRules)
+    return "stale rules"
+
+
+class Caller:
+    """Someone who appends at random, often what was appended before, often wrongly."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._scribe = Scribe()
+
+    def some(self, choices: Any, most: int) -> list[Any]:
+        """Choose a few."""
+        return [self._dice.choice(choices) for _ in range(self._dice.randint(0, most))]
+
+    def event(self, *, keyed: bool) -> NewEvent:
+        """Make an event of few possible ids, keys and payloads."""
+        dice = self._dice
+        return NewEvent(
+            dice.choice(TYPES),
+            dice.choice(PAYLOADS),
+            stream=dice.choice(STREAMS),
+            event_id=f"id-{dice.randint(0, 60)}" if dice.random() < 0.2 else None,
+            event_version=dice.choice((1, 1, 2)),
+            occurred_at=dice.choice((None, "2023-11-14T22:13:20.000020Z", "2023-11-15T01:13:20+03:00")),
+            producer_id=dice.choice((None, "p")),
+            actor_type=dice.choice((None, "user")),
+            idempotency_key=f"key-{dice.randint(0, 60)}" if keyed else None,
+            app_id=dice.choice((None, "app")),
+            env_id=dice.choice((None, "env", "Env")),
+            metadata=dice.choice(({}, {"label": "ü", "a": ""})),
+            tags=tuple(self.some(TAGS, 3)),
+        )
+
+    def request(self, store: Store) -> Request | None:
+        """Make an append, if what came out can be one."""
+        dice = self._dice
+        keyed = dice.random() < 0.3
+        events = [self.event(keyed=keyed) for _ in range(dice.choice((1, 1, 1, 2, 3)))]
+        command = Command(actor="a", endpoint="/x", key=f"c-{dice.randint(0, 9)}", response={"r": 1})
+        try:
+            return self._scribe.request(
+                store,
+                events,
+                dice.choice((None, None, self.expected_seq(), self.expected_context(store))),
+                command=command if dice.random() < 0.1 else None,
+                tenant_id=dice.choice(TENANTS),
+                door=ANY_EVENT,
+            )
+        except SeriatimError:
+            return None
+
+    def expected_seq(self) -> ExpectedSeq:
+        """Expect some number of some stream."""
+        stream = self._dice.choice(STREAMS[1:])
+        assert stream is not None
+        return ExpectedSeq(stream, self._dice.choice((None, 0, 1, 2, 3, 4, 5)))
+
+    def expected_context(self, store: Store) -> ExpectedContext:
+        """Expect the true version of a context, or another."""
+        query = self.query()
+        version = store.context_version(self._dice.choice(TENANTS), query, store.head())
+        return ExpectedContext(query, self._dice.choice((version, version, None, 1)))
+
+    def query(self) -> Query:
+        """Ask anything; most sides stay open."""
+        filters = [
+            Filter(
+                types=self._side(TYPES),
+                payload=self._side(PREDICATES),
+                tags=self._side(TAGS),
+                streams=self._side(STREAMS[1:]),
+            )
+            for _ in range(self._dice.choice((0, 1, 1, 1, 2, 3)))
+        ]
+        return Query(self._dice.choice((None, filters, filters, filters, filters)))
+
+    def _side(self, choices: Any) -> list[Any] | None:
+        return self.some(choices, 3) if self._dice.random() < 0.35 else None
+
+    def spec(self, head: int) -> ReadSpec:
+        """Read any page."""
+        dice = self._dice
+        windows = (None, None, None, START_US, START_US + 10, START_US + 30)
+        return ReadSpec(
+            tenant_id=dice.choice((None, *TENANTS, *TENANTS)),
+            limit=dice.choice((1, 3, 1000)),
+            after=dice.choice((0, dice.randint(0, head + 1))),
+            until=dice.choice((None, dice.randint(0, head + 1))),
+            scope=dice.choice(("log", "log", "traces", "aggregates")),
+            stream=dice.choice((None, *STREAMS)),
+            after_seq=dice.choice((None, None, 0, 2)),
+            types=dice.choice((None, None, tuple(self.some(TYPES, 3)))),
+            app_id=dice.choice((None, None, "app")),
+            env_id=dice.choice((None, None, "env")),
+            occurred_after_us=dice.choice(windows),
+            occurred_until_us=dice.choice(windows),
+            recorded_after_us=dice.choice(windows),
+            recorded_until_us=dice.choice(windows),
+        )
+
+
+def append_alike(caller: Caller, clock: Clock, model: Store, store: Store, groups: int) -> None:
+    """Append the same groups to both and compare every answer."""
+    for _ in range(groups):
+        clock.now_us += 1
+        requests = [caller.request(model) for _ in range(caller._dice.choice((1, 1, 2, 8)))]
+        group = [request for request in requests if request is not None]
+        expected = [shown(outcome) for outcome in model.append(group)]
+        assert expected == [shown(outcome) for outcome in store.append(group)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_appends_and_reads_equal_the_model(
+    both: tuple[Store, Store], clock: Clock, seed: int
+) -> None:
+    """F1: mixed groups of appends, then reads, queries and listings, equal the model's."""
+    model, store = both
+    dice = random.Random(seed)
+    caller = Caller(dice)
+    for one in both:
+        one.declare(StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut",)))
+        one.declare(EventType(event_type="paid", event_version=1))
+        one.declare(EventType(event_type="paid", event_version=2))
+    append_alike(caller, clock, model, store, 60)
+    assert everything(model) == everything(store)
+    head = model.head()
+    assert head > 20
+    assert head == store.head()
+    for _ in range(150):
+        spec = caller.spec(head)
+        assert model.read(spec) == store.read(spec), spec
+        query, tenant = caller.query(), dice.choice(TENANTS)
+        span = dice.randint(0, head), dice.randint(0, head)
+        assert model.context_version(tenant, query, span[1]) == store.context_version(
+            tenant, query, span[1]
+        ), query
+        asked = (tenant, query, *span, dice.choice((1, 2, 1000)))
+        assert model.select(*asked) == store.select(*asked), query
+    compare_listings(model, store)
+
+
+def compare_listings(model: Store, store: Store) -> None:
+    """Compare single look-ups and the listing of streams."""
+    for tenant in TENANTS:
+        for stream in STREAMS[1:]:
+            assert stream is not None
+            assert model.last_of_stream(tenant, stream) == store.last_of_stream(tenant, stream)
+        for kind, after, limit in itertools.product((None, "order"), (0, 5), (1, 10)):
+            asked = (tenant, kind, after, limit)
+            assert model.streams(*asked) == store.streams(*asked)
+    for record in everything(model):
+        assert store.event(record.tenant_id, record.event_id) == record
+        assert store.event("elsewhere", record.event_id) is None
+        assert store.event_id_at(record.position) == record.event_id
+    assert store.event_id_at(model.head() + 1) is None
+
+
+def test_too_many_walks_fall_back_to_the_matcher(
+    both: tuple[Store, Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: how large a query is never changes what it matches."""
+    model, store = both
+    caller = Caller(random.Random(7))
+    append_alike(caller, clock, model, store, 20)
+    for module in (queries, walks):
+        monkeypatch.setattr(module, "WALKS_MAX", 0)
+    for _ in range(50):
+        query = caller.query()
+        asked = ("default", query, 3, model.head() - 2, 5)
+        assert model.select(*asked) == store.select(*asked)
+        version = model.context_version("default", query, model.head())
+        assert version == store.context_version("default", query, model.head())
+
+
+def test_a_long_stream_is_paged_by_position(store: SqliteStore, scribe: Scribe) -> None:
+    """E1: a page of a stream starts after any position, wherever the stream's events lie."""
+    for number in range(60):
+        stream = ("s", "long") if number % 3 else None
+        scribe.append(store, NewEvent("t", {"n": number}, stream=stream))
+    kept = [record for record in everything(store) if record.stream is not None]
+    for after, until in itertools.product(range(0, 63, 4), range(0, 63, 7)):
+        spec = ReadSpec(
+            tenant_id="default", limit=100, stream=("s", "long"), after=after, until=until
+        )
+        wanted = [record for record in kept if after < record.position <= until]
+        assert store.read(spec) == wanted
+
+
+def test_a_context_is_checked_up_to_the_moment_of_the_append(
+    store: SqliteStore, scribe: Scribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: what is appended between looking ahead and taking the lock still breaks the condition."""
+    taken = Query([Filter(types=["taken"])])
+    request = scribe.request(store, [NewEvent("taken")], ExpectedContext(taken, None))
+    rival = SqliteStore(store._file.path)
+    begin = store._writer._begin
+
+    def begin_late(connection: Any) -> None:
+        scribe.append(rival, NewEvent("taken"))
+        begin(connection)
+
+    monkeypatch.setattr(store._writer, "_begin", begin_late)
+    (outcome,) = store.append([request])
+    assert isinstance(outcome, SeriatimError)
+    assert outcome.details == {"expected": None, "actual": 1}
+    monkeypatch.setattr(store._writer, "_begin", begin)
+    assert store.context_version("default", EVERYTHING, 10) == 1
+    rival.close()

@@ -1,0 +1,154 @@
+"""Every read the contract promises at any size is answered by its index."""
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from seriatim.core.query import EVERYTHING, Filter, Query
+from seriatim.store.port import ReadSpec
+from seriatim.store.sqlite import payloads, queries, reads
+from seriatim.store.sqlite.statements import SQL
+from seriatim.store.sqlite.store import SqliteStore
+from seriatim.store.sqlite.walks import Walk
+
+RANGE = {"after": 0, "until": 9, "limit": 1, "after_seq": 0, "until_seq": 9}
+
+
+@pytest.fixture
+def connection(store: SqliteStore) -> Iterator[sqlite3.Connection]:
+    """A connection that can be asked for plans."""
+    with store._readers.connection() as lent:
+        yield lent
+
+
+def plan(connection: sqlite3.Connection, sql: str, values: object) -> list[str]:
+    """Return the steps of SQLite's plan."""
+    rows = connection.execute(f"explain query plan {sql}", values)  # type: ignore[call-overload]
+    return [detail for *_, detail in rows]
+
+
+def check_plan(steps: list[str], index: str) -> None:
+    """Check that a plan searches by the index, and neither scans events nor sorts."""
+    assert any(index in step and step.startswith("SEARCH") for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+    assert not any(step.startswith("SCAN events") for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "index"),
+    [
+        ("head", (), "events"),
+        ("last_of_stream", (b"",), "events_by_stream "),
+        ("by_id", (b"", ""), "events_by_id (event_key=? AND tenant_id=?)"),
+        ("by_key", (b"",), "events_by_idempotency (idempotency_index=?)"),
+        ("between", (1, 2), "INTEGER PRIMARY KEY"),
+        ("event_id_at", (1,), "INTEGER PRIMARY KEY"),
+        ("position_of_seq", (b"", 1), "events_by_stream (stream_key=? AND stream_seq=?)"),
+        (
+            "streams",
+            {"tenant": "", "stream_type": None, "after": 0, "limit": 1},
+            "events_opening (tenant_id=? AND rowid>?)",
+        ),
+        ("command", (b"",), "commands"),
+        ("purge_commands", (1,), "commands_by_age"),
+    ],
+)
+def test_single_look_ups_use_their_index(
+    connection: sqlite3.Connection, name: str, values: object, index: str
+) -> None:
+    """F7: the last event of a stream, an event id and an idempotency key come from an index."""
+    steps = plan(connection, SQL[name], values)
+    if name == "head":
+        assert steps == ["SEARCH events"]  # the end of the table's own tree
+        return
+    check_plan(steps, index)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "index"),
+    [
+        ("stream_heads", 2, "events_by_stream (stream_key=? AND stream_seq=?)"),
+        ("known_keys", 2, "events_by_idempotency (idempotency_index=?)"),
+        ("known_ids", 3, "events_by_id (event_key=? AND tenant_id=?)"),
+    ],
+)
+def test_look_ups_of_many_keys_use_their_index(
+    connection: sqlite3.Connection, name: str, columns: int, index: str
+) -> None:
+    """F7: what a group of appends asks under the lock is found by index, key after key."""
+    rows = ", ".join([f"({', '.join('?' * columns)})"] * 4)
+    steps = plan(connection, SQL[name].replace("{rows}", rows), [1] * columns * 4)
+    check_plan(steps, index)
+
+
+def spec(**changes: object) -> ReadSpec:
+    """Read a page of a tenant."""
+    return ReadSpec(**{"tenant_id": "default", "limit": 10, **changes})  # type: ignore[arg-type]
+
+
+SPECS = [
+    (spec(tenant_id=None), "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+    (spec(), "events_by_tenant (tenant_id=? AND rowid>? AND rowid<?)"),
+    (spec(app_id="a", recorded_until_us=1), "events_by_tenant (tenant_id=? AND rowid>? AND rowid<?)"),
+    (
+        spec(types=("a", "b")),
+        "events_by_type (tenant_id=? AND event_type=? AND rowid>? AND rowid<?)",
+    ),
+    (spec(stream=("a", "b")), "events_by_stream (stream_key=? AND stream_seq>? AND stream_seq<?)"),
+    (
+        spec(stream=("a", "b"), types=("a",)),
+        "events_by_stream_type (stream_key=? AND event_type=? AND rowid>? AND rowid<?)",
+    ),
+]
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(("asked", "index"), SPECS)
+def test_reads_walk_their_index(
+    connection: sqlite3.Connection, asked: ReadSpec, index: str, back: bool
+) -> None:
+    """F7: a stream, and the tails of a tenant, a type and a type in a stream, without a sort."""
+    for walk in reads.walks_of(asked):
+        check_walk(connection, walk, index, back=back)
+
+
+def check_walk(connection: sqlite3.Connection, walk: Walk, index: str, *, back: bool) -> None:
+    """Check the plan of one walk."""
+    check_plan(plan(connection, walk.sql(back=back), {**walk.values, **RANGE}), index)
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (EVERYTHING, "events_by_tenant"),
+        (Query([Filter(payload=[{"a": "b"}, {"c": 1}])]), "events_by_tenant"),
+        (Query([Filter(types=["a"], payload=[{"a": "b"}])]), "events_by_type"),
+        (Query([Filter(types=["a"]), Filter(types=["b"])]), "events_by_type"),
+        (Query([Filter(streams=[("a", "b")])]), "events_by_stream "),
+        (Query([Filter(streams=[("a", "b")], types=["a"])]), "events_by_stream_type"),
+        (Query([Filter(tags=["a"])]), "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)"),
+        (
+            Query([Filter(tags=["a", "b"], types=["a"], streams=[("a", "b")])]),
+            "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)",
+        ),
+    ],
+)
+def test_queries_walk_the_narrowest_index(
+    connection: sqlite3.Connection, query: Query, index: str, back: bool
+) -> None:
+    """F7: a context is evaluated along an index from its end, and needs no sort."""
+    walks = queries.walks_of("default", query)
+    assert walks
+    for walk in walks:
+        check_walk(connection, walk, index, back=back)
+
+
+def test_a_predicate_is_searched_for_before_it_is_parsed() -> None:
+    """D3: the search for text is a necessary condition, made only of what has one text."""
+    sql, values = payloads.condition([{"a": "b", "n": 1, "deep": [{"x": None}, True, 1.5]}])
+    fragments = {text for name, text in values.items() if name.startswith("fragment")}
+    assert fragments == {'"a":"b"', '"deep":', '"x":null', "true"}
+    assert sql.endswith("payload_matches(:predicates, events.payload)")
+    assert payloads.condition([{"a": "b"}, 1])[0] == "payload_matches(:predicates, events.payload)"

@@ -1,0 +1,156 @@
+"""The benchmark's own machinery on a log in memory: it runs, counts and reports."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.callers import alone, tasks, threads
+from bench.harness import Figure, Sample, Series, beside, interleave, ratio, table, write_results
+from bench.limits import what_limits
+from bench.ours import OurLog
+from bench.plan import SECTIONS, Plan, in_words, plan_from
+from bench.plot import draw
+from bench.sections.contexts import contexts
+from bench.sections.memory import Watch, export, read
+from bench.workload import Orders, payload_bytes, prefill_event
+
+EVENTS = 400
+BRIEF = 0.02
+
+
+@pytest.fixture
+def ours() -> Iterator[OurLog]:
+    """A small prefilled log."""
+    with OurLog("memory:") as log:
+        log.fill(EVENTS)
+        yield log
+
+
+def test_every_kind_of_caller_appends_what_it_counts(ours: OurLog) -> None:
+    """Threads, tasks and a lone caller store exactly the events they report."""
+    orders = Orders(streams=10)
+    counted = EVENTS
+    for contestant in (
+        ours.alone(orders),
+        ours.thread_singles(4, orders),
+        ours.task_singles(4, orders),
+        ours.batches(2, orders, 10, 3),
+        ours.task_batches(2, orders, 10, 3),
+    ):
+        counted += contestant(BRIEF).events
+
+    assert counted == ours.log.head()
+
+
+def test_a_failing_caller_fails_the_run() -> None:
+    """An error in a thread is raised, never counted as silence."""
+
+    def fail(_: int) -> int:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        threads(2, fail)(BRIEF)
+
+
+def test_rounds_are_interleaved() -> None:
+    """Each round runs every contestant once, after a warm-up of each."""
+    order: list[str] = []
+
+    def contestant(name: str) -> Sample:
+        order.append(name)
+        return Sample(10, 0.5, [0.001, 0.002, 0.003])
+
+    found = interleave(
+        {"a": lambda _: contestant("a"), "b": lambda _: contestant("b")},
+        rounds=3,
+        seconds=BRIEF,
+        say=lambda _: None,
+    )
+
+    assert order == ["a", "b"] * 4
+    assert found["a"].rates == (20.0, 20.0, 20.0)
+    assert found["a"].p50_ms == 2.0
+
+
+def test_figures_know_their_verdict_and_are_written_with_it(tmp_path: Path) -> None:
+    """The table and the JSON say ok or short, with goal, aim, percentiles and rate."""
+    fast, slow = Series((30.0, 10.0, 20.0), (1.0,), (2.0,)), Series((10.0, 10.0, 10.0))
+    figures = [
+        ratio("fast / slow", fast, slow, against="slow", goal=1.5, aim=3.0),
+        ratio("slow / fast", slow, fast, against="fast", goal=1.0),
+        Figure(name="delay", measured=2.0, goal=3.0, unit="ms", at_most=True),
+        beside("slow", slow),
+    ]
+
+    assert [one.ok for one in figures] == [True, False, True, None]
+    assert [one.verdict for one in figures] == ["ok", "short", "ok", "-"]
+    lines = table(figures).splitlines()
+    assert len(lines) == 2 + len(figures)
+    assert "2.00x" in lines[2]
+
+    path = write_results("smoke", {"quick": True}, figures, tmp_path)
+    written = json.loads(path.read_text())
+    assert written["conditions"] == {"quick": True}
+    assert [one["measured"] for one in written["figures"]] == [2.0, 0.5, 2.0, 10.0]
+    assert written["figures"][1]["ok"] is False
+
+    assert draw("smoke", "a title", figures, tmp_path).read_text().startswith("<?xml")
+
+
+def test_contexts_are_measured_without_conflicts(ours: OurLog) -> None:
+    """What the benchmark appends enters none of the contexts it asks for."""
+    plan = Plan(events=EVENTS, rounds=1, seconds=BRIEF, context_calls=2)
+
+    figures = contexts(ours, plan, plan.size, Orders(streams=10))
+
+    assert len(figures) == 12
+    assert all(figure.at_most for figure in figures)
+
+
+def test_memory_is_watched_while_reading_and_exporting(ours: OurLog) -> None:
+    """Both acts go through all the events they are told to."""
+    seen: list[int] = []
+    export(ours.log, EVENTS, seen.append)
+    read(ours.log, EVENTS, seen.append)
+    watch = Watch(EVENTS)
+    watch(1)
+    watch(EVENTS)
+
+    assert seen[-1] == EVENTS
+    assert watch.growth_mib >= 0.0
+
+
+def test_prefilled_events_are_as_the_conditions_say() -> None:
+    """Payloads have about 325 bytes, and a year's label never meets the next year's."""
+    assert 300 < payload_bytes() < 350
+    assert "year:2024" in prefill_event(0, EVENTS).tags
+    assert "year:2025" in prefill_event(EVENTS - 2, EVENTS).tags
+    assert "year:2025" not in prefill_event(0, EVENTS).tags
+
+
+def test_a_partial_run_never_replaces_the_kept_results() -> None:
+    """Quick runs and single sections are written elsewhere."""
+    assert plan_from([]).whole
+    assert plan_from(["--large"]).whole
+    assert not plan_from(["--quick"]).whole
+    assert not plan_from(["--only", SECTIONS[0]]).whole
+    with pytest.raises(SystemExit):
+        plan_from(["--rounds", "2"])
+    assert in_words(1_000_000) == "1 M"
+    assert in_words(10) == "10"
+
+
+def test_callers_stop_in_time() -> None:
+    """A run lasts about as long as it was told to, whatever waits."""
+    started = time.perf_counter()
+    alone(lambda: 1)(BRIEF)
+
+    async def act(_: int) -> int:
+        return 1
+
+    assert tasks(1, act)(BRIEF).events >= 1
+    assert time.perf_counter() - started >= 2 * BRIEF
+    assert what_limits("a figure nobody knows") is None

@@ -115,6 +115,7 @@ class Figure:
     against_per_s: float | None = None
     rounds: tuple[float, ...] = ()
     limited_by: str | None = None
+    taken: str | None = None
     ok: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -193,6 +194,8 @@ def _cells(figure: Figure) -> tuple[str, ...]:
     if figure.against is not None:
         rate = "" if figure.against_per_s is None else f" {_events(figure.against_per_s).strip()}/s"
         against = figure.against + rate
+    if figure.taken is not None:
+        against += f" (taken {figure.taken})"
     return (
         figure.name,
         _value(figure.measured, figure.unit),
@@ -235,6 +238,26 @@ def write_results(
     content = {"conditions": dict(conditions), "figures": [asdict(one) for one in figures]}
     path.write_text(json.dumps(content, indent=2, default=str) + "\n")
     return path
+
+
+def carried_over(
+    name: str, measured: Sequence[Figure], belongs: Callable[[str], bool], folder: Path = RESULTS
+) -> list[Figure]:
+    """Return figures of the last written run that this one did not take, marked with their date."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return []
+    written = json.loads(path.read_text())
+    known = {figure.name for figure in measured}
+    fields = [name for name in Figure.__dataclass_fields__ if name not in ("ok", "taken")]
+    return [
+        Figure(
+            **{name: one[name] for name in fields},
+            taken=one["taken"] or written["conditions"]["taken"],
+        )
+        for one in written["figures"]
+        if one["name"] not in known and belongs(one["name"])
+    ]
 
 
 class Stopwatch:

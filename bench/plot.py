@@ -15,6 +15,7 @@ ASSETS = Path(__file__).parent.parent / "docs" / "assets"
 OK, SHORT, AIM, INK = "#2f7d5b", "#c4572e", "#8a8f98", "#22262b"
 ROW_INCHES = 0.34
 SMALLEST = 0.05
+TICKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS) -> Path:
@@ -30,7 +31,9 @@ def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS
     axes.set_xscale("log")
     axes.set_yticks(range(len(shown)), [one.name for one in shown], fontsize=8)
     axes.set_xlabel("measured / goal (the line is the goal, a mark the aim)", fontsize=8)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
+    axes.set_xlim(*_span(shown))
     axes.tick_params(axis="both", length=0, labelsize=8, colors=INK)
     axes.set_title(title, fontsize=10, loc="left", color=INK)
     for side in ("top", "right", "left"):
@@ -41,6 +44,14 @@ def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS
     chart.savefig(path.with_suffix(".png"), dpi=144)
     plt.close(chart)
     return path
+
+
+def _span(figures: Sequence[Figure]) -> tuple[float, float]:
+    shares = [1.0]
+    for figure in figures:
+        assert figure.goal is not None
+        shares += [figure.measured / figure.goal, (figure.aim or figure.goal) / figure.goal]
+    return max(SMALLEST, min(shares) / 1.3), max(shares) * 1.5
 
 
 def _bar(axes: Axes, row: int, figure: Figure) -> None:

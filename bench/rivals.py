@@ -1,6 +1,5 @@
 """The rivals, each by the best way its own client offers, from this one client process."""
 
-import shutil
 import signal
 import socket
 import subprocess
@@ -34,12 +33,14 @@ PREFILL_BATCH = 2000
 RECORDER_DATABASE = "recorder"
 RECORDER_TABLE = "stored_events"
 RECORDER_TOPIC = "bench.domain:Order.Changed"
-# Ends itself when our end of its pipe closes, however we died.
-SERVE = """
-import os, sys, threading
-from umadb.umadb_server_cli import main
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-main()
+# The server runs under a shell that ends it when our end of the pipe closes, however we died.
+SERVE = "from umadb.umadb_server_cli import main; main()"
+GUARDED = """
+"$1" -c "$2" --listen "$3" --db-path "$4/uma.db" >"$4/server.log" 2>&1 &
+cat >/dev/null
+kill "$!"
+wait "$!"
+rm -rf "$4"
 """
 
 
@@ -54,11 +55,9 @@ class UmaDB:
         self._unique = unique
         self._home = Path(tempfile.mkdtemp(prefix="srtm-uma-", dir="/tmp"))
         address = _free_address()
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVE, "--listen", address, "--db-path", self._home / "uma.db"],
+        self._guardian = subprocess.Popen(
+            ["sh", "-c", GUARDED, "umadb", sys.executable, SERVE, address, self._home],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         self._client = _connect(f"http://{address}")
@@ -97,9 +96,7 @@ class UmaDB:
     def close(self) -> None:
         """Stop the server and remove its files."""
         self._client.close()
-        self._server.terminate()
-        self._server.wait(STOP_TIMEOUT_S)
-        shutil.rmtree(self._home, ignore_errors=True)
+        self._guardian.communicate(timeout=STOP_TIMEOUT_S)
 
     def _event(self, event_id: UUID, stream_id: str, data: bytes) -> umadb.Event:
         tags = [f"order:{stream_id}"]

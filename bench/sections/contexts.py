@@ -25,7 +25,7 @@ def contexts(ours: OurLog, plan: Plan, size: str, orders: Orders) -> list[Figure
         *_overheads(ours, plan, f"append_if by payload, {size}", PAYLOAD_CONTEXTS, orders),
     ]
     for words, query in (("tags", WORST_TAGS), ("payload", WORST_PAYLOAD)):
-        name = f"plain append beside the worst {words} context, {size}"
+        name = f"plain beside worst {words} context, {size}"
         with OurLog(ours.url) as other:
             figures.append(_beside_worst(ours, other, plan, name, query, orders))
         # No goal is set for callers of the same process, who share its committer.
@@ -119,7 +119,7 @@ def _beside_worst(  # noqa: PLR0913 - two logs and what to do with them
         p50s.append(_p50(hard))
         p99s.append(_p99(hard))
     return Figure(
-        name=f"{name}: p99 over beside a plain one",
+        name=f"{name}: p99 over calm",
         measured=statistics.median(overs),
         goal=goal,
         unit="ms",

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from bench.callers import alone, tasks, threads
-from bench.harness import Figure, Sample, Series, beside, interleave, ratio, table, write_results
+from bench.harness import (
+    Figure,
+    Sample,
+    Series,
+    beside,
+    carried_over,
+    interleave,
+    ratio,
+    table,
+    write_results,
+)
 from bench.limits import what_limits
 from bench.ours import OurLog
 from bench.plan import SECTIONS, Plan, in_words, plan_from
@@ -91,11 +101,16 @@ def test_figures_know_their_verdict_and_are_written_with_it(tmp_path: Path) -> N
     assert len(lines) == 2 + len(figures)
     assert "2.00x" in lines[2]
 
-    path = write_results("smoke", {"quick": True}, figures, tmp_path)
+    path = write_results("smoke", {"taken": "2025-11-15"}, figures, tmp_path)
     written = json.loads(path.read_text())
-    assert written["conditions"] == {"quick": True}
+    assert written["conditions"] == {"taken": "2025-11-15"}
     assert [one["measured"] for one in written["figures"]] == [2.0, 0.5, 2.0, 10.0]
     assert written["figures"][1]["ok"] is False
+
+    (kept,) = carried_over("smoke", figures[1:], lambda name: "/" in name, tmp_path)
+    assert kept.taken == "2025-11-15"
+    assert kept.measured == 2.0
+    assert carried_over("none", figures, lambda _: True, tmp_path) == []
 
     assert draw("smoke", "a title", figures, tmp_path).read_text().startswith("<?xml")
 

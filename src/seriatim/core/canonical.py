@@ -64,7 +64,12 @@ def text_hash(text: str) -> str:
 
 def check_json(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMITS) -> None:
     """Refuse what JSON has not, and floats where a profile refuses them, with the JSON path."""
-    _check(value, paths.ROOT, 1, floats, limits)
+    try:
+        _check(value, paths.ROOT, 1, floats, limits)
+    except Flaw as flaw:
+        if flaw.part == "shape":  # a float: what is no JSON at all is told first
+            _check(value, paths.ROOT, 1, True, limits)
+        raise
 
 
 def _check(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:

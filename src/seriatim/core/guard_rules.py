@@ -2,7 +2,8 @@
 
 Every pattern is anchored on its left and bounded in length, so that no text costs more than a
 bounded number of steps for each of its characters. A rule's cues must stand in the JSON text of
-whatever the rule hits: they hold only characters that JSON writes unescaped.
+whatever the rule hits: so they hold only characters that JSON writes unescaped, and for rules about
+keys the `":"` that it puts behind them.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ _SECRET_NAMES = _spellings(
     "session token",
 )
 
+_SECRET_ENDS = ("password", "passwd", "passphrase", "secret", "key", "token")
+
 # What stands where a secret was, or instead of one: a mask, a placeholder, a reference, a state.
 _HARMLESS = (
     r"(?:[*•x.…-]{2,64}|\[[^\]]{0,64}\]|<[^>]{0,64}>|\$?\{{1,2}[^}]{0,64}\}{1,2}|\$[a-z0-9_]{1,64}"
@@ -103,8 +106,8 @@ CREDENTIALS: tuple[Rule, ...] = (
     _rule(
         "api_key",
         r"(?<![A-Za-z0-9])sk-(?:[a-z]{2,8}-)?"
-        r"(?:(?=[A-Za-z]{0,64}[0-9])[A-Za-z0-9]{20}"
-        r"|(?=[A-Za-z_-]{0,64}[0-9])(?=[a-z0-9_-]{0,64}[A-Z])(?=[A-Z0-9_-]{0,64}[a-z])"
+        r"(?:(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{20}"
+        r"|(?=[A-Za-z_-]{0,40}[0-9])(?=[a-z0-9_-]{0,40}[A-Z])(?=[A-Z0-9_-]{0,40}[a-z])"
         r"[A-Za-z0-9_-]{20})",
         Cue("sk-", "[A-Za-z0-9_-]{20}"),
     ),
@@ -123,7 +126,7 @@ CREDENTIALS: tuple[Rule, ...] = (
     _rule(
         "private_key",
         r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY",
-        Cue("-----BEGIN ", "[A-Z]"),
+        Cue("-----BEGIN ", "[A-Z0-9]"),
     ),
     _rule(
         "bearer_token",
@@ -140,7 +143,7 @@ CREDENTIALS: tuple[Rule, ...] = (
     _rule(
         "assignment",
         rf"(?:(?:{'|'.join(_SECRET_NAMES)}|(?<![a-z0-9_-])token) ?=|api-key:) ?{_VALUE}",
-        *(name + joint for name in (*_SECRET_NAMES, "token") for joint in ("=", " =")),
+        *map("".join, product(_SECRET_ENDS, ("=", " ="))),
         "api-key:",
         folded=True,
     ),
@@ -176,7 +179,7 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         "email",
         r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}@"
         r"(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9])",
-        Cue("@", "[A-Za-z0-9]"),
+        Cue("@", "[A-Za-z0-9-]"),
     ),
     _rule(
         "phone",

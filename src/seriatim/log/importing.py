@@ -23,6 +23,7 @@ from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.core.request import Condition, ExpectedSeq, Request
 from seriatim.log.appending import Draft, give_up
+from seriatim.log.histories import Histories
 from seriatim.log.transfer import Line, Source
 from seriatim.store.committer import Committer
 
@@ -111,6 +112,7 @@ class _Flight:
         self.report = ImportReport()
         self._log = log
         self._committer = committer
+        self._histories = Histories(log.store)
         self._sent: deque[_Sent] = deque()
         self._events = 0
         self._bytes = 0
@@ -118,7 +120,11 @@ class _Flight:
     def send(self, append: Append) -> None:
         """Submit an append, after making room for it."""
         try:
+            for number, line in append:
+                self._histories.check(line.tenant_id or self._log.tenant_id, line, number)
             request = self._request(append, _DOOR)
+        except BackendFailure:
+            raise
         except SeriatimError as error:
             self._refuse(append, error)
             return

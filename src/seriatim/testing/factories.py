@@ -81,7 +81,7 @@ def events(count: int, event_type: str = "thing.happened", **fields: Any) -> lis
     return [event(event_type, n=number, **fields) for number in range(count)]
 
 
-def trace_event(event_type: str, trace_id: str, stream_seq: int, **fields: Any) -> NewEvent:
+def trace_event(event_type: str, trace_id: str, stream_seq: int, /, **fields: Any) -> NewEvent:
     """Make a valid event of a trace; fields given replace the made ones."""
     made: dict[str, Any] = {
         "payload": dict(TRACE_PAYLOADS.get(event_type, {})),

@@ -91,7 +91,8 @@ class ReadContract:
 
     def test_by_door(self, log: Log) -> None:
         """A9: the log sees all, traces the traces, aggregates every other stream."""
-        log.append([*trace("t")[:2], event(stream=("order", "1")), event()])
+        log.append(trace("t")[:2])
+        log.append([event(stream=("order", "1")), event()])
 
         assert read(log) == [1, 2, 3, 4]
         assert positions(log.page(scope="traces").records) == [1, 2]

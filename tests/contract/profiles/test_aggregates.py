@@ -117,7 +117,7 @@ def test_events_override_what_they_have_in_common(aggregates: Aggregates) -> Non
 def test_required_fields(aggregates: Aggregates, log: seriatim.Log, field: str) -> None:
     """A7: stream, request and actor are demanded of every event."""
     with pytest.raises(seriatim.InvalidEvent) as caught:
-        append(aggregates, **{field: None})
+        append(aggregates, "r-1", **{field: None})
 
     assert caught.value.details == {"index": 0, "field": field}
     assert log.head() == 0
@@ -444,9 +444,7 @@ def history(aggregates: Aggregates) -> Aggregates:
         ({"limit": 3}, [1, 2, 4]),
     ],
 )
-def test_reads_by_cursor(
-    history: Aggregates, filters: dict[str, Any], expected: list[int]
-) -> None:
+def test_reads_by_cursor(history: Aggregates, filters: dict[str, Any], expected: list[int]) -> None:
     """E1: after a cursor, filtered, always by ascending event_id."""
     assert ids(history.read(org_id="org-1", **filters).events) == expected
 

@@ -165,7 +165,7 @@ def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) ->
     """I5: the error says which event, at which version, cannot become which."""
     log.append([catalogue.new_event(SeatReserved("12A"))])
     catalogue.event_type("seat.reserved", SeatReservedInRow, version=2)
-    with pytest.raises(seriatim.SchemaViolation, match="position 1 .* version 1.* version 2") as e:
+    with pytest.raises(seriatim.SchemaViolation, match=r"position 1 .* version 1.* version 2") as e:
         catalogue.decode(next(log.read()))
 
     assert e.value.details == {

@@ -63,7 +63,8 @@ def test_rejects_an_empty_append(facts: Facts, log: seriatim.Log) -> None:
 def test_a_batch_gets_one_consecutive_range(facts: Facts) -> None:
     """B1: the receipt describes the committed batch and its range."""
     first = facts.append([fact(), fact()])
-    second = facts.append(iter([NewEvent("noted", 3), fact(), fact()]))
+    more: list[NewEvent | dict[str, Any]] = [NewEvent("noted", 3), fact(), fact()]
+    second = facts.append(iter(more))
 
     assert first == FactAppendResult(1, 2, 2)
     assert second == FactAppendResult(3, 5, 3)

@@ -219,9 +219,7 @@ def test_metadata_drift_is_an_idempotency_conflict(
         {"metadata": {"label": "x"}},
     ],
 )
-def test_what_is_not_compared_does_not_matter(
-    log: seriatim.Log, changes: dict[str, Any]
-) -> None:
+def test_what_is_not_compared_does_not_matter(log: seriatim.Log, changes: dict[str, Any]) -> None:
     """C2: the number above all, and event id, time, request and metadata play no part."""
     (stored,) = append_trace(log, "TraceStarted")
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from seriatim.core.kinds import StreamKind
 from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.scribe import Scribe, everything
 
-TRACE = {
+TRACE: dict[str, Any] = {
     "event_id": "e",
     "occurred_at": "2026-01-01T00:00:00Z",
     "producer_id": "p",
@@ -19,7 +20,7 @@ TRACE = {
     "actor_id": "a",
 }
 
-NO_KEY: dict[str, object] = {"idempotency_index": None}
+NO_KEY: dict[str, Any] = {"idempotency_index": None}
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_what_is_stored_cannot_be_changed(
     assert everything(store) == before
 
 
-def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **changes: object) -> None:
+def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **changes: Any) -> None:
     """Insert a copy of an event, changed; a new id and the next position unless told otherwise."""
     cursor = intruder.execute("select * from events where position = ?", (like,))
     row = dict(zip([name for name, *_ in cursor.description], cursor.fetchone(), strict=True))
@@ -99,7 +100,7 @@ def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **chan
     ],
 )
 def test_an_insert_around_the_log_keeps_its_rules(
-    intruder: sqlite3.Connection, like: int, changes: dict[str, object], reason: str
+    intruder: sqlite3.Connection, like: int, changes: dict[str, Any], reason: str
 ) -> None:
     """F2: positions, numbers, the closing lock and the opening type are enforced by trigger."""
     with pytest.raises(sqlite3.IntegrityError, match=reason):
@@ -120,8 +121,12 @@ def test_an_event_id_is_taken_once(intruder: sqlite3.Connection, verb: str) -> N
 def test_the_trace_kind_is_enforced_without_a_declaration(
     store: SqliteStore, scribe: Scribe, intruder: sqlite3.Connection
 ) -> None:
-    """F2: a finished trace takes no further event from anyone, and version 1 is the one declared."""
-    started = {"workflow": "w", "title": "t", "primary_entity": {"entity_type": "e", "entity_id": "1"}}
+    """F2: a finished trace takes no further event, and needs no declaration for that."""
+    started = {
+        "workflow": "w",
+        "title": "t",
+        "primary_entity": {"entity_type": "e", "entity_id": "1"},
+    }
     stream = ("trace", "t-1")
     first = NewEvent(
         "TraceStarted", started, stream=stream, stream_seq=0, idempotency_key="t0", **TRACE
@@ -135,7 +140,12 @@ def test_the_trace_kind_is_enforced_without_a_declaration(
         **(TRACE | {"event_id": "f"}),
     )
     scribe.append(store, first, last)
-    changes = {"position": 7, "append_position": 7, "stream_seq": 2, "idempotency_index": None}
+    changes: dict[str, Any] = {
+        "position": 7,
+        "append_position": 7,
+        "stream_seq": 2,
+        "idempotency_index": None,
+    }
     with pytest.raises(sqlite3.IntegrityError, match="the stream is closed"):
         insert(intruder, 6, event_type="InputObserved", **changes)
     assert store.rules().version == 1

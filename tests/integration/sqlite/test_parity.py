@@ -111,7 +111,9 @@ class Caller:
             stream=dice.choice(STREAMS),
             event_id=f"id-{dice.randint(0, 60)}" if dice.random() < 0.2 else None,
             event_version=dice.choice((1, 1, 2)),
-            occurred_at=dice.choice((None, "2023-11-14T22:13:20.000020Z", "2023-11-15T01:13:20+03:00")),
+            occurred_at=dice.choice(
+                (None, "2023-11-14T22:13:20.000020Z", "2023-11-15T01:13:20+03:00")
+            ),
             producer_id=dice.choice((None, "p")),
             actor_type=dice.choice((None, "user")),
             idempotency_key=f"key-{dice.randint(0, 60)}" if keyed else None,
@@ -126,7 +128,9 @@ class Caller:
         dice = self._dice
         keyed = dice.random() < 0.3
         events = [self.event(keyed=keyed) for _ in range(dice.choice((1, 1, 1, 2, 3)))]
-        command = Command(actor="a", endpoint="/x", key=f"c-{dice.randint(0, 9)}", response={"r": 1})
+        command = Command(
+            actor="a", endpoint="/x", key=f"c-{dice.randint(0, 9)}", response={"r": 1}
+        )
         try:
             return self._scribe.request(
                 store,
@@ -208,7 +212,9 @@ def test_appends_and_reads_equal_the_model(
     dice = random.Random(seed)
     caller = Caller(dice)
     for one in both:
-        one.declare(StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut",)))
+        one.declare(
+            StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut",))
+        )
         one.declare(EventType(event_type="paid", event_version=1))
         one.declare(EventType(event_type="paid", event_version=2))
     append_alike(caller, clock, model, store, 60)

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,9 @@ def connection(store: SqliteStore) -> Iterator[sqlite3.Connection]:
         yield lent
 
 
-def plan(connection: sqlite3.Connection, sql: str, values: object) -> list[str]:
+def plan(connection: sqlite3.Connection, sql: str, values: Any) -> list[str]:
     """Return the steps of SQLite's plan."""
-    rows = connection.execute(f"explain query plan {sql}", values)  # type: ignore[call-overload]
+    rows = connection.execute(f"explain query plan {sql}", values)
     return [detail for *_, detail in rows]
 
 
@@ -55,7 +56,7 @@ def check_plan(steps: list[str], index: str) -> None:
     ],
 )
 def test_single_look_ups_use_their_index(
-    connection: sqlite3.Connection, name: str, values: object, index: str
+    connection: sqlite3.Connection, name: str, values: Any, index: str
 ) -> None:
     """F7: the last event of a stream, an event id and an idempotency key come from an index."""
     steps = plan(connection, SQL[name], values)
@@ -82,15 +83,18 @@ def test_look_ups_of_many_keys_use_their_index(
     check_plan(steps, index)
 
 
-def spec(**changes: object) -> ReadSpec:
+def spec(**changes: Any) -> ReadSpec:
     """Read a page of a tenant."""
-    return ReadSpec(**{"tenant_id": "default", "limit": 10, **changes})  # type: ignore[arg-type]
+    return ReadSpec(**{"tenant_id": "default", "limit": 10, **changes})
 
 
 SPECS = [
     (spec(tenant_id=None), "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     (spec(), "events_by_tenant (tenant_id=? AND rowid>? AND rowid<?)"),
-    (spec(app_id="a", recorded_until_us=1), "events_by_tenant (tenant_id=? AND rowid>? AND rowid<?)"),
+    (
+        spec(app_id="a", recorded_until_us=1),
+        "events_by_tenant (tenant_id=? AND rowid>? AND rowid<?)",
+    ),
     (
         spec(types=("a", "b")),
         "events_by_type (tenant_id=? AND event_type=? AND rowid>? AND rowid<?)",
@@ -128,7 +132,10 @@ def check_walk(connection: sqlite3.Connection, walk: Walk, index: str, *, back: 
         (Query([Filter(types=["a"]), Filter(types=["b"])]), "events_by_type"),
         (Query([Filter(streams=[("a", "b")])]), "events_by_stream "),
         (Query([Filter(streams=[("a", "b")], types=["a"])]), "events_by_stream_type"),
-        (Query([Filter(tags=["a"])]), "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)"),
+        (
+            Query([Filter(tags=["a"])]),
+            "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)",
+        ),
         (
             Query([Filter(tags=["a", "b"], types=["a"], streams=[("a", "b")])]),
             "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)",
@@ -149,6 +156,6 @@ def test_a_predicate_is_searched_for_before_it_is_parsed() -> None:
     """D3: the search for text is a necessary condition, made only of what has one text."""
     sql, values = payloads.condition([{"a": "b", "n": 1, "deep": [{"x": None}, True, 1.5]}])
     fragments = {text for name, text in values.items() if name.startswith("fragment")}
-    assert fragments == {'"a":"b"', '"deep":', '"x":null', "true"}
+    assert fragments == {'"a":"b"', '"deep":', '"x":null', '"n":'}
     assert sql.endswith("payload_matches(:predicates, events.payload)")
     assert payloads.condition([{"a": "b"}, 1])[0] == "payload_matches(:predicates, events.payload)"

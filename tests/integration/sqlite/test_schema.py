@@ -86,7 +86,9 @@ def change(path: str, *statements: str) -> None:
     connection.close()
 
 
-def test_a_newer_schema_that_this_program_can_share_is_shared(store: SqliteStore, path: str) -> None:
+def test_a_newer_schema_that_this_program_can_share_is_shared(
+    store: SqliteStore, path: str
+) -> None:
     """F3: a program one version older goes on working through an upgrade."""
     store.close()
     change(path, "pragma user_version = 2", "update seriatim_schema set version = 2")

@@ -11,6 +11,7 @@ from typing import Any, LiteralString
 
 import msgspec
 import psycopg
+from psycopg.rows import tuple_row
 
 from seriatim.core.decide import Head
 from seriatim.core.errors import InvalidArgument
@@ -26,6 +27,8 @@ from seriatim.store.postgres.packing import (
     COPY_HEADER,
     COPY_TRAILER,
     Packed,
+    RowArray,
+    RowArrayDumper,
     copy_row,
     copy_tag_row,
     copy_tail,
@@ -252,40 +255,42 @@ def _chunks(rows: list[bytes]) -> list[bytes]:
 
 
 def drive(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome]:
-    """Take the steps on a sync connection."""
+    """Take the steps on a sync connection, which may be the caller's, set up in its own way."""
     rows: list[tuple[Any, ...]] = []
-    try:
-        step = next(steps)
-        while True:
-            with connection.cursor(binary=True) as cursor:
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.adapters.register_dumper(RowArray, RowArrayDumper)
+        try:
+            step = next(steps)
+            while True:
                 if isinstance(step, Run):
-                    cursor.execute(step.text, step.parameters)
+                    cursor.execute(step.text, step.parameters, binary=True)
                     rows = cursor.fetchall() if cursor.description else []
                 else:
                     with cursor.copy(step.text) as copy:
                         for chunk in step.chunks:
                             copy.write(chunk)
-            step = steps.send(rows)
-    except StopIteration as end:
-        outcomes: list[Outcome] = end.value
-        return outcomes
+                step = steps.send(rows)
+        except StopIteration as end:
+            outcomes: list[Outcome] = end.value
+            return outcomes
 
 
 async def drive_async(connection: psycopg.AsyncConnection[Any], steps: Steps) -> list[Outcome]:
     """Take the same steps on an async connection."""
     rows: list[tuple[Any, ...]] = []
-    try:
-        step = next(steps)
-        while True:
-            async with connection.cursor(binary=True) as cursor:
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        cursor.adapters.register_dumper(RowArray, RowArrayDumper)
+        try:
+            step = next(steps)
+            while True:
                 if isinstance(step, Run):
-                    await cursor.execute(step.text, step.parameters)
+                    await cursor.execute(step.text, step.parameters, binary=True)
                     rows = await cursor.fetchall() if cursor.description else []
                 else:
                     async with cursor.copy(step.text) as copy:
                         for chunk in step.chunks:
                             await copy.write(chunk)
-            step = steps.send(rows)
-    except StopIteration as end:
-        outcomes: list[Outcome] = end.value
-        return outcomes
+                step = steps.send(rows)
+        except StopIteration as end:
+            outcomes: list[Outcome] = end.value
+            return outcomes

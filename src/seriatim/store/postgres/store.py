@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,7 @@ from seriatim.store.port import (
     StreamSummary,
 )
 from seriatim.store.postgres.checking import doctor, verify
-from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, parse_url
+from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, is_dead, parse_url
 from seriatim.store.postgres.consuming import Consumers
 from seriatim.store.postgres.deciding import Decision, Seen, drive, drive_async
 from seriatim.store.postgres.declaring import declare, rules_of
@@ -56,7 +58,10 @@ class PostgresStore:
             check_version(connection, self.address, create=create)
             self._hello = greet(connection, self.address, settings)
             self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
-        self._pool = self._new_pool()
+        self._pools: list[ConnectionPool[Connection]] = []
+        self._pool_lock = threading.Lock()
+        self._pool_pid = 0
+        self._connect_error: SeriatimError | None = None
         self._writer = Writer(
             self.address, settings, self._open_writer, lambda: self._rules, self._look
         )
@@ -65,6 +70,14 @@ class PostgresStore:
         self._queries = Queries(self.schema, self._reading, lambda: self._hello.payload_index)
 
     # -- connections
+
+    def _pool(self) -> ConnectionPool[Connection]:
+        """Return this process's pool, the last of the list; a forked child adds its own."""
+        with self._pool_lock:
+            if not self._pools or self._pool_pid != os.getpid():
+                self._pools.append(self._new_pool())
+                self._pool_pid = os.getpid()
+            return self._pools[-1]
 
     def _new_pool(self) -> ConnectionPool[Connection]:
         return ConnectionPool(
@@ -75,12 +88,17 @@ class PostgresStore:
             timeout=self._settings.connect_timeout_s,
             kwargs={"autocommit": True, "prepare_threshold": None},
             configure=self._configure,
-            check=ConnectionPool.check_connection,
+            check=_check_alive,
             name="seriatim-readers",
         )
 
     def _configure(self, connection: Connection) -> None:
-        self._hello = greet(connection, self.address, self._settings)
+        try:
+            self._hello = greet(connection, self.address, self._settings)
+        except SeriatimError as error:
+            self._connect_error = error  # the pool would keep it to itself
+            raise
+        self._connect_error = None
 
     def _open_writer(self) -> tuple[Connection, Hello]:
         connection = connect(self.address)
@@ -96,11 +114,11 @@ class PostgresStore:
     def _reading(self, doing: str = "reading") -> Iterator[Connection]:
         """Lend a connection, and explain what goes wrong with it."""
         try:
-            with self._pool.connection() as connection:
+            with self._pool().connection() as connection:
                 yield connection
         except PoolTimeout as error:
             msg = "no connection to Postgres could be had in time: is the server up?"
-            raise BackendFailure(msg) from error
+            raise self._connect_error or BackendFailure(msg) from error
         except psycopg.Error as error:
             raise failure(error, doing) from error
 
@@ -268,14 +286,23 @@ class PostgresStore:
             yield from doctor(connection, self.schema, lambda: connect(self.address))
 
     def after_fork(self) -> None:
-        self._pool = self._new_pool()
+        self._pool_lock = threading.Lock()
         self._writer.after_fork()
         self._listener.after_fork()
 
     def close(self) -> None:
         self._listener.close()
         self._writer.close()
-        self._pool.close()
+        with self._pool_lock:
+            if self._pools and self._pool_pid == os.getpid():
+                self._pools[-1].close()
+
+
+def _check_alive(connection: Connection) -> None:
+    """Throw away a pooled connection that the server closed, without asking it anything."""
+    if is_dead(connection):
+        msg = "the connection was closed by the server"
+        raise psycopg.OperationalError(msg)
 
 
 def _check_in_transaction(

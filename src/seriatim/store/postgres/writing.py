@@ -106,8 +106,9 @@ class Writer:
                 if error.sqlstate == _LOCK_BUSY and time.monotonic() < deadline:
                     self._relieve(connection, hello)
                     continue
-                found = failure(error, "appending", sent=True)
-                return [found] * len(requests)
+                return [failure(error, "appending", sent=True)] * len(requests)
+            except SeriatimError as error:
+                return [error] * len(requests)
 
     def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
         rows = [row for request in requests for row in request.packed.rows]
@@ -149,6 +150,11 @@ class Writer:
         connection.execute(begin.encode())
         try:
             answers = drive(connection, decision.steps())
+        except psycopg.Error as error:
+            _roll_back(connection)
+            if error.sqlstate in TO_BE_DECIDED or error.sqlstate == _LOCK_BUSY:
+                raise
+            raise failure(error, "appending") from error  # nothing was committed yet
         except BaseException:
             _roll_back(connection)
             raise

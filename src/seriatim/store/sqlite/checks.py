@@ -27,7 +27,10 @@ _RESTORE = "restore the file from a backup, then raise the epoch"
 
 def verify(connection: sqlite3.Connection) -> Iterator[Finding]:
     """Yield what holds of the file as a whole: pages, positions, streams, appends, index keys."""
-    yield from _pages(connection)
+    pages = _pages(connection)
+    yield pages
+    if pages.level == "error":
+        return  # what damaged pages say of the events means nothing
     count, least, most = connection.execute(CHECKS["positions"]).fetchone()
     whole = count == most and least == 1
     yield _verdict("positions", whole, f"{count} events from {least} to {most}")
@@ -37,10 +40,12 @@ def verify(connection: sqlite3.Connection) -> Iterator[Finding]:
     yield from _index_keys(connection)
 
 
-def _pages(connection: sqlite3.Connection) -> Iterator[Finding]:
-    found = [text for (text,) in connection.execute("pragma integrity_check")]
-    sound = found == ["ok"]
-    yield _verdict("integrity", sound, "SQLite's own check: " + "; ".join(found)[:500])
+def _pages(connection: sqlite3.Connection) -> Finding:
+    try:
+        found = [text for (text,) in connection.execute("pragma integrity_check")]
+    except sqlite3.DatabaseError as error:
+        found = [str(error)]
+    return _verdict("integrity", found == ["ok"], "SQLite's own check: " + "; ".join(found)[:500])
 
 
 def _index_keys(connection: sqlite3.Connection) -> Iterator[Finding]:

@@ -51,8 +51,8 @@ def condition(predicates: Sequence[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _fragments(predicate: Any) -> list[str]:
-    found = sorted(set(_texts(predicate)), key=len, reverse=True)
-    return found[:_FRAGMENTS_MAX]
+    longest_first = sorted(set(_texts(predicate)), key=lambda text: (-len(text), text))
+    return longest_first[:_FRAGMENTS_MAX]
 
 
 def _texts(want: Any) -> Iterator[str]:

@@ -1,0 +1,216 @@
+"""B13, E5: the same log, awaited."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import (
+    BackendFailure,
+    EventSequenceInvalid,
+    InvalidArgument,
+    SeriatimError,
+    TimedOut,
+)
+from seriatim.core.kinds import StreamKind
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.opening import Log
+from seriatim.testing.factories import (
+    PATIENCE_S,
+    GatedStore,
+    borrowing,
+    event,
+    events,
+    positions,
+    refused,
+)
+
+
+def run(act: Coroutine[Any, Any, Any]) -> Any:
+    """Run one coroutine, in an event loop of its own, for a bounded time."""
+    return asyncio.run(asyncio.wait_for(act, PATIENCE_S))
+
+
+class AsyncContract:
+    """Every act that matters, awaited."""
+
+    def test_append_read_and_query(self, log: Log) -> None:
+        """B1: the awaited log is the same log."""
+
+        async def act() -> None:
+            aio = log.aio
+            result = await aio.append(events(3))
+            assert (result.first_position, result.count) == (1, 3)
+            await aio.append([event("a", stream=("s", "1"))])
+            assert await aio.head() == 4
+            assert positions([record async for record in aio.read()]) == [1, 2, 3, 4]
+            assert positions([record async for record in aio.read(limit=2, batch_size=1)]) == [1, 2]
+            assert positions([r async for r in aio.read_stream(("s", "1"))]) == [4]
+            assert [r async for r in aio.read_stream(("s", "1"), since=1)] == []
+            page = await aio.page(after=1, limit=2)
+            assert (positions(page.records), page.last_scanned) == ([2, 3], 3)
+            found = await aio.query(Query([Filter(types=["a"])]))
+            assert (positions(found.records), found.context_version) == ([4], 4)
+            await aio.call(log.declare, StreamKind(name="case", first_seq=0))
+
+        run(act())
+        log.append([event(stream=("case", "1"), stream_seq=0)])
+
+    def test_everything_an_append_takes(self, log: Log) -> None:
+        """B8, C4, C5: conditions, keys and commands work awaited."""
+
+        async def act() -> None:
+            aio = log.aio
+            await aio.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
+            with pytest.raises(EventSequenceInvalid):
+                await aio.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
+            await aio.append(events(1), ExpectedContext(Query(), 1))
+            await aio.append(events(2), idempotency_key="k")
+            assert (await aio.append(events(2), idempotency_key="k")).replayed
+            command = Command(actor="a", endpoint="e", key="k", response={"ok": True})
+            await aio.append(events(1), command=command)
+            assert (await aio.append(events(1), command=command)).response == {"ok": True}
+
+        run(act())
+        assert log.head() == 5
+
+    def test_errors_are_the_same(self, log: Log) -> None:
+        """L3: what is refused is refused alike, before anything runs."""
+
+        async def act() -> None:
+            for bad in ({"limit": 0}, {"limit": -1}, {"after": 2, "until": 1}):
+                with pytest.raises(InvalidArgument):
+                    [record async for record in log.aio.read(**bad)]  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument):
+                await log.aio.append(events(1), timeout=0)
+            with pytest.raises(InvalidArgument):
+                await log.aio.page(limit=0)
+
+        with refused(log, "invalid_event", index=0, field="event_type"):
+            run(log.aio.append([event("")]))
+        run(act())
+
+    def test_many_at_once(self, log: Log) -> None:
+        """B9: tasks of one loop share the committer with threads, gapless."""
+
+        async def act() -> list[Any]:
+            return await asyncio.gather(
+                *(log.aio.append([event(stream=("s", "1"))]) for _ in range(40)),
+                *(asyncio.to_thread(log.append, [event(stream=("s", "1"))]) for _ in range(10)),
+            )
+
+        results = run(act())
+
+        assert sorted(result.first_position for result in results) == list(range(1, 51))
+        assert [r.stream_seq for r in log.read_stream(("s", "1"))] == list(range(1, 51))
+
+    def test_one_wins(self, log: Log) -> None:
+        """B9: racing tasks have one winner."""
+
+        async def act() -> list[Any]:
+            racers = (log.aio.append(events(1), ExpectedContext(Query(), None)) for _ in range(20))
+            return await asyncio.gather(*racers, return_exceptions=True)
+
+        errors = [one for one in run(act()) if isinstance(one, SeriatimError)]
+
+        assert {error.code for error in errors} == {"conditional_append_conflict"}
+        assert (len(errors), log.head()) == (19, 1)
+
+    def test_cancelled_before_the_send(self, log: Log) -> None:
+        """B13: a cancelled append that was not sent leaves nothing."""
+        store = GatedStore(log.store)
+
+        async def act(slow: Log) -> None:
+            taken = asyncio.create_task(slow.aio.append(events(1)))
+            await asyncio.to_thread(store.wait_for_group)
+            waiting = asyncio.create_task(slow.aio.append(events(2)))
+            while not slow.appender.committer._queue:  # noqa: ASYNC110, SLF001 - no signal tells
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waiting
+            assert waiting.cancelled()
+            store.gate.set()
+            await taken
+            await slow.aio.append(events(1))
+
+        with borrowing(log, store) as slow:
+            run(act(slow))
+
+        assert [record.append_position for record in log.read()] == [1, 2]
+
+    def test_cancelled_after_the_send(self, log: Log) -> None:
+        """B13: a cancelled append that was sent may be stored; a retry finds its one copy."""
+        store = GatedStore(log.store)
+
+        async def act(slow: Log) -> None:
+            sent = asyncio.create_task(slow.aio.append(events(2), idempotency_key="k"))
+            await asyncio.to_thread(store.wait_for_group)
+            sent.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sent
+            store.gate.set()
+            assert (await slow.aio.append(events(2), idempotency_key="k")).replayed
+
+        with borrowing(log, store) as slow:
+            run(act(slow))
+
+        assert log.head() == 2
+
+    def test_timeouts(self, log: Log) -> None:
+        """B13: before the send nothing is stored, after it the outcome is ambiguous."""
+        store = GatedStore(log.store)
+
+        async def act(slow: Log) -> None:
+            with pytest.raises(BackendFailure) as caught:
+                await slow.aio.append(events(1), timeout=0.05)
+            assert caught.value.ambiguous
+            with pytest.raises(TimedOut):
+                await slow.aio.append(events(5), timeout=0.02)
+            store.gate.set()
+            await slow.aio.append(events(1))
+
+        with borrowing(log, store) as slow:
+            run(act(slow))
+
+        assert [record.append_position for record in log.read()] == [1, 2]
+
+    def test_following(self, log: Log) -> None:
+        """E5: tails and durable subscriptions, awaited: whole appends, then live."""
+        log.append(events(2))
+
+        async def act() -> None:
+            seen: list[list[int]] = []
+            async for batch in log.aio.tail(after=0, poll_s=0.02):
+                seen.append(positions(batch))
+                if len(seen) == 3:
+                    break
+                await log.aio.append(events(len(seen)))
+            assert seen == [[1, 2], [3], [4, 5]]
+            durable = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
+            assert [positions(batch) async for batch in durable] == [[1, 2], [3], [4, 5]]
+
+        run(act())
+        assert log.subscribe("s").position == 5
+
+    def test_leaving_early(self, log: Log) -> None:
+        """E5: who leaves an awaited subscription gives its place and its batch to the next."""
+        log.append(events(1))
+        log.append(events(1))
+
+        async def act() -> list[list[int]]:
+            following = log.aio.subscribe("s", poll_s=0.02)
+            assert positions(await anext(following)) == [1]
+            assert positions(await anext(following)) == [2]
+            await following.aclose()  # type: ignore[attr-defined]
+            del following
+            again = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
+            return [positions(batch) async for batch in again]
+
+        assert run(act()) == [[2]]

@@ -1,0 +1,335 @@
+"""Bad input of every kind: a typed error that names the field or index, and an unchanged log."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any
+
+import msgspec
+import pytest
+
+from seriatim.core.doors import AGGREGATES, FACTS
+from seriatim.core.event import NewEvent
+from seriatim.opening import Log
+from seriatim.testing.factories import event, events, refuse_all, refused, unchanged
+
+HOSTILE_IDS = {
+    "empty": "",
+    "leading space": " foo",
+    "trailing space": "foo ",
+    "leading tab": "\tfoo",
+    "trailing newline": "foo\n",
+    "inner newline": "fo\no",
+    "NUL": "fo\0o",
+    "escape": "\x1b[0m",
+    "delete": "fo\x7fo",
+    "C1 control": "fo\x85o",
+    "lone surrogate": "fo\ud800o",
+    "513 bytes": "x" * 513,
+    "257 two-byte characters": "é" * 257,
+    "number": 7,
+    "bytes": b"foo",
+    "list": ["foo"],
+}
+
+
+class Colour(Enum):
+    """Not JSON."""
+
+    RED = "red"
+
+
+class Level(IntEnum):
+    """An integer by another name."""
+
+    HIGH = 1
+
+
+class Text(str):
+    """A string of a library's own class."""
+
+    __slots__ = ()
+
+
+class Real(float):
+    """A float of a library's own class."""
+
+    __slots__ = ()
+
+
+class Whole(int):
+    """An integer of a library's own class."""
+
+    __slots__ = ()
+
+
+class BadInputContract:
+    """Nothing but a typed error reaches the caller, and nothing reaches the log."""
+
+    @pytest.fixture(autouse=True)
+    def _something(self, log: Log) -> None:
+        log.append([event(stream=("s", "1"), event_id="e-1", idempotency_key="k-1")])
+
+    def test_fields_of_wrong_types(self, log: Log) -> None:
+        """B2: every field of the envelope is checked and named."""
+        bad = "invalid_event"
+        cases: dict[str, tuple[Any, ...]] = {}
+        for field in (
+            "producer_id",
+            "source_system",
+            "source_subsystem",
+            "actor_type",
+            "actor_id",
+            "request_id",
+            "correlation_id",
+            "causation_id",
+            "app_id",
+            "env_id",
+        ):
+            for wrong in (7, b"x", ["x"], "a\0b", "\ud800", "x" * 513):
+                cases[f"{field} {wrong!r:.20}"] = (event(**{field: wrong}), bad, field)
+        for name, field, wrong in (
+            ("version 0", "event_version", 0),
+            ("version true", "event_version", True),
+            ("version text", "event_version", "1"),
+            ("version float", "event_version", 1.0),
+            ("version none", "event_version", None),
+            ("version too large", "event_version", 2**31),
+            ("time text", "occurred_at", "today"),
+            ("time without zone", "occurred_at", "2024-01-01T00:00:00"),
+            ("day only", "occurred_at", "2024-01-01"),
+            ("thirteenth month", "occurred_at", "2024-13-01T00:00:00Z"),
+            ("no such day", "occurred_at", "2023-02-29T00:00:00Z"),
+            ("hour 24", "occurred_at", "2024-01-01T24:00:00Z"),
+            ("time object", "occurred_at", datetime.now(UTC)),
+            ("time number", "occurred_at", 0),
+            ("tags text", "tags", "x"),
+            ("tags set", "tags", {"x"}),
+            ("tags none", "tags", None),
+            ("metadata text", "metadata", "x"),
+            ("metadata none", "metadata", None),
+            ("metadata list", "metadata", [("a", "b")]),
+            ("metadata number", "metadata", {"a": 1}),
+            ("metadata key", "metadata", {1: "a"}),
+            ("metadata NUL", "metadata", {"a": "\0"}),
+            ("stream text", "stream", "s"),
+            ("stream of one", "stream", ("s",)),
+            ("stream of three", "stream", ("s", "1", "2")),
+        ):
+            cases[name] = (event(**{field: wrong}), bad, field)
+        cases["tag number"] = (event(tags=("a", 1)), bad, "tags[1]")
+        cases["tag NUL"] = (event(tags=("\0",)), bad, "tags[0]")
+        cases["tag surrogate"] = (event(tags=("\ud800",)), bad, "tags[0]")
+        for wrong in (-1, True, "1", 1.0, 2**63):
+            given = event(stream=("s", "1"), stream_seq=wrong)
+            cases[f"stream_seq {wrong!r}"] = (given, bad, "stream_seq")
+        cases["number without a stream"] = (event(stream_seq=1), bad, "stream_seq")
+        refuse_all(log, lambda given: log.append([given]), cases)
+
+    def test_hostile_ids(self, log: Log) -> None:
+        """A4: what is no id is refused, never altered, in every field that is an id."""
+        cases: dict[str, tuple[Any, ...]] = {}
+        for name, wrong in HOSTILE_IDS.items():
+            for field, fields in (
+                ("event_type", {"event_type": wrong}),
+                ("event_id", {"event_id": wrong}),
+                ("stream_id", {"stream": ("s", wrong)}),
+                ("stream_type", {"stream": (wrong, "1")}),
+            ):
+                cases[f"{field}: {name}"] = (event(**fields), "invalid_event", field)
+        refuse_all(log, lambda given: log.append([given]), cases)
+
+    def test_white_space_beyond_ascii_is_kept(self, log: Log) -> None:
+        """A4: only ASCII white space and control characters are refused at the ends."""
+        ids = ["\u00a0foo", "foo\u2003", "\u200bfoo", "\ufeff", "🦆", "x" * 512, "é" * 256]
+        for name in ids:
+            log.append([event(stream=("s", name), event_id=name)])
+
+        assert [record.stream_id for record in log.read(after=1)] == ids
+
+    def test_json_that_is_none(self, log: Log) -> None:
+        """A2: what JSON has not is refused with its JSON path, on every backend."""
+        values: dict[str, Any] = {
+            "NaN": float("nan"),
+            "infinity": float("inf"),
+            "minus infinity": float("-inf"),
+            "NUL": "a\0b",
+            "high surrogate": "\ud83e",
+            "low surrogate": "a\udd86",
+            "bytes": b"x",
+            "set": {1},
+            "frozen set": frozenset({1}),
+            "decimal": Decimal(1),
+            "time": datetime.now(UTC),
+            "enum": Colour.RED,
+            "object": object(),
+            "class": int,
+            "generator": (number for number in ()),
+            "complex": 1j,
+            "struct": NewEvent("x"),
+            "range": range(3),
+        }
+        cases: dict[str, tuple[Any, ...]] = {}
+        for name, value in values.items():
+            cases[name] = (event(payload={"a": [1, {"b": value}]}), "invalid_event", "$.a[1].b")
+            cases[f"{name} after text"] = (event(payload={"é": 1, "v": value}), "invalid_event", "$.v")
+        for name, key in (("integer", 1), ("none", None), ("bytes", b"k"), ("tuple", (1,))):
+            cases[f"{name} key"] = (event(payload={"a": {key: 1}}), "invalid_event", "$.a")
+        cases["NUL in a key"] = (event(payload={"a": {"k\0": 1}}), "invalid_event", "$.a")
+        cases["surrogate in a key"] = (event(payload={"\ud800": 1}), "invalid_event", "$")
+        refuse_all(log, lambda given: log.append([given]), cases)
+
+    def test_a_payload_that_holds_itself(self, log: Log) -> None:
+        """K3: a payload without an end is too deep."""
+        endless: dict[str, Any] = {}
+        endless["self"] = endless
+
+        with refused(log, "limit_exceeded", limit="payload_depth", index=0):
+            log.append([event(payload=endless)])
+
+    def test_plain_subclasses_pass(self, log: Log) -> None:
+        """A2: values of a library's own string, number or dictionary class are what they hold."""
+        given = OrderedDict(b=Text("text"), a=[Real(1.5), Whole(7), Level.HIGH, (1, 2)])
+
+        log.append([event(payload=given)])
+
+        assert list(log.read())[-1].payload == '{"a":[1.5,7,1,[1,2]],"b":"text"}'
+
+    def test_mappings_with_wrong_fields(self, log: Log) -> None:
+        """B2: unknown, missing, committed and doubled fields of a dictionary are named."""
+        bad = "invalid_event"
+        refuse_all(
+            log,
+            lambda given: log.append([given]),
+            {
+                "unknown": ({"event_type": "x", "colour": "red"}, bad, "colour"),
+                "not text": ({"event_type": "x", 1: 2}, bad, "1"),
+                "missing": ({"payload": {}}, bad, "event_type"),
+                "none": ({"event_type": None}, bad, "event_type"),
+                "position": ({"event_type": "x", "position": 9}, bad, "position"),
+                "recorded_at": ({"event_type": "x", "recorded_at": "now"}, bad, "recorded_at"),
+                "half a stream": ({"event_type": "x", "stream_id": "1"}, bad, "stream_type"),
+                "other half": ({"event_type": "x", "stream_type": "s"}, bad, "stream_id"),
+                "two streams": (
+                    {"event_type": "x", "stream": ("s", "1"), "stream_id": "2", "stream_type": "s"},
+                    bad,
+                    "stream",
+                ),
+                "no event": ("x", bad, "$"),
+                "nothing": (None, bad, "$"),
+                "list": ([], bad, "$"),
+            },
+        )
+
+    def test_batches_that_are_none(self, log: Log) -> None:
+        """B1: one event, text or nothing is no batch."""
+        for wrong in (event(), {"event_type": "x"}, "events", None, 7):
+            with refused(log, "invalid_argument", argument="events"):
+                log.append(wrong)  # type: ignore[arg-type]
+
+    def test_the_index_is_told(self, log: Log) -> None:
+        """B2: in a large batch the error says which event it was."""
+        batch: list[Any] = events(50)
+        batch[37] = event(payload={"x": float("nan")})
+        with refused(log, "invalid_event", index=37, field="$.x"):
+            log.append(batch)
+        batch[37] = {"event_type": "x", "position": 1}
+        with refused(log, "invalid_event", index=37, field="position"):
+            log.append(batch)
+
+    def test_errors_never_show_values(self, log: Log) -> None:
+        """K1: a message says where, not what."""
+        private = "private-9731"
+        for given in (
+            event(payload={"x": private + "\0"}),
+            event(payload={"x": {private: b""}.keys()}),
+            event(occurred_at=private),
+            event(tags=(private + "\0",)),
+            event(actor_id=private + "\0"),
+            event(idempotency_key=private * 30),
+        ):
+            with refused(log, "invalid_event") as caught:
+                log.append([given])
+            assert private not in str(caught[0].as_dict())
+
+    def test_the_facts_door(self, log: Log) -> None:
+        """B2, L3: in facts every malformed event is `invalid_event`; the time is the store's."""
+        bad = "invalid_event"
+        refuse_all(
+            log,
+            lambda given: log.append_draft(log.draft(FACTS, [given])),
+            {
+                "type": (event(""), bad, "event_type"),
+                "time": (event(occurred_at="2024-01-01T00:00:00Z"), bad, "occurred_at"),
+                "NaN": (event(payload=[float("nan")]), bad, "$[0]"),
+                "bytes": (event(payload=b"x"), bad, "$"),
+                "id": (event(event_id=" "), bad, "event_id"),
+                "key": (event(idempotency_key=""), bad, "idempotency_key"),
+                "position": ({"event_type": "x", "position": 1}, bad, "position"),
+            },
+        )
+
+    def test_the_aggregates_door(self, log: Log) -> None:
+        """A7: aggregates need a stream, a request id and one of their actors."""
+        whole: dict[str, Any] = {
+            "stream": ("order", "1"),
+            "request_id": "r-1",
+            "actor_type": "service_principal",
+            "actor_id": "svc",
+        }
+        bad = "invalid_event"
+        refuse_all(
+            log,
+            lambda given: log.append_draft(log.draft(AGGREGATES, [given])),
+            {
+                **{
+                    f"no {field}": (event(**(whole | {field: None})), bad, field)
+                    for field in ("stream", "request_id", "actor_type", "actor_id")
+                },
+                "actor type": (event(**(whole | {"actor_type": "agent"})), bad, "actor_type"),
+            },
+        )
+        log.append_draft(log.draft(AGGREGATES, [event(**whole)]))
+
+    def test_timeouts_that_are_none(self, log: Log) -> None:
+        """B13: a timeout is a number of seconds above 0."""
+        refuse_all(
+            log,
+            lambda timeout: log.append(events(1), timeout=timeout),
+            {
+                repr(wrong): (wrong, "invalid_argument", "timeout")
+                for wrong in (0, -1, "1", True, float("nan"), float("inf"))
+            },
+        )
+
+    def test_events_are_frozen(self, log: Log) -> None:
+        """A1: neither a new event nor a record can be changed."""
+        record = next(log.read())
+        for value, field in ((event(), "event_type"), (record, "position"), (record, "payload")):
+            with pytest.raises(AttributeError):
+                setattr(value, field, "other")
+
+    def test_a_given_payload_is_not_shared(self, log: Log) -> None:
+        """A1: changing what was given, or what was read, changes nothing that is stored."""
+        payload: dict[str, Any] = {"list": [1]}
+        metadata = {"a": "b"}
+        result = log.append([event(payload=payload, metadata=metadata)])
+
+        with unchanged(log):
+            payload["list"].append(2)
+            metadata["a"] = "c"
+            result.records[0].data["list"].append(3)
+        assert list(log.read())[-1].data == {"list": [1]}
+        assert dict(list(log.read())[-1].metadata) == {"a": "b"}
+
+    def test_records_show_themselves(self, log: Log) -> None:
+        """A1: a record's dictionary form has every field, the payload as a value."""
+        record = next(log.read())
+
+        shown = record.as_dict()
+        assert set(shown) == set(msgspec.structs.asdict(record))
+        assert (shown["payload"], shown["tags"], shown["metadata"]) == ({}, [], {})

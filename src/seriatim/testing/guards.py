@@ -1,0 +1,91 @@
+"""K1: the guard refuses secrets before anything is stored, and never repeats them."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.guard import BUILT_IN
+from seriatim.opening import Log
+from seriatim.testing.factories import Borrowed, event, refused, trace_event
+
+AWS = "AKIA" + "Q" * 16
+GITHUB = "ghp_" + "a1" * 18
+
+
+class GuardContract:
+    """Secrets never reach the store, under either policy."""
+
+    @pytest.mark.parametrize(
+        ("fields", "path"),
+        [
+            ({"payload": {"a": [{"b": AWS}]}}, "$.a[0].b"),
+            ({"payload": {"note": f"the key is {GITHUB}."}}, "$.note"),
+            ({"payload": {AWS: 1}}, "$.*"),
+            ({"tags": ("fine", AWS)}, "tags[1]"),
+            ({"metadata": {"label": AWS}}, "metadata.label"),
+            ({"actor_id": AWS}, "actor_id"),
+            ({"source_system": AWS}, "source_system"),
+            ({"correlation_id": AWS}, "correlation_id"),
+            ({"causation_id": AWS}, "causation_id"),
+            ({"idempotency_key": AWS}, "idempotency_key"),
+        ],
+    )
+    def test_where_secrets_are_found(self, log: Log, fields: dict[str, Any], path: str) -> None:
+        """K1: the payload with its keys, and what goes with it, are scanned."""
+        with refused(log, "pii_policy_violation", index=1, path=path, guard="default") as caught:
+            log.append([event(), event(**fields)] if "idempotency_key" not in fields else [
+                event(idempotency_key="k"),
+                event(**fields),
+            ])
+        shown = str(caught[0].as_dict())
+        assert AWS not in shown
+        assert GITHUB not in shown
+        assert caught[0].details["rule"]
+
+    def test_a_key_for_the_whole_append_is_scanned(self, log: Log) -> None:
+        """K1: a secret as the key of the whole append is found as well."""
+        with refused(log, "pii_policy_violation", index=0, path="idempotency_key"):
+            log.append([event()], idempotency_key=AWS)
+
+    def test_ordinary_text_passes(self, log: Log) -> None:
+        """K1: the default has no hit on ordinary text, e-mail addresses included."""
+        for text in ("task-42", "Asia/Tokyo", "a@example.com", "Bearer of news", "ASIA", "sk-1"):
+            log.append([event(payload={"text": text}, tags=(text,))])
+
+    def test_traces_have_their_own_policy(self, log: Log) -> None:
+        """K1, T2: in traces the frozen substrings are refused, in any case; object keys are not."""
+        def started(**fields: Any) -> Any:
+            return trace_event("TraceStarted", "t", 0, **fields)
+
+        payload = dict(started().payload)
+        for text in ("task-42", "Asia/Tokyo", "xoxb-", "a bearer x", "TOKEN=1"):
+            with refused(log, "pii_policy_violation", path="$.note", guard="traces-v1"):
+                log.append([started(payload=payload | {"note": text})])
+        with refused(log, "pii_policy_violation", path="tags[0]", guard="traces-v1"):
+            log.append([started(tags=("password=x",))])
+        log.append([started(payload=payload | {"token=": "a key is not scanned"})])
+
+    def test_a_users_own_guard(self, log: Log) -> None:
+        """K1: a log may be opened with another policy, built in or made by the user."""
+
+        class NoDucks:
+            """Refuse ducks."""
+
+            name = "no-ducks"
+
+            def scan(self, seen: Any) -> Any:
+                """Look at the payload's text."""
+                from seriatim.core.guard import Violation  # noqa: PLC0415 - only here
+
+                return Violation("duck", "$") if "duck" in seen.payload_text else None
+
+        with type(log)(Borrowed(log.store), guard=NoDucks()) as strict:  # type: ignore[arg-type]
+            with refused(log, "pii_policy_violation", rule="duck", guard="no-ducks"):
+                strict.append([event(payload={"a": "duck"})])
+            strict.append([event(payload={"a": AWS})])
+        with type(log)(Borrowed(log.store), guard=BUILT_IN["personal"]) as personal:  # type: ignore[arg-type]
+            with refused(log, "pii_policy_violation", path="$.a"):
+                personal.append([event(payload={"a": "jane@example.com"})])

@@ -1,0 +1,138 @@
+"""K3: everything is bounded, by configuration, and an excess names its bound."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.core.limits import Limits
+from seriatim.core.query import Filter, Query
+from seriatim.opening import Log
+from seriatim.testing.factories import borrowing, event, events, refuse_all, refused
+
+MIB = 1024 * 1024
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """Return a payload of that depth; the payload itself is 1."""
+    value: Any = {}
+    for number in range(depth - 1):
+        value = {"d": value} if number % 2 else [value]
+    return value if isinstance(value, dict) else {"d": value[0]}
+
+
+class LimitContract:
+    """K3: at the bound it passes, over it `limit_exceeded` says which bound."""
+
+    def test_a_payload_of_1_mib(self, log: Log) -> None:
+        """K3: a payload has at most 1 MiB of canonical text, counted in bytes."""
+        frame = len('{"x":""}')
+        log.append([event(payload={"x": "a" * (MIB - frame)})])
+        assert len(next(log.read()).payload) == MIB
+
+        for text in ("a" * (MIB - frame + 1), "é" * (MIB // 2), "x" * 2 * MIB):
+            with refused(log, "limit_exceeded", limit="payload_bytes", index=1, bound=MIB):
+                log.append([event(), event(payload={"x": text})])
+
+    def test_a_depth_of_64(self, log: Log) -> None:
+        """K3: a payload is at most 64 deep, itself counted."""
+        log.append([event(payload=nested(64))])
+
+        for depth in (65, 100, 5000):
+            with refused(log, "limit_exceeded", limit="payload_depth", index=0, bound=64):
+                log.append([event(payload=nested(depth))])
+
+    def test_10_000_events(self, log: Log) -> None:
+        """K3: one append has at most 10,000 events."""
+        with refused(log, "limit_exceeded", limit="append_events", actual=10_001):
+            log.append(events(10_001))
+
+        result = log.append(events(10_000))
+        assert (result.count, log.head()) == (10_000, 10_000)
+
+    def test_16_mib_an_append(self, log: Log) -> None:
+        """K3: one append has at most 16 MiB, counted in bytes."""
+        wide = {"x": "é" * 500_000}
+        with refused(log, "limit_exceeded", limit="append_bytes", bound=16 * MIB):
+            log.append([event(payload=wide)] * 17)
+
+    def test_64_tags_of_256_bytes(self, log: Log) -> None:
+        """K3: an event has at most 64 tags of at most 256 bytes."""
+        log.append([event(tags=tuple(str(number) * 2 for number in range(64)))])
+        log.append([event(tags=("é" * 128,))])
+
+        with refused(log, "limit_exceeded", limit="tags", index=0, bound=64):
+            log.append([event(tags=("t",) * 65)])
+        with refused(log, "limit_exceeded", limit="tag_bytes", index=0, bound=256):
+            log.append([event(tags=("é" * 129,))])
+
+    def test_metadata(self, log: Log) -> None:
+        """K3: metadata has at most 64 entries and 8 KiB."""
+        log.append([event(metadata={f"k{number}": "v" for number in range(64)})])
+
+        with refused(log, "limit_exceeded", limit="metadata_entries"):
+            log.append([event(metadata={f"k{number}": "v" for number in range(65)})])
+        with refused(log, "limit_exceeded", limit="metadata_bytes"):
+            log.append([event(metadata={f"k{number}": "é" * 250 for number in range(17)})])
+
+    def test_64_filters_of_64_predicates(self, log: Log) -> None:
+        """K3: a query has at most 64 filters with at most 64 entries on each side."""
+        log.append(events(2))
+        most = Query([Filter(payload=[{"n": number} for number in range(64)])] * 64)
+        assert log.query(most).context_version == 2
+
+        refuse_all(
+            log,
+            lambda query: log.query(query),  # noqa: PLW0108 - only the query
+            {
+                "filters": (Query([Filter()] * 65), "limit_exceeded", "filters"),
+                "types": (Query([Filter(types=["a"] * 65)]), "limit_exceeded", "predicates"),
+                "payload": (Query([Filter(payload=[1] * 65)]), "limit_exceeded", "predicates"),
+                "depth": (Query([Filter(payload=[nested(65)])]), "limit_exceeded", "payload_depth"),
+            },
+        )
+
+    def test_long_integers(self, log: Log) -> None:
+        """K3: integers have as many digits as every backend and reader can hold."""
+        log.append([event(n=10**4299), event(n=-(10**4299))])
+        assert [record.data["n"] for record in log.read()] == [10**4299, -(10**4299)]
+
+        with refused(log, "limit_exceeded", limit="integer_digits", index=0):
+            log.append([event(n=10**4300)])
+
+    def test_open_subscriptions(self, log: Log) -> None:
+        """K3: open subscriptions and tails are bounded; one that is gone makes room."""
+        with borrowing(log, limits=Limits(subscriptions=2)) as small:
+            first = small.subscribe("a")
+            second = small.for_tenant("other").tail()
+            with refused(log, "limit_exceeded", limit="subscriptions", bound=2):
+                small.tail()
+            with refused(log, "limit_exceeded", limit="subscriptions", bound=2):
+                small.subscribe("b")
+            del second
+            small.tail()
+            assert first.position == 0
+
+    def test_bounds_are_configured(self, log: Log) -> None:
+        """K3: every bound is a setting of the log."""
+        bounds = Limits(payload_bytes=20, payload_depth=2, append_events=2, tags=1, page=3, filters=1)
+        with borrowing(log, limits=bounds) as small:
+            refuse_all(
+                log,
+                small.append,
+                {
+                    "payload": ([event(payload={"x": "a" * 20})], "limit_exceeded", "payload_bytes"),
+                    "depth": ([event(payload=nested(3))], "limit_exceeded", "payload_depth"),
+                    "events": (events(3), "limit_exceeded", "append_events"),
+                    "tags": ([event(tags=("a", "b"))], "limit_exceeded", "tags"),
+                },
+            )
+            with refused(log, "limit_exceeded", limit="filters"):
+                small.query(Query([Filter(), Filter()]))
+            with refused(log, "invalid_argument", argument="limit", maximum=3):
+                small.page(limit=4)
+            for _ in range(4):
+                small.append(events(2))
+            assert len(small.page().records) == 3
+            assert len(list(small.read())) == 8
+            assert len(small.query().records) == 8

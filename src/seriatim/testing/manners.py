@@ -1,0 +1,275 @@
+"""B13 and L2: a caller is never left hanging or guessing."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError, TimedOut
+from seriatim.core.limits import Limits
+from seriatim.core.query import Query
+from seriatim.core.request import Request
+from seriatim.opening import Log
+from seriatim.store.port import Outcome
+from seriatim.testing.factories import (
+    PATIENCE_S,
+    Borrowed,
+    GatedStore,
+    borrowing,
+    event,
+    events,
+    eventually,
+    positions,
+    unchanged,
+)
+
+
+class BrokenStore(Borrowed):
+    """A store whose every act fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Fail, but for what opening a log needs."""
+        return getattr(self.lent, name) if name in ("rules", "best_writers") else _gone
+
+
+def _gone(*_: object, **__: object) -> Any:
+    msg = "the database is gone"
+    raise BackendFailure(msg)
+
+
+class OddStore(Borrowed):
+    """A store with a bug: it raises what it should not, or answers too little."""
+
+    def __init__(self, store: Any, error: Exception | None) -> None:
+        super().__init__(store)
+        self.error = error
+
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
+        """Misbehave."""
+        del group
+        if self.error is not None:
+            raise self.error
+        return []
+
+
+class MannersContract:
+    """Bounded queues, timeouts, drains and forks, on any store."""
+
+    def test_a_full_queue_refuses(self, log: Log) -> None:
+        """B13: the queue is bounded: over it `limit_exceeded`, retryable, and nothing is stored."""
+        store = GatedStore(log.store)
+        bounds = Limits(queue_events=3)
+        with borrowing(log, store, limits=bounds) as small, ThreadPoolExecutor(4) as pool:
+            taken = pool.submit(small.append, events(1))
+            store.wait_for_group()
+            waiting = pool.submit(small.append, events(2))
+            eventually(lambda: small.appender.committer._queue)  # noqa: SLF001 - no signal tells
+            with pytest.raises(LimitExceeded) as caught:
+                small.append(events(2))
+            assert caught.value.retryable
+            assert caught.value.details["limit"] == "queue_events"
+            store.gate.set()
+            assert taken.result(PATIENCE_S).count == 1
+            assert waiting.result(PATIENCE_S).count == 2
+            small.append(events(5))
+
+        assert log.head() == 8
+
+    def test_a_full_queue_in_bytes(self, log: Log) -> None:
+        """B13: the bytes that wait are bounded as well."""
+        store = GatedStore(log.store)
+        bounds = Limits(queue_bytes=2000)
+        with borrowing(log, store, limits=bounds) as small, ThreadPoolExecutor(2) as pool:
+            taken = pool.submit(small.append, events(1))
+            store.wait_for_group()
+            waiting = pool.submit(small.append, [event(payload={"x": "a" * 1500})])
+            eventually(lambda: small.appender.committer._queue)  # noqa: SLF001 - no signal tells
+            with pytest.raises(LimitExceeded) as caught:
+                small.append(events(1))
+            assert caught.value.details["limit"] == "queue_bytes"
+            store.gate.set()
+            taken.result(PATIENCE_S)
+            waiting.result(PATIENCE_S)
+
+    def test_many_share_a_commit(self, log: Log) -> None:
+        """B13: what waits is committed together, and each caller gets its own answer."""
+        store = GatedStore(log.store)
+        with borrowing(log, store) as grouped, ThreadPoolExecutor(9) as pool:
+            first = pool.submit(grouped.append, events(1))
+            store.wait_for_group()
+            good = [pool.submit(grouped.append, [event(stream=("s", "1"))]) for _ in range(5)]
+            bad = [
+                pool.submit(grouped.append, [event(stream=("s", "2"), stream_seq=7)])
+                for _ in range(3)
+            ]
+            eventually(lambda: len(grouped.appender.committer._queue) == 8)  # noqa: SLF001
+            store.gate.set()
+            first.result(PATIENCE_S)
+            found = sorted(one.result(PATIENCE_S).first_position for one in good)
+            for one in bad:
+                with pytest.raises(SeriatimError) as caught:
+                    one.result(PATIENCE_S)
+                assert caught.value.code == "event_sequence_invalid"
+
+        assert found == [2, 3, 4, 5, 6]
+        assert store.groups == [1, 8]
+        assert [record.stream_seq for record in log.read_stream(("s", "1"))] == [1, 2, 3, 4, 5]
+
+    def test_members_of_a_group_see_each_other(self, log: Log) -> None:
+        """C4: twins, conditions and numbers hold between appends that share one commit."""
+        store = GatedStore(log.store)
+        with borrowing(log, store) as grouped, ThreadPoolExecutor(9) as pool:
+            first = pool.submit(grouped.append, events(1))
+            store.wait_for_group()
+            twins = [pool.submit(grouped.append, events(2), None, "k") for _ in range(4)]
+            by_id = [pool.submit(grouped.append, [event(event_id="e")]) for _ in range(4)]
+            eventually(lambda: len(grouped.appender.committer._queue) == 8)  # noqa: SLF001
+            store.gate.set()
+            first.result(PATIENCE_S)
+            answers = [one.result(PATIENCE_S) for one in twins]
+            ids = [one.result(PATIENCE_S) for one in by_id]
+
+        assert sorted(one.replayed for one in answers) == [False, True, True, True]
+        assert len({one.first_position for one in answers}) == 1
+        assert sorted(one.replayed for one in ids) == [False, True, True, True]
+        assert log.head() == 4
+
+    def test_a_timeout_before_the_send(self, log: Log) -> None:
+        """B13: an append that never got its turn leaves nothing, and says so."""
+        store = GatedStore(log.store)
+        with borrowing(log, store) as slow, ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(slow.append, events(1))
+            store.wait_for_group()
+            with pytest.raises(TimedOut) as caught:
+                slow.append(events(2), timeout=0.02)
+            assert caught.value.retryable
+            store.gate.set()
+            taken.result(PATIENCE_S)
+            slow.append(events(1))
+
+        assert [record.append_position for record in log.read()] == [1, 2]
+
+    def test_a_timeout_after_the_send(self, log: Log) -> None:
+        """B13: an append that was sent is ambiguous, and a retry finds its one copy."""
+        store = GatedStore(log.store)
+        with borrowing(log, store) as slow:
+            with pytest.raises(BackendFailure) as caught:
+                slow.append(events(2), idempotency_key="k", timeout=0.05)
+            assert caught.value.ambiguous
+            store.gate.set()
+            again = slow.append(events(2), idempotency_key="k")
+
+        assert again.replayed
+        assert log.head() == 2
+
+    def test_the_timeout_is_a_setting(self, log: Log) -> None:
+        """B13: every call has a timeout, given or from the settings."""
+        store = GatedStore(log.store)
+        with borrowing(log, store, timeout_s=0.05) as slow:
+            with pytest.raises(BackendFailure) as caught:
+                slow.append(events(1))
+            assert caught.value.ambiguous
+            store.gate.set()
+
+    def test_closing_drains(self, log: Log) -> None:
+        """B13: closing waits until all that was accepted has its answer."""
+        store = GatedStore(log.store)
+        with borrowing(log, store) as closing, ThreadPoolExecutor(6) as pool:
+            accepted = [pool.submit(closing.append, events(1))]
+            store.wait_for_group()
+            accepted += [pool.submit(closing.append, events(1)) for _ in range(4)]
+            eventually(lambda: len(closing.appender.committer._queue) == 4)  # noqa: SLF001
+            closed = pool.submit(closing.close)
+            eventually(lambda: closing.appender.committer._closed)  # noqa: SLF001
+            with pytest.raises(BackendFailure) as caught:
+                closing.append(events(1))
+            assert not caught.value.retryable
+            assert not closed.done()
+            store.gate.set()
+            closed.result(PATIENCE_S)
+            assert log.head() == 5
+            answers = [one.result(PATIENCE_S).first_position for one in accepted]
+
+        assert sorted(answers) == [1, 2, 3, 4, 5]
+
+    def test_closing_twice(self, log: Log) -> None:
+        """B13: a log that was closed may be closed again."""
+        with borrowing(log) as other:
+            other.close()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+    def test_a_fork_has_its_own_committer(self, log: Log) -> None:
+        """B13: a child of a process in mid-load appends and reads on its own; so does the parent."""
+        log.append(events(1))
+        stop = threading.Event()
+
+        def load() -> None:
+            while not stop.is_set():
+                log.append(events(1))
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # a fork among threads
+                child = os.fork()
+            if child == 0:
+                os._exit(_child(log))
+            _, status = os.waitpid(child, 0)
+        finally:
+            stop.set()
+            thread.join(PATIENCE_S)
+
+        assert os.waitstatus_to_exitcode(status) == 0
+        log.append(events(1))
+        found = positions(list(log.read()))
+        assert found == list(range(1, len(found) + 1))
+
+    def test_a_failing_store_is_a_failure(self, log: Log) -> None:
+        """L2: a backend failure is never success, nothing, or a conflict."""
+        acts: dict[str, Any] = {
+            "append": lambda broken: broken.append(events(1)),
+            "page": lambda broken: broken.page(),
+            "read": lambda broken: list(broken.read()),
+            "stream": lambda broken: list(broken.read_stream(("s", "1"))),
+            "last": lambda broken: broken.last_event(("s", "1")),
+            "event": lambda broken: broken.event("e"),
+            "query": lambda broken: broken.query(Query()),
+            "head": lambda broken: broken.head(),
+            "streams": lambda broken: broken.streams(),
+            "identity": lambda broken: broken.identity(),
+            "subscribe": lambda broken: broken.subscribe("s"),
+            "tail": lambda broken: broken.tail(),
+            "declare": lambda broken: broken.purge_commands(),
+        }
+        with borrowing(log, BrokenStore(log.store)) as broken:
+            for name, act in acts.items():
+                with pytest.raises(BackendFailure):
+                    act(broken)
+                assert name
+
+    @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("x"), None])
+    def test_an_odd_store_is_ambiguous(self, log: Log, error: Exception | None) -> None:
+        """L2: whatever a store does wrong, its callers get an honest answer, and later ones too."""
+        with unchanged(log), borrowing(log, OddStore(log.store, error)) as odd:
+            for _ in range(2):
+                with pytest.raises(BackendFailure) as caught:
+                    odd.append(events(1))
+                assert caught.value.ambiguous
+
+
+def _child(log: Log) -> int:
+    """Append and read in a forked child; 0 means that all went well."""
+    try:
+        result = log.append([event("from.the.child")], timeout=PATIENCE_S)
+        seen = [record.event_type for record in log.read(after=result.first_position - 1, limit=1)]
+    except BaseException:  # noqa: BLE001 - a child only has its exit code
+        return 1
+    return 0 if seen == ["from.the.child"] else 2

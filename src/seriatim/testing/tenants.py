@@ -1,0 +1,100 @@
+"""K2 within the library: tenants never see each other, by any read, query, error or subscription."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import NotFound
+from seriatim.core.kinds import StreamKind
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import ExpectedContext, ExpectedSeq
+from seriatim.opening import Log
+from seriatim.testing.factories import event, events, numbers, positions, refused
+
+QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
+
+
+class TenantContract:
+    """One log, many tenants, one global order."""
+
+    @pytest.fixture
+    def other(self, log: Log) -> Log:
+        """The same log as another tenant sees it, with two events of its own."""
+        view = log.for_tenant("other")
+        view.append([event("a", stream=("s", "1"), event_id="e-1", tags=("t",), n=1), event("b")])
+        return view
+
+    def test_positions_are_global(self, log: Log, other: Log) -> None:
+        """K2: tenants share one order, whose growth is all they learn of each other."""
+        log.append(events(1))
+        other.append(events(1))
+
+        assert positions(list(log.read())) == [3]
+        assert positions(list(other.read())) == [1, 2, 4]
+        assert log.head() == other.head() == 4
+
+    def test_no_read_sees_the_other(self, log: Log, other: Log) -> None:
+        """K2: foreign and absent give identical answers."""
+        assert list(log.read()) == []
+        assert log.page().records == []
+        assert log.page().last_scanned == 2
+        assert list(log.read_stream(("s", "1"))) == []
+        assert log.last_event(("s", "1")) is None
+        assert log.streams() == []
+        with pytest.raises(NotFound) as foreign:
+            log.event("e-1")
+        with pytest.raises(NotFound) as absent:
+            log.event("e-9")
+        assert foreign.value.message == absent.value.message
+        assert other.event("e-1").position == 1
+
+    def test_no_query_sees_the_other(self, log: Log, other: Log) -> None:
+        """K2: queries and contexts are within their tenant."""
+        for one in (
+            Filter(types=["a"]),
+            Filter(tags=["t"]),
+            Filter(streams=[("s", "1")]),
+            Filter(payload=[{"n": 1}]),
+        ):
+            assert log.query(Query([one])).records == []
+            assert log.query(Query([one])).context_version is None
+            assert other.query(Query([one])).context_version == 1
+        log.append(events(1), ExpectedContext(Query(), None))
+
+    def test_no_subscription_sees_the_other(self, log: Log, other: Log) -> None:
+        """K2: subscriptions and tails deliver their tenant's events alone."""
+        log.append(events(1))
+
+        assert [positions(b) for b in log.subscribe("s", **QUICK)] == [[3]]
+        assert [positions(b) for b in other.tail(after=0, **QUICK)] == [[1, 2]]
+
+    def test_streams_keys_and_ids_are_their_own(self, log: Log, other: Log) -> None:
+        """A1: streams, keys and ids of two tenants do not meet."""
+        log.append(
+            [event(stream=("s", "1"), event_id="e-1", n=2)], ExpectedSeq(("s", "1"), None)
+        )
+
+        assert numbers(log, ("s", "1")) == numbers(other, ("s", "1")) == [1]
+        with refused(other, "idempotency_conflict") as caught:
+            other.append([event(event_id="e-1", n=2)])
+        assert caught[0].details["fields"] == ["payload", "stream", "event_type", "tags"]
+
+    def test_declarations_are_the_logs(self, log: Log, other: Log) -> None:
+        """A8: declared kinds hold for every tenant."""
+        log.declare(StreamKind(name="zero", first_seq=0))
+        other.append([event(stream=("zero", "1"))])
+
+        assert numbers(other, ("zero", "1")) == [0]
+
+    def test_tenants_are_ids(self, log: Log) -> None:
+        """A4: tenants are opaque and case-sensitive."""
+        names = ["acme", "Acme", "acme/", "ac:me", "ａcme"]
+        for name in names:
+            log.for_tenant(name).append(events(1))
+
+        assert [positions(list(log.for_tenant(name).read())) for name in names] == [
+            [number] for number in range(1, 6)
+        ]

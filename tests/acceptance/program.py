@@ -1,0 +1,87 @@
+"""The program as a user runs it: a subprocess, its streams and its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+COMMANDS = (
+    "init",
+    "append",
+    "read",
+    "tail",
+    "streams",
+    "query",
+    "import",
+    "export",
+    "verify",
+    "doctor",
+    "demo",
+)
+TIMEOUT_S = 60
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """What a run left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """The JSON lines on stdout."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> Any:
+        """The one JSON error on stderr."""
+        return json.loads(self.err)
+
+
+class Program:
+    """Runs `seriatim` against one log, in one folder."""
+
+    def __init__(self, url: str | None, folder: Path) -> None:
+        self.folder = folder
+        self.env = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("SERIATIM_URL", "COLUMNS", "FORCE_COLOR")
+        }
+        self.env |= {"COLUMNS": "120", "NO_COLOR": "1", "TMPDIR": str(folder)}
+        if url is not None:
+            self.env["SERIATIM_URL"] = url
+
+    def __call__(self, *args: str, given: str | bytes = b"") -> Ran:
+        """Run a command to its end."""
+        ran = subprocess.run(
+            [sys.executable, "-m", "seriatim", *args],
+            input=given.encode() if isinstance(given, str) else given,
+            capture_output=True,
+            cwd=self.folder,
+            env=self.env,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+
+    def started(self, *args: str) -> subprocess.Popen[bytes]:
+        """Start a command that goes on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "seriatim", *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.folder,
+            env=self.env,
+        )

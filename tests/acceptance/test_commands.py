@@ -1,0 +1,210 @@
+"""Every command does its work, for people and for programs, on SQLite and on Postgres."""
+
+import gzip
+import json
+import signal
+from typing import Any
+
+from tests.acceptance.program import Program
+
+SEAT = '{"seat":"12A"}'
+
+
+def fill(program: Program) -> None:
+    """Put two appends with three events into the log."""
+    assert (
+        program("append", "seat.reserved", SEAT, "--stream", "show", "s:1", "--tag", "vip").code
+        == 0
+    )
+    batch = [
+        {"event_type": "seat.released", "payload": {"seat": "12A"}, "stream": ["show", "s:1"]},
+        {"event_type": "noted", "payload": {"n": 10**20}},
+    ]
+    lines = "\n".join(json.dumps(each) for each in batch)
+    assert program("append", "--batch", "-", "--key", "k", given=lines).code == 0
+
+
+def test_init_names_the_log_and_can_be_repeated(program: Program) -> None:
+    """F8: the identity stays, unless a restore raises the epoch."""
+    first, again = program("init", "--json").json, program("init", "--json").json
+    raised = program("init", "--raise-epoch", "--json").json
+
+    assert first == again
+    assert raised == {**first, "epoch": first["epoch"] + 1}
+    assert first["log_id"] in program("init").out
+
+
+def test_append_keeps_every_field_it_is_given(program: Program) -> None:
+    """A1: each option of append is a field of the record."""
+    ran = program(
+        *("append", "paid", "-", "--stream", "invoice", "a/b c", "--event-version", "2"),
+        *("--tag", "b", "--tag", "a", "--event-id", "E-1", "--key", "K", "--actor", "user", "ann"),
+        *("--occurred-at", "2025-01-01T00:00:00+01:00", "--producer", "p", "--source", "s"),
+        *("--subsystem", "t", "--request-id", "r", "--correlation-id", "c", "--app-id", "app"),
+        *("--causation-id", "d", "--env-id", "env", "--metadata", "k=v=w", "--json"),
+        given='{"amount": 1.50}',
+    )
+    record = program("read", "--event-id", "E-1", "--json").json
+
+    assert ran.json == {
+        "first_position": 1,
+        "last_position": 1,
+        "count": 1,
+        "replayed": False,
+        "events": [{"position": 1, "event_id": "E-1", "stream_seq": 1}],
+    }
+    expected: dict[str, Any] = {
+        "stream_type": "invoice",
+        "stream_id": "a/b c",
+        "event_version": 2,
+        "tags": ["b", "a"],
+        "actor_type": "user",
+        "actor_id": "ann",
+        "occurred_at": "2025-01-01T00:00:00+01:00",
+        "producer_id": "p",
+        "source_system": "s",
+        "source_subsystem": "t",
+        "request_id": "r",
+        "correlation_id": "c",
+        "causation_id": "d",
+        "app_id": "app",
+        "env_id": "env",
+        "metadata": {"k": "v=w"},
+        "payload": {"amount": 1.5},
+        "idempotency_key": "K/0",
+    }
+    assert {name: record[name] for name in expected} == expected
+    assert "a/b c" in program("read", "--event-id", "E-1").out
+
+
+def test_append_again_with_its_key_is_answered_not_stored(program: Program) -> None:
+    """C4: a retry gets the receipt of the first call; other content is a conflict."""
+    first = program("append", "paid", SEAT, "--key", "k", "--json").json
+    again = program("append", "paid", SEAT, "--key", "k", "--json").json
+    other = program("append", "paid", "{}", "--key", "k", "--json")
+
+    assert again == {**first, "replayed": True}
+    assert (other.code, other.out) == (5, "")
+    assert other.error["code"] == "idempotency_conflict"
+
+
+def test_append_on_a_condition(program: Program) -> None:
+    """B8: a stream's number and a context's version are expected on the command line too."""
+    stream = ("--stream", "show", "s")
+    query = ("--expect-query", '{"filters": [{"types": ["seat.reserved"]}]}')
+
+    assert program("append", "seat.reserved", *stream, "--expect-seq", "none").code == 0
+    assert program("append", "seat.reserved", *stream, "--expect-seq", "none").code == 5
+    assert program("append", "noted", *stream, "--expect-seq", "1").code == 0
+    assert program("append", "noted", *query, "--expect-version", "none").code == 5
+    assert program("append", "noted", *query, "--expect-version", "1").code == 0
+
+
+def test_read_narrows_and_pages(program: Program) -> None:
+    """E1: filters, bounds and limits; a person is told how to go on."""
+    fill(program)
+
+    everything = program("read", "--json").lines
+    narrowed = program("read", "--stream", "show", "s:1", "--since", "1", "--json").lines
+    typed = program("read", "--type", "noted", "--type", "x", "--after", "1", "--json").lines
+    limited = program("read", "--limit", "1")
+
+    assert [each["position"] for each in everything] == [1, 2, 3]
+    assert everything[2]["payload"] == {"n": 10**20}
+    assert [each["event_type"] for each in narrowed] == ["seat.released"]
+    assert [each["position"] for each in typed] == [3]
+    assert "seat.reserved" in limited.out
+    assert "seat.released" not in limited.out
+    assert "--after 1" in limited.err
+
+
+def test_streams_lists_them(program: Program) -> None:
+    """E2: each stream with its last number and event."""
+    fill(program)
+
+    (stream,) = program("streams", "--json").lines
+
+    assert (stream["stream_id"], stream["last_seq"]) == ("s:1", 2)
+    assert "s:1" in program("streams", "--type", "show").out
+    assert program("streams", "--type", "other", "--json").out == ""
+
+
+def test_query_finds_and_tells_the_context_version(program: Program) -> None:
+    """D1: records and version are separate; min_position does not change the version."""
+    fill(program)
+
+    found = program("query", "--payload", SEAT, "--type", "seat.reserved", "--json").json
+    later = program("query", "--payload", SEAT, "--min-position", "1", "--json").json
+    tagged = program("query", "--tag", "vip")
+    none = program("query", "--query", '{"filters": [{"types": []}]}', "--json").json
+
+    assert (found["context_version"], len(found["records"])) == (1, 1)
+    assert (later["context_version"], later["last_returned_position"]) == (2, 2)
+    assert "context version 1" in tagged.out
+    assert (none["context_version"], none["records"]) == (None, [])
+
+
+def test_tail_goes_on_under_its_name(program: Program) -> None:
+    """E5: a named tail starts where it was stopped, whole appends at a time."""
+    fill(program)
+    named = ("tail", "--name", "mailer", "--json", "--idle-timeout", "0.3")
+
+    first = program(*named, "--limit", "1").lines
+    second = program(*named).lines
+    third = program(*named).lines
+
+    assert [each["position"] for each in first] == [1]
+    assert [each["position"] for each in second] == [2, 3]
+    assert third == []
+
+
+def test_tail_receives_live_and_stops_by_ctrl_c(program: Program) -> None:
+    """E5: what another process appends arrives; Ctrl-C is quiet and has its code."""
+    fill(program)
+    tail = program.started("tail", "--after", "0", "--json")
+    assert tail.stdout is not None
+    seen = [json.loads(tail.stdout.readline())["position"] for _ in range(3)]
+    program("append", "noted")
+    seen.append(json.loads(tail.stdout.readline())["position"])
+    tail.send_signal(signal.SIGINT)
+    _, err = tail.communicate(timeout=30)
+
+    assert seen == [1, 2, 3, 4]
+    assert (tail.returncode, err) == (130, b"")
+
+
+def test_export_and_import_carry_a_log_over(program: Program) -> None:
+    """C3: every event arrives once, however often the file is imported."""
+    fill(program)
+    program("append", "noted", "--tenant", "other")
+
+    assert program("export", "log.ndjson.gz", "--json").json["events"] == 4
+    first = program("import", "log.ndjson.gz", "--url", "sqlite:///copy.db", "--json").json
+    again = program("import", "log.ndjson.gz", "--url", "sqlite:///copy.db")
+    back = program("import", "log.ndjson.gz", "--json").json
+
+    assert (first["appended"], first["ok"]) == (4, True)
+    assert "4 there before" in again.out
+    assert (back["appended"], back["reused"]) == (0, 4)
+    with gzip.open(program.folder / "log.ndjson.gz") as file:
+        assert len(file.readlines()) == 6
+    plain = program("export", "-", "--tenant", "other")
+    assert [each.get("event_type") for each in plain.lines] == [None, "noted", None]
+    assert not (program.folder / "log.ndjson.gz.part").exists()
+
+
+def test_verify_and_doctor_find_nothing_wrong(program: Program) -> None:
+    """F2: a log that only the log wrote is sound, and its database is well set up."""
+    fill(program)
+
+    report = program("verify", "--full", "--json").json
+    told = program("verify")
+    health = program("doctor", "--json")
+
+    assert (report["ok"], report["events"], report["appends"]) == (True, 3, 2)
+    assert (told.code, "the log is sound" in told.out) == (0, True)
+    assert health.code == 0
+    assert all(
+        set(each) == {"level", "check", "message", "cure"} for each in health.json["findings"]
+    )
+    assert program("doctor").code == 0

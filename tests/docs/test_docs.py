@@ -1,0 +1,216 @@
+"""The documentation is true: its examples run, its commands print what it says, its links lead."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.docs.pages import (
+    ROOT,
+    Block,
+    Command,
+    anchors,
+    blocks,
+    commands,
+    links,
+    name_of,
+    pages,
+    prose,
+    read,
+    rows,
+    section,
+)
+
+ROLE = "shop_app"
+# Commands that the pages show and that are run; others (pip, psql, make) set a machine up.
+RUN = ("seriatim ", "python ")
+PAGES = {name_of(page): page for page in pages()}
+RUNNABLE = [
+    name
+    for name, page in PAGES.items()
+    if any(one.language in ("python", "console") for one in blocks(page.read_text("utf-8")))
+]
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_examples_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Every page runs from top to bottom in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SERIATIM_URL", raising=False)
+    space: dict[str, Any] = {"__name__": "__docs__"}
+    found = blocks(read(name))
+    url = ""
+    if any("postgres" in block.words for block in found):
+        url = request.getfixturevalue("postgres_url")
+        make_role(url)
+    for block in found:
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            run_python(block, name, space, url)
+        elif block.language == "console":
+            run_console(block, name, tmp_path, url if "postgres" in block.words else "")
+
+
+def make_role(url: str) -> None:
+    """Make the role that the pages suppose, once for the run's server."""
+    with (
+        psycopg.connect(url, autocommit=True) as connection,
+        contextlib.suppress(psycopg.errors.DuplicateObject),
+    ):
+        connection.execute(f"create role {ROLE} login")
+
+
+def run_python(block: Block, name: str, space: dict[str, Any], url: str) -> None:
+    """Run a block; its line numbers are the page's own."""
+    if "postgres" in block.words:
+        space["url"] = url
+    padded = "\n" * (block.line - 1) + block.text
+    exec(compile(padded, str(ROOT / name), "exec"), space)  # noqa: S102 - our own pages
+
+
+def run_console(block: Block, name: str, folder: Path, url: str) -> None:
+    """Run the commands of a block and compare what they print, loosely."""
+    bin_folder = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+        "NO_COLOR": "1",
+    }
+    if url:
+        environment["SERIATIM_URL"] = url
+    for command in commands(block):
+        if not command.text.startswith(RUN):
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command.text],
+            check=False,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        where = f"{name}, line {block.line}: $ {command.text}"
+        assert done.returncode == command.exit_code, f"{where}\n{done.stdout}{done.stderr}"
+        missing = missing_lines(command, done.stdout + done.stderr)
+        assert not missing, f"{where}\nprinted\n{done.stdout}{done.stderr}\nnot {missing!r}"
+
+
+def missing_lines(command: Command, printed: str) -> list[str]:
+    """Return the promised lines that were not printed in that order; `…` stands for anything."""
+    lines = iter([" ".join(line.split()) for line in printed.splitlines()])
+    missing = []
+    for promised in command.output:
+        parts = [re.escape(part.strip()) for part in " ".join(promised.split()).split("…")]
+        pattern = re.compile(r"\s*.*\s*".join(parts))
+        if not any(pattern.fullmatch(line) for line in lines):
+            missing.append(promised)
+    return missing
+
+
+def test_promised_lines_are_compared() -> None:
+    """The comparison is alive: order and words count, spaces do not, `…` covers anything."""
+    command = Command("x", ("position 1 …", "head   2"), 0)
+
+    assert missing_lines(command, "position  1  today\nnoise\nhead 2\n") == []
+    assert missing_lines(command, "head 2\nposition 1 today\n") == ["head   2"]
+    assert missing_lines(command, "position 2 today\n") == list(command.output)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    """A link to a page, a file, a picture or a heading finds it."""
+    page = PAGES[name]
+    broken = []
+    for target in links(page.read_text("utf-8")):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = page if not path else (page.parent / path).resolve()
+        there = file.exists() and (not anchor or anchor in anchors(file.read_text("utf-8")))
+        if not there:
+            broken.append(target)
+
+    assert broken == []
+
+
+def test_every_page_is_reached() -> None:
+    """From the README, links lead to every page of the documentation."""
+    seen: set[Path] = set()
+    todo = [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or page.suffix != ".md" or not page.exists():
+            continue
+        seen.add(page)
+        targets = (target.partition("#")[0] for target in links(page.read_text("utf-8")))
+        todo += [(page.parent / target).resolve() for target in targets if "://" not in target]
+    unreached = [name for name, page in PAGES.items() if page not in seen]
+
+    assert unreached == []
+
+
+def test_make_targets_exist() -> None:
+    """What a page tells the reader to `make` is in the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    told = {
+        (name, target)
+        for name, page in PAGES.items()
+        for target in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text("utf-8"))
+    }
+
+    assert told, "the README tells to make something"
+    assert [one for one in told if one[1] not in targets] == []
+
+
+def test_named_source_files_exist() -> None:
+    """A path of our own source that stands in a page as code is there."""
+    pattern = re.compile(r"`((?:src|tests|bench|docs)/[\w./-]+)`")
+    gone = {
+        f"{name}: {path}"
+        for name, page in PAGES.items()
+        for path in pattern.findall(prose(page.read_text("utf-8")))
+        if path != "bench/results/append.json" and not (ROOT / path).exists()
+    }
+
+    assert gone == set()
+
+
+def test_promises_have_their_proof() -> None:
+    """Each promise in the README names a line of the contract and a file that cites that line."""
+    wrong = []
+    promises = rows(section(read("README.md"), "What is promised"))
+    for _, lines, proofs in promises:
+        texts = [read(path) for path in re.findall(r"`([^`]+)`", proofs)]
+        wrong += [
+            f"{line} in {proofs}"
+            for line in re.findall(r"[A-Z]\d+", lines)
+            if not any(re.search(rf'"""[^:]*\b{line}\b[^:]*:', text) for text in texts)
+        ]
+
+    assert len(promises) > 8
+    assert wrong == []
+
+
+def test_cited_lines_of_the_contract_exist() -> None:
+    """A contract line that a page cites in brackets stands in the contract's own page."""
+    known = set(re.findall(r"^\*\*([A-Z]\d+)\*\*", read("docs/reference/contract.md"), re.MULTILINE))
+    cited = {
+        (name, line)
+        for name, page in PAGES.items()
+        for cites in re.findall(r"\(((?:[A-Z]\d+(?:, )?)+)\)", prose(page.read_text("utf-8")))
+        for line in cites.split(", ")
+    }
+
+    assert len(known) > 40
+    assert cited
+    assert [one for one in cited if one[1] not in known] == []

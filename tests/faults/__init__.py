@@ -1,0 +1,1 @@
+"""What must stay true when processes race, stop, die, fork, and lose their connections."""

@@ -1,0 +1,259 @@
+"""Writers held open at every step while readers tail: nothing is skipped, nothing freezes.
+
+One scenario judges the real log and, as a test of the test, logs from which the lock was taken.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import ExpectedContext, Filter, NewEvent, Query, Settings
+from seriatim.store.postgres import deciding, writing
+from seriatim.store.postgres.statements import statements
+from tests.faults.support import Follower, Worker, check_whole, skipped, wait_until
+from tests.faults.workers import stopping
+from tests.fixtures.postgres_server import PostgresServer
+
+SETTINGS = Settings(lock_wait_s=10.0, lock_hold_s=10.0, timeout_s=20.0)
+ABSENT = ExpectedContext(Query([Filter(types=["held"])]), None)
+HELD_S = 0.4
+# The SQL before which the writer is held: the lock, the look behind it, the insert, the commit.
+STEPS = ["pg_advisory_xact_lock", "transaction_isolation", "copy", "end"]
+
+
+class Gate:
+    """Holds the first decided append at one step until it is opened."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+        self._go = threading.Event()
+        self.reached = threading.Event()
+
+    def drive(self, connection: Any, steps: Any) -> Any:
+        """Take an append's steps, waiting at the gate."""
+        return deciding.drive(connection, stopping(steps, self._at, self._wait))
+
+    def _wait(self) -> None:
+        if not self.reached.is_set():
+            self.reached.set()
+            assert self._go.wait(30)
+
+    def open(self) -> None:
+        """Let the held writer go on."""
+        self._go.set()
+
+
+@contextmanager
+def long_transactions(server: PostgresServer, url: str) -> Iterator[None]:
+    """Keep old snapshots and transaction ids open, in another database and in the log's own."""
+    with psycopg.connect(server.url()) as elsewhere, psycopg.connect(url) as here:
+        for connection in (elsewhere, here):
+            connection.execute("begin isolation level repeatable read")
+            connection.execute("select txid_current()")
+        yield
+
+
+def fact(number: int) -> list[NewEvent]:
+    """Make an append that goes the lean way."""
+    return [NewEvent("counted", {"n": number}, stream=("counter", str(number % 3)))]
+
+
+def problems_with_held_writer(
+    url: str, at: str, monkeypatch: pytest.MonkeyPatch, *, patience_s: float = 20.0
+) -> list[str]:
+    """Hold a writer at a step while others write and read; return what B3 forbids of it."""
+    problems: list[str] = []
+    gate = Gate(at)
+    with seriatim.open(url, settings=SETTINGS) as log, ThreadPoolExecutor(8) as pool:
+        for number in range(5):
+            log.append(fact(number))
+        follower = Follower(log)
+        monkeypatch.setattr(writing, "drive", gate.drive)
+        appends: list[Future[Any]] = [
+            pool.submit(log.append, [NewEvent("held", {}, stream=("h", "1"))], ABSENT)
+        ]
+        assert gate.reached.wait(20)
+        follower.wait_for(5)
+        appends += [pool.submit(log.append, fact(number)) for number in range(6)]
+        time.sleep(HELD_S)
+        with seriatim.open(url) as reader:
+            visible = [record.position for record in reader.read()]
+        problems += skipped(visible)
+        gate.open()
+        for append in appends:
+            if (error := append.exception(timeout=patience_s)) is not None:
+                problems.append(f"an append failed: {error}")
+        if not problems:
+            follower.wait_for(log.head(), within_s=10)
+            assert len(follower.seen) == 12
+        problems += skipped(follower.stop())
+    return problems
+
+
+@pytest.mark.parametrize("at", STEPS)
+def test_held_writer_hides_nothing(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """B3: with a writer held at any step and long transactions open, readers see 1, 2, 3, …."""
+    with long_transactions(postgres_server, postgres_url):
+        assert problems_with_held_writer(postgres_url, at, monkeypatch) == []
+
+    assert check_whole(postgres_url) == 12
+
+
+def test_writers_and_readers_go_on_beside_long_transactions(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """B3: a long transaction in any database of the cluster delays neither appends nor tails."""
+    with (
+        long_transactions(postgres_server, postgres_url),
+        Worker("follow", url=postgres_url) as follower,
+        seriatim.open(postgres_url) as log,
+    ):
+        follower.wait_ready()
+        for number in range(20):
+            log.append(fact(number))
+        follower.wait_lines(21, within_s=10)
+
+        assert [position for line in follower.lines[1:] for position in line] == list(range(1, 21))
+
+
+def test_caller_who_holds_the_lock_hides_nothing(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """B3, B12: appended in an open transaction: unseen, and nobody passes it; then in order."""
+    with (
+        long_transactions(postgres_server, postgres_url),
+        seriatim.open(postgres_url, settings=SETTINGS) as log,
+        ThreadPoolExecutor(4) as pool,
+        psycopg.connect(postgres_url) as caller,
+        Worker("follow", url=postgres_url) as other,
+    ):
+        other.wait_ready()
+        follower = Follower(log)
+        log.append(fact(0))
+        first = log.append(fact(1), connection=caller)
+        waiting = [pool.submit(log.append, fact(number)) for number in range(3)]
+        time.sleep(HELD_S)
+        unseen = log.head()
+        done = [append.done() for append in waiting]
+        caller.commit()
+        for append in waiting:
+            append.result(timeout=10)
+        follower.wait_for(5, within_s=10)
+        wait_until(lambda: sum(map(len, other.lines[1:])) == 5, "the other process's tail", 10)
+        seen = [position for line in other.lines[1:] for position in line]
+        followed = follower.stop()
+
+    assert (unseen, done, first.first_position) == (1, [False] * 3, 2)
+    assert skipped(followed) == []
+    assert skipped(seen) == []
+
+
+def hand_made(connection: psycopg.Connection[Any], position: int) -> None:
+    """Insert an event as no program of ours does: without the lock."""
+    connection.execute(
+        "insert into seriatim.events (position, append_position, recorded_us, event_version,"
+        " event_key, payload_hash, tenant_id, event_type, payload)"
+        " values (%s, %s, 1, 1, gen_random_uuid(), decode(repeat('00', 32), 'hex'), 'default',"
+        " 'hand', '{}')",
+        (position, position),
+    )
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_insert_without_the_lock_makes_no_gap(postgres_url: str, commits: bool) -> None:
+    """B3, F2: a hand-made insert, held open, is waited for; committed or not, there is no gap."""
+    with (
+        seriatim.open(postgres_url, settings=SETTINGS) as log,
+        ThreadPoolExecutor(4) as pool,
+        psycopg.connect(postgres_url) as raw,
+    ):
+        log.append(fact(0))
+        follower = Follower(log)
+        hand_made(raw, 2)
+        waiting = [pool.submit(log.append, fact(number)) for number in range(3)]
+        time.sleep(HELD_S)
+        visible = log.head()
+        if commits:
+            raw.commit()
+        else:
+            raw.rollback()
+        for append in waiting:
+            append.result(timeout=10)
+        head = log.head()
+        follower.wait_for(head, within_s=10)
+
+        assert (visible, head) == (1, 5 if commits else 4)
+        assert skipped(follower.stop()) == []
+
+
+def test_insert_past_an_uncommitted_one_is_refused(postgres_url: str) -> None:
+    """B3, F2: the database refuses a position whose predecessor is not visible."""
+    with psycopg.connect(postgres_url) as first, psycopg.connect(postgres_url) as second:
+        hand_made(first, 1)
+        with pytest.raises(psycopg.Error) as refused:
+            hand_made(second, 2)
+
+    assert refused.value.sqlstate == "SQ001"
+
+
+# -- the test of the test: without the lock the same scenario must go red
+
+
+def rewrite(url: str, change: Callable[[str], str]) -> None:
+    """Change the text of the function that appends a group, in this database only."""
+    found = "select pg_get_functiondef('seriatim.append_group'::regproc)"
+    with psycopg.connect(url) as connection:
+        row = connection.execute(found).fetchone()
+        assert row is not None
+        changed = change(row[0])
+        assert changed != row[0]
+        connection.execute(changed.encode())
+
+
+def without_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the lock out of both ways to append."""
+    lock = "perform pg_advisory_xact_lock(p_lock)"
+    rewrite(url, lambda text: text.replace(lock, "perform 1"))
+    monkeypatch.setitem(statements("seriatim"), "lock", "select %s::bigint, pg_sleep(0)")
+
+
+def test_without_the_lock_the_scenario_fails(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B3: take the lock away and a writer held before its insert no longer succeeds."""
+    without_lock(postgres_url, monkeypatch)
+
+    assert problems_with_held_writer(postgres_url, "copy", monkeypatch) != []
+
+
+def test_with_numbers_from_a_sequence_readers_skip(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B3: the field's own bug, numbers from a sequence without the lock, is what we detect."""
+    without_lock(postgres_url, monkeypatch)
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("create sequence numbers")
+        connection.execute("alter table seriatim.events disable trigger check_group")
+    head = 'coalesce((select max(e.position) from "seriatim".events e), 0)'
+    taken = "(select min(n) - 1 from (select nextval('numbers') n from unnest(p_rows)) t)"
+    rewrite(postgres_url, lambda text: text.replace(f"head := {head}", f"head := {taken}"))
+    named = statements("seriatim")
+    look = named["look"].replace("max(position)", "nextval('numbers') - 1", 1)
+    taken = "select nextval('numbers') - 1"
+    look = look.replace(f'{taken} from "seriatim".events', taken)
+    monkeypatch.setitem(named, "look", look)
+
+    problems = problems_with_held_writer(postgres_url, "end", monkeypatch)
+
+    assert "saw 7 where 6 should be" in problems

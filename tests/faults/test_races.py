@@ -1,0 +1,74 @@
+"""Races between real processes: exactly one conditional append wins, equal ones are one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import seriatim
+from tests.faults import workers
+from tests.faults.support import check_whole, race
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh log that several processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/log.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+def test_one_racer_wins_a_stream(url: str) -> None:
+    """B9: of racers with the same ExpectedSeq on one stream exactly one wins, every round."""
+    rounds = 30
+
+    won = race(workers.race_on_stream, 4, url, rounds)
+
+    winners = Counter(number for wins in won for number in wins)
+    assert winners == Counter(range(rounds))
+    assert check_whole(url) == rounds
+
+
+def test_one_racer_wins_a_context(url: str) -> None:
+    """B9: of racers with the same ExpectedContext exactly one wins, every round."""
+    rounds = 30
+
+    won = race(workers.race_on_context, 4, url, rounds)
+
+    winners = Counter(number for wins in won for number in wins)
+    assert winners == Counter(range(rounds))
+    assert check_whole(url) == rounds
+
+
+@pytest.mark.parametrize(
+    ("repeat", "count"),
+    [(workers.repeat_by_key, 1), (workers.repeat_by_id, 1), (workers.repeat_batch, 60)],
+)
+def test_identical_appends_are_one(url: str, repeat: Callable[..., object], count: int) -> None:
+    """C4: 24 identical appends at once, from threads and processes: one record, equal answers."""
+    rounds = 6
+
+    answers = [answer for found in race(repeat, 3, url, rounds, 8) for answer in found]
+
+    assert Counter(number for number, *_ in answers) == Counter(list(range(rounds)) * 24)
+    for number in range(rounds):
+        different = {str(answer) for answer in answers if answer[0] == number}
+        assert len(different) == 1
+    assert check_whole(url) == rounds * count
+
+
+def test_unconditional_appends_all_win(url: str) -> None:
+    """B9: appends without a condition to a log-numbered stream all win, in some order."""
+    numbers = race(workers.append_without_condition, 4, url, 25)
+
+    assert sorted(number for found in numbers for number in found) == list(range(1, 101))
+    assert check_whole(url) == 100
+    with seriatim.open(url) as log:
+        stream = list(log.read_stream(("counter", "one")))
+    for racer in range(4):
+        mine = [record.data["n"] for record in stream if record.data["by"] == racer]
+        assert mine == list(range(25))

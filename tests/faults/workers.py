@@ -1,0 +1,390 @@
+"""What the fault tests run in other processes: racers, loaders, followers, holders, forkers.
+
+Racers are functions for `multiprocessing`. The others are commands, one JSON object of arguments
+each, that print one JSON value a line: `python -m tests.faults.workers load '{"url": …}'`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import seriatim
+from seriatim import ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
+
+BARRIER_S = 60.0
+RESOLVE_S = 60.0
+
+
+def say(value: Any) -> None:
+    """Print one line for the parent."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+# -- racers: all of them wait at the barrier before they read and again after it
+
+
+def race_on_stream(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
+    """Read a stream's end and append behind it; return the rounds won."""
+    stream = ("seat", "12A")
+    won = []
+    with seriatim.open(url) as log:
+        for number in range(rounds):
+            barrier.wait(BARRIER_S)
+            last = log.last_event(stream)
+            barrier.wait(BARRIER_S)
+            expected = ExpectedSeq(stream, None if last is None else last.stream_seq)
+            event = NewEvent("seat.taken", {"by": racer, "round": number}, stream=stream)
+            try:
+                log.append([event], expected)
+            except seriatim.EventSequenceInvalid:
+                continue
+            won.append(number)
+    return won
+
+
+def race_on_context(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
+    """Read a context's version and append on condition of it; return the rounds won."""
+    context = Query([Filter(types=["room.taken"], payload=[{"room": "blue"}])])
+    won = []
+    with seriatim.open(url) as log:
+        for number in range(rounds):
+            barrier.wait(BARRIER_S)
+            version = log.query(context).context_version
+            barrier.wait(BARRIER_S)
+            event = NewEvent("room.taken", {"room": "blue", "by": racer, "round": number})
+            try:
+                log.append([event], ExpectedContext(context, version))
+            except seriatim.ConditionalAppendConflict:
+                continue
+            won.append(number)
+    return won
+
+
+def repeat_by_key(url: str, barrier: Any, rounds: int, racer: int, threads: int) -> list[Any]:
+    """Append the same event under the same key from several threads; return every answer."""
+    del racer
+
+    def events(number: int) -> tuple[list[NewEvent], str | None]:
+        return [NewEvent("order.placed", {"order": number})], f"order-{number}"
+
+    return _repeat(url, barrier, rounds, threads, events)
+
+
+def repeat_by_id(url: str, barrier: Any, rounds: int, racer: int, threads: int) -> list[Any]:
+    """Append the same event under the same id from several threads; return every answer."""
+    del racer
+
+    def events(number: int) -> tuple[list[NewEvent], str | None]:
+        return [NewEvent("order.placed", {"order": number}, event_id=f"o-{number}")], None
+
+    return _repeat(url, barrier, rounds, threads, events)
+
+
+def repeat_batch(url: str, barrier: Any, rounds: int, racer: int, threads: int) -> list[Any]:
+    """Append the same large batch under one key from several threads; return every answer."""
+    del racer
+
+    def events(number: int) -> tuple[list[NewEvent], str | None]:
+        stream = ("cart", f"c-{number}")
+        batch = [NewEvent("cart.filled", {"item": n}, stream=stream) for n in range(60)]
+        return batch, f"cart-{number}"
+
+    return _repeat(url, barrier, rounds, threads, events)
+
+
+def _repeat(
+    url: str,
+    barrier: Any,
+    rounds: int,
+    threads: int,
+    events: Callable[[int], tuple[list[NewEvent], str | None]],
+) -> list[Any]:
+    here = threading.Barrier(threads)
+    answers: list[Any] = []
+
+    def one(log: seriatim.Log, number: int) -> Any:
+        batch, key = events(number)
+        here.wait(BARRIER_S)
+        receipt = log.append(batch, idempotency_key=key)
+        return [
+            number,
+            receipt.first_position,
+            [record.event_id for record in receipt.records],
+            [record.recorded_at for record in receipt.records],
+        ]
+
+    with seriatim.open(url) as log, ThreadPoolExecutor(threads) as pool:
+        for number in range(rounds):
+            barrier.wait(BARRIER_S)
+            answers += pool.map(one, [log] * threads, [number] * threads)
+    return answers
+
+
+def append_without_condition(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
+    """Append to one log-numbered stream; return the numbers got."""
+    numbers = []
+    with seriatim.open(url) as log:
+        barrier.wait(BARRIER_S)
+        for number in range(rounds):
+            event = NewEvent("counted", {"by": racer, "n": number}, stream=("counter", "one"))
+            numbers.append(log.append([event]).records[0].stream_seq or 0)
+    return numbers
+
+
+# -- load: appends of every kind, each acknowledged one noted durably before the next
+
+
+class Notes:
+    """A file of acknowledged events, written through to the disk before they count."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._lock = threading.Lock()
+
+    def write(self, records: Any) -> None:
+        """Note the id and the position of each record."""
+        lines = "".join(f"{record.event_id} {record.position}\n" for record in records)
+        with self._lock:
+            os.write(self._file, lines.encode())
+            os.fsync(self._file)
+
+
+class Loader:
+    """Appends until told to stop; what fails is repeated with the same ids until it is resolved."""
+
+    def __init__(self, url: str, notes: str, name: str, settings: Settings) -> None:
+        self._log = seriatim.open(url, settings=settings)
+        self._notes = Notes(notes)
+        self._name = name
+        self._done = threading.Event()
+        self.failures = {"ambiguous": 0, "clear": 0}
+
+    def run(self, threads: int) -> None:
+        """Load from several threads until SIGTERM."""
+        signal.signal(signal.SIGTERM, lambda *_: self._done.set())
+        say("ready")
+        workers = [threading.Thread(target=self._one, args=(n,)) for n in range(threads)]
+        for worker in workers:
+            worker.start()
+        while not self._done.wait(0.1):
+            pass
+        for worker in workers:
+            worker.join()
+        self._log.close()
+        say(self.failures)
+
+    def _one(self, thread: int) -> None:
+        for number in itertools.count():
+            if self._done.is_set():
+                return
+            try:
+                self._append(thread, number)
+            except Exception as error:
+                say(f"{type(error).__name__}: {error}")
+                self._done.set()
+                raise
+
+    def _append(self, thread: int, number: int) -> None:
+        stem = f"{self._name}-{thread}-{number}"
+        stream = (self._name, str(thread))
+        count = 50 if number % 11 == 10 else 1
+        events = [
+            NewEvent("loaded", {"n": n}, stream=stream, event_id=f"{stem}-{n}")
+            for n in range(count)
+        ]
+        condition = None
+        if number % 5 == 4:
+            mine = Query([Filter(streams=[stream])])
+            condition = ExpectedContext(mine, self._resolved(lambda: self._version(mine)))
+        receipt = self._resolved(lambda: self._log.append(events, condition))
+        self._notes.write(receipt.records)
+
+    def _version(self, query: Query) -> int | None:
+        return self._log.query(query, limit=1).context_version
+
+    def _resolved(self, act: Callable[[], Any]) -> Any:
+        """Repeat an act until the store answers: with the same ids it can only be stored once."""
+        deadline = time.monotonic() + RESOLVE_S
+        while True:
+            try:
+                return act()
+            except (seriatim.BackendFailure, seriatim.TimedOut) as failure:
+                if time.monotonic() > deadline or not failure.retryable:
+                    raise
+                kind = "ambiguous" if failure.details.get("ambiguous") else "clear"
+                self.failures[kind] += 1
+                time.sleep(0.05)
+
+
+def load(arguments: dict[str, Any]) -> None:
+    """Run a loader; `as_program` plays a program made for an older schema."""
+    if "as_program" in arguments:
+        from seriatim.store.postgres import migrate
+
+        migrate.SCHEMA_VERSION = arguments["as_program"]
+    settings = Settings(**arguments.get("settings", {}))
+    loader = Loader(arguments["url"], arguments["notes"], arguments["name"], settings)
+    loader.run(arguments.get("threads", 3))
+
+
+# -- follow
+
+
+def follow(arguments: dict[str, Any]) -> None:
+    """Tail a log from its beginning and print the positions of each batch."""
+    with seriatim.open(arguments["url"]) as log:
+        say("ready")
+        for batch in log.tail(after=0, poll_s=arguments.get("poll_s", 0.05)):
+            say([record.position for record in batch])
+
+
+# -- hold: a writer that stops itself with the lock in its hands
+
+
+def hold(arguments: dict[str, Any]) -> None:
+    """Append, stopping (SIGSTOP) at a step; once continued, tell how it ended and repeat it."""
+    from seriatim.store.postgres import deciding, writing
+
+    def drive(connection: Any, steps: Any) -> Any:
+        vars(writing)["drive"] = deciding.drive  # only the first time
+        if arguments["at"] == "within copy":
+            return _drive_stopping_in_copy(connection, steps)
+        return deciding.drive(connection, stopping(steps, arguments["at"], stop_myself))
+
+    vars(writing)["drive"] = drive
+    stream = ("held", arguments["name"])
+    events = [
+        NewEvent("held", {"n": n}, stream=stream, event_id=f"{arguments['name']}-{n}")
+        for n in range(arguments.get("count", 1))
+    ]
+    with seriatim.open(arguments["url"], settings=Settings(**arguments["settings"])) as log:
+        say("ready")
+        try:
+            log.append(events, ExpectedContext(Query([Filter(streams=[stream])]), None))
+            say("stored")
+        except seriatim.SeriatimError as error:
+            say(error.as_dict())
+            receipt = log.append(events, ExpectedContext(Query([Filter(streams=[stream])]), None))
+            say({"repeated": receipt.replayed})
+
+
+def stop_myself() -> None:
+    """Stop until somebody sends SIGCONT."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stopping(steps: Any, at: str, wait: Callable[[], None]) -> Any:
+    """Pass a decision's steps on, and wait before the one whose SQL has `at`, or at the `end`."""
+    rows: Any = None
+    try:
+        step = next(steps)
+        while True:
+            if at in step.text:
+                wait()
+            rows = yield step
+            step = steps.send(rows)
+    except StopIteration as end:
+        if at == "end":
+            wait()
+        return end.value
+
+
+def _drive_stopping_in_copy(connection: Any, steps: Any) -> Any:
+    """Take the steps like `deciding.drive`, but stop when half of a COPY is sent."""
+    from seriatim.store.postgres.deciding import CopyIn, drive
+
+    def passed_on() -> Any:
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, CopyIn):
+                    with connection.cursor().copy(step.text) as copy:
+                        whole = b"".join(step.chunks)
+                        copy.write(whole[: len(whole) // 2])
+                        stop_myself()
+                        copy.write(whole[len(whole) // 2 :])
+                    step = steps.send([])
+                    continue
+                rows = yield step
+                step = steps.send(rows)
+        except StopIteration as end:
+            return end.value
+
+    return drive(connection, passed_on())
+
+
+# -- fork
+
+
+def fork(arguments: dict[str, Any]) -> None:
+    """Fork again and again while threads append; child and parent both go on appending."""
+    with seriatim.open(arguments["url"]) as log:
+        done = threading.Event()
+        counts = [0] * 3
+
+        def load(thread: int) -> None:
+            while not done.is_set():
+                log.append([NewEvent("parent", {"n": counts[thread]}, stream=("p", str(thread)))])
+                counts[thread] += 1
+
+        threads = [threading.Thread(target=load, args=(n,)) for n in range(len(counts))]
+        for thread in threads:
+            thread.start()
+        children = []
+        for number in range(arguments["forks"]):
+            time.sleep(0.1)
+            child = os.fork()
+            if child == 0:
+                _be_a_child(log, number)
+            children.append(child)
+        exits = [_exit_of(child) for child in children]
+        before = sum(counts)
+        time.sleep(0.3)
+        done.set()
+        for thread in threads:
+            thread.join(30)
+        say({"exits": exits, "parent": sum(counts), "went_on": sum(counts) > before})
+
+
+def _be_a_child(log: seriatim.Log, number: int) -> None:
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            stream = ("child", str(number))
+            appends = [
+                pool.submit(log.append, [NewEvent("child", {"n": n}, stream=stream)])
+                for n in range(10)
+            ]
+            seqs = sorted(append.result().records[0].stream_seq or 0 for append in appends)
+        log.close()
+        os._exit(0 if seqs == list(range(1, 11)) else 3)
+    except BaseException as error:  # noqa: BLE001 - a child must never run the parent's code
+        sys.stderr.write(f"{error!r}\n")
+        os._exit(4)
+
+
+def _exit_of(child: int, within_s: float = 15.0) -> int | str:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hung"
+
+
+COMMANDS = {"load": load, "follow": follow, "hold": hold, "fork": fork}
+
+if __name__ == "__main__":
+    COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))

@@ -1,0 +1,104 @@
+"""What verify and doctor find in a sound file and in a spoiled one."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from seriatim.core.event import NewEvent
+from seriatim.store.port import Finding
+from seriatim.store.sqlite import checks
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.scribe import Scribe
+
+
+def levels(findings: list[Finding]) -> dict[str, str]:
+    """Return what was found, by check."""
+    return {finding.check: finding.level for finding in findings}
+
+
+@pytest.fixture
+def filled(store: SqliteStore, scribe: Scribe) -> SqliteStore:
+    """A log of a few streams, tags and keys."""
+    for number in range(5):
+        stream = ("order", f"{number % 2}")
+        event = NewEvent("t", {"n": number}, stream=stream, tags=("a", "b", "a"))
+        scribe.append(store, event, NewEvent("u"), key=f"k{number}")
+    return store
+
+
+def test_a_sound_log_passes_every_check(filled: SqliteStore) -> None:
+    """F2: verify proves pages, positions, streams, appends, index keys and tags."""
+    findings = list(filled.verify())
+    assert set(levels(findings).values()) == {"ok"}
+    assert set(levels(findings)) == {
+        "integrity",
+        "positions",
+        "streams",
+        "appends",
+        "index_keys",
+        "tags",
+    }
+
+
+@pytest.mark.parametrize(
+    ("trigger", "statement", "check"),
+    [
+        ("events_keep_delete", "delete from events where position = 3", "positions"),
+        ("events_keep_delete", "delete from events where position = 3", "streams"),
+        (
+            "events_keep_update",
+            "update events set append_position = 1 where position = 4",
+            "appends",
+        ),
+        ("events_keep_update", "update events set event_id = 'x' where position = 1", "index_keys"),
+        (
+            "events_keep_update",
+            "update events set stream_id = 'x' where position = 1",
+            "index_keys",
+        ),
+        (
+            "events_keep_update",
+            "update events set tags = '[\"c\"]' where position = 1",
+            "index_keys",
+        ),
+        ("event_tags_keep_delete", "delete from event_tags where position = 1", "tags"),
+    ],
+)
+def test_tampering_is_found(
+    filled: SqliteStore, path: str, trigger: str, statement: str, check: str
+) -> None:
+    """F2: what was changed behind the triggers' back is named, with a cure."""
+    intruder = sqlite3.connect(path, isolation_level=None)
+    intruder.execute(f"drop trigger {trigger}")
+    intruder.execute(statement)
+    intruder.close()
+    findings = [finding for finding in filled.verify() if finding.level == "error"]
+    assert check in levels(findings)
+    assert all(finding.cure for finding in findings)
+
+
+def test_a_healthy_setting_has_nothing_to_cure(filled: SqliteStore) -> None:
+    """F9: doctor looks at durability, schema, permissions, space and the file system."""
+    found = levels(list(filled.doctor()))
+    assert found["durability"] == found["schema"] == found["permissions"] == "ok"
+    assert {"disk_space", "wal_size", "file_system"} <= set(found)
+
+
+def test_doctor_names_what_endangers_a_log(
+    filled: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F9: open permissions, a network file system and a scarce disk are named with a cure."""
+    Path(path).chmod(0o666)
+    monkeypatch.setattr(checks, "_mounted_as", lambda _: "nfs4")
+    monkeypatch.setattr(checks, "_SCARCE_BYTES", 1 << 62)
+    monkeypatch.setattr(checks, "_LARGE_WAL_BYTES", 0)
+    findings = {finding.check: finding for finding in filled.doctor()}
+    for check, level in (
+        ("permissions", "warning"),
+        ("file_system", "error"),
+        ("disk_space", "warning"),
+        ("wal_size", "warning"),
+    ):
+        assert findings[check].level == level
+        assert findings[check].cure

@@ -1,0 +1,32 @@
+"""What was acknowledged is there after the worst that can happen to a process."""
+
+import pytest
+
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.processes import start_writer
+from tests.integration.sqlite.scribe import Scribe, everything, facts
+
+
+@pytest.mark.parametrize("acknowledged", [1, 40, 250])
+def test_acknowledged_appends_survive_kill_9(path: str, scribe: Scribe, acknowledged: int) -> None:
+    """F5: a writer is killed in the middle of its work, and every receipt it had holds."""
+    writer = start_writer(path, 1_000_000, "doomed")
+    assert writer.stdout is not None
+    receipts = [int(writer.stdout.readline()) for _ in range(acknowledged)]
+    writer.kill()
+    receipts += [int(line) for line in writer.stdout.read().splitlines()]
+    writer.wait()
+    writer.stdout.close()
+    store = SqliteStore(path)
+    found = [record.position for record in everything(store)]
+    assert receipts == list(range(1, len(receipts) + 1))
+    # One append may have been committed whose receipt nobody saw.
+    assert found in (receipts, [*receipts, len(receipts) + 1])
+    assert scribe.append(store, *facts(1)).first_position == len(found) + 1
+    assert all(finding.level == "ok" for finding in store.verify())
+    store.close()
+
+
+def test_commits_are_synchronous(store: SqliteStore) -> None:
+    """F5: the file is in WAL mode, and every commit waits for the disk."""
+    assert store._writer.settings() == ("wal", 2)

@@ -1,0 +1,161 @@
+"""Files that are damaged, missing, forbidden, or on a full disk."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seriatim.core.errors import BackendFailure
+from seriatim.core.event import AppendResult, NewEvent
+from seriatim.store.sqlite import failures
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.processes import ROOT, start_writer
+from tests.integration.sqlite.scribe import Scribe, everything, facts
+
+NOBODY = 65534
+
+
+def test_a_file_that_is_no_database_is_named(path: str) -> None:
+    """L3: the failure says what the file is not, and leaves it as it was."""
+    Path(path).write_text("a shopping list" * 1000, encoding="utf-8")
+    with pytest.raises(BackendFailure, match="not a SQLite database") as failure:
+        SqliteStore(path)
+    assert not failure.value.retryable
+    assert Path(path).read_text(encoding="utf-8").startswith("a shopping list")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """L3: the failure names the path and the cure."""
+    with pytest.raises(BackendFailure, match="its folder must exist") as failure:
+        SqliteStore(str(tmp_path / "absent" / "log.db"))
+    assert not failure.value.retryable
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that other users can enter but not write to."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+OPEN_AS_NOBODY = """
+import os, sys
+from seriatim.core.errors import BackendFailure
+from seriatim.store.sqlite.store import SqliteStore
+if os.getuid() == 0:
+    os.setuid(int(sys.argv[2]))
+try:
+    SqliteStore(sys.argv[1])
+except BackendFailure as failure:
+    print(failure.retryable, failure.message)
+"""
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_file_that_may_not_be_written_is_named(public_folder: Path, exists: bool) -> None:
+    """L3: missing permission is a failure with the cure, never an empty log."""
+    path = public_folder / "log.db"
+    if exists:
+        SqliteStore(str(path)).close()
+        path.chmod(0o444)
+    public_folder.chmod(0o555)
+    arguments = [sys.executable, "-c", OPEN_AS_NOBODY, str(path), str(NOBODY)]
+    shown = subprocess.run(arguments, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    public_folder.chmod(0o755)
+    assert shown.startswith("False ")
+    assert "writable" in shown or "permission" in shown
+
+
+def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, scribe: Scribe) -> None:
+    """L2: no receipt without a stored event, no event without room, and no damage after it."""
+    SqliteStore(path).close()
+    writer = start_writer(path, 100_000, "full", 2_000_000)
+    *receipts, last = writer.communicate()[0].splitlines()
+    assert writer.returncode == 0
+    assert last.startswith("failed False True")
+    store = SqliteStore(path)
+    assert [record.position for record in everything(store)] == [int(line) for line in receipts]
+    assert scribe.append(store, *facts(1)).first_position == len(receipts) + 1
+    assert all(finding.level == "ok" for finding in store.verify())
+    store.close()
+
+
+def test_a_file_replaced_under_an_open_log_is_noticed(
+    store: SqliteStore, scribe: Scribe, path: str
+) -> None:
+    """L2: appends to a file that has no name any more would be lost, so they are refused."""
+    scribe.append(store, *facts(1))
+    request = scribe.request(store, facts(1))
+    Path(path).rename(path + ".moved")
+    for act in (store.head, lambda: store.append([request])):
+        with pytest.raises(BackendFailure, match="moved, deleted or replaced"):
+            act()
+
+
+def test_a_damaged_page_is_reported(path: str, scribe: Scribe) -> None:
+    """L2: damage is a failure of the backend or a finding, never an empty result."""
+    store = SqliteStore(path)
+    for _ in range(30):
+        scribe.append(store, *facts(20))
+    store.close()
+    with Path(path).open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        for start in range(40 * 4096, file.tell(), 4096):
+            file.seek(start)
+            file.write(b"\xff" * 64)
+    store = SqliteStore(path)
+    with pytest.raises(BackendFailure, match="damaged") as failure:
+        everything(store)
+    assert not failure.value.retryable
+    assert any(finding.level == "error" for finding in store.verify())
+    store.close()
+
+
+def test_what_the_database_refuses_fails_one_request_only(
+    store: SqliteStore, scribe: Scribe
+) -> None:
+    """B1: a request that only the database's own rules refuse fails alone."""
+    scribe.append(store, NewEvent("first", event_id="taken"))
+    twin = Scribe(lambda: "taken")  # an id made for the append is not looked up before it
+    group = [
+        scribe.request(store, facts(1)),
+        twin.request(store, facts(1)),
+        scribe.request(store, facts(2)),
+    ]
+    before, refused, after = store.append(group)
+    assert isinstance(before, AppendResult)
+    assert isinstance(refused, BackendFailure)
+    assert isinstance(after, AppendResult)
+    assert "event_id is taken" in refused.message
+    assert not refused.ambiguous
+    assert (before.first_position, after.first_position, after.last_position) == (2, 3, 4)
+    assert store.head() == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "ambiguous"),
+    [
+        (sqlite3.SQLITE_FULL, False),
+        (sqlite3.SQLITE_IOERR_WRITE, False),
+        (sqlite3.SQLITE_IOERR_FSYNC, True),
+        (sqlite3.SQLITE_IOERR, True),
+        (None, True),
+    ],
+)
+def test_a_commit_that_fails_unclearly_is_ambiguous(code: int | None, ambiguous: bool) -> None:
+    """B10: only what certainly stored nothing is called so."""
+    error = sqlite3.OperationalError("simulated")
+    if code is not None:
+        error.sqlite_errorcode = code
+    at_commit = failures.failure(error, "log.db", at_commit=True)
+    assert at_commit.ambiguous is ambiguous
+    assert at_commit.retryable
+    assert not failures.failure(error, "log.db").ambiguous

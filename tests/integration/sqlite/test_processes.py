@@ -1,0 +1,112 @@
+"""Several processes on one file, and one process that becomes two."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from seriatim.core.errors import BackendFailure
+from seriatim.core.event import NewEvent
+from seriatim.store.port import ReadSpec
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.processes import start_writer
+from tests.integration.sqlite.scribe import Scribe, everything, facts
+
+
+def test_positions_are_gapless_over_processes_and_seen_in_order(
+    store: SqliteStore, path: str
+) -> None:
+    """B3: four processes append while a tail follows; no gap, no overtaking, nothing twice."""
+    writers = [start_writer(path, 100, f"writer-{number}") for number in range(4)]
+    seen: list[int] = []
+    while len(seen) < 400:
+        after = seen[-1] if seen else 0
+        page = store.read(ReadSpec(tenant_id="default", limit=1000, after=after))
+        seen += [record.position for record in page]
+        if not page:
+            store.wait(after, 5)
+    assert seen == list(range(1, 401))
+    for writer in writers:
+        receipts = [int(line) for line in writer.communicate()[0].splitlines()]
+        assert receipts == sorted(receipts)
+        assert writer.returncode == 0
+    for number in range(4):
+        stream = ("by", f"writer-{number}")
+        page = store.read(ReadSpec(tenant_id="default", limit=1000, stream=stream))
+        assert [record.stream_seq for record in page] == list(range(1, 101))
+    assert all(finding.level == "ok" for finding in store.verify())
+
+
+def test_a_waiter_is_woken_by_another_process(store: SqliteStore, path: str) -> None:
+    """E5: a foreign append is noticed soon, an own one at once."""
+    other = SqliteStore(path)
+    timer = threading.Timer(0.2, lambda: Scribe().append(other, *facts(1)))
+    timer.start()
+    started = time.monotonic()
+    store.wait(0, 10)
+    assert time.monotonic() - started < 5
+    timer.join()
+    assert store.head() == 1
+    started = time.monotonic()
+    store.wait(1, 0.1)
+    assert 0.1 <= time.monotonic() - started < 5
+    other.close()
+
+
+def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
+    """B13: nobody is left waiting on a closed log."""
+    waiter = threading.Thread(target=store.wait, args=(0, 60))
+    waiter.start()
+    store.close()
+    waiter.join(5)
+    assert not waiter.is_alive()
+
+
+def test_a_held_lock_delays_for_a_bounded_time(
+    store: SqliteStore, path: str, scribe: Scribe
+) -> None:
+    """B14: whoever finds the file locked for too long gets a retryable, unambiguous failure."""
+    impatient = SqliteStore(path, busy_timeout_s=0.2)
+    with store._writer.transaction():
+        started = time.monotonic()
+        with pytest.raises(BackendFailure, match="locked") as failure:
+            scribe.append(impatient, *facts(1))
+        assert time.monotonic() - started < 5
+        assert impatient.head() == 0  # readers do not wait
+    assert failure.value.retryable
+    assert not failure.value.ambiguous
+    assert scribe.append(impatient, *facts(1)).first_position == 1
+    impatient.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_goes_on_with_connections_of_its_own(store: SqliteStore, scribe: Scribe) -> None:
+    """B13: parent and child both append after a fork, and the file stays whole."""
+    scribe.append(store, *facts(2))
+    child = os.fork()
+    if child == 0:  # pragma: no cover - counted in the parent only
+        code = 1
+        try:
+            store.after_fork()
+            Scribe(lambda: f"child-{time.monotonic_ns()}").append(store, *facts(3))
+            store.close()
+            code = 0
+        finally:
+            os._exit(code)
+    scribe.append(store, *facts(2))
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    scribe.append(store, NewEvent("last"))
+    assert [record.position for record in everything(store)] == list(range(1, 9))
+    assert all(finding.level == "ok" for finding in store.verify())
+
+
+def test_a_closed_log_says_so(store: SqliteStore, scribe: Scribe) -> None:
+    """B13: nothing is opened again behind a close."""
+    request = scribe.request(store, facts(1))
+    store.close()
+    for act in (store.head, lambda: store.append([request])):
+        with pytest.raises(BackendFailure, match="closed") as failure:
+            act()
+        assert not failure.value.retryable

@@ -1,0 +1,280 @@
+"""An export holds everything, and an import stores it once, whatever happens in between."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from seriatim.core.decide import StaleRules
+from seriatim.core.errors import BackendFailure, Conflict, InvalidEvent
+from seriatim.core.event import EventRecord, NewEvent
+from seriatim.core.kinds import EventType, StreamKind
+from seriatim.core.request import ExpectedSeq
+from seriatim.log import importing
+from seriatim.log.importing import ImportReport, import_events
+from seriatim.log.transfer import export_log
+from seriatim.opening import Log
+from seriatim.store.memory import MemoryStore
+
+NEW_PLACE = ("recorded_at",)
+
+
+def new_log() -> Log:
+    """An empty log in memory."""
+    return Log(MemoryStore())
+
+
+def full_log() -> Log:
+    """A log with every kind of event: facts, traces, commands, kinds of the user's own."""
+    log = new_log()
+    log.declare(
+        StreamKind(name="case", first_seq=0, numbered_by="caller", expected_seq_required=True),
+        EventType(event_type="noted", schema={"type": "object"}),
+    )
+    log.append([NewEvent("noted", {"n": 10**30, "f": 1e16, "é": "\u2028"}, tags=("b", "a"))])
+    log.append([NewEvent("opened", stream=("case", "1"), stream_seq=0)])
+    log.append(
+        [NewEvent("closed", {"x": -0.0}, stream=("case", "1"), stream_seq=1)],
+        ExpectedSeq(("case", "1"), 0),
+        "key",
+    )
+    log.facts.append([{"event_type": "counted", "payload": [1, None, "x"]}])
+    for request in ("r-1", "r-2"):
+        log.aggregates.append(
+            [{"event_type": "Deployed", "payload": {}}, {"event_type": "Healthy", "payload": {}}],
+            org_id="acme",
+            aggregate_type="app",
+            aggregate_id="web",
+            actor_type="user",
+            actor_id="dana",
+            request_id=request,
+            idempotency_key="shared",
+        )
+    log.append(
+        [
+            NewEvent(
+                "noted", metadata={"k": "v"}, app_id="a", occurred_at="2025-01-01T00:00:00+02:00"
+            )
+        ]
+    )
+    return log
+
+
+def exported(log: Log, **options: Any) -> list[bytes]:
+    """The lines of an export."""
+    parts: list[bytes] = []
+    export_log(log.store, parts.append, **options)
+    return b"".join(parts).splitlines(keepends=True)
+
+
+def kept(log: Log) -> list[dict[str, Any]]:
+    """What an import keeps of every record, of all tenants."""
+    lines = [json.loads(line) for line in exported(log)[1:-1]]
+    return [{name: line[name] for name in line if name not in NEW_PLACE} for line in lines]
+
+
+def counts(report: ImportReport) -> tuple[int, int, int]:
+    """Appended, reused and refused events."""
+    return report.appended, report.reused, report.refused
+
+
+def test_an_export_goes_into_an_empty_log_whole() -> None:
+    """C3: ids, keys, numbers, times, tags and the borders of appends arrive as they were."""
+    source, target = full_log(), new_log()
+
+    report = import_events(target, exported(source))
+
+    assert report.ok, report.refusals
+    assert counts(report) == (9, 0, 0)
+    assert kept(target) == kept(source)
+
+
+def test_a_second_import_stores_nothing() -> None:
+    """C3: what is stored already is recognised by its event ids."""
+    source, target = full_log(), new_log()
+    lines = exported(source)
+    import_events(target, lines)
+
+    again = import_events(target, lines)
+
+    assert counts(again) == (0, 9, 0)
+    assert target.head() == source.head()
+
+
+def test_an_interrupted_import_can_be_repeated() -> None:
+    """B10: half a file, then the whole of it, is the file once; and half a file says so."""
+    source, target = full_log(), new_log()
+    lines = exported(source)
+
+    half = import_events(target, lines[:4])
+    whole = import_events(target, lines)
+
+    assert not half.whole
+    assert not half.ok
+    assert whole.ok
+    assert kept(target) == kept(source)
+
+
+def test_one_tenant_can_be_taken_out_and_in() -> None:
+    """K2: an export or an import of one tenant holds nothing of another."""
+    source, out, into = full_log(), new_log(), new_log()
+
+    taken = import_events(out, exported(source, tenant_id="acme"))
+    narrowed = import_events(into, exported(source), tenant_id="acme")
+
+    assert counts(taken) == counts(narrowed) == (4, 0, 0)
+    assert narrowed.skipped == 5
+    assert {line["tenant_id"] for line in kept(out) + kept(into)} == {"acme"}
+
+
+def test_what_the_log_refuses_is_reported_and_passed_over() -> None:
+    """K1: an import goes through every check of an append; the rest goes in."""
+    secret = {"event_type": "x", "event_id": "1", "payload": {"password": "hunter2-longer"}}
+    good = {"event_type": "x", "event_id": "2"}
+    keyless = {"event_type": "x"}
+
+    report = import_events(new_log(), _lines([secret, good, keyless]))
+
+    assert counts(report) == (1, 0, 2)
+    assert report.reasons == {"pii_policy_violation": 1, "invalid_event": 1}
+    assert [each.line for each in report.refusals] == [1, 3]
+    assert "hunter2" not in str(report)
+
+
+def test_an_altered_payload_is_refused() -> None:
+    """A2: a line whose payload no longer has its hash is not stored."""
+    lines = [line.replace(b'"n":1', b'"n":7') for line in exported(_simple_log())]
+
+    report = import_events(new_log(), lines)
+
+    assert counts(report) == (1, 0, 2)
+    assert "hash" in report.refusals[0].message
+    assert report.reasons == {"invalid_event": 1, "event_sequence_invalid": 1}
+
+
+@pytest.mark.parametrize("shared", [0, 1, 2])
+def test_two_histories_of_one_stream_are_never_mixed(shared: int) -> None:
+    """B5: where the log's stream went another way than the file's, the rest stays out."""
+    source, target = _simple_log(5), new_log()
+    import_events(target, exported(source, until=shared))
+    target.append([NewEvent("other", stream=("s", "a"))])
+
+    report = import_events(target, exported(source))
+
+    assert counts(report) == (0, shared, 5 - shared)
+    assert [record.event_type for record in target.read()] == ["noted"] * shared + ["other"]
+
+
+def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
+    """E1: an export from a position on goes into the log that took what was before it."""
+    source, target = _simple_log(3), new_log()
+    import_events(target, exported(source))
+    source.append([NewEvent("noted", {"n": 3}, stream=("s", "a"))])
+
+    report = import_events(target, exported(source, after=3))
+
+    assert counts(report) == (1, 0, 0)
+    assert kept(target) == kept(source)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json\n",
+        b'{"event_type": 7}\n',
+        b'{"event_type": "x", "event_id": "1", "unknown": 1}\n',
+        b'{"format":"other","version":1,"log_id":"x","epoch":1,"head":0}\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_a_file_that_is_no_export_stops_with_its_line(line: bytes) -> None:
+    """B2: what is no event at all ends the import and names the line."""
+    with pytest.raises(InvalidEvent, match=r"line 1|this file"):
+        import_events(new_log(), [line])
+
+
+def test_a_key_twice_in_one_object_is_refused_without_a_hash() -> None:
+    """A2: JSON made by hand is read strictly."""
+    line = b'{"event_type":"x","event_id":"1","payload":{"a":1,"a":2}}\n'
+
+    assert counts(import_events(new_log(), [line])) == (0, 0, 1)
+
+
+def test_other_declarations_stop_the_import() -> None:
+    """A8: a kind that is declared otherwise here is a conflict, before any event."""
+    target = new_log()
+    target.declare(StreamKind(name="case"))
+
+    with pytest.raises(Conflict):
+        import_events(target, exported(full_log()))
+
+    assert target.head() == 0
+
+
+def test_declarations_that_change_meanwhile_are_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A8: an import under way checks again under the new rules, and keeps the order."""
+    source, target = _simple_log(20), new_log()
+    original = target.store.append
+    answers = iter([True])
+
+    def append(group: Any) -> Any:
+        if next(answers, False):
+            target.store.declare(StreamKind(name="late"))
+            return [StaleRules()] * len(group)
+        return original(group)
+
+    monkeypatch.setattr(target.store, "append", append)
+
+    report = import_events(target, exported(source))
+
+    assert report.ok
+    assert kept(target) == kept(source)
+
+
+def test_a_failing_store_ends_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L2: a backend failure is raised, never counted as a refusal."""
+    target = new_log()
+
+    def append(_group: Any) -> Any:
+        raise BackendFailure
+
+    monkeypatch.setattr(target.store, "append", append)
+
+    with pytest.raises(BackendFailure):
+        import_events(target, exported(_simple_log()))
+
+
+def test_few_events_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3: an import keeps a bounded number of events on their way."""
+    monkeypatch.setattr(importing, "IN_FLIGHT_EVENTS", 4)
+    source, target = _simple_log(50), new_log()
+    seen: list[int] = []
+    original = target.store.append
+
+    def append(group: Any) -> Any:
+        seen.append(sum(len(request.events) for request in group))
+        return original(group)
+
+    monkeypatch.setattr(target.store, "append", append)
+
+    assert import_events(target, exported(source)).ok
+    assert max(seen) <= 4
+
+
+def _simple_log(count: int = 3) -> Log:
+    log = new_log()
+    for number in range(count):
+        log.append([NewEvent("noted", {"n": number}, stream=("s", "a"))])
+    return log
+
+
+def _lines(events: Iterable[dict[str, Any]]) -> list[bytes]:
+    return [json.dumps(event).encode() + b"\n" for event in events]
+
+
+def test_records_name_every_field_that_an_export_holds() -> None:
+    """A1: no field of a record is lost on the way."""
+    line = json.loads(exported(_simple_log())[1])
+
+    assert tuple(line) == EventRecord.__struct_fields__

@@ -1,0 +1,194 @@
+"""A verification passes a sound log and names what is wrong with a damaged one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from seriatim.core.event import EventRecord, NewEvent
+from seriatim.core.kinds import StreamKind
+from seriatim.log import verify_checks
+from seriatim.log.base import BaseLog
+from seriatim.log.verify import SHOWN_MAX, Report, verify
+from seriatim.store.memory import MemoryStore
+from seriatim.store.port import ReadSpec
+
+Damage = Callable[[list[EventRecord]], None]
+
+
+def make_log() -> tuple[BaseLog, MemoryStore]:
+    """A log of two tenants, three streams, plain facts and batches."""
+    store = MemoryStore()
+    log = BaseLog(store)
+    log.append([NewEvent("opened", {"n": 1}, stream=("account", "a"), tags=("vip",))])
+    log.append([NewEvent("noted", {"n": n}) for n in range(3)])
+    log.append([NewEvent("paid", {"n": 2.5}, stream=("account", "a")), NewEvent("noted")])
+    log.for_tenant("other").append([NewEvent("opened", stream=("account", "a"))])
+    log.append([NewEvent("opened", {"é": "ü"}, stream=("account", "b"))], idempotency_key="k")
+    return log, store
+
+
+def errors_of(report: Report) -> dict[str, list[str]]:
+    """The messages of what is wrong, by check."""
+    found: dict[str, list[str]] = {}
+    for finding in report.findings:
+        if finding.level == "error":
+            found.setdefault(finding.check, []).append(finding.message)
+    return found
+
+
+def test_a_sound_log_passes_every_check() -> None:
+    """F2: nothing is found in a log that only the log wrote."""
+    _, store = make_log()
+
+    report = verify(store, lookups=None)
+
+    assert report.ok
+    assert (report.events, report.appends, report.head) == (8, 5, 8)
+    assert {finding.level for finding in report.findings} == {"ok"}
+
+
+def test_an_empty_log_is_sound() -> None:
+    """Nothing to read is nothing wrong."""
+    assert verify(MemoryStore()).ok
+
+
+def test_progress_ends_at_the_head() -> None:
+    """Progress is told in positions of the whole."""
+    _, store = make_log()
+    told: list[tuple[int, int]] = []
+
+    verify(store, progress=lambda done, head: told.append((done, head)))
+
+    assert told[-1] == (8, 8)
+
+
+def changed(index: int, **fields: Any) -> Damage:
+    """Damage that rewrites fields of one record."""
+
+    def damage(records: list[EventRecord]) -> None:
+        records[index] = msgspec.structs.replace(records[index], **fields)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "check", "message"),
+    [
+        (changed(2, position=7), "positions", "position 7 stands where 3 belongs"),
+        (changed(3, append_position=1), "appends", "says its append began at 1"),
+        (changed(3, tenant_id="other"), "appends", "another tenant's"),
+        (changed(0, payload='{"n":2}'), "payloads", "does not have its hash"),
+        (changed(0, payload='{"n": 1}'), "payloads", "not canonical"),
+        (changed(0, payload="{"), "payloads", "not JSON"),
+        (changed(0, event_id=" x"), "envelopes", "event_id"),
+        (changed(0, stream_seq=None), "envelopes", "stream_seq is missing"),
+        (changed(7, idempotency_key="k" * 201), "envelopes", "idempotency_key"),
+        (changed(0, event_version=0), "envelopes", "event_version"),
+        (changed(0, occurred_at="yesterday"), "envelopes", "occurred_at"),
+        (changed(0, recorded_at="2025-01-01T00:00:00Z"), "envelopes", "recorded_at"),
+        (changed(4, stream_seq=3), "streams", "has number 3 after 1"),
+        (changed(7, stream_seq=5), "streams", "begins with number 5"),
+        (changed(5, event_id="swapped"), "look-ups", "not found by its event id"),
+    ],
+)
+def test_damage_is_found_and_named(damage: Damage, check: str, message: str) -> None:
+    """B3: each kind of damage is an error of the check that is there for it."""
+    _, store = make_log()
+    damage(store._records)
+
+    report = verify(store, lookups=None)
+
+    assert not report.ok
+    assert any(message in told for told in errors_of(report)[check])
+
+
+class Lossy(MemoryStore):
+    """A store whose table lost a row."""
+
+    def read(self, spec: ReadSpec) -> list[EventRecord]:
+        """Read everything but the fourth event."""
+        return [record for record in super().read(spec) if record.position != 4]
+
+
+def test_a_lost_row_is_a_gap_and_a_wrong_count() -> None:
+    """B3: a log without one of its rows is no log."""
+    store = Lossy()
+    BaseLog(store).append([NewEvent("noted", {"n": n}) for n in range(6)])
+
+    told = errors_of(verify(store))["positions"]
+
+    assert told == [
+        "position 5 stands where 4 belongs",
+        "the log's head is 6, but 5 events were read",
+    ]
+
+
+def test_an_index_that_lost_a_record_is_found() -> None:
+    """F7: look-ups go through the indexes, not through the read."""
+    _, store = make_log()
+    store._ids.clear()
+    store._streams.clear()
+
+    told = errors_of(verify(store, lookups=None))["look-ups"]
+
+    assert any("event id" in each for each in told)
+    assert any("stream" in each for each in told)
+
+
+def test_many_problems_are_counted_and_few_are_shown() -> None:
+    """A ruined log gives a bounded report."""
+    store = MemoryStore()
+    BaseLog(store).append([NewEvent("noted", {"n": n}) for n in range(100)])
+    store._records[:] = [msgspec.structs.replace(record, payload="[]") for record in store._records]
+
+    told = errors_of(verify(store, lookups=1))["payloads"]
+
+    assert len(told) == SHOWN_MAX + 1
+    assert told[-1] == f"and {100 - SHOWN_MAX} more of this kind"
+
+
+def test_streams_are_followed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5: with more streams than are followed, predecessors are looked up, and gaps still found."""
+    monkeypatch.setattr(verify_checks, "FOLLOWED_STREAMS_MAX", 2)
+    store = MemoryStore()
+    log = BaseLog(store)
+    for number in range(4):
+        for stream in "abcdef":
+            log.append([NewEvent("noted", {"n": number}, stream=("s", stream))])
+
+    assert verify(store, lookups=1).ok
+
+    changed(20, stream_seq=9)(store._records)
+
+    assert "streams" in errors_of(verify(store, lookups=1))
+
+
+def test_a_closed_trace_that_goes_on_is_an_error() -> None:
+    """B7: nothing follows a closing event; in traces there is no innocent reason for it."""
+    store = MemoryStore()
+    log = BaseLog(store)
+    for number in range(2):
+        log.append([NewEvent("noted", {"n": number}, stream=("s", "a"))])
+    changed(0, stream_type="trace", stream_seq=0, event_type="TraceFinished")(store._records)
+    changed(1, stream_type="trace", stream_seq=1, event_type="TraceStarted")(store._records)
+
+    told = errors_of(verify(store, lookups=1))["streams"]
+
+    assert any("does not open with TraceStarted" in each for each in told)
+    assert any("goes on after it was closed" in each for each in told)
+    assert any("opens a second time" in each for each in told)
+
+
+def test_a_kind_declared_later_is_only_a_warning() -> None:
+    """A8: streams that are older than their kind's declaration break it innocently."""
+    store = MemoryStore()
+    log = BaseLog(store)
+    log.append([NewEvent("closed", stream=("case", "a")), NewEvent("noted", stream=("case", "a"))])
+    log.declare(StreamKind(name="case", first_seq=0, closing_types=("closed",)))
+
+    report = verify(store)
+
+    assert report.ok
+    assert [each.level for each in report.findings if each.check == "streams"] == ["warning"] * 2

@@ -91,7 +91,12 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
     if scheme == "memory":
         return MemoryStore()
     if scheme == "sqlite":
-        return SqliteStore(_sqlite_path(url), create=create)
+        return SqliteStore(
+            _sqlite_path(url),
+            create=create,
+            busy_timeout_s=settings.lock_wait_s + settings.lock_hold_s,
+            readers=settings.pool_size,
+        )
     if scheme in ("postgresql", "postgres"):
         return _open_postgres(url, settings, create=create)
     msg = f"{scheme!r:.40} is no backend: use memory:, sqlite:///file or postgresql://…"

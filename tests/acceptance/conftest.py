@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import seriatim
 from tests.acceptance.program import Program
 
 
@@ -12,9 +13,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
     """The program on an empty log, named by SERIATIM_URL."""
     if request.param == "postgres":
         return Program(request.getfixturevalue("postgres_url"), tmp_path)
-    made = Program(f"sqlite:///{tmp_path}/log.db", tmp_path)
-    assert made("init").code == 0
-    return made
+    return _on_sqlite(tmp_path)
 
 
 @pytest.fixture
@@ -26,6 +25,10 @@ def lone(tmp_path: Path) -> Program:
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Program:
     """The program on an empty SQLite log."""
-    made = Program(f"sqlite:///{tmp_path}/log.db", tmp_path)
-    assert made("init").code == 0
-    return made
+    return _on_sqlite(tmp_path)
+
+
+def _on_sqlite(folder: Path) -> Program:
+    url = f"sqlite:///{folder}/log.db"
+    seriatim.open(url).close()
+    return Program(url, folder)

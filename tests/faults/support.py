@@ -200,11 +200,12 @@ def skipped(seen: Iterable[int]) -> list[str]:
 
 def noted(*files: Path) -> dict[str, int]:
     """Return the acknowledged events of all loaders with their positions, each noted once."""
-    lines = [line.split() for file in files if file.exists() for line in file.open()]
-    counts = Counter(line[0] for line in lines if len(line) == 2)
+    # A loader that was killed while it wrote may leave a torn line at the end.
+    texts = [file.read_text().rpartition("\n")[0] for file in files if file.exists()]
+    lines = [line.split() for text in texts for line in text.splitlines()]
+    counts = Counter(event_id for event_id, _ in lines)
     assert [event_id for event_id, count in counts.items() if count > 1] == []
-    # A loader that was killed while it wrote leaves at most one torn line, at the end.
-    return {line[0]: int(line[1]) for line in lines if len(line) == 2}
+    return {event_id: int(position) for event_id, position in lines}
 
 
 def check_whole(url: str, acknowledged: dict[str, int] | None = None) -> int:

@@ -130,7 +130,7 @@ class PatternGuard:
         for step in steps[1:]:
             if isinstance(step, int):
                 path = item(path, step)
-            elif step is None or any(rule.hits(step) for rule in self.rules):
+            elif step is None or any(rule.hits(step) for rule in (*self.rules, *CREDENTIALS)):
                 path = f"{path}.*"
             else:
                 path = child(path, step)

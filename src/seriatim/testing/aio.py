@@ -140,7 +140,7 @@ class AsyncContract:
             await taken
             await slow.aio.append(events(1))
 
-        with borrowing(log, store) as slow:
+        with borrowing(log, store, writers=1) as slow:
             run(act(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]
@@ -158,7 +158,7 @@ class AsyncContract:
             store.gate.set()
             assert (await slow.aio.append(events(2), idempotency_key="k")).replayed
 
-        with borrowing(log, store) as slow:
+        with borrowing(log, store, writers=1) as slow:
             run(act(slow))
 
         assert log.head() == 2
@@ -176,7 +176,7 @@ class AsyncContract:
             store.gate.set()
             await slow.aio.append(events(1))
 
-        with borrowing(log, store) as slow:
+        with borrowing(log, store, writers=1) as slow:
             run(act(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]

@@ -66,7 +66,7 @@ class MannersContract:
         """B13: the queue is bounded: over it `limit_exceeded`, retryable, and nothing is stored."""
         store = GatedStore(log.store)
         bounds = Limits(queue_events=3)
-        with borrowing(log, store, limits=bounds) as small, ThreadPoolExecutor(4) as pool:
+        with borrowing(log, store, writers=1, limits=bounds) as small, ThreadPoolExecutor(4) as pool:
             taken = pool.submit(small.append, events(1))
             store.wait_for_group()
             waiting = pool.submit(small.append, events(2))
@@ -86,7 +86,7 @@ class MannersContract:
         """B13: the bytes that wait are bounded as well."""
         store = GatedStore(log.store)
         bounds = Limits(queue_bytes=2000)
-        with borrowing(log, store, limits=bounds) as small, ThreadPoolExecutor(2) as pool:
+        with borrowing(log, store, writers=1, limits=bounds) as small, ThreadPoolExecutor(2) as pool:
             taken = pool.submit(small.append, events(1))
             store.wait_for_group()
             waiting = pool.submit(small.append, [event(payload={"x": "a" * 1500})])
@@ -101,7 +101,7 @@ class MannersContract:
     def test_many_share_a_commit(self, log: Log) -> None:
         """B13: what waits is committed together, and each caller gets its own answer."""
         store = GatedStore(log.store)
-        with borrowing(log, store) as grouped, ThreadPoolExecutor(9) as pool:
+        with borrowing(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
             first = pool.submit(grouped.append, events(1))
             store.wait_for_group()
             good = [pool.submit(grouped.append, [event(stream=("s", "1"))]) for _ in range(5)]
@@ -125,7 +125,7 @@ class MannersContract:
     def test_members_of_a_group_see_each_other(self, log: Log) -> None:
         """C4: twins, conditions and numbers hold between appends that share one commit."""
         store = GatedStore(log.store)
-        with borrowing(log, store) as grouped, ThreadPoolExecutor(9) as pool:
+        with borrowing(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
             first = pool.submit(grouped.append, events(1))
             store.wait_for_group()
             twins = [pool.submit(grouped.append, events(2), None, "k") for _ in range(4)]
@@ -144,7 +144,7 @@ class MannersContract:
     def test_a_timeout_before_the_send(self, log: Log) -> None:
         """B13: an append that never got its turn leaves nothing, and says so."""
         store = GatedStore(log.store)
-        with borrowing(log, store) as slow, ThreadPoolExecutor(1) as pool:
+        with borrowing(log, store, writers=1) as slow, ThreadPoolExecutor(1) as pool:
             taken = pool.submit(slow.append, events(1))
             store.wait_for_group()
             with pytest.raises(TimedOut) as caught:
@@ -159,7 +159,7 @@ class MannersContract:
     def test_a_timeout_after_the_send(self, log: Log) -> None:
         """B13: an append that was sent is ambiguous, and a retry finds its one copy."""
         store = GatedStore(log.store)
-        with borrowing(log, store) as slow:
+        with borrowing(log, store, writers=1) as slow:
             with pytest.raises(BackendFailure) as caught:
                 slow.append(events(2), idempotency_key="k", timeout=0.05)
             assert caught.value.ambiguous
@@ -172,7 +172,7 @@ class MannersContract:
     def test_the_timeout_is_a_setting(self, log: Log) -> None:
         """B13: every call has a timeout, given or from the settings."""
         store = GatedStore(log.store)
-        with borrowing(log, store, timeout_s=0.05) as slow:
+        with borrowing(log, store, writers=1, timeout_s=0.05) as slow:
             with pytest.raises(BackendFailure) as caught:
                 slow.append(events(1))
             assert caught.value.ambiguous
@@ -181,7 +181,7 @@ class MannersContract:
     def test_closing_drains(self, log: Log) -> None:
         """B13: closing waits until all that was accepted has its answer."""
         store = GatedStore(log.store)
-        with borrowing(log, store) as closing, ThreadPoolExecutor(6) as pool:
+        with borrowing(log, store, writers=1) as closing, ThreadPoolExecutor(6) as pool:
             accepted = [pool.submit(closing.append, events(1))]
             store.wait_for_group()
             accepted += [pool.submit(closing.append, events(1)) for _ in range(4)]

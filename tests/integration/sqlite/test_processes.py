@@ -1,5 +1,6 @@
 """Several processes on one file, and one process that becomes two."""
 
+import itertools
 import os
 import threading
 import time
@@ -7,7 +8,6 @@ import time
 import pytest
 
 from seriatim.core.errors import BackendFailure
-from seriatim.core.event import NewEvent
 from seriatim.store.port import ReadSpec
 from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.processes import start_writer
@@ -81,25 +81,46 @@ def test_a_held_lock_delays_for_a_bounded_time(
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_fork_goes_on_with_connections_of_its_own(store: SqliteStore, scribe: Scribe) -> None:
-    """B13: parent and child both append after a fork, and the file stays whole."""
-    scribe.append(store, *facts(2))
-    child = os.fork()
-    if child == 0:  # pragma: no cover - counted in the parent only
-        code = 1
-        try:
-            store.after_fork()
-            Scribe(lambda: f"child-{time.monotonic_ns()}").append(store, *facts(3))
-            store.close()
-            code = 0
-        finally:
-            os._exit(code)
-    scribe.append(store, *facts(2))
-    _, status = os.waitpid(child, 0)
-    assert status == 0
-    scribe.append(store, NewEvent("last"))
-    assert [record.position for record in everything(store)] == list(range(1, 9))
+def test_forks_in_mid_load_leave_everyone_working(store: SqliteStore) -> None:
+    """B13: parent and children append and read around forks, and the file stays whole."""
+    stop = threading.Event()
+
+    def load(name: str) -> None:
+        numbers = itertools.count()
+        scribe = Scribe(lambda: f"{name}-{next(numbers)}")
+        while not stop.is_set():
+            scribe.append(store, *facts(2))
+            store.read(ReadSpec(tenant_id="default", limit=10))
+
+    threads = [threading.Thread(target=load, args=(f"thread-{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    children = [fork(store, f"child-{number}") for number in range(5)]
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert statuses == [0] * 5
+    found = everything(store)
+    assert [record.position for record in found] == list(range(1, len(found) + 1))
+    assert sum(record.event_id.startswith("child") for record in found) == 15
     assert all(finding.level == "ok" for finding in store.verify())
+
+
+def fork(store: SqliteStore, name: str) -> int:
+    """Fork a child that appends three events and ends."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        store.after_fork()
+        numbers = itertools.count()
+        Scribe(lambda: f"{name}-{next(numbers)}").append(store, *facts(3))
+        code = 0 if store.head() >= 3 else 2
+        store.close()
+    finally:
+        os._exit(code)
 
 
 def test_a_closed_log_says_so(store: SqliteStore, scribe: Scribe) -> None:

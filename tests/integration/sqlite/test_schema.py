@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seriatim.core.errors import BackendFailure
-from seriatim.store.sqlite import connections, schema
+from seriatim.store.sqlite import file, schema
 from seriatim.store.sqlite.statements import COLUMNS
 from seriatim.store.sqlite.store import SqliteStore
 from tests.integration.sqlite.scribe import Scribe, facts
@@ -129,7 +129,7 @@ def test_no_log_is_made_when_none_is_asked_for(path: str) -> None:
 
 def test_an_old_sqlite_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """L3: a library too old for the schema is named, with the version that is needed."""
-    monkeypatch.setattr(connections, "LEAST_VERSION", (99, 0, 0))
+    monkeypatch.setattr(file, "LEAST_VERSION", (99, 0, 0))
     with pytest.raises(BackendFailure, match=r"needs 99\.0\.0"):
         SqliteStore(path)
 

@@ -1,7 +1,7 @@
 """The ten trace payloads: what each must have, may have and must not have."""
 
-import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ REQUIRED = [(kind, place) for kind, payload in SOUND.items() for place in places
 
 def altered(kind: str, place: tuple[str | int, ...], *value: Any) -> dict[str, Any]:
     """Return a sound payload with one value replaced, or removed when none is given."""
-    payload: Any = copy.deepcopy(SOUND[kind])
+    payload: Any = json.loads(json.dumps(SOUND[kind]))
     inner = payload
     for step in place[:-1]:
         inner = inner[step]
@@ -137,11 +137,14 @@ def test_each_required_key_is_required(kind: str, place: tuple[str | int, ...]) 
 @pytest.mark.parametrize(("kind", "place"), REQUIRED)
 def test_each_value_has_its_type(kind: str, place: tuple[str | int, ...], wrong: Any) -> None:
     """T1: strings are non-empty, objects are objects, lists are lists; the path says where."""
-    if place[-1] in {"inputs"} and isinstance(wrong, list):
-        return
-    if place[-1] in {"facts", "changes"} and wrong == []:
-        return
-    if place[-1] in {"old_value", "new_value"} and wrong != "":
+    accepted: dict[str | int, Callable[[Any], bool]] = {
+        "inputs": lambda value: isinstance(value, list),
+        "facts": lambda value: value == [],
+        "changes": lambda value: value == [],
+        "old_value": lambda value: value != "",
+        "new_value": lambda value: value != "",
+    }
+    if place[-1] in accepted and accepted[place[-1]](wrong):
         return
 
     assert flaw(kind, altered(kind, place, wrong)).where.startswith(told(place))
@@ -221,19 +224,18 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(REQUIRED), JSON)
-def test_no_value_breaks_the_check(
-    case: tuple[str, tuple[str | int, ...]], value: Any
-) -> None:
+def test_no_value_breaks_the_check(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
     """T1: whatever stands in a payload, the check passes it or raises its own flaw."""
     kind, place = case
+    found: Flaw | None = None
     try:
         check_trace_payload(kind, altered(kind, place, value))
-    except Flaw as found:
-        assert found.part == "shape"
-        assert found.where.startswith(told(place))
+    except Flaw as raised:
+        found = raised
+
+    assert found is None or (found.part == "shape" and found.where.startswith(told(place)))
 
 
-@pytest.mark.skipif(not VECTORS.exists(), reason="the vectors are not here")
 def test_the_deal_desk_passes() -> None:
     """T3: every payload of the published trace has its shape."""
     for event in json.loads(VECTORS.read_text(encoding="utf-8"))["events"]:

@@ -21,6 +21,7 @@ from seriatim.store.postgres.statements import check_schema, statements
 APPLICATION = "seriatim"
 DEFAULT_SCHEMA = "seriatim"
 OLDEST_SERVER = 130000
+_LAST_WORD_MS = 5
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -129,11 +130,16 @@ def is_dead(connection: Connection) -> bool:
     """Tell whether an idle connection was closed by the other side, before anything is sent."""
     if connection.closed:
         return True
-    readable, _, _ = select.select([connection.fileno()], [], [], 0)
-    if not readable:
-        return False
-    try:
-        connection.pgconn.consume_input()
-    except psycopg.Error:
-        return True
-    return connection.pgconn.status != psycopg.pq.ConnStatus.OK
+    idle = select.poll()  # select() refuses descriptors from 1024 on
+    idle.register(connection.fileno(), select.POLLIN)
+    wait_ms = 0
+    while idle.poll(wait_ms):
+        try:
+            connection.pgconn.consume_input()
+        except psycopg.Error:
+            return True
+        if connection.pgconn.status != psycopg.pq.ConnStatus.OK:
+            return True
+        # It said something unasked: a last word is followed by the end, if by anything.
+        wait_ms = _LAST_WORD_MS
+    return False

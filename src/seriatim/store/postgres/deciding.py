@@ -26,9 +26,11 @@ from seriatim.store.postgres.declaring import rules_of
 from seriatim.store.postgres.packing import (
     COPY_HEADER,
     COPY_TRAILER,
-    Packed,
+    ContextKey,
     RowArray,
     RowArrayDumper,
+    Seen,
+    context_key,
     copy_row,
     copy_tag_row,
     copy_tail,
@@ -58,21 +60,6 @@ class CopyIn(msgspec.Struct, frozen=True):
 
 Step = Run | CopyIn
 Steps = Generator[Step, list[tuple[Any, ...]], list[Outcome]]
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """A context as it was outside the lock: true for ever up to `head`."""
-
-    head: int
-    version: int | None
-
-
-ContextKey = tuple[str, bytes]
-
-
-def context_key(tenant_id: str, query: Query) -> ContextKey:
-    """Return what tells two contexts apart."""
-    return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
 
 
 class Facts:
@@ -219,9 +206,7 @@ class Decision:
         rows = [COPY_HEADER]
         tag_rows = [COPY_HEADER]
         for place in placed:
-            packed = place.request.packed
-            known = packed.tails if isinstance(packed, Packed) else ()
-            tails = known or [copy_tail(event) for event in place.request.events]
+            tails = place.request.packed.tails or map(copy_tail, place.request.events)
             position = first = place.first_position
             for tail, seq in zip(tails, place.stream_seqs, strict=True):
                 rows.append(copy_row(tail, position, first, recorded_us, seq))

@@ -7,7 +7,7 @@ and as a COPY row, into which position, time and number are patched under the lo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -19,7 +19,8 @@ from psycopg.pq import Format
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
 from seriatim.core.ids import is_uuid, tag_key
 from seriatim.core.kinds import Rules
-from seriatim.core.request import ExpectedSeq, Prepared, Request
+from seriatim.core.query import Query
+from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request
 
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 COPY_TRAILER = b"\xff\xff"
@@ -197,6 +198,22 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
     return _LENGTH(len(body)) + body
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """A context as it was outside the lock: true for ever up to `head`."""
+
+    head: int
+    version: int | None
+
+
+ContextKey = tuple[str, bytes]
+Look = Callable[[str, Query], Seen]
+
+
+def context_key(tenant_id: str, query: Query) -> ContextKey:
+    """Return what tells two contexts apart."""
+    return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
+
+
 class Packed(msgspec.Struct, frozen=True):
     """An append in the form in which it is sent: rows of a small one, COPY tails of a large one.
 
@@ -207,14 +224,15 @@ class Packed(msgspec.Struct, frozen=True):
     rows: tuple[bytes, ...] = ()
     tails: tuple[bytes, ...] = ()
     tagged: bool = False
+    seen: Mapping[ContextKey, Seen] = {}
 
 
-def pack(request: Request, rules: Rules) -> Packed:
-    """Pack an append in its caller's thread, before anything is locked."""
+def pack(request: Request, rules: Rules, look: Look) -> Packed:
+    """Pack an append, and look at its contexts, in its caller's thread and before any lock."""
     events = request.events
     tagged = any(event.tags for event in events)
     if request.command is not None or _needs_decision(request, rules):
-        return Packed(tagged=tagged)
+        return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
     if len(events) >= COPY_FROM:
         return Packed(tails=tuple(map(copy_tail, events)), tagged=tagged)
     expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
@@ -228,6 +246,14 @@ def pack(request: Request, rules: Rules) -> Packed:
             expected[event.stream] = given
         rows.append(composite(event, offset, given, first_seq))
     return Packed(rows=tuple(rows), tagged=tagged)
+
+
+def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:
+    return {
+        context_key(request.tenant_id, condition.query): look(request.tenant_id, condition.query)
+        for condition in request.conditions
+        if isinstance(condition, ExpectedContext)
+    }
 
 
 def _needs_decision(request: Request, rules: Rules) -> bool:

@@ -20,7 +20,7 @@ from seriatim.store.postgres.selecting import (
 )
 
 # The newest events are asked first: a dense context answers there, however large the log is.
-_TAIL = 2000
+_TAIL = 200
 
 
 class Queries:
@@ -67,14 +67,13 @@ class Queries:
         return max((position for position in found if position is not None), default=None)
 
     def _last(self, connection: Connection, tenant_id: str, one: Filter, until: int) -> int | None:
-        if one.payload is None or until <= _TAIL:
+        if one.payload is None or until <= _TAIL or not self._payload_index():
             return self._last_in(connection, tenant_id, one, 0, until, by_payload=False)
         start = until - _TAIL
         recent = self._last_in(connection, tenant_id, one, start, until, by_payload=False)
         if recent is not None:
             return recent
-        indexed = self._payload_index()
-        return self._last_in(connection, tenant_id, one, 0, start, by_payload=indexed)
+        return self._last_in(connection, tenant_id, one, 0, start, by_payload=True)
 
     def _last_in(  # noqa: PLR0913 - one filter over one range
         self,

@@ -149,12 +149,14 @@ where tenant_id = %s and name = %s and token = %s;
 delete from {schema}.commands where created_at < clock_timestamp() - %s * interval '1 second';
 
 -- name: lock_holder
--- Who holds the log's lock, and for how long its transaction has been open.
-select a.pid, extract(epoch from clock_timestamp() - a.xact_start)::float8, a.application_name
+-- Who holds the log's lock while the server waits for its client, and since when it has waited.
+-- Not since its transaction began: a writer that stood long in the queue has done nothing wrong.
+select a.pid, extract(epoch from clock_timestamp() - a.state_change)::float8, a.application_name
 from pg_locks l join pg_stat_activity a using (pid)
 where l.locktype = 'advisory' and l.granted and l.objsubid = 1
   and l.database = (select oid from pg_database where datname = current_database())
-  and (l.classid::bigint << 32 | l.objid::bigint) = %s;
+  and (l.classid::bigint << 32 | l.objid::bigint) = %s
+  and a.wait_event_type = 'Client';
 
 -- name: terminate
 select pg_terminate_backend(%s);

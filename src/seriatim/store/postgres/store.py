@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
@@ -31,16 +32,16 @@ from seriatim.store.port import (
 from seriatim.store.postgres.checking import doctor, verify
 from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, is_dead, parse_url
 from seriatim.store.postgres.consuming import Consumers
-from seriatim.store.postgres.deciding import Decision, Seen, drive, drive_async
+from seriatim.store.postgres.deciding import Decision, drive, drive_async
 from seriatim.store.postgres.declaring import declare, rules_of
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
-from seriatim.store.postgres.packing import pack
+from seriatim.store.postgres.packing import Seen, pack
 from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
-from seriatim.store.postgres.writing import Writer, contexts_of, with_packed
+from seriatim.store.postgres.writing import Writer
 
 
 class PostgresStore:
@@ -62,9 +63,7 @@ class PostgresStore:
         self._pool_lock = threading.Lock()
         self._pool_pid = 0
         self._connect_error: SeriatimError | None = None
-        self._writer = Writer(
-            self.address, settings, self._open_writer, lambda: self._rules, self._look
-        )
+        self._writer = Writer(self.address, settings, self._open_writer, lambda: self._rules)
         self._listener = Listener(lambda: connect(self.address), self.schema)
         self._consumers = Consumers(self.schema)
         self._queries = Queries(self.schema, self._reading, lambda: self._hello.payload_index)
@@ -144,7 +143,7 @@ class PostgresStore:
         return identity
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        return with_packed(request, pack(request, rules))
+        return msgspec.structs.replace(request, packed=pack(request, rules, self._look))
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         outcomes = self._writer.commit(group)
@@ -179,7 +178,7 @@ class PostgresStore:
             self._hello.lock_key,
             [request],
             self._rules,
-            contexts_of([request], self._look),
+            request.packed.seen,
             trusting=False,
         )
 

@@ -12,25 +12,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import psycopg
 
 from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.event import AppendResult
 from seriatim.core.kinds import Rules
-from seriatim.core.query import Query
-from seriatim.core.request import ExpectedContext, Request
+from seriatim.core.request import Request
 from seriatim.store.grouping import Placed
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
-from seriatim.store.postgres.deciding import ContextKey, Decision, Seen, context_key, drive
+from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.failures import TO_BE_DECIDED, failure
 from seriatim.store.postgres.packing import Packed, array_of
 from seriatim.store.postgres.statements import statements
 
 Opener = Callable[[], tuple[Connection, Hello]]
-Look = Callable[[str, Query], Seen]
 
 _LOCK_BUSY = "55P03"
 
@@ -44,13 +41,11 @@ class Writer:
         settings: Settings,
         opener: Opener,
         rules: Callable[[], Rules],
-        look: Look,
     ) -> None:
         self._address = address
         self._settings = settings
         self._open = opener
         self._rules = rules
-        self._look = look
         self._sql = statements(address.schema)
         self._start_fresh()
 
@@ -71,10 +66,8 @@ class Writer:
         """Give each request of a group its own answer; large appends go by themselves, by COPY."""
         ways: dict[str, list[int]] = {"lean": [], "copy": [], "decide": []}
         for index, request in enumerate(group):
-            packed = request.packed
-            way = "decide"
-            if isinstance(packed, Packed) and (packed.rows or packed.tails):
-                way = "lean" if packed.rows else "copy"
+            packed: Packed = request.packed
+            way = "lean" if packed.rows else "copy" if packed.tails else "decide"
             ways[way].append(index)
         if len(ways["lean"]) > 1 and _has_twins([group[index] for index in ways["lean"]]):
             ways["decide"] = sorted(ways["decide"] + ways["lean"])
@@ -137,7 +130,7 @@ class Writer:
     def _decided(
         self, connection: Connection, hello: Hello, requests: list[Request], *, trusting: bool
     ) -> list[Outcome]:
-        seen = contexts_of(requests, self._look)
+        seen = {key: one for request in requests for key, one in request.packed.seen.items()}
         decision = Decision(
             self._address.schema, hello.lock_key, requests, self._rules(), seen, trusting=trusting
         )
@@ -171,8 +164,8 @@ class Writer:
         holder = connection.execute(self._sql["lock_holder"], (hello.lock_key,)).fetchone()
         if holder is None:
             return
-        pid, held_s, application = holder
-        if application == "seriatim" and held_s > self._settings.lock_hold_s:
+        pid, waiting_s, application = holder
+        if application == "seriatim" and waiting_s > self._settings.lock_hold_s:
             connection.execute(self._sql["terminate"], (pid,))
 
     def after_fork(self) -> None:
@@ -184,18 +177,6 @@ class Writer:
         for connection in self._all:
             connection.close()
         self._start_fresh()
-
-
-def contexts_of(requests: Sequence[Request], look: Look) -> dict[ContextKey, Seen]:
-    """Evaluate the contexts of a group before the lock is taken."""
-    seen: dict[ContextKey, Seen] = {}
-    for request in requests:
-        for condition in request.conditions:
-            if isinstance(condition, ExpectedContext):
-                key = context_key(request.tenant_id, condition.query)
-                if key not in seen:
-                    seen[key] = look(request.tenant_id, condition.query)
-    return seen
 
 
 def _has_twins(requests: list[Request]) -> bool:
@@ -219,8 +200,3 @@ def _roll_back(connection: Connection) -> None:
         connection.execute("rollback")
     except psycopg.Error:
         connection.close()
-
-
-def with_packed(request: Request, packed: Packed) -> Request:
-    """Return the request in its packed form."""
-    return msgspec.structs.replace(request, packed=packed)

@@ -13,7 +13,6 @@ import msgspec
 from seriatim.core.ids import event_key, idempotency_index_key, stream_key, tag_key
 from seriatim.store.port import Finding
 from seriatim.store.sqlite import schema
-from seriatim.store.sqlite.connections import File, Writer
 from seriatim.store.sqlite.rows import Row
 from seriatim.store.sqlite.statements import CHECKS
 
@@ -92,18 +91,20 @@ def _verdict(check: str, sound: bool, message: str) -> Finding:
     return Finding("ok", check, message) if sound else Finding("error", check, message, _RESTORE)
 
 
-def doctor(file: File, writer: Writer, connection: sqlite3.Connection) -> Iterator[Finding]:
+def doctor(
+    path: str, settings: tuple[str, int], connection: sqlite3.Connection
+) -> Iterator[Finding]:
     """Yield what the settings and surroundings of the file cost or endanger."""
-    mode, level = writer.settings()
+    mode, level = settings
     durable = mode == "wal" and level >= _FULL
     message = f"journal mode {mode}, synchronous {level}"
     cure = "" if durable else "open the log anew; something changed the mode of its file"
     yield Finding("ok" if durable else "error", "durability", message, cure)
     yield _version(connection)
-    yield _permissions(file.path)
-    yield _space(file.path)
-    yield _wal(file.path)
-    yield _file_system(file.path)
+    yield _permissions(path)
+    yield _space(path)
+    yield _wal(path)
+    yield _file_system(path)
 
 
 def _version(connection: sqlite3.Connection) -> Finding:

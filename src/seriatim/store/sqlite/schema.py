@@ -8,8 +8,9 @@ import uuid
 from pathlib import Path
 
 from seriatim.store.sqlite import failures
-from seriatim.store.sqlite.connections import File, Writer
+from seriatim.store.sqlite.file import File
 from seriatim.store.sqlite.statements import script, split
+from seriatim.store.sqlite.writer import Writer
 
 MIGRATIONS = ("0001_initial.sql",)
 VERSION = len(MIGRATIONS)

@@ -14,11 +14,23 @@ from seriatim.core.query import Query
 from seriatim.core.request import Request
 from seriatim.store.grouping import Placed, finish
 from seriatim.store.port import Cursor, Finding, Lease, Outcome, ReadSpec, StreamSummary
-from seriatim.store.sqlite import appends, checks, consumers, failures, queries, reads, schema, view
-from seriatim.store.sqlite.connections import File, Readers, Writer
+from seriatim.store.sqlite import (
+    appends,
+    checks,
+    consumers,
+    failures,
+    forking,
+    queries,
+    reads,
+    schema,
+    view,
+)
 from seriatim.store.sqlite.declarations import Declarations
+from seriatim.store.sqlite.file import File
+from seriatim.store.sqlite.readers import Readers
 from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.waiting import Wakeups
+from seriatim.store.sqlite.writer import Writer
 
 
 class SqliteStore:
@@ -40,6 +52,8 @@ class SqliteStore:
         except BaseException:
             self._writer.close()
             raise
+        forking.watch(self._writer)
+        forking.watch(self._readers)
 
     # -- the log itself
 
@@ -196,14 +210,15 @@ class SqliteStore:
         self._wakeups.wait(position, timeout)
 
     def verify(self) -> Iterator[Finding]:
-        """Yield what the file can prove of itself."""
+        """Return what the file can prove of itself."""
         with self._readers.connection() as connection:
-            yield from checks.verify(connection)
+            return iter(list(checks.verify(connection)))
 
     def doctor(self) -> Iterator[Finding]:
-        """Yield what the settings and surroundings of the file cost or endanger."""
+        """Return what the settings and surroundings of the file cost or endanger."""
+        settings = self._writer.settings()
         with self._readers.connection() as connection:
-            yield from checks.doctor(self._file, self._writer, connection)
+            return iter(list(checks.doctor(self._file.path, settings, connection)))
 
     def after_fork(self) -> None:
         """Begin anew in a child process, with connections of its own."""

@@ -1,0 +1,85 @@
+"""The few connections of a process that only read the file."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from seriatim.core.errors import BackendFailure
+from seriatim.store.sqlite import failures, forking
+from seriatim.store.sqlite.file import File
+
+
+class Readers:
+    """A bounded number of connections that can only read, each lent to one thread at a time."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._start_fresh()
+
+    def _start_fresh(self) -> None:
+        self._room = threading.BoundedSemaphore(self._size)
+        self._idle: list[sqlite3.Connection] = []
+
+    @contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for the block."""
+        if not self._room.acquire(timeout=self._file.busy_timeout_s):
+            msg = f"all {self._size} readers of {self._file.path} are busy; try again"
+            raise BackendFailure(msg)
+        try:
+            self._file.check()
+            with failures.translated(self._file.path):
+                connection = self._take()
+                try:
+                    yield connection
+                except BaseException as error:
+                    self._give_back(connection, spoiled=failures.spoils_connection(error))
+                    raise
+                self._give_back(connection)
+        finally:
+            self._room.release()
+
+    def _take(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            connection = self._file.open(mode="ro")
+            connection.execute("pragma query_only = on")
+            return connection
+
+    def _give_back(self, connection: sqlite3.Connection, *, spoiled: bool = False) -> None:
+        if spoiled or self._file.closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait for the reads that run, close, and let none begin until `resume`."""
+        deadline = time.monotonic() + seconds
+        for taken in range(self._size):
+            if not self._room.acquire(timeout=max(0, deadline - time.monotonic())):
+                if taken:
+                    self._room.release(taken)
+                return False
+        self.close()
+        return True
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._room.release(self._size)
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process."""
+        for connection in self._idle:
+            forking.abandon(connection)
+        self._start_fresh()
+
+    def close(self) -> None:
+        """Close what is idle."""
+        while self._idle:
+            self._idle.pop().close()

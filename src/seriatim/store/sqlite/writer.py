@@ -1,0 +1,138 @@
+"""The one connection of a process that writes to the file."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import random
+
+from seriatim.core.errors import BackendFailure
+from seriatim.store.sqlite import failures, forking
+from seriatim.store.sqlite.file import File
+
+_BEGIN_PAUSE_S = 0.001
+_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
+_CHECKPOINT_PAGES = 4000
+
+
+class Writer:
+    """The one connection that writes, taken by one thread at a time."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Hold the file's write lock for the block, and commit what it did unless it raised."""
+        path = self._file.path
+        with self._lock:
+            connection = self._opened()
+            try:
+                with failures.translated(path):
+                    self._begin(connection)
+                    yield connection
+            except BaseException as error:
+                self._undo(connection, error)
+                raise
+            try:
+                connection.execute("commit")
+            except sqlite3.Error as error:
+                self._undo(connection, error)
+                raise failures.failure(error, path, at_commit=True) from error
+
+    def connect(self, *, create: bool = False) -> sqlite3.Connection:
+        """Open the connection, making the file if that is asked for."""
+        with failures.translated(self._file.path):
+            connection = self._file.open(mode="rwc" if create else "rw")
+            try:
+                _use_wal(connection, time.monotonic() + self._file.busy_timeout_s)
+            except sqlite3.Error:
+                connection.close()
+                raise
+        self._connection = connection
+        return connection
+
+    def _opened(self) -> sqlite3.Connection:
+        self._file.check()
+        return self._connection or self.connect()
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Take the write lock, asking more often than SQLite's own pauses of up to 100 ms would."""
+        deadline = time.monotonic() + self._file.busy_timeout_s
+        while True:
+            try:
+                connection.execute("begin immediate")
+            except sqlite3.Error as error:
+                if not failures.is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_BEGIN_PAUSE_S * (0.5 + random()))  # noqa: S311 - only a pause
+            else:
+                return
+
+    def _undo(self, connection: sqlite3.Connection, error: BaseException) -> None:
+        cause = error.__cause__ if isinstance(error, BackendFailure) else error
+        try:
+            if connection.in_transaction:
+                connection.execute("rollback")
+        except sqlite3.Error as worse:
+            cause = worse
+        if cause is not None and failures.spoils_connection(cause):
+            self._connection = None
+            connection.close()
+
+    def settings(self) -> tuple[str, int]:
+        """Return the journal mode and the level of synchronisation of this connection."""
+        with self._lock, failures.translated(self._file.path):
+            connection = self._opened()
+            (mode,) = connection.execute("pragma journal_mode").fetchone()
+            (level,) = connection.execute("pragma synchronous").fetchone()
+        return str(mode), int(level)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait for the transaction that runs, close, and let none begin until `resume`."""
+        if not self._lock.acquire(timeout=seconds):
+            return False
+        self._close()
+        return True
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process."""
+        forking.abandon(self._connection)
+        self._lock = threading.Lock()
+        self._connection = None
+
+    def close(self) -> None:
+        """Close the connection after the transaction that runs, if one does."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
+    """Turn write-ahead logging on; SQLite does not wait when two processes do so at once."""
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+        except sqlite3.Error as error:
+            if not failures.is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_BEGIN_PAUSE_S)
+        else:
+            break
+    connection.execute("pragma busy_timeout = 0")  # `_begin` waits in its own way
+    connection.execute("pragma synchronous = full")
+    connection.execute(f"pragma journal_size_limit = {_JOURNAL_BYTES_MAX}")
+    connection.execute(f"pragma wal_autocheckpoint = {_CHECKPOINT_PAGES}")

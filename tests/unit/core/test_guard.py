@@ -1,0 +1,375 @@
+"""The guards: what each refuses, where it says so, and that the quick way sees all."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.guard import (
+    BUILT_IN,
+    DEFAULT,
+    PERSONAL,
+    TRACES_V1,
+    Cue,
+    Guard,
+    PatternGuard,
+    Rule,
+    Scanned,
+    Violation,
+)
+from seriatim.core.guard_rules import TRACE_SUBSTRINGS
+
+# In parts, so that no scanner takes this file for a leak.
+CREDENTIALS = [
+    ("aws_key_id", "AKIA", "IOSFODNN7EXAMPLE"),
+    ("aws_key_id", "(ASIA", "IOSFODNN7EXAMPLE)"),
+    ("github_token", "ghp", "_" + "a1" * 18),
+    ("github_token", "ghs", "_" + "a1" * 18),
+    ("github_token", "github", "_pat_" + "a1" * 11),
+    ("slack_token", "xoxb", "-123456789012-abcdef"),
+    ("slack_token", "xapp", "-1-A0123456789"),
+    ("api_key", "sk", "-" + "a1B2" * 12),
+    ("api_key", "key=(sk", "-" + "a1" * 10),
+    ("api_key", "sk", "-proj-" + "a1B2-_" * 8),
+    ("api_key", "sk", "-ant-api03-" + "aB-c_9" * 15),
+    ("api_key", "task-sk", "-" + "a1B2" * 12),
+    ("stripe_key", "sk", "_live_" + "a1" * 12),
+    ("stripe_key", "rk", "_live_" + "a1" * 12),
+    ("google_key", "AI", "za" + "a1B2-" * 7),
+    ("azure_key", "AccountName=x;AccountKey", "=" + "a1B/" * 20 + "=="),
+    ("jwt", "eyJhbGciOiJIUzI1NiJ9.", "eyJzdWIiOiIxIn0.c2lnbmF0dXJl"),
+    ("private_key", "-----BEGIN ", "PRIVATE KEY-----\nMIIE"),
+    ("private_key", "-----BEGIN ", "RSA PRIVATE KEY-----"),
+    ("private_key", "-----BEGIN ", "PGP PRIVATE KEY BLOCK-----"),
+    ("bearer_token", "Authorization: Bearer ", "abcdef0123456789abcdef"),
+    ("bearer_token", "BEARER\n", "abcdef0123456789abcdef"),
+    ("url_password", "postgres://me:", "hunter2@db/shop"),
+    ("url_password", "redis://:", "hunter2@db"),
+    ("assignment", "password=", "hunter2"),
+    ("assignment", "?api_key=", "abcd1234&page=2"),
+    ("assignment", "CLIENT_SECRET = ", "'abcd1234'"),
+    ("assignment", "token=", "abcdef"),
+    ("assignment", "access_token=", "abcdef"),
+    ("assignment", "X-Api-Key: ", "12345678"),
+]
+PERSONAL_DATA = [
+    ("email", "ann.lee+shop@example.com"),
+    ("email", "write to jürgen@example.co.uk."),
+    ("phone", "+41791234567"),
+    ("phone", "call +1 415-555-2671"),
+    ("card", "4111111111111111"),
+    ("card", "card 4111 1111 1111 1111"),
+    ("card", "3782-822463-10005"),
+    ("iban", "DE89370400440532013000"),
+    ("iban", "GB82 WEST 1234 5698 7654 32"),
+    ("us_ssn", "078-05-1120"),
+]
+ORDINARY = [
+    "",
+    "task-42",
+    "Asia/Tokyo",
+    "risk-sk-1",
+    "desk-12345678901234567890",
+    "0192f0c1-7d2e-7c3b-9d1a-3b1f6c2a9e10",
+    "sk-123e4567-e89b-12d3-a456-426614174000",
+    "sha256:" + "ab" * 32,
+    "d41d8cd98f00b204e9800998ecf8427e",
+    "secret_version_id",
+    "secret_version_id=3",
+    "sk-learn-pipeline-for-house-prices",
+    "xoxo-lots-of-love-and-kisses",
+    "-----BEGIN CERTIFICATE-----",
+    "-----BEGIN PUBLIC KEY-----",
+    "bearer of responsibilities and obligations",
+    "the bearer token is missing",
+    "eyJust.a.word",
+    "password=",
+    "password=***",
+    "password=[redacted]",
+    "password=<removed>, user=ann",
+    "password: must have 8 characters",
+    "password == other",
+    "token=$TOKEN",
+    "secret=${VAULT_SECRET}",
+    "api_key=REDACTED&page=2",
+    "page_token=abcdefgh",
+    "monkey=banana",
+    "https://example.com/?q=1&key=2",
+    "postgres://me@db/shop",
+    "postgres://me:***@db/shop",
+    "postgres://me:REDACTED@db/shop",
+    "http://example.com:80/a@b",
+]
+NOT_PERSONAL = [
+    "a@b",
+    "@ann",
+    "package@1.2.3",
+    "2025-01-01T00:00:00+02:00",
+    "+1 more",
+    "4111111111111112",
+    "1735689600000",
+    "1735689600000000",
+    "41111111-1111-1111-1111-111111111111",
+    "DE89370400440532013001",
+    "000-12-3456",
+    "666-12-3456",
+    "123-45-6789-0",
+]
+TELLING = ["password", "DB_PASSWORD", "passwd", "clientSecret", "client_secret", "apiKey"]
+TELLING += ["api-key", "private_key", "access_token", "refreshToken", "secret"]
+NOT_TELLING = ["secret_version_id", "password_hash", "key", "tokens", "page_token", "keys"]
+REDACTED = ["", " ", "***", "****", "••••", "[redacted]", "[FILTERED]", "<removed>", "REDACTED"]
+REDACTED += ["${DB_PASSWORD}", "{{ password }}", "vault:shop/db", "arn:aws:secretsmanager:x", "n/a"]
+
+
+def seen(payload: Any = None, **others: Any) -> Scanned:
+    """Return what a guard sees of an event with this payload."""
+    return Scanned(payload, canonical_text(payload), **others)
+
+
+@pytest.mark.parametrize(("rule", "head", "tail"), CREDENTIALS)
+def test_credentials_are_refused(rule: str, head: str, tail: str) -> None:
+    """K1: the default finds credentials and keys in values, with rule and path, at any depth."""
+    secret = head + tail
+
+    assert Violation(rule, "$.a.b[1]") == DEFAULT.scan(seen({"a": {"b": ["x", secret]}}))
+    assert Violation(rule, "$.a") == DEFAULT.scan(seen({"a": f'see:\n{secret}"\tand on'}))
+
+
+@pytest.mark.parametrize("text", ORDINARY + NOT_PERSONAL)
+def test_ordinary_strings_pass(text: str) -> None:
+    """K1: patterns are anchored: nothing that only resembles a secret is refused."""
+    assert DEFAULT.scan(seen({"a": text, text: ["b"]}, tags=(text,))) is None
+
+
+@pytest.mark.parametrize(("rule", "text"), PERSONAL_DATA)
+def test_personal_data_is_opt_in(rule: str, text: str) -> None:
+    """K1: e-mail addresses and the like are refused only with the personal-data rules."""
+    assert DEFAULT.scan(seen({"a": text})) is None
+    assert Violation(rule, "$.a") == PERSONAL.scan(seen({"a": text}))
+
+
+@pytest.mark.parametrize("text", ORDINARY + NOT_PERSONAL)
+def test_what_only_resembles_personal_data_passes(text: str) -> None:
+    """K1: checksums and ranges keep ordinary numbers and ids out of the personal-data rules."""
+    assert PERSONAL.scan(seen({"a": text})) is None
+
+
+def test_personal_finds_credentials_too() -> None:
+    """K1: the personal-data rules come on top of the default ones."""
+    assert PERSONAL.scan(seen({"a": "AKIA" + "IOSFODNN7EXAMPLE"})) == Violation("aws_key_id", "$.a")
+
+
+@pytest.mark.parametrize("key", TELLING)
+def test_telling_keys_are_refused(key: str) -> None:
+    """K1: object keys are scanned too: a password under its own name needs no pattern."""
+    assert DEFAULT.scan(seen({key: "x"})) is not None
+    assert DEFAULT.scan(seen([{"deep": {key: "correct horse"}}])) is not None
+
+
+@pytest.mark.parametrize("value", [None, True, 7, [], {}, {"min": 8}, *REDACTED])
+@pytest.mark.parametrize("key", TELLING)
+def test_telling_keys_without_a_secret_pass(key: str, value: Any) -> None:
+    """K1: under a telling key a redaction, a reference or no string at all is no secret."""
+    assert DEFAULT.scan(seen({key: value})) is None
+
+
+@pytest.mark.parametrize("key", NOT_TELLING)
+def test_other_keys_pass(key: str) -> None:
+    """K1: a key is telling by its end: the version of a secret is none."""
+    assert DEFAULT.scan(seen({key: "x"})) is None
+
+
+def test_a_secret_as_key_is_not_told() -> None:
+    """K1: a secret used as an object key is refused, and the path does not repeat it."""
+    secret = "AKIA" + "IOSFODNN7EXAMPLE"
+
+    assert DEFAULT.scan(seen({"a": [{secret: 1}]})) == Violation("aws_key_id", "$.a[0].*")
+
+
+def test_paths_quote_odd_keys() -> None:
+    """K1: the path leads to the value, whatever its keys are."""
+    found = DEFAULT.scan(seen({"odd key": {"password": "x"}}))
+
+    assert found == Violation("key_name", '$["odd key"].password')
+
+
+def test_any_json_value_is_scanned() -> None:
+    """K1: in facts a payload may be any JSON value, tuples stand for lists."""
+    assert DEFAULT.scan(seen("password=hunter2")) == Violation("assignment", "$")
+    assert DEFAULT.scan(seen(("a", "password=hunter2"))) == Violation("assignment", "$[1]")
+    assert DEFAULT.scan(seen(7)) is None
+
+
+def test_deep_payloads_are_scanned() -> None:
+    """K1: depth alone hides nothing."""
+    payload: Any = "password=hunter2"
+    for _ in range(400):
+        payload = [payload]
+
+    assert DEFAULT.scan(seen(payload)) == Violation("assignment", "$" + "[0]" * 400)
+
+
+@pytest.mark.parametrize("guard", BUILT_IN.values(), ids=BUILT_IN)
+def test_fields_and_tags_are_scanned(guard: Guard) -> None:
+    """T2: actor, source, correlation, causation, key and tags are scanned as the payload is."""
+    clean = (("actor_type", "agent"), ("actor_id", "a-1"))
+    dirty = (*clean, ("idempotency_key", "password=hunter2"))
+    tags = ("a", "b", "password=hunter2")
+
+    assert guard.scan(seen({}, fields=clean, tags=("a", "b"))) is None
+    found = [guard.scan(seen({}, fields=dirty)), guard.scan(seen({}, fields=clean, tags=tags))]
+    assert [v.path for v in found if v] == ["idempotency_key", "tags[2]"]
+
+
+def test_metadata_is_scanned_by_default_and_not_in_traces() -> None:
+    """T2: the frozen policy does not know metadata; the default scans it, keys included."""
+    dirty = seen({}, metadata={"a": "b", "odd label": "password=hunter2"})
+    named = seen({}, metadata={"db_password": "x"})
+
+    assert DEFAULT.scan(dirty) == Violation("assignment", 'metadata["odd label"]')
+    assert DEFAULT.scan(named) == Violation("key_name", "metadata.db_password")
+    assert TRACES_V1.scan(dirty) is None
+
+
+def test_violations_hold_no_value() -> None:
+    """K1: a violation has the rule and the path, never the value."""
+    assert Violation.__struct_fields__ == ("rule", "path")
+
+
+@pytest.mark.parametrize("substring", TRACE_SUBSTRINGS)
+def test_each_frozen_substring_is_refused(substring: str) -> None:
+    """T2: every substring of the list, in any case, anywhere in a string value."""
+    for text in (substring, substring.upper(), f"x{substring.lower()}x"):
+        assert TRACES_V1.scan(seen({"a": [text]})) == Violation(substring, "$.a[0]")
+        assert TRACES_V1.scan(seen({}, tags=(text,))) == Violation(substring, "tags[0]")
+
+
+def test_the_frozen_list_is_the_list() -> None:
+    """T2: the list is frozen, to the letter."""
+    listed = "xoxb- xoxp- xoxa- xoxr- sk- ghp_ gho_ ghu_ ghs_ ghr_ -----BEGIN AKIA ASIA api_key="
+    listed += " apikey= api-key: password= passwd= secret= token="
+
+    assert ["Bearer ", *listed.split()] == list(TRACE_SUBSTRINGS)
+
+
+def test_traces_scan_no_keys() -> None:
+    """T2: a substring in a key is no violation, and a path never repeats such a key."""
+    assert TRACES_V1.scan(seen({"sk-1": {"password=": 1}})) is None
+    assert TRACES_V1.scan(seen({"sk-1": ["token="]})) == Violation("token=", "$.*[0]")
+
+
+def test_an_escape_makes_no_substring() -> None:
+    r"""T2: JSON writes a tab before `oken=` as `\token=`, which the value does not hold."""
+    assert TRACES_V1.scan(seen({"a": "\token="})) is None
+
+
+def test_rules_of_ones_own() -> None:
+    """K1: users build guards of their own rules; one without cues looks at every string."""
+    ticket = Rule("ticket", re.compile(r"\bT-[0-9]+"))
+    badge = Rule("badge", re.compile(r"badge [0-9]+"), (Cue("badge "),), folded=True)
+    guard: Guard = PatternGuard("mine", [ticket, badge])
+
+    assert guard.scan(seen({"a": ["no", "T-7"]})) == Violation("ticket", "$.a[1]")
+    assert guard.scan(seen({"a": "BADGE 7"})) == Violation("badge", "$.a")
+    assert guard.scan(seen({"a": "badge T"})) is None
+
+
+def test_built_in_guards_have_names() -> None:
+    """K1: policies are chosen by name."""
+    assert {"traces-v1": TRACES_V1, "default": DEFAULT, "personal": PERSONAL} == BUILT_IN
+
+
+HOSTILE = ["sk-", "sk-aA", "eyJ", "eyJaaaaaaaa.", "eyJaaaaaaaa.aaaaaaaa.!", "password=[", "x"]
+HOSTILE += ["password=arn:", "token=${", "bearer ", "bearer  a", "://a:", "-----BEGIN A ", "a@"]
+HOSTILE += ["a@a.", "+1 ", "4111 1111 1111 1112 ", "AA11 ", "123-45-", "ghp_", "Key=", " ", "\n"]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+@pytest.mark.timeout(20)
+def test_hostile_strings_cost_bounded_time(unit: str) -> None:
+    """K3: no text makes a pattern backtrack for long; a quarter mebibyte takes well under 1 s."""
+    text = unit * ((1 << 18) // len(unit))
+    scanned = seen({"a": text, "ref": "password=arn:x"})
+    for rule in PatternGuard("all", (*_rules(PERSONAL), *_rules(TRACES_V1))).rules:
+        rule.hits(text, "password")
+    for guard in BUILT_IN.values():
+        guard.scan(scanned)
+
+
+def _rules(guard: Guard) -> tuple[Rule, ...]:
+    assert isinstance(guard, PatternGuard)
+    return guard.rules
+
+
+PIECES = [
+    *(head + tail for _, head, tail in CREDENTIALS),
+    *(text for _, text in PERSONAL_DATA),
+    *ORDINARY,
+    *REDACTED,
+    *TRACE_SUBSTRINGS,
+    *(text.lower() for text in TRACE_SUBSTRINGS),
+    *TELLING,
+    *('"', "\\", "\n", "\t", "oken=", "\u212a", "İ", "é", "a", " ", '":"', "x" * 20),
+]
+TEXT = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=4).map("".join)
+CLEAN_TEXT = TEXT.filter(lambda text: "\0" not in text)
+JSON = st.recursive(
+    CLEAN_TEXT | st.none() | st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(CLEAN_TEXT | st.sampled_from(TELLING), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+SCANNED = st.builds(
+    lambda payload, fields, tags, metadata: seen(
+        payload, fields=tuple(fields), tags=tuple(tags), metadata=metadata
+    ),
+    JSON,
+    st.lists(st.tuples(st.sampled_from(["actor_id", "source_system"]), CLEAN_TEXT), max_size=2),
+    st.lists(CLEAN_TEXT, max_size=2),
+    st.dictionaries(CLEAN_TEXT | st.sampled_from(TELLING), CLEAN_TEXT, max_size=2),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCANNED)
+@pytest.mark.parametrize("guard", BUILT_IN.values(), ids=BUILT_IN)
+def test_the_glance_misses_nothing(guard: PatternGuard, scanned: Scanned) -> None:
+    """K1: the quick way over the whole text finds exactly what a walk over every string finds."""
+    assert guard.walk(scanned, guard.rules) == guard.scan(scanned)
+
+
+def _values(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _values(inner)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCANNED)
+def test_traces_agree_with_the_plain_rule(scanned: Scanned) -> None:
+    """T2: exactly the events with a listed substring in a value, tag or field are refused."""
+    texts = [*_values(scanned.payload), *scanned.tags, *(value for _, value in scanned.fields)]
+    refused = any(each.lower() in text.lower() for text in texts for each in TRACE_SUBSTRINGS)
+
+    assert refused == (TRACES_V1.scan(scanned) is not None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCANNED, st.sampled_from([head + tail for _, head, tail in CREDENTIALS]))
+@pytest.mark.parametrize("guard", [DEFAULT, TRACES_V1], ids=lambda guard: guard.name)
+def test_no_secret_is_repeated(guard: Guard, scanned: Scanned, secret: str) -> None:
+    """K1: wherever a secret stands, as key or value, the violation does not hold it."""
+    payload = {secret: {"a": secret, "b": scanned.payload}}
+    found = guard.scan(seen(payload))
+
+    if found is not None:
+        assert secret not in found.path

@@ -30,6 +30,7 @@ from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.log.catalogue import Catalogue
 from seriatim.opening import Log
 from seriatim.opening import open_log as open  # noqa: A004 - seriatim.open reads as it is meant
 
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AppendResult",
     "BackendFailure",
+    "Catalogue",
     "Command",
     "ConditionalAppendConflict",
     "Conflict",

@@ -87,7 +87,7 @@ class TestTrace(testing.TraceContract):
     """A5 to A7, L3, T1."""
 
 
-def test_every_contract_runs():
+def test_every_contract_runs() -> None:
     """F1: each class of the suite is run here, on all backends."""
     run = {base for one in globals().values() if isinstance(one, type) for base in one.__bases__}
 
@@ -98,7 +98,7 @@ def test_every_contract_runs():
 
 
 @pytest.mark.parametrize("contract", testing.CONTRACTS, ids=lambda one: one.__name__)
-def test_every_test_names_its_line(contract):
+def test_every_test_names_its_line(contract: type) -> None:
     """F1: a test's docstring begins with the numbers of the contract it proves."""
     tests = [value for name, value in vars(contract).items() if name.startswith("test_")]
 

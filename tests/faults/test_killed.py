@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 import seriatim
+from seriatim.store.postgres.migrate import migrate
 from tests.faults.support import Worker, check_whole, noted, wait_until
-from tests.fixtures.postgres import migrate_database
 from tests.fixtures.postgres_server import PostgresServer
 
 StartServer = Callable[..., PostgresServer]
@@ -58,10 +58,10 @@ def test_killed_writers_lose_nothing(url: str, tmp_path: Path) -> None:
 
 
 def test_killed_server_loses_nothing(own_postgres: StartServer, tmp_path: Path) -> None:
-    """F5, B10, F9: Postgres killed in mid-load: writers reconnect, and no event is lost or twice."""
+    """F5, B10, F9: Postgres killed in mid-load: writers reconnect; none lost, none twice."""
     server = own_postgres()
     url = server.create_database("log")
-    migrate_database(url)
+    migrate(url)
     files = [tmp_path / "one", tmp_path / "two"]
     with ExitStack() as stack:
         workers = [

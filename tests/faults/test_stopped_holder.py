@@ -55,7 +55,7 @@ def test_stopped_lean_writer_holds_nothing(postgres_url: str, tmp_path: Path) ->
     [("transaction_isolation", 1), ("copy", 1), ("end", 1), ("within copy", 1), ("copy", 100)],
 )
 def test_stopped_decider_is_ended(postgres_url: str, at: str, count: int) -> None:
-    """B14, B10: stopped at any step behind the lock: others go on, and its repeat is stored once."""
+    """B14, B10: stopped behind the lock: others go on, and its repeat is stored once."""
     with (
         Worker("hold", url=postgres_url, at=at, name="h", count=count, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,

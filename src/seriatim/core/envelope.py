@@ -7,7 +7,7 @@ from typing import Any
 
 from seriatim.core.doors import Door
 from seriatim.core.errors import Flaw, InvalidArgument
-from seriatim.core.event import NewEvent
+from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.kinds import TRACE_KIND, Rules
 from seriatim.core.limits import Limits
@@ -51,7 +51,7 @@ def check_envelope(  # noqa: PLR0913 - one event and all that judges it
     if event.tenant_id is not None and event.tenant_id != tenant_id:
         msg = "one append is for one tenant: open the log of that tenant"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})
-    is_trace = _check_stream(event, rules)
+    is_trace = _check_stream(event, tenant_id, rules)
     if event.event_id is not None and (problem := id_problem(event.event_id)):
         raise Flaw("envelope", "event_id", problem)
     _check_number(event.event_version, "event_version", 1, _INT32)
@@ -74,7 +74,7 @@ def _check_texts(event: NewEvent) -> None:
             raise Flaw("envelope", name, problem)
 
 
-def _check_stream(event: NewEvent, rules: Rules) -> bool:
+def _check_stream(event: NewEvent, tenant_id: str, rules: Rules) -> bool:
     stream: Any = event.stream
     if stream is None:
         if event.stream_seq is not None:
@@ -86,9 +86,13 @@ def _check_stream(event: NewEvent, rules: Rules) -> bool:
         raise Flaw("envelope", "stream_type", problem)
     if problem := id_problem(stream[1]):
         raise Flaw("envelope", "stream_id", problem)
+    kind = rules.kind_of(stream[0])
+    if kind.infrastructure and tenant_id != INFRASTRUCTURE_TENANT:
+        msg = f"{stream[0]!r} is infrastructure: it lives in a tenant of its own"
+        raise InvalidArgument(msg, details={"argument": "tenant_id"})
     if event.stream_seq is not None:
         _check_number(event.stream_seq, "stream_seq", 0, _INT63)
-    elif rules.kind_of(stream[0]).numbered_by == "caller":
+    elif kind.numbered_by == "caller":
         raise Flaw("envelope", "stream_seq", f"is the caller's to give in {stream[0]!r} streams")
     return bool(stream[0] == TRACE_KIND)
 

@@ -79,9 +79,10 @@ class PatternGuard:
     def scan(self, seen: Scanned) -> Violation | None:
         """Return the first violation, in the order payload, fields, tags, metadata."""
         # No cue holds a line break, so none is found across two strings.
-        text = "\n".join((seen.payload_text, *[value for _, value in seen.fields], *seen.tags))
+        parts = [seen.payload_text, *[value for _, value in seen.fields], *seen.tags]
         if self._metadata and seen.metadata:
-            text = "\n".join((text, *[f'{key}":"{seen.metadata[key]}' for key in seen.metadata]))
+            parts += [f'{key}":"{value}' for key, value in seen.metadata.items()]
+        text = "\n".join(parts)
         lower = text.lower()
         if not (self._in_lower(lower) or self._in_text(text) or self._always):
             return None

@@ -148,6 +148,7 @@ def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> N
         for pair in (
             ("actor_type", event.actor_type),
             ("actor_id", event.actor_id),
+            ("producer_id", event.producer_id),
             ("source_system", event.source_system),
             ("source_subsystem", event.source_subsystem),
             ("correlation_id", event.correlation_id),

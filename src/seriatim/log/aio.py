@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seriatim.core.decide import StaleRules
@@ -73,18 +78,18 @@ class AsyncLog:
     async def _submitted(self, watch: Watch, seconds: float) -> AppendResult:
         assert watch.request is not None  # noqa: S101 - set by the caller, for the type checker
         future = self._log.appender.committer.submit(watch.request)
-        waiter = asyncio.wrap_future(future)
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[AppendResult] = loop.create_future()
+        timer = loop.call_later(seconds, _give_up, waiter, future)
+        wakeups = _wakeups_of(loop)
+        future.add_done_callback(lambda done: wakeups.announce(waiter, done))
         try:
-            done, _ = await asyncio.wait({waiter}, timeout=seconds)
+            return await waiter
         except asyncio.CancelledError:
             future.cancel()  # not sent yet: nothing is left behind
-            waiter.cancel()  # a late answer interests nobody
             raise
-        if not done:
-            failure = give_up(future)
-            waiter.cancel()
-            raise failure
-        return waiter.result()
+        finally:
+            timer.cancel()
 
     async def page(self, **filters: Any) -> Page:
         """Read one page; see `Log.page`."""
@@ -123,6 +128,56 @@ class AsyncLog:
     async def call(self, act: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run any other act of the log without blocking the event loop."""
         return await asyncio.to_thread(act, *args, **kwargs)
+
+
+class _Wakeups:
+    """Wakes an event loop once for all appends of a group: a wake-up costs more than an append."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ready: deque[tuple[asyncio.Future[AppendResult], Future[AppendResult]]] = deque()
+        self._lock = threading.Lock()
+        self._called = False
+
+    def announce(self, waiter: asyncio.Future[AppendResult], done: Future[AppendResult]) -> None:
+        """Hand an answer over, from the writer's thread."""
+        with self._lock:
+            self._ready.append((waiter, done))
+            if self._called:
+                return
+            self._called = True
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            self._called = False
+            ready = list(self._ready)
+            self._ready.clear()
+        for waiter, done in ready:
+            if waiter.done() or done.cancelled():
+                continue
+            if (error := done.exception()) is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(done.result())
+
+
+_WAKEUPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Wakeups] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _wakeups_of(loop: asyncio.AbstractEventLoop) -> _Wakeups:
+    found = _WAKEUPS.get(loop)
+    if found is None:
+        found = _WAKEUPS[loop] = _Wakeups(loop)
+    return found
+
+
+def _give_up(waiter: asyncio.Future[AppendResult], future: Future[AppendResult]) -> None:
+    if not waiter.done():
+        waiter.set_exception(give_up(future))
 
 
 async def in_threads(

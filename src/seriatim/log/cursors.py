@@ -59,8 +59,9 @@ def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
         raise LogIdentityChanged(msg, details={"name": cursor.name, "position": cursor.position})
 
 
-def check_same_log(store: Store, identity: LogIdentity, position: int, head: int) -> None:
+def check_same_log(store: Store, identity: LogIdentity, position: int, tip: str, head: int) -> None:
     """Stop whoever follows the log when it was restored or replaced under them."""
-    if head < position or store.identity() != identity:
+    grown_past = head > position > 0 and store.event_id_at(position) != tip
+    if head < position or store.identity() != identity or grown_past:
         msg = f"the log was restored or replaced while it was followed at position {position}"
         raise LogIdentityChanged(msg, details={"position": position, "head": head})

@@ -55,6 +55,8 @@ class Tail:
         if position > store.head():
             raise bad("after", "must not lie beyond the head")
         self.position = position
+        # What stands there now: a log restored meanwhile has another event, or none.
+        self._tip = _tip(store, position)
         self._identity = store.identity()
         self._store = store
         self._tenant_id = tenant_id
@@ -73,15 +75,16 @@ class Tail:
         idle_since = time.monotonic()
         while not self._stopped.is_set():
             head = self._store.head()
-            check_same_log(self._store, self._identity, self.position, head)
+            check_same_log(self._store, self._identity, self.position, self._tip, head)
             for batch in self._batches(head):
                 yield batch
                 # Only now: a consumer that leaves at the yield has not had this batch.
-                self.position = batch[-1].position
+                self.position, self._tip = batch[-1].position, batch[-1].event_id
                 idle_since = time.monotonic()
                 if self._stopped.is_set():
                     return
-            self.position = max(self.position, head)
+            if head > self.position:
+                self.position, self._tip = head, _tip(self._store, head)
             if self._on_scanned is not None:
                 self._on_scanned(self.position)
             idle = time.monotonic() - idle_since
@@ -107,6 +110,10 @@ class Tail:
             after = page[-1].position
         if pending:
             yield pending
+
+
+def _tip(store: Store, position: int) -> str:
+    return store.event_id_at(position) or "" if position else ""
 
 
 class Subscription:

@@ -16,6 +16,7 @@ import msgspec
 from seriatim.core.errors import InvalidEvent, LogIdentityChanged
 from seriatim.core.event import EventRecord
 from seriatim.core.kinds import BUILT_IN_KINDS, EventType, StreamKind
+from seriatim.log.pages import pages
 from seriatim.store.port import ReadSpec, Store
 
 FORMAT = "seriatim-export"
@@ -101,7 +102,7 @@ def export_log(  # noqa: PLR0913 - what, where to, from where to where
     )
     write(_encoded(header))
     events = 0
-    for page in _pages(store, ReadSpec(tenant_id=tenant_id, limit=PAGE, after=after, until=head)):
+    for page in pages(store, ReadSpec(tenant_id=tenant_id, limit=PAGE, after=after, until=head)):
         write(b"".join(record_line(record) for record in page))
         events += len(page)
         if progress is not None:
@@ -112,15 +113,6 @@ def export_log(  # noqa: PLR0913 - what, where to, from where to where
     footer = Footer(events=events)
     write(_encoded(footer))
     return footer
-
-
-def _pages(store: Store, spec: ReadSpec) -> Iterator[list[EventRecord]]:
-    page = store.read(spec)
-    while page:
-        yield page
-        if len(page) < spec.limit:
-            return
-        page = store.read(msgspec.structs.replace(spec, after=page[-1].position))
 
 
 def record_line(record: EventRecord) -> bytes:

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from seriatim.core.event import EventRecord
+from seriatim.log.pages import pages
 from seriatim.log.verify_checks import (
     Appends,
     Check,
@@ -83,15 +84,10 @@ def verify(
 
 
 def _all_records(store: Store, head: int, progress: Progress | None) -> Iterator[EventRecord]:
-    after = 0
-    while after < head:
-        page = store.read(ReadSpec(tenant_id=None, limit=PAGE, after=after, until=head))
+    for page in pages(store, ReadSpec(tenant_id=None, limit=PAGE, until=head)):
         yield from page
-        if not page or page[-1].position <= after:
-            return
-        after = page[-1].position
         if progress is not None:
-            progress(after, head)
+            progress(page[-1].position, head)
 
 
 def _concluded(

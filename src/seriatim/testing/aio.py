@@ -86,7 +86,7 @@ class AsyncContract:
         async def act() -> None:
             for bad in ({"limit": 0}, {"limit": -1}, {"after": 2, "until": 1}):
                 with pytest.raises(InvalidArgument):
-                    [record async for record in log.aio.read(**bad)]  # type: ignore[arg-type]
+                    [record async for record in log.aio.read(**bad)]
             with pytest.raises(InvalidArgument):
                 await log.aio.append(events(1), timeout=0)
             with pytest.raises(InvalidArgument):

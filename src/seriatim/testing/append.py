@@ -79,20 +79,19 @@ class AppendContract:
         with refused(log, "empty_append"):
             log.append([])
 
-    @pytest.mark.parametrize("index", [0, 2, 4])
-    def test_a_malformed_event_is_named_by_its_index(self, log: Log, index: int) -> None:
+    def test_a_malformed_event_is_named_by_its_index(self, log: Log) -> None:
         """B2: one bad event refuses its whole batch, and the error says which."""
-        batch = events(5)
-        batch[index] = event("", n=index)
+        for index in (0, 2, 4):
+            batch = events(5)
+            batch[index] = event("", n=index)
+            with refused(log, "invalid_event", index=index, field="event_type"):
+                log.append(batch)
 
-        with refused(log, "invalid_event", index=index, field="event_type"):
-            log.append(batch)
-
-    @pytest.mark.parametrize("field", ["position", "recorded_at", "append_position", "payload_hash"])
-    def test_committed_fields_are_the_logs(self, log: Log, field: str) -> None:
+    def test_committed_fields_are_the_logs(self, log: Log) -> None:
         """B2: an event that carries what only the log may set is refused by name."""
-        with refused(log, "invalid_event", index=1, field=field):
-            log.append([event(), {"event_type": "x", field: 1}])
+        for field in ("position", "recorded_at", "append_position", "payload_hash"):
+            with refused(log, "invalid_event", index=1, field=field):
+                log.append([event(), {"event_type": "x", field: 1}])
 
     def test_a_failed_append_consumes_nothing(self, log: Log) -> None:
         """B3: whatever fails, and however, the next position is the next number."""
@@ -260,7 +259,9 @@ class AppendContract:
     def test_a_log_numbered_stream_closes(self, log: Log) -> None:
         """B7: an event without a number to a closed stream is a conflict."""
         log.declare(StreamKind(name="case", closing_types=("case.won", "case.lost")))
-        log.append([event("case.noted", stream=("case", "1")), event("case.lost", stream=("case", "1"))])
+        log.append(
+            [event("case.noted", stream=("case", "1")), event("case.lost", stream=("case", "1"))]
+        )
 
         with refused(log, "conflict", index=0):
             log.append([event("case.noted", stream=("case", "1"))])

@@ -124,7 +124,7 @@ class CommandContract:
         )
 
     def test_a_purge_forgets_old_commands(self, log: Log) -> None:
-        """C5: what is older than asked is forgotten, its events are not: the records are bounded."""
+        """C5: what is older than asked is forgotten, so records are bounded; events stay."""
         log.append(events(1), command=command())
 
         assert log.store.purge_commands(-60) == 1

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from seriatim.core.errors import (
@@ -20,6 +22,7 @@ from seriatim.testing.factories import (
     event,
     events,
     numbers,
+    refuse_all,
     refused,
     trace,
     unchanged,
@@ -195,17 +198,23 @@ class ConditionContract:
                 answers = at_once(act, 6)
                 assert sum(isinstance(one, AppendResult) for one in answers) == 1
 
-    @pytest.mark.parametrize("wrong", [0, -1, True, "1", 1.0, 2**63])
-    def test_an_expected_version_is_a_position(self, log: Log, wrong: object) -> None:
-        """D6: a version that is neither absent nor a position is refused."""
-        with refused(log, "invalid_argument", argument="expected_version"):
-            log.append(events(1), ExpectedContext(SEAT, wrong))  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize("wrong", [-1, True, "1", 1.0, 2**63])
-    def test_an_expected_number_is_a_number(self, log: Log, wrong: object) -> None:
-        """B8: an expected number that is none is refused by name."""
-        with refused(log, "invalid_argument", argument="condition.seq"):
-            log.append(events(1), ExpectedSeq(("s", "1"), wrong))  # type: ignore[arg-type]
+    def test_expectations_are_numbers(self, log: Log) -> None:
+        """B8, D6: a version is absent or a position from 1, a number absent or from 0."""
+        wrong: list[Any] = [-1, True, "1", 1.0, 2**63]
+        cases: dict[str, tuple[Any, ...]] = {}
+        for given in (0, *wrong):
+            cases[f"version {given!r}"] = (
+                ExpectedContext(SEAT, given),
+                "invalid_argument",
+                "expected_version",
+            )
+        for given in wrong:
+            cases[f"number {given!r}"] = (
+                ExpectedSeq(("s", "1"), given),
+                "invalid_argument",
+                "condition.seq",
+            )
+        refuse_all(log, lambda condition: log.append(events(1), condition), cases)
 
     def test_a_condition_is_one_of_ours(self, log: Log) -> None:
         """B8: anything else, a bad stream or a bad query in a condition is refused."""

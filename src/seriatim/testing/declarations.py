@@ -17,6 +17,9 @@ from seriatim.testing.factories import (
     refused,
 )
 
+_kind: Any = StreamKind  # for values that its types forbid
+_entry: Any = EventType
+
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"total": {"type": "integer", "minimum": 0}},
@@ -55,7 +58,9 @@ class DeclarationContract:
         entry = EventType(event_type="paid", kind="case", schema=SCHEMA)
         for _ in range(2):
             log.declare(kind, entry, TRACE, AGGREGATE)
-        log.declare(EventType(event_type="paid", kind="case", schema=dict(reversed(SCHEMA.items()))))
+        log.declare(
+            EventType(event_type="paid", kind="case", schema=dict(reversed(SCHEMA.items())))
+        )
 
         log.append([event("opened", stream=("case", "1"))])
         with borrowing(log) as other:
@@ -64,7 +69,7 @@ class DeclarationContract:
     def test_declaring_with_other_rules(self, log: Log) -> None:
         """A8: other rules under a known name or version are a conflict, and change nothing."""
         log.declare(StreamKind(name="case"), EventType(event_type="paid", schema=SCHEMA))
-        others = [
+        others: list[Any] = [
             StreamKind(name="case", first_seq=0),
             StreamKind(name="case", numbered_by="caller"),
             StreamKind(name="case", opening_type="opened"),
@@ -170,25 +175,31 @@ class DeclarationContract:
         version = log.store.rules().version
         cases: dict[str, tuple[Any, str]] = {
             "nothing of ours": ("case", "declarations"),
-            "empty name": (StreamKind(name=""), "kind.name"),
-            "name a number": (StreamKind(name=1), "kind.name"),  # type: ignore[arg-type]
-            "opening type": (StreamKind(name="k", opening_type=""), "kind.opening_type"),
-            "closing type": (StreamKind(name="k", closing_types=("",)), "kind.closing_types"),
-            "closing types a string": (StreamKind(name="k", closing_types="end"), "kind.closing_types"),  # type: ignore[arg-type]
-            "first number": (StreamKind(name="k", first_seq=2), "kind.first_seq"),  # type: ignore[arg-type]
-            "first number a boolean": (StreamKind(name="k", first_seq=True), "kind.first_seq"),
-            "who numbers": (StreamKind(name="k", numbered_by="me"), "kind.numbered_by"),  # type: ignore[arg-type]
-            "catalogue": (StreamKind(name="k", catalogue="half"), "kind.catalogue"),  # type: ignore[arg-type]
-            "expected": (StreamKind(name="k", expected_seq_required=1), "kind.expected_seq_required"),  # type: ignore[arg-type]
-            "type name": (EventType(event_type=" x"), "event_type"),
-            "version 0": (EventType(event_type="x", event_version=0), "event_version"),
-            "version text": (EventType(event_type="x", event_version="1"), "event_version"),  # type: ignore[arg-type]
-            "version too large": (EventType(event_type="x", event_version=2**31), "event_version"),
-            "kind empty": (EventType(event_type="x", kind=""), "kind"),
-            "frozen catalogue": (EventType(event_type="x", kind="trace"), "kind"),
-            "schema no object": (EventType(event_type="x", schema=[]), "schema"),  # type: ignore[arg-type]
-            "schema invalid": (EventType(event_type="x", schema={"type": "no"}), "schema"),
-            "schema with NUL": (EventType(event_type="x", schema={"title": "\0"}), "schema"),
+            "empty name": (_kind(name=""), "kind.name"),
+            "name a number": (_kind(name=1), "kind.name"),
+            "opening type": (_kind(name="k", opening_type=""), "kind.opening_type"),
+            "closing type": (_kind(name="k", closing_types=("",)), "kind.closing_types"),
+            "closing types a string": (
+                _kind(name="k", closing_types="end"),
+                "kind.closing_types",
+            ),
+            "first number": (_kind(name="k", first_seq=2), "kind.first_seq"),
+            "first number a boolean": (_kind(name="k", first_seq=True), "kind.first_seq"),
+            "who numbers": (_kind(name="k", numbered_by="me"), "kind.numbered_by"),
+            "catalogue": (_kind(name="k", catalogue="half"), "kind.catalogue"),
+            "expected": (
+                _kind(name="k", expected_seq_required=1),
+                "kind.expected_seq_required",
+            ),
+            "type name": (_entry(event_type=" x"), "event_type"),
+            "version 0": (_entry(event_type="x", event_version=0), "event_version"),
+            "version text": (_entry(event_type="x", event_version="1"), "event_version"),
+            "version too large": (_entry(event_type="x", event_version=2**31), "event_version"),
+            "kind empty": (_entry(event_type="x", kind=""), "kind"),
+            "frozen catalogue": (_entry(event_type="x", kind="trace"), "kind"),
+            "schema no object": (_entry(event_type="x", schema=[]), "schema"),
+            "schema invalid": (_entry(event_type="x", schema={"type": "no"}), "schema"),
+            "schema with NUL": (_entry(event_type="x", schema={"title": "\0"}), "schema"),
         }
         refuse_all(
             log,

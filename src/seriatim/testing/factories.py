@@ -1,4 +1,4 @@
-"""Events, stores and waits for tests: everything the contract suite makes, for others to use too."""
+"""Events, stores and waits for tests: what the contract suite makes, for others to use too."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TRACE_PAYLOADS: Mapping[str, Mapping[str, Any]] = {
 """A valid payload for each of the ten trace types."""
 
 
-def event(event_type: str = "thing.happened", **fields: Any) -> NewEvent:
+def event(event_type: Any = "thing.happened", **fields: Any) -> NewEvent:
     """Make a plain event; a payload of `{"n": …}` comes from `n=`."""
     if "n" in fields:
         fields["payload"] = {"n": fields.pop("n")}
@@ -147,7 +147,9 @@ def refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]
         raise AssertionError(msg)
 
 
-def refuse_all(log: Log, act: Callable[[Any], object], cases: Mapping[str, tuple[Any, ...]]) -> None:
+def refuse_all(
+    log: Log, act: Callable[[Any], object], cases: Mapping[str, tuple[Any, ...]]
+) -> None:
     """Check many refusals in one log: each case is an argument, its code and the field it names.
 
     The field stands in the details as `field`, `argument`, `where`, `limit` or `path`.

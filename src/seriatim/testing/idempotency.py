@@ -175,9 +175,7 @@ class IdempotencyContract:
         assert log.append([event(event_id="e-1", idempotency_key="k-2")]).replayed
         assert log.head() == 1
 
-    def test_a_tolerated_mismatch_warns(
-        self, log: Log, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_tolerated_mismatch_warns(self, log: Log, caplog: pytest.LogCaptureFixture) -> None:
         """C3: with `warn` a known id with other content returns what is stored, and logs."""
         first = log.append([event(event_id="e-1", n=1)])
 
@@ -268,7 +266,7 @@ class IdempotencyContract:
         log.append([event(idempotency_key="k"), event(idempotency_key="k", producer_id="p")])
 
     def test_a_key_for_the_whole_append(self, log: Log) -> None:
-        """C4: k stands for k/0, k/1, …"""
+        """C4: a key for the whole append, k, stands for k/0, k/1 and so on."""
         log.append(events(3), idempotency_key="k")
         assert [record.idempotency_key for record in log.read()] == ["k/0", "k/1", "k/2"]
 
@@ -299,7 +297,7 @@ class IdempotencyContract:
 
     def test_aggregates_share_their_commands_key(self, log: Log) -> None:
         """C7: in aggregates the key is the command's, on all its events and not unique."""
-        fields = {
+        fields: dict[str, Any] = {
             "stream": ("order", "1"),
             "request_id": "r",
             "actor_type": "user",

@@ -115,13 +115,19 @@ class LimitContract:
 
     def test_bounds_are_configured(self, log: Log) -> None:
         """K3: every bound is a setting of the log."""
-        bounds = Limits(payload_bytes=20, payload_depth=2, append_events=2, tags=1, page=3, filters=1)
+        bounds = Limits(
+            payload_bytes=20, payload_depth=2, append_events=2, tags=1, page=3, filters=1
+        )
         with borrowing(log, limits=bounds) as small:
             refuse_all(
                 log,
                 small.append,
                 {
-                    "payload": ([event(payload={"x": "a" * 20})], "limit_exceeded", "payload_bytes"),
+                    "payload": (
+                        [event(payload={"x": "a" * 20})],
+                        "limit_exceeded",
+                        "payload_bytes",
+                    ),
                     "depth": ([event(payload=nested(3))], "limit_exceeded", "payload_depth"),
                     "events": (events(3), "limit_exceeded", "append_events"),
                     "tags": ([event(tags=("a", "b"))], "limit_exceeded", "tags"),

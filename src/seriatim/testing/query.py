@@ -13,6 +13,9 @@ from seriatim.core.query import Filter, Query
 from seriatim.opening import Log
 from seriatim.testing.factories import event, events, positions, refuse_all
 
+_query: Any = Query  # for values that its types forbid
+_filter: Any = Filter
+
 
 def found(log: Log, *filters: Filter, **options: Any) -> list[int]:
     """Return the positions a query finds."""
@@ -96,7 +99,9 @@ class QueryContract:
 
     def test_tags_are_anded(self, log: Log) -> None:
         """D2: all tags of a filter must be there, an empty list matches nothing."""
-        log.append([event(tags=("a", "b")), event(tags=("b",)), event(), event(tags=("B", "b", "b"))])
+        log.append(
+            [event(tags=("a", "b")), event(tags=("b",)), event(), event(tags=("B", "b", "b"))]
+        )
 
         assert found(log, Filter(tags=["b"])) == [1, 2, 4]
         assert found(log, Filter(tags=["b", "a"])) == [1]
@@ -106,7 +111,9 @@ class QueryContract:
 
     def test_streams_are_ored(self, log: Log) -> None:
         """D2: the streams of a filter are OR-ed, an empty list matches nothing."""
-        log.append([event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("r", "1")), event()])
+        log.append(
+            [event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("r", "1")), event()]
+        )
 
         assert found(log, Filter(streams=[("s", "1"), ("r", "1")])) == [1, 3]
         assert found(log, Filter(streams=[("s", "absent")])) == []
@@ -116,7 +123,8 @@ class QueryContract:
         """D2: every side of a filter must hold."""
         whole: dict[str, Any] = {"stream": ("s", "1"), "tags": ("t",), "payload": {"n": 1}}
         log.append([event("a", **whole)])
-        for lacking in ({"stream": None}, {"tags": ()}, {"payload": {}}):
+        lacks: list[dict[str, Any]] = [{"stream": None}, {"tags": ()}, {"payload": {}}]
+        for lacking in lacks:
             log.append([event("a", **(whole | lacking))])
         log.append([event("b", **whole)])
         one = Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])
@@ -177,34 +185,37 @@ class QueryContract:
     def test_invalid_queries(self, log: Log) -> None:
         """D6: a query of invalid shape is `invalid_query` that says where, and runs nothing."""
         log.append(events(1))
-        one = [Filter(types=["a"])]
+        one = [_filter(types=["a"])]
         cases: dict[str, tuple[Any, str]] = {
             "no query": ({"filters": []}, "query"),
-            "filters no list": (Query(Filter()), "filters"),  # type: ignore[arg-type]
-            "no filter": (Query([{"types": ["a"]}]), "filters[0]"),  # type: ignore[list-item]
-            "types a string": (Query([Filter(types="a")]), "filters[0].types"),
-            "type a number": (Query([*one, Filter(types=["a", 1])]), "filters[1].types[1]"),  # type: ignore[list-item]
-            "type empty": (Query([Filter(types=[""])]), "filters[0].types[0]"),
-            "type with NUL": (Query([Filter(types=["a\0"])]), "filters[0].types[0]"),
-            "tags a string": (Query([Filter(tags="a")]), "filters[0].tags"),
-            "tag a number": (Query([Filter(tags=[1])]), "filters[0].tags[0]"),  # type: ignore[list-item]
-            "tag with NUL": (Query([Filter(tags=["\0"])]), "filters[0].tags[0]"),
-            "stream a string": (Query([Filter(streams=["s"])]), "filters[0].streams[0]"),  # type: ignore[list-item]
-            "stream of three": (Query([Filter(streams=[("a", "b", "c")])]), "filters[0].streams[0]"),  # type: ignore[list-item]
-            "stream id empty": (Query([Filter(streams=[("a", "")])]), "filters[0].streams[0]"),
-            "payload an object": (Query([Filter(payload={"a": 1})]), "filters[0].payload"),  # type: ignore[arg-type]
-            "NUL": (Query([Filter(payload=[{"a": "\0"}])]), "filters[0].payload[0]"),
-            "NUL in a key": (Query([Filter(payload=[{"\0": 1}])]), "filters[0].payload[0]"),
-            "surrogate": (Query([Filter(payload=[1, ["\udc00"]])]), "filters[0].payload[1]"),
-            "NaN": (Query([Filter(payload=[float("nan")])]), "filters[0].payload[0]"),
-            "infinity": (Query([Filter(payload=[float("inf")])]), "filters[0].payload[0]"),
-            "bytes": (Query([Filter(payload=[b"x"])]), "filters[0].payload[0]"),
-            "key a number": (Query([Filter(payload=[{1: 1}])]), "filters[0].payload[0]"),
-            "cursor negative": (Query(min_position=-1), "min_position"),
-            "cursor a string": (Query(min_position="1"), "min_position"),  # type: ignore[arg-type]
-            "cursor a boolean": (Query(min_position=True), "min_position"),
-            "cursor a float": (Query(min_position=1.0), "min_position"),  # type: ignore[arg-type]
-            "cursor too large": (Query(min_position=2**63), "min_position"),
+            "filters no list": (_query(_filter()), "filters"),
+            "no filter": (_query([{"types": ["a"]}]), "filters[0]"),
+            "types a string": (_query([_filter(types="a")]), "filters[0].types"),
+            "type a number": (_query([*one, _filter(types=["a", 1])]), "filters[1].types[1]"),
+            "type empty": (_query([_filter(types=[""])]), "filters[0].types[0]"),
+            "type with NUL": (_query([_filter(types=["a\0"])]), "filters[0].types[0]"),
+            "tags a string": (_query([_filter(tags="a")]), "filters[0].tags"),
+            "tag a number": (_query([_filter(tags=[1])]), "filters[0].tags[0]"),
+            "tag with NUL": (_query([_filter(tags=["\0"])]), "filters[0].tags[0]"),
+            "stream a string": (_query([_filter(streams=["s"])]), "filters[0].streams[0]"),
+            "stream of three": (
+                _query([_filter(streams=[("a", "b", "c")])]),
+                "filters[0].streams[0]",
+            ),
+            "stream id empty": (_query([_filter(streams=[("a", "")])]), "filters[0].streams[0]"),
+            "payload an object": (_query([_filter(payload={"a": 1})]), "filters[0].payload"),
+            "NUL": (_query([_filter(payload=[{"a": "\0"}])]), "filters[0].payload[0]"),
+            "NUL in a key": (_query([_filter(payload=[{"\0": 1}])]), "filters[0].payload[0]"),
+            "surrogate": (_query([_filter(payload=[1, ["\udc00"]])]), "filters[0].payload[1]"),
+            "NaN": (_query([_filter(payload=[float("nan")])]), "filters[0].payload[0]"),
+            "infinity": (_query([_filter(payload=[float("inf")])]), "filters[0].payload[0]"),
+            "bytes": (_query([_filter(payload=[b"x"])]), "filters[0].payload[0]"),
+            "key a number": (_query([_filter(payload=[{1: 1}])]), "filters[0].payload[0]"),
+            "cursor negative": (_query(min_position=-1), "min_position"),
+            "cursor a string": (_query(min_position="1"), "min_position"),
+            "cursor a boolean": (_query(min_position=True), "min_position"),
+            "cursor a float": (_query(min_position=1.0), "min_position"),
+            "cursor too large": (_query(min_position=2**63), "min_position"),
         }
         refuse_all(
             log,

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from seriatim.core.times import instant_us
 from seriatim.opening import Log
 from seriatim.testing.factories import (
@@ -65,7 +63,9 @@ class ReadContract:
 
     def test_by_stream(self, log: Log) -> None:
         """E1: one stream by type and id."""
-        log.append([event(stream=("s", "1")), event(stream=("s", "2")), event(), event(stream=("r", "1"))])
+        log.append(
+            [event(stream=("s", "1")), event(stream=("s", "2")), event(), event(stream=("r", "1"))]
+        )
 
         assert read(log, stream=("s", "1")) == [1]
         assert read(log, stream=("r", "1")) == [4]
@@ -119,10 +119,14 @@ class ReadContract:
 
     def test_times_before_1970(self, log: Log) -> None:
         """E1: an instant before the epoch is an instant like any other."""
-        log.append([event(occurred_at="1969-12-31T23:59:59.5Z"), event(occurred_at="0001-01-01T00:00:00Z")])
+        log.append(
+            [event(occurred_at="1969-12-31T23:59:59.5Z"), event(occurred_at="0001-01-01T00:00:00Z")]
+        )
 
         assert read(log, occurred_until="1969-12-31T23:59:59.5Z") == [1, 2]
-        assert read(log, occurred_after="1900-01-01T00:00:00Z", occurred_until="1970-01-01T00:00:00Z") == [1]
+        assert read(
+            log, occurred_after="1900-01-01T00:00:00Z", occurred_until="1970-01-01T00:00:00Z"
+        ) == [1]
 
     def test_a_window_of_recorded_at(self, log: Log) -> None:
         """E1: recorded-at windows have the same bounds, down to the microsecond."""
@@ -232,7 +236,7 @@ class ReadContract:
 
         assert numbers(log, ("trace", "t")) == list(range(10))
         assert [r.stream_seq for r in log.read_stream(("trace", "t"), since=-1)] == list(range(10))
-        assert [r.stream_seq for r in log.read_stream(("trace", "t"), since=0)][0] == 1
+        assert next(log.read_stream(("trace", "t"), since=0)).stream_seq == 1
 
     def test_the_last_event_of_a_stream(self, log: Log) -> None:
         """E2: the last event of a stream, and none for one that is not there."""
@@ -295,8 +299,14 @@ class ReadContract:
             "text": ({"after": "1"}, "after"),
             "boolean": ({"until": True}, "until"),
             "float": ({"after": 1.0}, "after"),
-            "occurred reversed": ({"occurred_after": late, "occurred_until": early}, "occurred_until"),
-            "recorded reversed": ({"recorded_after": late, "recorded_until": early}, "recorded_until"),
+            "occurred reversed": (
+                {"occurred_after": late, "occurred_until": early},
+                "occurred_until",
+            ),
+            "recorded reversed": (
+                {"recorded_after": late, "recorded_until": early},
+                "recorded_until",
+            ),
             "no time": ({"occurred_after": "yesterday"}, "occurred_after"),
             "no zone": ({"recorded_until": "2024-01-01T00:00:00"}, "recorded_until"),
             "time a number": ({"recorded_after": 1}, "recorded_after"),
@@ -341,15 +351,15 @@ class ReadContract:
         )
         assert log.page(limit=10_000).records == []
 
-    @pytest.mark.parametrize("wrong", ["", " a", "a\n", "\ud800", "x" * 513, None, 1])
-    def test_bad_names(self, log: Log, wrong: Any) -> None:
+    def test_bad_names(self, log: Log) -> None:
         """A4: a bad id in a read is refused as an argument, never altered."""
-        with refused(log, "invalid_argument", argument="event_id"):
-            log.event(wrong)
-        with refused(log, "invalid_argument", argument="stream"):
-            log.last_event(("s", wrong))
-        with refused(log, "invalid_argument", argument="tenant_id"):
-            log.for_tenant(wrong)
-        if wrong is not None:
-            with refused(log, "invalid_argument", argument="stream_type"):
-                log.streams(wrong)
+        wrong: list[Any] = ["", " a", "a\n", "\ud800", "x" * 513, 1]
+        acts: dict[str, Any] = {
+            "event_id": log.event,
+            "stream": lambda name: log.last_event(("s", name)),
+            "tenant_id": log.for_tenant,
+            "stream_type": log.streams,
+        }
+        for field, act in acts.items():
+            cases = {repr(name): (name, "invalid_argument", field) for name in wrong}
+            refuse_all(log, act, cases)

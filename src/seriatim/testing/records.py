@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from seriatim.core.canonical import text_hash
 from seriatim.core.doors import FACTS
 from seriatim.core.event import EventRecord, NewEvent
@@ -105,22 +103,16 @@ class RecordContract:
 
         assert [record.append_position for record in log.read()] == [1, 1, 1, 4, 5, 5]
 
-    @pytest.mark.parametrize(
-        "given",
-        [
-            {"b": 1, "a": {"d": 1, "c": 2}, "ä": 3, "Z": 4},
-            {"numbers": [0, -1, 2**63, -(2**63) - 1, 10**300, 1.0, 1e16, -0.0, 1e-7, 0.1]},
-            {"text": ["", " ", "\t\n", '"\\', "ﬁ", "\u00e9", "e\u0301", "🦆", "\x7f", "\u2028"]},
-            {"empty": [{}, [], None, True, False]},
-        ],
-    )
-    def test_payloads_come_back_exactly(self, log: Log, given: dict[str, Any]) -> None:
+    def test_payloads_come_back_exactly(self, log: Log) -> None:
         """A2: what JSON can hold is kept as it is: any integer, any text, no normalisation."""
+        numbers_kept = [0, -1, 2**63, -(2**63) - 1, 10**300, 1.0, 1e16, -0.0, 1e-7, 0.1]
+        texts = ["", " ", "\t\n", '"\\', "ﬁ", "\u00e9", "e\u0301", "🦆", "\x7f", "\u2028"]
+        given = {"a": numbers_kept, "b": texts, "c": [{}, [], None, True, False], "Z": {"ä": 1}}
         log.append([event(payload=given)])
         (record,) = log.read()
 
         assert record.data == given
-        assert repr(record.data.get("numbers")) == repr(given.get("numbers"))
+        assert repr(record.data["a"]) == repr(numbers_kept)
 
     def test_keys_are_sorted_by_code_point(self, log: Log) -> None:
         """A2: canonical text sorts keys at every level and escapes nothing it need not."""
@@ -153,7 +145,18 @@ class RecordContract:
 
     def test_ids_are_never_altered(self, log: Log) -> None:
         """A4: ids differ by case, separators and width, and inner white space is theirs."""
-        ids = ["Foo", "foo", "foo/", "fo:o", "ｆoo", "fo%3Ao", "a  b", "\u00e9", "e\u0301", "x" * 512]
+        ids = [
+            "Foo",
+            "foo",
+            "foo/",
+            "fo:o",
+            "ｆoo",
+            "fo%3Ao",
+            "a  b",
+            "\u00e9",
+            "e\u0301",
+            "x" * 512,
+        ]
         for number, name in enumerate(ids):
             log.append([event(stream=("s", name), event_id=name, n=number)])
 

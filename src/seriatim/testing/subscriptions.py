@@ -370,7 +370,10 @@ class SubscriptionContract:
         refuse_all(
             log,
             lambda name: log.subscribe(name),  # noqa: PLW0108 - only the name
-            {repr(n): (n, "invalid_argument", "name") for n in ("", " s", "s\n", "\ud800", 1, None)},
+            {
+                repr(n): (n, "invalid_argument", "name")
+                for n in ("", " s", "s\n", "\ud800", 1, None)
+            },
         )
         with refused(log, "invalid_query", where="filters[0].types[0]"):
             log.subscribe("s", Query([Filter(types=[""])]))

@@ -1,4 +1,4 @@
-"""K2 within the library: tenants never see each other, by any read, query, error or subscription."""
+"""K2 within the library: tenants never see each other, by whatever act."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TenantContract:
 
     @pytest.fixture
     def other(self, log: Log) -> Log:
-        """The same log as another tenant sees it, with two events of its own."""
+        """Return the same log as another tenant sees it, with two events of its own."""
         view = log.for_tenant("other")
         view.append([event("a", stream=("s", "1"), event_id="e-1", tags=("t",), n=1), event("b")])
         return view
@@ -73,9 +73,7 @@ class TenantContract:
 
     def test_streams_keys_and_ids_are_their_own(self, log: Log, other: Log) -> None:
         """A1: streams, keys and ids of two tenants do not meet."""
-        log.append(
-            [event(stream=("s", "1"), event_id="e-1", n=2)], ExpectedSeq(("s", "1"), None)
-        )
+        log.append([event(stream=("s", "1"), event_id="e-1", n=2)], ExpectedSeq(("s", "1"), None))
 
         assert numbers(log, ("s", "1")) == numbers(other, ("s", "1")) == [1]
         with refused(other, "idempotency_conflict") as caught:

@@ -170,8 +170,13 @@ create function {schema}.now_us() returns bigint language sql volatile as
 $$ select (extract(epoch from clock_timestamp()) * 1000000)::bigint $$;
 
 -- Which cluster, timeline and database this is: another one means a restore or a promotion.
+-- A promoted server's control file tells its new timeline only after the next checkpoint; the name
+-- of its current WAL file tells at once.
 create function {schema}.fingerprint() returns text language sql stable as $$
-    select s.system_identifier || ':' || c.timeline_id || ':' || d.oid
+    select s.system_identifier || ':' || case
+        when pg_is_in_recovery() then c.timeline_id
+        else ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer
+    end || ':' || d.oid
     from pg_control_system() s, pg_control_checkpoint() c, pg_database d
     where d.datname = current_database()
 $$;
@@ -207,24 +212,22 @@ begin
     end if;
     head := coalesce((select max(e.position) from {schema}.events e), 0);
     recorded_us := {schema}.now_us();
-    with incoming as materialized (
-        select i.*, i.ordinality as nr from unnest(p_rows) with ordinality i
-    ), placed as (
+    with placed as (
         insert into {schema}.events
-        select append_group.head + i.nr,
-               append_group.head + i.nr - i.append_offset,
+        select append_group.head + i.ordinality,
+               append_group.head + i.ordinality - i.append_offset,
                append_group.recorded_us,
                case when i.stream_key is not null then coalesce(
                    i.given_seq,
                    coalesce(h.stream_seq, i.first_seq - 1)
-                       + row_number() over (partition by i.stream_key order by i.nr))
+                       + row_number() over (partition by i.stream_key order by i.ordinality))
                end,
                i.occurred_us, i.event_version, i.event_key, i.stream_key, i.idempotency_index,
                i.payload_hash, i.tenant_id, i.event_id, i.stream_type, i.stream_id, i.event_type,
                i.occurred_at, i.producer_id, i.source_system, i.source_subsystem, i.actor_type,
                i.actor_id, i.request_id, i.correlation_id, i.causation_id, i.idempotency_key,
                i.app_id, i.env_id, i.metadata, i.payload, i.tags
-        from incoming i
+        from unnest(p_rows) with ordinality i
         left join lateral (
             select e.stream_seq from {schema}.events e
             where e.stream_key = i.stream_key

@@ -1,0 +1,240 @@
+"""The reference is complete: it tells everything that the code has, and nothing that it has not."""
+
+import importlib
+import re
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+import typer.main
+
+import seriatim
+from seriatim import AppendResult, EventRecord, Filter, Limits, Log, NewEvent, Query, Settings
+from seriatim.cli import exits
+from seriatim.cli.app import app
+from seriatim.config import MISMATCH_VARIABLE, URL_VARIABLE
+from seriatim.core.errors import ALL_ERRORS
+from seriatim.core.guard import BUILT_IN
+from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
+from seriatim.core.trace_shapes import TRACE_TYPES
+from seriatim.log.aio import AsyncLog
+from seriatim.log.base import QueryResult
+from seriatim.profiles.acts import Profile
+from seriatim.telemetry.bus import Name
+from tests.docs.pages import DOCS, ROOT, first_cells, read, rows, section
+
+CLI = "docs/reference/cli.md"
+COMMON = {"--url", "--tenant", "--json", "--help"}
+GROUP: Any = typer.main.get_command(app)
+
+
+def told(page: str, heading: str | None = None) -> list[str]:
+    """Return the names in the first cells of a page's tables, or of those under a heading."""
+    text = read(f"docs/{page}")
+    return first_cells(text if heading is None else section(text, heading))
+
+
+def public(kind: type) -> set[str]:
+    """Return what a class offers under names without an underscore."""
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_every_error_is_documented() -> None:
+    """Each code stands with its class and whether it is retryable, and no other does."""
+    expected = [
+        [f"`{one.code}`", f"`{one.__name__}`", "yes" if one.retryable_by_default else "no"]
+        for one in ALL_ERRORS
+    ]
+
+    assert expected == [row[:3] for row in rows(read("docs/reference/errors.md"))]
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"), [("limits", Limits), ("settings", Settings)], ids=["limits", "settings"]
+)
+def test_every_default_is_documented(page: str, kind: type[msgspec.Struct]) -> None:
+    """Each limit and setting stands with its default, in the order of the code."""
+    text = read(f"docs/reference/{page}.md")
+    shown = [row[:2] for row in rows(text) if row[0].strip("`") in kind.__struct_fields__]
+    fresh = kind()
+    expected = [
+        [f"`{name}`", "`Limits()`" if name == "limits" else str(getattr(fresh, name))]
+        for name in kind.__struct_fields__
+    ]
+
+    assert expected == shown
+    assert set(first_cells(text)) >= set(kind.__struct_fields__)
+
+
+def test_limits_has_no_others() -> None:
+    """The page of limits names no limit that is not there."""
+    assert list(Limits.__struct_fields__) == told("reference/limits.md")
+
+
+def test_environment_is_documented() -> None:
+    """The variables that are read stand in the settings, and no others."""
+    assert told("reference/settings.md", "Environment") == [URL_VARIABLE, MISMATCH_VARIABLE]
+
+
+def test_arguments_of_open_are_documented() -> None:
+    """Each argument of `seriatim.open` is told."""
+    code = seriatim.open.__code__
+    expected = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    assert list(expected) == told("reference/settings.md", "Arguments of `seriatim.open`")
+
+
+def receipt_fields() -> tuple[str, ...]:
+    """Return what a receipt offers."""
+    made = AppendResult(1, 1, tuple)
+    own = {name for name in vars(made) if not name.startswith("_")}
+    return tuple(own | (public(AppendResult) - {"replay"}))
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        ("events.md", "NewEvent", NewEvent.__struct_fields__),
+        ("events.md", "EventRecord", EventRecord.__struct_fields__),
+        ("events.md", "AppendResult", receipt_fields()),
+        ("queries.md", "What a query returns", QueryResult.__struct_fields__),
+    ],
+    ids=["new event", "record", "receipt", "query result"],
+)
+def test_every_field_is_documented(page: str, heading: str, names: tuple[str, ...]) -> None:
+    """Each field has its row, and no row has a field that is not there."""
+    assert sorted(names) == sorted(told(f"reference/{page}", heading))
+
+
+def test_sides_of_filters_are_documented() -> None:
+    """Each side of a filter and of a query has its row."""
+    known = {*Filter.__struct_fields__, *Query.__struct_fields__}
+
+    assert known <= set(told("reference/queries.md"))
+
+
+def test_every_telemetry_event_is_documented() -> None:
+    """Each name that telemetry emits is told, and no other."""
+    assert list(typing.get_args(Name)) == told("reference/telemetry.md")
+
+
+def test_every_exported_name_is_documented() -> None:
+    """The names of the package and those of the page are the same."""
+    page = told("reference/api.md", "Exported by `seriatim`")
+
+    assert sorted(seriatim.__all__) == sorted(page)
+
+
+def test_every_method_is_documented() -> None:
+    """Each act of a log, of its awaited form and of its profiles is told."""
+    page = read("docs/reference/api.md")
+    doors: list[tuple[str, type]] = [("Log", Log), ("Log.aio", AsyncLog)]
+    for name in ("traces", "facts", "aggregates"):
+        kind = typing.get_type_hints(getattr(Log, name).fget)["return"]
+        doors.append((f"Log.{name}", kind))
+    missing = [
+        f"{door}.{name}"
+        for door, kind in doors
+        for name in public(kind) - public(Profile) - {"append_draft"}
+        if not re.search(rf"`{name}\b", section(page, f"`{door}`"))
+    ]
+
+    assert missing == []
+
+
+def options_of(command: Any) -> set[str]:
+    """Return a command's long options, but the hidden ones and those that all have."""
+    found: set[str] = set()
+    for one in command.params:
+        if not getattr(one, "hidden", False):
+            found |= {name for name in one.opts if name.startswith("--")}
+    return found - COMMON
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_every_option_is_documented(name: str) -> None:
+    """Each option of a command has its row under the command's heading, and no other has."""
+    page = first_cells(section(read(CLI), f"seriatim {name}"))
+
+    assert options_of(GROUP.commands[name]) == set(page)
+
+
+def test_every_command_is_documented() -> None:
+    """Each command has its heading in the reference and its row in the README, in their order."""
+    names = [f"seriatim {name}" for name in GROUP.commands]
+
+    assert names == re.findall(r"^## (seriatim \w+)$", read(CLI), re.MULTILINE)
+    assert names == first_cells(section(read("README.md"), "Command line"))
+
+
+def test_common_options_are_documented() -> None:
+    """What every command takes is told once, and every command takes it."""
+    head = read(CLI).partition("## seriatim")[0]
+
+    assert {*COMMON, *options_of(GROUP)} == set(first_cells(head))
+    for name, command in GROUP.commands.items():
+        taken = {opt for one in command.params for opt in one.opts}
+        assert taken >= COMMON - {"--help", *(["--tenant"] if name == "demo" else [])}, name
+
+
+def test_exit_codes_are_documented() -> None:
+    """The exit codes and their meanings are those of the code."""
+    head = read(CLI).partition("## seriatim")[0]
+    shown = {row[0]: row[1] for row in rows(head) if row[0].isdigit()}
+
+    assert {str(code): meaning for code, meaning in exits.MEANINGS.items()} == shown
+
+
+def test_every_guard_and_rule_is_documented() -> None:
+    """The built-in guards and the rules that they are made of are told, and no others."""
+    rules = [rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)]
+
+    assert sorted([*BUILT_IN, *rules]) == sorted(told("howto/guard.md"))
+
+
+def test_every_contract_is_documented() -> None:
+    """The classes of the shipped suite are told, in their order."""
+    testing = importlib.import_module("seriatim.testing")
+    names = [one.__name__ for one in testing.CONTRACTS]
+
+    assert names == told("howto/contract-suite.md")
+
+
+def test_trace_types_are_documented() -> None:
+    """The ten types of traces are told, in their order."""
+    assert list(TRACE_TYPES) == told("reference/contract.md", "The trace catalogue")
+
+
+@pytest.mark.parametrize(("backend", "heading"), [("postgres", "Postgres"), ("sqlite", "SQLite")])
+def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
+    """Each table and index that a backend makes has its row, and no other has."""
+    folder = ROOT / "src" / "seriatim" / "store" / backend
+    source = "\n".join(
+        path.read_text("utf-8") for path in [*folder.rglob("*.sql"), *folder.rglob("*.py")]
+    )
+    made: set[str] = set()
+    for pattern in (
+        r"create table (?:if not exists )?(?:\{schema\}\.)?(\w+)",
+        r"create (?:unique )?index (?:concurrently )?(?:if not exists )?(\w+)",
+        r"constraint (\w+) primary key",
+    ):
+        made |= set(re.findall(pattern, source))
+
+    assert made == set(told("reference/schema.md", heading))
+
+
+def test_decisions_are_numbered_and_whole() -> None:
+    """Decisions count from 1 without a gap, and each has its context, decision and consequences."""
+    found = sorted((DOCS / "decisions").glob("*.md"))
+    numbers = [int(path.name[:4]) for path in found]
+    texts: dict[str, Any] = {path.name: path.read_text("utf-8") for path in found}
+    lacking = [
+        name
+        for name, text in texts.items()
+        if not text.startswith(f"# {name[:4]} ")
+        or not all(f"**{part}.**" in text for part in ("Context", "Decision", "Consequences"))
+    ]
+
+    assert list(range(1, len(found) + 1)) == numbers
+    assert lacking == []

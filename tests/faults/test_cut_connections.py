@@ -1,0 +1,164 @@
+"""Connections cut around COMMIT: nothing, or a marked unknown that a repeat resolves to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim import Command, ExpectedContext, Filter, NewEvent, Query
+from seriatim.core.doors import LOG
+from tests.faults.support import check_whole
+from tests.fixtures.proxy import Fault, TcpProxy
+
+StartProxy = Callable[[str], TcpProxy]
+
+COMMIT = b"commit\x00"  # as a statement of its own: `read committed` is in every BEGIN
+ABSENT = ExpectedContext(Query([Filter(types=["placed"])]), None)
+
+
+def lean(log: seriatim.Log, number: int = 1) -> Any:
+    """Append the lean way, with an event id that a repeat finds again."""
+    return log.append([NewEvent("placed", {"n": number}, event_id=f"e-{number}")])
+
+
+def lean_by_key(log: seriatim.Log, number: int = 1) -> Any:
+    """Append the lean way, with a key for the whole append."""
+    events = [NewEvent("placed", {"n": n}, stream=("s", "1")) for n in range(3)]
+    return log.append(events, idempotency_key=f"k-{number}")
+
+
+def decided(log: seriatim.Log, number: int = 1) -> Any:
+    """Append the decided way, on condition of a context."""
+    return log.append([NewEvent("placed", {"n": number}, event_id=f"e-{number}")], ABSENT)
+
+
+def copied(log: seriatim.Log, number: int = 1) -> Any:
+    """Append a large batch, by COPY."""
+    events = [NewEvent("placed", {"n": n}, event_id=f"c-{number}-{n}") for n in range(100)]
+    return log.append(events)
+
+
+def commanded(log: seriatim.Log, number: int = 1) -> Any:
+    """Append under a command record, whose twin gets the stored response."""
+    command = Command(actor="a", endpoint="/orders", key=f"c-{number}", response={"n": number})
+    return log.append([NewEvent("placed", {"n": number})], command=command)
+
+
+WAYS = [
+    (lean, b"append_group", 1),
+    (lean_by_key, b"append_group", 3),
+    (decided, COMMIT, 1),
+    (copied, COMMIT, 100),
+    (commanded, COMMIT, 1),
+]
+
+
+def warmed_up(proxy: TcpProxy) -> seriatim.Log:
+    """Open a log through a proxy and append once, so that its connections are there."""
+    log = seriatim.open(proxy.url)
+    log.append([NewEvent("first", {})])
+    return log
+
+
+@pytest.mark.parametrize(("append", "marker", "count"), WAYS)
+def test_commit_lost_on_its_way(
+    proxy_to: StartProxy, postgres_url: str, append: Callable[..., Any], marker: bytes, count: int
+) -> None:
+    """B10: what the server never saw is not stored; the repeat stores it once."""
+    proxy = proxy_to(postgres_url)
+    with warmed_up(proxy) as log:
+        fault: Fault = proxy.drop_requests_with(marker)
+        with pytest.raises(seriatim.BackendFailure) as failed:
+            append(log)
+        fault.wait()
+        stored = log.head()
+        receipt = append(log)
+
+    assert (failed.value.ambiguous, failed.value.retryable) == (True, True)
+    assert stored == 1
+    assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, False)
+    assert check_whole(postgres_url) == 1 + count
+
+
+@pytest.mark.parametrize(("append", "marker", "count"), WAYS)
+def test_answer_to_commit_lost(
+    proxy_to: StartProxy, postgres_url: str, append: Callable[..., Any], marker: bytes, count: int
+) -> None:
+    """B10: committed but unanswered is ambiguous, and the repeat returns the stored copy."""
+    proxy = proxy_to(postgres_url)
+    with warmed_up(proxy) as log:
+        fault = proxy.drop_replies_after(marker)
+        with pytest.raises(seriatim.BackendFailure) as failed:
+            append(log)
+        fault.wait()
+        stored = log.head()
+        receipt = append(log)
+
+    assert (failed.value.ambiguous, failed.value.retryable) == (True, True)
+    assert "repeat" in failed.value.message
+    assert stored == 1 + count
+    assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, True)
+    assert check_whole(postgres_url) == 1 + count
+
+
+@pytest.mark.parametrize("marker", [b"pg_advisory_xact_lock", b"transaction_isolation", b"PGCOPY"])
+def test_connection_lost_before_commit_is_clear(
+    proxy_to: StartProxy, postgres_url: str, marker: bytes
+) -> None:
+    """B10, B13: lost before COMMIT was sent, nothing is stored, and the failure says so."""
+    proxy = proxy_to(postgres_url)
+    with warmed_up(proxy) as log:
+        fault = proxy.drop_requests_with(marker)
+        with pytest.raises(seriatim.BackendFailure) as failed:
+            decided(log)
+        fault.wait()
+        stored = log.head()
+        receipt = decided(log)
+
+    assert (failed.value.ambiguous, failed.value.retryable) == (False, True)
+    assert (stored, receipt.replayed) == (1, False)
+    assert check_whole(postgres_url) == 2
+
+
+def test_neighbours_of_a_lost_group_are_all_told(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B10, L2: all appends that shared a lost commit are ambiguous, and all repeats resolve."""
+    proxy = proxy_to(postgres_url)
+    with warmed_up(proxy) as log:
+        proxy.pause()
+        futures = []
+        for number in range(20):
+            event = NewEvent("placed", {"n": number}, event_id=f"e-{number}")
+            request = log.appender.request(log.draft(LOG, [event]))
+            futures.append(log.appender.committer.submit(request))
+        fault = proxy.drop_replies_after(b"append_group")
+        proxy.resume()
+        failures = [error for one in futures if (error := one.exception(timeout=20))]
+        fault.wait()
+        receipts = [lean(log, number) for number in range(20)]
+
+    assert failures
+    assert all(isinstance(error, seriatim.BackendFailure) and error.ambiguous for error in failures)
+    assert len({receipt.first_position for receipt in receipts}) == 20
+    assert check_whole(postgres_url) == 21
+
+
+def test_refused_connections_are_clear(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B10, L2: a server out of reach is a clear, retryable failure, never an empty result."""
+    proxy = proxy_to(postgres_url)
+    settings = seriatim.Settings(connect_timeout_s=2)
+    with seriatim.open(proxy.url, settings=settings) as log:
+        log.append([NewEvent("first", {})])
+        proxy.cut(refuse=True)
+        with pytest.raises(seriatim.BackendFailure) as append:
+            lean(log)
+        with pytest.raises(seriatim.BackendFailure) as read:
+            log.head()
+        proxy.resume()
+        lean(log)
+        assert log.head() == 2
+
+    assert (append.value.ambiguous, append.value.retryable) == (False, True)
+    assert read.value.retryable

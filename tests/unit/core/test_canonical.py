@@ -1,0 +1,195 @@
+"""Canonical JSON: one text for each value, and the refusal of what JSON has not."""
+
+import json
+from collections import OrderedDict
+from decimal import Decimal
+from enum import IntEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seriatim.core.canonical import (
+    HASH_PREFIX,
+    canonical_text,
+    check_json,
+    parse_json,
+    read_json,
+    safe_text,
+    text_hash,
+)
+from seriatim.core.errors import Flaw, LimitExceeded
+from seriatim.core.limits import Limits
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**40), 10**40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+class Real(float):
+    """A float of a library's own."""
+
+
+class Level(IntEnum):
+    """An integer by another name."""
+
+    HIGH = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b": 1, "a": {"d": 2, "c": 3}}, '{"a":{"c":3,"d":2},"b":1}'),
+        ({"é": 1, "z": 2, "𝒜": 3, "ﬁ": 4}, '{"z":2,"é":1,"ﬁ":4,"𝒜":3}'),
+        ([1, 1.0, 1e16, -0.0, 1e-7, 10**25], "[1,1.0,1e16,-0.0,1e-7,10000000000000000000000000]"),
+        ("é\u2028\n\"\\/", '"é\u2028\\n\\"\\\\/"'),
+        ((1, [None, True, False]), "[1,[null,true,false]]"),
+        (OrderedDict(b=Real(1.5), a=Level.HIGH), '{"a":3,"b":1.5}'),
+    ],
+)
+def test_one_text_for_each_value(value, text):
+    """A2: keys sorted by code point, compact, unescaped, integers of any size, shortest floats."""
+    assert canonical_text(value) == text
+    assert safe_text(value) == text
+
+
+@given(JSON)
+def test_text_reads_back(value):
+    """A2: the text of a JSON value is its value again, and the order of keys does not matter."""
+    text = safe_text(value)
+
+    assert read_json(text) == value
+    assert json.loads(text) == value
+    assert canonical_text(read_json(text)) == text
+    check_json(value)
+
+
+def test_a_class_of_another_kind_has_no_text():
+    """A2: what is no scalar of JSON is not turned into one."""
+    with pytest.raises(TypeError):
+        canonical_text(1j)
+
+
+def test_the_hash_is_of_the_text():
+    """A1: `sha256:` and the hex digest of the UTF-8 text."""
+    expected = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+    assert text_hash("{}") == HASH_PREFIX + expected
+    assert text_hash('"é"') != text_hash('"e"')
+
+
+WRONG = [
+    (float("nan"), "$"),
+    ([1, float("inf")], "$[1]"),
+    ({"a": [float("-inf")]}, "$.a[0]"),
+    ({"a": "x\0"}, "$.a"),
+    ({"a": "\ud800"}, "$.a"),
+    ({"a": {"\0": 1}}, "$.a"),
+    ({"\udc00": 1}, "$"),
+    ({"a": {1: 1}}, "$.a"),
+    ({"a": b"x"}, "$.a"),
+    ({"a": {1}}, "$.a"),
+    ({"a": Decimal(1)}, "$.a"),
+    ({"odd key": [1j]}, '$["odd key"][0]'),
+    (Real("nan"), "$"),
+]
+
+
+@pytest.mark.parametrize(("value", "path"), WRONG)
+def test_what_json_has_not(value, path):
+    """A2: refused with its JSON path, by the check alone and on the way to the text."""
+    for act in (check_json, safe_text, lambda v: check_json(v, floats=False)):
+        with pytest.raises(Flaw) as caught:
+            act(value)
+        assert (caught.value.part, caught.value.where) == ("json", path)
+
+
+def test_floats_where_they_are_refused():
+    """A2: a finite float is a flaw of shape; what is no JSON is told before it."""
+    check_json({"a": [1, "1.5", True, None]}, floats=False)
+    with pytest.raises(Flaw) as caught:
+        check_json({"a": [1, 1.5]}, floats=False)
+    assert (caught.value.part, caught.value.where) == ("shape", "$.a[1]")
+    with pytest.raises(Flaw) as caught:
+        safe_text({"a": 1.5, "b": float("nan")}, floats=False)
+    assert (caught.value.part, caught.value.where) == ("json", "$.b")
+
+
+def nest(depth, leaf):
+    """Return a value of that depth, arrays and objects in turn."""
+    value = leaf
+    for number in range(depth - 1):
+        value = [value] if number % 2 else {"d": value}
+    return value
+
+
+@pytest.mark.parametrize("leaf", [{}, [], [1], {"a": 1}, ()])
+def test_depth(leaf):
+    """K3: 64 levels pass, 65 do not, whatever they are made of."""
+    for act in (check_json, safe_text):
+        act(nest(64, leaf))
+        with pytest.raises(LimitExceeded) as caught:
+            act(nest(65, leaf))
+        assert caught.value.details == {"limit": "payload_depth", "bound": 64, "actual": 65}
+
+
+def test_many_brackets_are_no_depth():
+    """K3: width is no depth, and brackets in text are none."""
+    wide = {"a": [{} for _ in range(200)], "b": "[{" * 200}
+
+    assert read_json(safe_text(wide)) == wide
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_long_integers(sign):
+    """K3: integers have a bound in digits, exact at its edge."""
+    short = Limits(integer_digits=30)
+    for act in (check_json, safe_text):
+        act([sign * 10**4299], limits=Limits())
+        with pytest.raises(LimitExceeded) as caught:
+            act([sign * 10**4300], limits=Limits())
+        assert caught.value.details["limit"] == "integer_digits"
+    check_json(sign * (10**30 - 1), limits=short)
+    check_json(sign * 2**63, limits=short)
+    with pytest.raises(LimitExceeded):
+        check_json(sign * 10**30, limits=short)
+
+
+def test_parsing_is_strict():
+    """A2: no key twice, no NaN, no rest; integers of any size are exact."""
+    assert parse_json('{"a": [1, 1.0, 123456789012345678901234567890, "\\u00e9"]}') == {
+        "a": [1, 1.0, 123456789012345678901234567890, "é"]
+    }
+    for text, told in (
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the same key twice"),
+        ("[NaN]", "not valid JSON"),
+        ("-Infinity", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[1] 2", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("1" * 5000, "not valid JSON"),
+    ):
+        with pytest.raises(Flaw) as caught:
+            parse_json(text)
+        assert (caught.value.part, caught.value.where) == ("json", "$")
+        assert told in caught.value.message
+
+
+def test_reading_what_the_log_wrote():
+    """A2: stored text is read fast, and exactly also where the fast reader gives up."""
+    long = 10**4000
+    assert read_json(str(long)) == long
+    assert read_json('{"a":1e400}') == {"a": float("inf")}

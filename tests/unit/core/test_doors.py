@@ -1,0 +1,34 @@
+"""Doors: what each asks of an event, and the code each kind of flaw has there."""
+
+import pytest
+
+from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES
+from seriatim.core.errors import Flaw
+
+CODES = {
+    "log": ["invalid_event", "invalid_event", "invalid_event", "schema_violation"],
+    "facts": ["invalid_event"] * 4,
+    "aggregates": ["invalid_event", "invalid_event", "invalid_event", "schema_violation"],
+    "traces": ["invalid_argument", "invalid_argument", "schema_violation", "schema_violation"],
+}
+
+
+@pytest.mark.parametrize("door", [LOG, FACTS, AGGREGATES, TRACES], ids=lambda door: door.name)
+def test_codes(door):
+    """L3: envelope, JSON, payload and shape have the codes of their door."""
+    parts = ("envelope", "json", "payload", "shape")
+    found = [door.error(Flaw(part, "$.x", "is wrong"), 4) for part in parts]
+
+    assert [error.code for error in found] == CODES[door.name]
+    assert all(error.details == {"index": 4, "field": "$.x"} for error in found)
+    assert found[0].message == "event 4: $.x: is wrong"
+
+
+def test_what_doors_ask():
+    """A7: facts ask nothing, aggregates a stream, a request and an actor of theirs."""
+    assert (LOG.required, FACTS.required) == ((), ())
+    assert AGGREGATES.required == ("stream", "request_id", "actor_type", "actor_id")
+    assert AGGREGATES.actor_types == ("user", "service_principal", "system")
+    assert [door.any_payload for door in (LOG, FACTS, AGGREGATES, TRACES)] == [0, 1, 0, 0]
+    assert [door.store_time_only for door in (LOG, FACTS, AGGREGATES, TRACES)] == [0, 1, 0, 0]
+    assert [door.keys_are_unique for door in (LOG, FACTS, AGGREGATES, TRACES)] == [1, 1, 0, 1]

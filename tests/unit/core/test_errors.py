@@ -1,0 +1,69 @@
+"""The error tree: one code each, one shape, whole across processes."""
+
+import pickle
+
+import pytest
+
+from seriatim.core import errors
+
+RETRYABLE = {"projection_out_of_date", "projection_timeout", "timeout", "backend_failure"}
+
+
+@pytest.mark.parametrize("kind", errors.ALL_ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error(kind):
+    """L1: each has code, message, details and retryable; its docstring is its message."""
+    error = kind()
+
+    assert error.message == str(error) == kind.__doc__.strip()
+    assert error.details == {}
+    assert error.retryable is (error.code in RETRYABLE)
+    assert error.as_dict() == {
+        "code": kind.code,
+        "message": error.message,
+        "details": {},
+        "retryable": error.retryable,
+    }
+    assert isinstance(error, errors.SeriatimError)
+
+
+@pytest.mark.parametrize("kind", errors.ALL_ERRORS, ids=lambda kind: kind.__name__)
+def test_errors_cross_processes(kind):
+    """L1: an error is the same error in another process."""
+    error = kind("told", details={"index": 3}, retryable=True)
+
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+
+    assert type(again) is kind
+    assert again.as_dict() == error.as_dict()
+    assert again.as_dict()["retryable"] is True
+
+
+def test_the_tree_is_drawn():
+    """L1: the module's docstring shows every class beside its code."""
+    for kind in errors.ALL_ERRORS:
+        line = next(line for line in errors.__doc__.splitlines() if f" {kind.__name__} " in line)
+        assert f" {kind.code}" in line
+        assert ("(retryable" in line) == (kind.retryable_by_default or kind.code == "limit_exceeded")
+
+
+def test_conflicts_tell_both_versions():
+    """D5: a conditional conflict has expected and actual, absent or not."""
+    error = errors.ConditionalAppendConflict(details={"expected": 3, "actual": None})
+
+    assert (error.expected, error.actual) == (3, None)
+    assert errors.ConditionalAppendConflict().expected is None
+
+
+def test_ambiguity_is_marked():
+    """B10: a backend failure says whether the append may be stored."""
+    assert errors.BackendFailure(details={"ambiguous": True}).ambiguous
+    assert not errors.BackendFailure().ambiguous
+    assert not errors.BackendFailure(retryable=False).retryable
+
+
+def test_flaws_are_no_errors_of_the_tree():
+    """L3: a flaw has no code until a door gives it one."""
+    flaw = errors.Flaw("shape", "$.a", "is required")
+
+    assert not isinstance(flaw, errors.SeriatimError)
+    assert (str(flaw), flaw.part, flaw.where) == ("$.a: is required", "shape", "$.a")

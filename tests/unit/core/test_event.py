@@ -1,0 +1,117 @@
+"""New events, records and receipts."""
+
+import msgspec
+import pytest
+
+from seriatim.core.errors import InvalidEvent
+from seriatim.core.event import COMMITTED_FIELDS, AppendResult, EventRecord, LogIdentity, NewEvent
+
+RECORD = EventRecord(
+    position=2,
+    append_position=1,
+    event_id="e",
+    tenant_id="default",
+    stream_type="s",
+    stream_id="1",
+    stream_seq=1,
+    event_type="x",
+    event_version=1,
+    occurred_at="2024-01-01T00:00:00Z",
+    recorded_at="2024-01-01T00:00:00.000000Z",
+    producer_id=None,
+    source_system=None,
+    source_subsystem=None,
+    actor_type=None,
+    actor_id=None,
+    request_id=None,
+    correlation_id=None,
+    causation_id=None,
+    idempotency_key=None,
+    app_id=None,
+    env_id=None,
+    metadata={"a": "b"},
+    payload='{"n":[1]}',
+    payload_hash="sha256:0",
+    tags=("t",),
+)
+
+
+def test_from_a_mapping():
+    """B1: dictionary form, with the stream as a pair, a list or two fields."""
+    for form in (
+        {"stream": ("s", "1")},
+        {"stream": ["s", "1"]},
+        {"stream_type": "s", "stream_id": "1"},
+    ):
+        made = NewEvent.from_mapping({"event_type": "x", "tags": ["a"], **form})
+        assert made == NewEvent("x", stream=("s", "1"), tags=("a",))
+    assert NewEvent.from_mapping({"event_type": "x", "stream": None}).stream is None
+    both_absent = {"event_type": "x", "stream_type": None, "stream_id": None}
+    assert NewEvent.from_mapping(both_absent).stream is None
+    assert NewEvent.from_mapping({"event_type": "x", "stream_id": "1"}).stream == (None, "1")
+    assert NewEvent.from_mapping({"event_type": "x", "tags": ("a",)}).tags == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        *(({"event_type": "x", name: 1}, name) for name in sorted(COMMITTED_FIELDS)),
+        ({}, "event_type"),
+        ({"event_type": "x", "colour": 1}, "colour"),
+        ({"event_type": "x", 7: 1}, "7"),
+        ({"event_type": "x", "c" * 200: 1}, "c" * 80),
+        ({"event_type": "x", "stream": ("a", "b"), "stream_id": "b"}, "stream"),
+    ],
+)
+def test_what_a_mapping_may_not_hold(given, field):
+    """B2: committed, unknown and missing fields are named."""
+    with pytest.raises(InvalidEvent) as caught:
+        NewEvent.from_mapping(given)
+    assert caught.value.details == {"field": field}
+
+
+def test_records_are_values():
+    """A1: a record has its payload as a value, its stream as a pair, and cannot change."""
+    assert RECORD.data == {"n": [1]}
+    assert RECORD.data is not RECORD.data
+    assert RECORD.stream == ("s", "1")
+    replace = msgspec.structs.replace
+    assert replace(RECORD, stream_type=None, stream_id=None).stream is None
+    assert replace(RECORD, stream_id=None).stream is None
+    with pytest.raises(AttributeError):
+        RECORD.position = 1
+    shown = RECORD.as_dict()
+    assert list(shown) == list(EventRecord.__struct_fields__)
+    assert (shown["payload"], shown["metadata"], shown["tags"]) == ({"n": [1]}, {"a": "b"}, ["t"])
+
+
+def test_receipts():
+    """B1: a receipt tells its range, makes its records once, and whether it is a replay."""
+    made = []
+
+    def make():
+        made.append(1)
+        return (RECORD,)
+
+    result = AppendResult(2, 4, make, response="r")
+    assert (result.count, result.replayed, result.response) == (3, False, "r")
+    assert made == []
+    assert result.records is result.records
+    assert made == [1]
+    assert repr(result) == "AppendResult(first_position=2, last_position=4, replayed=False)"
+
+
+def test_replays():
+    """C2: the receipt of an append that was stored before."""
+    later = msgspec.structs.replace(RECORD, position=3)
+    result = AppendResult.replay((RECORD, later), {"ok": 1}, ("tags",))
+
+    assert (result.first_position, result.last_position, result.count) == (2, 3, 2)
+    assert result.replayed
+    assert (result.records, result.response) == ((RECORD, later), {"ok": 1})
+    assert result.id_mismatch == ("tags",)
+
+
+def test_identities_are_values():
+    """F8: a log is the same log by id and epoch."""
+    assert LogIdentity("a", 1) == LogIdentity("a", 1) != LogIdentity("a", 2)

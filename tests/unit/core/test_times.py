@@ -1,0 +1,78 @@
+"""RFC 3339 timestamps: which are valid, and which instant they name."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seriatim.core.times import format_us, instant_us
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01T00:00:00.000001Z", 1),
+        ("1970-01-01t00:00:01z", 1_000_000),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1969-12-31T23:30:00-00:30", 0),
+        ("1969-12-31T23:59:59.999999Z", -1),
+        ("1970-01-01T00:00:00.1Z", 100_000),
+        ("1970-01-01T00:00:00.1234567890Z", 123_456),
+        ("2016-12-31T23:59:60Z", 1_483_228_800_000_000),
+        ("0001-01-01T00:00:00Z", -62_135_596_800_000_000),
+        ("9999-12-31T23:59:59.999999Z", 253_402_300_799_999_999),
+        ("2024-02-29T00:00:00+23:59", 1_709_078_460_000_000),
+    ],
+)
+def test_instants(text, instant):
+    """E1: a timestamp is filtered by its parsed instant."""
+    assert instant_us(text) == instant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "now", "2024-01-01", "2024-01-01T00:00:00", "2024-01-01 00:00:00Z"),
+        *("2024-13-01T00:00:00Z", "2024-00-01T00:00:00Z", "2023-02-29T00:00:00Z"),
+        *("2024-01-01T24:00:00Z", "2024-01-01T00:60:00Z", "2024-01-01T00:00:61Z"),
+        *("2024-01-01T00:00:00+24:00", "2024-01-01T00:00:00+00:60", "2024-01-01T00:00:00+01"),
+        *("0000-01-01T00:00:00Z", "2024-01-01T00:00:00.Z", "2024-1-1T00:00:00Z", " 2024-01-01T00:00:00Z"),
+        *("2024-01-01T00:00:00Z\n", "٢٠٢٤-01-01T00:00:00Z", "2024-01-01T00:00:00." + "1" * 60 + "Z"),
+        *(None, 0, b"2024-01-01T00:00:00Z"),
+    ],
+)
+def test_what_is_no_timestamp(text):
+    """A1: anything else is refused, not guessed at."""
+    assert instant_us(text) is None
+
+
+@given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), st.integers(-1439, 1439))  # noqa: DTZ001 - the zone is drawn
+def test_every_zone_names_the_same_instant(moment, minutes):
+    """E1: instants do not depend on how their zone is written."""
+    utc = moment.replace(tzinfo=UTC)
+    local = (moment + timedelta(minutes=minutes)).isoformat()
+    sign = "-" if minutes < 0 else "+"
+    zone = f"{sign}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+    expected = (utc - EPOCH) // timedelta(microseconds=1)
+
+    assert instant_us(local + zone) == expected
+
+
+@given(st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999))
+def test_formatting_reads_back(instant):
+    """A1: the store's time is RFC 3339, UTC, with six digits."""
+    text = format_us(instant)
+
+    assert len(text) == 27
+    assert text.endswith("Z")
+    assert instant_us(text) == instant
+
+
+def test_formatting():
+    """A1: whole seconds keep their six digits, also before 1970."""
+    assert format_us(0) == "1970-01-01T00:00:00.000000Z"
+    assert format_us(-1) == "1969-12-31T23:59:59.999999Z"

@@ -3,8 +3,14 @@
 import gzip
 import json
 import signal
+import uuid
+from pathlib import Path
 from typing import Any
 
+import psycopg
+
+import seriatim
+from seriatim import NewEvent
 from tests.acceptance.program import Program
 
 SEAT = '{"seat":"12A"}'
@@ -191,6 +197,44 @@ def test_export_and_import_carry_a_log_over(program: Program) -> None:
     plain = program("export", "-", "--tenant", "other")
     assert [each.get("event_type") for each in plain.lines] == [None, "noted", None]
     assert not (program.folder / "log.ndjson.gz.part").exists()
+
+
+def test_import_keeps_the_order_of_appends_of_all_sizes(program: Program) -> None:
+    """C3: large and small appends of one stream arrive in order, and a second time as replays."""
+    source = seriatim.open(f"sqlite:///{program.folder}/source.db")
+    for size in (60, 1, 2, 60, 1, 200, 1):
+        source.append([NewEvent("noted", {"n": n}, stream=("s", "a")) for n in range(size)])
+    expected = [(each.append_position, each.event_id) for each in source.read()]
+    source.close()
+    program("export", "all.ndjson", "--url", f"sqlite:///{program.folder}/source.db")
+
+    first = program("import", "all.ndjson", "--json").json
+    again = program("import", "all.ndjson", "--json").json
+    arrived = program("read", "--json").lines
+
+    assert (first["appended"], first["refused"]) == (325, 0)
+    assert (again["appended"], again["reused"]) == (0, 325)
+    assert [(each["append_position"], each["event_id"]) for each in arrived] == expected
+
+
+def test_init_grants_a_role_what_an_application_needs(postgres_url: str, tmp_path: Path) -> None:
+    """F2: the application's role inserts and selects events, and nothing more."""
+    program = Program(postgres_url, tmp_path)
+    role = f"app_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f'create role "{role}"')
+        granted = program("init", "--app-role", role, "--json")
+        question = "select has_table_privilege(%s, 'seriatim.events', %s)"
+        rights = {
+            right: connection.execute(question, (role, right)).fetchone()
+            for right in ("INSERT", "SELECT", "UPDATE", "DELETE", "TRUNCATE")
+        }
+        connection.execute(f'drop owned by "{role}"')
+        connection.execute(f'drop role "{role}"')
+
+    assert granted.code == 0, granted.err
+    assert [right for right, held in rights.items() if held == (True,)] == ["INSERT", "SELECT"]
+    assert program("init", "--app-role", "nobody-there").code == 4
 
 
 def test_verify_and_doctor_find_nothing_wrong(program: Program) -> None:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from seriatim.core.canonical import parse_json, read_json
 from seriatim.core.decide import StaleRules
-from seriatim.core.doors import AGGREGATES, LOG, Door
+from seriatim.core.doors import LOG, Door
 from seriatim.core.errors import (
     BackendFailure,
-    Flaw,
     IdempotencyConflict,
     InvalidEvent,
     SeriatimError,
 )
-from seriatim.core.event import AppendResult, NewEvent
-from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.event import AppendResult
 from seriatim.core.request import Condition, ExpectedSeq, Request
 from seriatim.log.appending import Draft, give_up
 from seriatim.log.histories import Histories
-from seriatim.log.transfer import Line, Source
+from seriatim.log.imported import Append, new_event, of_a_command, shares_keys
+from seriatim.log.transfer import Source
 from seriatim.store.committer import Committer
 
 if TYPE_CHECKING:
@@ -32,13 +30,12 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_EVENTS = 20_000
 IN_FLIGHT_BYTES = 32 * 1024 * 1024
+SMALL_EVENTS_MAX = 16  # appends up to this size count as alike
 SHOWN_MAX = 20
 
 # Whatever door an event once came through, it goes in as it was kept.
 _DOOR = Door(name="import", codes=LOG.codes, any_payload=True)
 _DOOR_SHARED_KEYS = Door(name="import", codes=LOG.codes, any_payload=True, keys_are_unique=False)
-
-Append = list[tuple[int, Line]]
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -116,6 +113,7 @@ class _Flight:
         self._sent: deque[_Sent] = deque()
         self._events = 0
         self._bytes = 0
+        self._likeness = (0, False)
 
     def send(self, append: Append) -> None:
         """Submit an append, after making room for it."""
@@ -128,15 +126,23 @@ class _Flight:
         except SeriatimError as error:
             self._refuse(append, error)
             return
-        while self._sent and (
-            self._events + len(append) > IN_FLIGHT_EVENTS
-            or self._bytes + request.size > IN_FLIGHT_BYTES
-        ):
-            self._settle_oldest()
+        self._make_room(request)
         future = self._committer.submit(request)
         self._sent.append(_Sent(append, request.size, future))
         self._events += len(append)
         self._bytes += request.size
+
+    def _make_room(self, request: Request) -> None:
+        # A store may commit the appends of a group in any order: only like ones travel together.
+        events = len(request.events)
+        likeness = (max(events, SMALL_EVENTS_MAX), bool(request.conditions))
+        if likeness != self._likeness:
+            self.land()
+            self._likeness = likeness
+        while self._sent and (
+            self._events + events > IN_FLIGHT_EVENTS or self._bytes + request.size > IN_FLIGHT_BYTES
+        ):
+            self._settle_oldest()
 
     def land(self) -> None:
         """Wait for everything that is on its way."""
@@ -180,7 +186,7 @@ class _Flight:
         return None
 
     def _key_is_shared(self, append: Append, refusal: Exception) -> bool:
-        return isinstance(refusal, IdempotencyConflict) and _of_a_command(append)
+        return isinstance(refusal, IdempotencyConflict) and of_a_command(append)
 
     def _failed_behind(self) -> list[Append]:
         """Let the rest land; return what failed, perhaps only for want of what comes before it."""
@@ -206,12 +212,12 @@ class _Flight:
             self._refuse(append, refusal)
 
     def _request(self, append: Append, door: Door) -> Request:
-        if door is _DOOR and _shares_keys(append):
+        if door is _DOOR and shares_keys(append):
             door = _DOOR_SHARED_KEYS
         draft = Draft(
             tenant_id=append[0][1].tenant_id or self._log.tenant_id,
             door=door,
-            events=[_new_event(number, line) for number, line in append],
+            events=[new_event(number, line) for number, line in append],
             condition=self._conditions(append),
         )
         request = self._log.appender.request(draft)
@@ -240,48 +246,3 @@ class _Flight:
         if len(self.report.refusals) < SHOWN_MAX:
             refusal = Refusal(append[0][0], len(append), code, str(error))
             self.report.refusals.append(refusal)
-
-
-def _shares_keys(append: Append) -> bool:
-    """Tell whether an append can only be a command's: a key twice, or keys on some events only."""
-    keys = [(line.producer_id, line.idempotency_key) for _, line in append]
-    held = [key for key in keys if key[1] is not None]
-    return len(set(held)) != len(held) or 0 < len(held) < len(keys)
-
-
-def _of_a_command(append: Append) -> bool:
-    """Tell whether an append may have come through the aggregates' door."""
-    return all(
-        line.stream_type not in (None, TRACE_KIND)
-        and line.request_id is not None
-        and line.actor_type in AGGREGATES.actor_types
-        for _, line in append
-    )
-
-
-def _new_event(number: int, line: Line) -> NewEvent:
-    if line.event_id is None and line.idempotency_key is None:
-        msg = f"line {number}: an event needs an event_id or a key, so that no import repeats it"
-        raise InvalidEvent(msg, details={"line": number, "field": "event_id"})
-    if (line.stream_type is None) != (line.stream_id is None):
-        msg = f"line {number}: stream_type and stream_id come together"
-        raise InvalidEvent(msg, details={"line": number, "field": "stream_id"})
-    fields: dict[str, Any] = {name: getattr(line, name) for name in _KEPT}
-    if line.stream_type is not None and line.stream_id is not None:
-        fields["stream"] = (line.stream_type, line.stream_id)
-    return NewEvent(payload=_payload(number, line), tags=tuple(line.tags), **fields)
-
-
-def _payload(number: int, line: Line) -> Any:
-    """Read a payload: quickly when its hash will be checked, strictly when there is none."""
-    try:
-        raw = bytes(line.payload)
-        return parse_json(raw) if line.payload_hash is None else read_json(raw)
-    except (Flaw, ValueError) as error:
-        msg = f"line {number}: the payload is not JSON ({error})"
-        raise InvalidEvent(msg, details={"line": number, "field": "payload"}) from None
-
-
-_KEPT = tuple(
-    name for name in NewEvent.__struct_fields__ if name not in ("payload", "stream", "tags")
-)

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.errors import BackendFailure, LeaseLost
+from seriatim.core.errors import BackendFailure, LeaseLost, SeriatimError
 from seriatim.core.event import EventRecord
 from seriatim.core.query import Query
 from seriatim.log.arguments import bad
@@ -238,6 +238,9 @@ class Subscription:
                 self.last_error = error
                 if self._stopped.wait(self._backoff_s):
                     return None
+            except SeriatimError as error:  # a restored log, say: it stops, and this is why
+                self.last_error = error
+                raise
 
     def _run_once(self, handler: Callable[[Batch], object]) -> None:
         for batch in self:

@@ -4,6 +4,7 @@ import json
 from collections import OrderedDict
 from decimal import Decimal
 from enum import IntEnum
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -55,19 +56,19 @@ class Level(IntEnum):
         ({"b": 1, "a": {"d": 2, "c": 3}}, '{"a":{"c":3,"d":2},"b":1}'),
         ({"é": 1, "z": 2, "𝒜": 3, "ﬁ": 4}, '{"z":2,"é":1,"ﬁ":4,"𝒜":3}'),
         ([1, 1.0, 1e16, -0.0, 1e-7, 10**25], "[1,1.0,1e16,-0.0,1e-7,10000000000000000000000000]"),
-        ("é\u2028\n\"\\/", '"é\u2028\\n\\"\\\\/"'),
+        ('é\u2028\n"\\/', '"é\u2028\\n\\"\\\\/"'),
         ((1, [None, True, False]), "[1,[null,true,false]]"),
         (OrderedDict(b=Real(1.5), a=Level.HIGH), '{"a":3,"b":1.5}'),
     ],
 )
-def test_one_text_for_each_value(value, text):
+def test_one_text_for_each_value(value: Any, text: Any) -> None:
     """A2: keys sorted by code point, compact, unescaped, integers of any size, shortest floats."""
     assert canonical_text(value) == text
     assert safe_text(value) == text
 
 
 @given(JSON)
-def test_text_reads_back(value):
+def test_text_reads_back(value: Any) -> None:
     """A2: the text of a JSON value is its value again, and the order of keys does not matter."""
     text = safe_text(value)
 
@@ -77,13 +78,13 @@ def test_text_reads_back(value):
     check_json(value)
 
 
-def test_a_class_of_another_kind_has_no_text():
+def test_a_class_of_another_kind_has_no_text() -> None:
     """A2: what is no scalar of JSON is not turned into one."""
     with pytest.raises(TypeError):
         canonical_text(1j)
 
 
-def test_the_hash_is_of_the_text():
+def test_the_hash_is_of_the_text() -> None:
     """A1: `sha256:` and the hex digest of the UTF-8 text."""
     expected = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
     assert text_hash("{}") == HASH_PREFIX + expected
@@ -108,7 +109,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "path"), WRONG)
-def test_what_json_has_not(value, path):
+def test_what_json_has_not(value: Any, path: Any) -> None:
     """A2: refused with its JSON path, by the check alone and on the way to the text."""
     for act in (check_json, safe_text, lambda v: check_json(v, floats=False)):
         with pytest.raises(Flaw) as caught:
@@ -116,7 +117,7 @@ def test_what_json_has_not(value, path):
         assert (caught.value.part, caught.value.where) == ("json", path)
 
 
-def test_floats_where_they_are_refused():
+def test_floats_where_they_are_refused() -> None:
     """A2: a finite float is a flaw of shape; what is no JSON is told before it."""
     check_json({"a": [1, "1.5", True, None]}, floats=False)
     with pytest.raises(Flaw) as caught:
@@ -127,7 +128,7 @@ def test_floats_where_they_are_refused():
     assert (caught.value.part, caught.value.where) == ("json", "$.b")
 
 
-def nest(depth, leaf):
+def nest(depth: Any, leaf: Any) -> Any:
     """Return a value of that depth, arrays and objects in turn."""
     value = leaf
     for number in range(depth - 1):
@@ -136,7 +137,7 @@ def nest(depth, leaf):
 
 
 @pytest.mark.parametrize("leaf", [{}, [], [1], {"a": 1}, ()])
-def test_depth(leaf):
+def test_depth(leaf: Any) -> None:
     """K3: 64 levels pass, 65 do not, whatever they are made of."""
     for act in (check_json, safe_text):
         act(nest(64, leaf))
@@ -145,7 +146,7 @@ def test_depth(leaf):
         assert caught.value.details == {"limit": "payload_depth", "bound": 64, "actual": 65}
 
 
-def test_many_brackets_are_no_depth():
+def test_many_brackets_are_no_depth() -> None:
     """K3: width is no depth, and brackets in text are none."""
     wide = {"a": [{} for _ in range(200)], "b": "[{" * 200}
 
@@ -153,7 +154,7 @@ def test_many_brackets_are_no_depth():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_long_integers(sign):
+def test_long_integers(sign: Any) -> None:
     """K3: integers have a bound in digits, exact at its edge."""
     short = Limits(integer_digits=30)
     for act in (check_json, safe_text):
@@ -167,7 +168,7 @@ def test_long_integers(sign):
         check_json(sign * 10**30, limits=short)
 
 
-def test_parsing_is_strict():
+def test_parsing_is_strict() -> None:
     """A2: no key twice, no NaN, no rest; integers of any size are exact."""
     assert parse_json('{"a": [1, 1.0, 123456789012345678901234567890, "\\u00e9"]}') == {
         "a": [1, 1.0, 123456789012345678901234567890, "é"]
@@ -188,7 +189,7 @@ def test_parsing_is_strict():
         assert told in caught.value.message
 
 
-def test_reading_what_the_log_wrote():
+def test_reading_what_the_log_wrote() -> None:
     """A2: stored text is read fast, and exactly also where the fast reader gives up."""
     long = 10**4000
     assert read_json(str(long)) == long

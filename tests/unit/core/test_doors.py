@@ -1,5 +1,7 @@
 """Doors: what each asks of an event, and the code each kind of flaw has there."""
 
+from typing import Any
+
 import pytest
 
 from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES
@@ -14,7 +16,7 @@ CODES = {
 
 
 @pytest.mark.parametrize("door", [LOG, FACTS, AGGREGATES, TRACES], ids=lambda door: door.name)
-def test_codes(door):
+def test_codes(door: Any) -> None:
     """L3: envelope, JSON, payload and shape have the codes of their door."""
     parts = ("envelope", "json", "payload", "shape")
     found = [door.error(Flaw(part, "$.x", "is wrong"), 4) for part in parts]
@@ -24,7 +26,7 @@ def test_codes(door):
     assert found[0].message == "event 4: $.x: is wrong"
 
 
-def test_what_doors_ask():
+def test_what_doors_ask() -> None:
     """A7: facts ask nothing, aggregates a stream, a request and an actor of theirs."""
     assert (LOG.required, FACTS.required) == ((), ())
     assert AGGREGATES.required == ("stream", "request_id", "actor_type", "actor_id")

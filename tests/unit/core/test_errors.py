@@ -1,6 +1,7 @@
 """The error tree: one code each, one shape, whole across processes."""
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ RETRYABLE = {"projection_out_of_date", "projection_timeout", "timeout", "backend
 
 
 @pytest.mark.parametrize("kind", errors.ALL_ERRORS, ids=lambda kind: kind.__name__)
-def test_every_error(kind):
+def test_every_error(kind: Any) -> None:
     """L1: each has code, message, details and retryable; its docstring is its message."""
     error = kind()
 
@@ -27,7 +28,7 @@ def test_every_error(kind):
 
 
 @pytest.mark.parametrize("kind", errors.ALL_ERRORS, ids=lambda kind: kind.__name__)
-def test_errors_cross_processes(kind):
+def test_errors_cross_processes(kind: Any) -> None:
     """L1: an error is the same error in another process."""
     error = kind("told", details={"index": 3}, retryable=True)
 
@@ -38,15 +39,17 @@ def test_errors_cross_processes(kind):
     assert again.as_dict()["retryable"] is True
 
 
-def test_the_tree_is_drawn():
+def test_the_tree_is_drawn() -> None:
     """L1: the module's docstring shows every class beside its code."""
     for kind in errors.ALL_ERRORS:
         line = next(line for line in errors.__doc__.splitlines() if f" {kind.__name__} " in line)
         assert f" {kind.code}" in line
-        assert ("(retryable" in line) == (kind.retryable_by_default or kind.code == "limit_exceeded")
+        assert ("(retryable" in line) == (
+            kind.retryable_by_default or kind.code == "limit_exceeded"
+        )
 
 
-def test_conflicts_tell_both_versions():
+def test_conflicts_tell_both_versions() -> None:
     """D5: a conditional conflict has expected and actual, absent or not."""
     error = errors.ConditionalAppendConflict(details={"expected": 3, "actual": None})
 
@@ -54,14 +57,14 @@ def test_conflicts_tell_both_versions():
     assert errors.ConditionalAppendConflict().expected is None
 
 
-def test_ambiguity_is_marked():
+def test_ambiguity_is_marked() -> None:
     """B10: a backend failure says whether the append may be stored."""
     assert errors.BackendFailure(details={"ambiguous": True}).ambiguous
     assert not errors.BackendFailure().ambiguous
     assert not errors.BackendFailure(retryable=False).retryable
 
 
-def test_flaws_are_no_errors_of_the_tree():
+def test_flaws_are_no_errors_of_the_tree() -> None:
     """L3: a flaw has no code until a door gives it one."""
     flaw = errors.Flaw("shape", "$.a", "is required")
 

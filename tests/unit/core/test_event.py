@@ -1,5 +1,7 @@
 """New events, records and receipts."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -36,7 +38,7 @@ RECORD = EventRecord(
 )
 
 
-def test_from_a_mapping():
+def test_from_a_mapping() -> None:
     """B1: dictionary form, with the stream as a pair, a list or two fields."""
     for form in (
         {"stream": ("s", "1")},
@@ -63,14 +65,14 @@ def test_from_a_mapping():
         ({"event_type": "x", "stream": ("a", "b"), "stream_id": "b"}, "stream"),
     ],
 )
-def test_what_a_mapping_may_not_hold(given, field):
+def test_what_a_mapping_may_not_hold(given: Any, field: Any) -> None:
     """B2: committed, unknown and missing fields are named."""
     with pytest.raises(InvalidEvent) as caught:
         NewEvent.from_mapping(given)
     assert caught.value.details == {"field": field}
 
 
-def test_records_are_values():
+def test_records_are_values() -> None:
     """A1: a record has its payload as a value, its stream as a pair, and cannot change."""
     assert RECORD.data == {"n": [1]}
     assert RECORD.data is not RECORD.data
@@ -85,11 +87,11 @@ def test_records_are_values():
     assert (shown["payload"], shown["metadata"], shown["tags"]) == ({"n": [1]}, {"a": "b"}, ["t"])
 
 
-def test_receipts():
+def test_receipts() -> Any:
     """B1: a receipt tells its range, makes its records once, and whether it is a replay."""
     made = []
 
-    def make():
+    def make() -> Any:
         made.append(1)
         return (RECORD,)
 
@@ -101,7 +103,7 @@ def test_receipts():
     assert repr(result) == "AppendResult(first_position=2, last_position=4, replayed=False)"
 
 
-def test_replays():
+def test_replays() -> None:
     """C2: the receipt of an append that was stored before."""
     later = msgspec.structs.replace(RECORD, position=3)
     result = AppendResult.replay((RECORD, later), {"ok": 1}, ("tags",))
@@ -112,6 +114,6 @@ def test_replays():
     assert result.id_mismatch == ("tags",)
 
 
-def test_identities_are_values():
+def test_identities_are_values() -> None:
     """F8: a log is the same log by id and epoch."""
     assert LogIdentity("a", 1) == LogIdentity("a", 1) != LogIdentity("a", 2)

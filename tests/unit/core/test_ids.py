@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,13 +39,13 @@ REFUSED = {
 KEPT = ["a", "Foo", "foo/", "fo:o", "ｆoo", "a b", "\u00a0a", "a\u2003", "x" * 512, "é" * 256, "🦆"]
 
 
-def test_ids():
+def test_ids() -> None:
     """A4: what is refused, and why; everything else is kept."""
     assert {value: ids.id_problem(value) for value in REFUSED} == REFUSED
     assert [ids.id_problem(value) for value in KEPT] == [None] * len(KEPT)
 
 
-def test_keys():
+def test_keys() -> None:
     """C1: 1 to 200 UTF-8 bytes, no NUL; control characters and white space are theirs."""
     for value in (" ", "\n", "\x7f", "x" * 200, "é" * 100):
         assert ids.key_problem(value) is None
@@ -59,7 +60,7 @@ def test_keys():
         assert ids.key_problem(value) == problem
 
 
-def test_texts():
+def test_texts() -> None:
     """A1: free text in the envelope has no NUL, no surrogates, and 512 bytes at most."""
     for value in ("", " ", "\n", "x" * 512, "é" * 256):
         assert ids.text_problem(value) is None
@@ -74,13 +75,13 @@ def test_texts():
 
 
 @given(st.lists(st.none() | IDS, max_size=4), st.lists(st.none() | IDS, max_size=4))
-def test_no_two_tuples_share_a_key(one, other):
+def test_no_two_tuples_share_a_key(one: Any, other: Any) -> None:
     """A4: composite keys are equal only for equal parts, absent ones included."""
     assert (ids.hash_key(*one) == ids.hash_key(*other)) == (one == other)
     assert len(ids.hash_key(*one)) == 16
 
 
-def test_parts_do_not_run_together():
+def test_parts_do_not_run_together() -> None:
     """A4: lengths go in first, so that separators in parts mean nothing."""
     keys = {
         ids.hash_key("ab", "c"),
@@ -96,7 +97,7 @@ def test_parts_do_not_run_together():
     assert len(keys) == 9
 
 
-def test_event_keys():
+def test_event_keys() -> None:
     """A4: a canonical UUID is its own key; any other spelling is another id."""
     text = "0190b5e2-89ab-7cde-8f01-23456789abcd"
     assert ids.event_key(text) == uuid.UUID(text).bytes
@@ -105,7 +106,7 @@ def test_event_keys():
     assert [ids.is_uuid(one) for one in (text, *others)] == [True] + [False] * 6
 
 
-def test_index_keys_are_for_what_they_say():
+def test_index_keys_are_for_what_they_say() -> None:
     """C1: stream, idempotency and tag keys hold tenant and parts; no producer is one producer."""
     assert ids.stream_key("t", "a", "b") == ids.hash_key("t", "a", "b")
     assert ids.stream_key("t", "a", "b") != ids.stream_key("u", "a", "b")
@@ -115,24 +116,26 @@ def test_index_keys_are_for_what_they_say():
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
-def test_uuid7(milliseconds, randomness):
+def test_uuid7(milliseconds: Any, randomness: Any) -> None:
     """A1: new ids are UUIDs of version 7 that hold the time they were made."""
     text = ids.uuid7(milliseconds, randomness)
 
-    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", text)
+    assert re.fullmatch(
+        r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", text
+    )
     number = uuid.UUID(text).int
     assert number >> 80 == milliseconds
     assert (number >> 64 & 0xFFF) << 62 | number & (1 << 62) - 1 == randomness
 
 
 @given(st.integers(0, 2**73), st.integers(1, 2**72))
-def test_uuid7s_sort_by_time_and_number(randomness, more):
+def test_uuid7s_sort_by_time_and_number(randomness: Any, more: Any) -> None:
     """A1: of one millisecond the higher number sorts later, of two the later one."""
     assert ids.uuid7(5, randomness) < ids.uuid7(5, randomness + more) < ids.uuid7(6, 0)
 
 
 @given(st.lists(IDS, min_size=1, max_size=4), st.lists(IDS, min_size=1, max_size=4))
-def test_composed_keys_do_not_collide(one, other):
+def test_composed_keys_do_not_collide(one: Any, other: Any) -> None:
     """A4: composite text keys escape their separators, and can be taken apart again."""
     assert ids.decompose(ids.compose(*one)) == tuple(one)
     assert (ids.compose(*one) == ids.compose(*other)) == (one == other)
@@ -141,6 +144,6 @@ def test_composed_keys_do_not_collide(one, other):
 @pytest.mark.parametrize(
     ("parts", "key"), [(("a:b", "c"), "a%3Ab:c"), (("a", "b%3Ac"), "a:b%253Ac"), (("",), "")]
 )
-def test_composed_keys_are_readable(parts, key):
+def test_composed_keys_are_readable(parts: Any, key: Any) -> None:
     """A4: the escapes are the ones everybody knows."""
     assert ids.compose(*parts) == key

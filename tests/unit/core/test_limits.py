@@ -1,5 +1,7 @@
 """The bounds of a log, and what going over them says."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -7,7 +9,7 @@ from seriatim.core.errors import InvalidArgument, LimitExceeded
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 
-def test_the_defaults():
+def test_the_defaults() -> None:
     """K3: the contract's numbers."""
     mib = 1024 * 1024
     assert msgspec.structs.asdict(DEFAULT_LIMITS) == {
@@ -30,7 +32,7 @@ def test_the_defaults():
 
 
 @pytest.mark.parametrize("name", Limits.__struct_fields__)
-def test_every_bound(name):
+def test_every_bound(name: Any) -> None:
     """K3: at the bound it passes, over it the error names bound and value."""
     limits = Limits(**{name: 7})
     limits.check(name, 7)
@@ -43,7 +45,7 @@ def test_every_bound(name):
     assert not caught.value.retryable
 
 
-def test_pages():
+def test_pages() -> None:
     """E3: a page size lies between 1 and the maximum, and is a whole number."""
     limits = Limits(page=5)
     assert [limits.check_page("limit", size) for size in (1, 5)] == [1, 5]

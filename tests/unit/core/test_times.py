@@ -1,6 +1,7 @@
 """RFC 3339 timestamps: which are valid, and which instant they name."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
         ("2024-02-29T00:00:00+23:59", 1_709_078_460_000_000),
     ],
 )
-def test_instants(text, instant):
+def test_instants(text: Any, instant: Any) -> None:
     """E1: a timestamp is filtered by its parsed instant."""
     assert instant_us(text) == instant
 
@@ -40,18 +41,27 @@ def test_instants(text, instant):
         *("2024-13-01T00:00:00Z", "2024-00-01T00:00:00Z", "2023-02-29T00:00:00Z"),
         *("2024-01-01T24:00:00Z", "2024-01-01T00:60:00Z", "2024-01-01T00:00:61Z"),
         *("2024-01-01T00:00:00+24:00", "2024-01-01T00:00:00+00:60", "2024-01-01T00:00:00+01"),
-        *("0000-01-01T00:00:00Z", "2024-01-01T00:00:00.Z", "2024-1-1T00:00:00Z", " 2024-01-01T00:00:00Z"),
-        *("2024-01-01T00:00:00Z\n", "٢٠٢٤-01-01T00:00:00Z", "2024-01-01T00:00:00." + "1" * 60 + "Z"),
+        *(
+            "0000-01-01T00:00:00Z",
+            "2024-01-01T00:00:00.Z",
+            "2024-1-1T00:00:00Z",
+            " 2024-01-01T00:00:00Z",
+        ),
+        *(
+            "2024-01-01T00:00:00Z\n",
+            "٢٠٢٤-01-01T00:00:00Z",
+            "2024-01-01T00:00:00." + "1" * 60 + "Z",
+        ),
         *(None, 0, b"2024-01-01T00:00:00Z"),
     ],
 )
-def test_what_is_no_timestamp(text):
+def test_what_is_no_timestamp(text: Any) -> None:
     """A1: anything else is refused, not guessed at."""
     assert instant_us(text) is None
 
 
 @given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), st.integers(-1439, 1439))  # noqa: DTZ001 - the zone is drawn
-def test_every_zone_names_the_same_instant(moment, minutes):
+def test_every_zone_names_the_same_instant(moment: Any, minutes: Any) -> None:
     """E1: instants do not depend on how their zone is written."""
     utc = moment.replace(tzinfo=UTC)
     local = (moment + timedelta(minutes=minutes)).isoformat()
@@ -63,7 +73,7 @@ def test_every_zone_names_the_same_instant(moment, minutes):
 
 
 @given(st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999))
-def test_formatting_reads_back(instant):
+def test_formatting_reads_back(instant: Any) -> None:
     """A1: the store's time is RFC 3339, UTC, with six digits."""
     text = format_us(instant)
 
@@ -72,7 +82,7 @@ def test_formatting_reads_back(instant):
     assert instant_us(text) == instant
 
 
-def test_formatting():
+def test_formatting() -> None:
     """A1: whole seconds keep their six digits, also before 1970."""
     assert format_us(0) == "1970-01-01T00:00:00.000000Z"
     assert format_us(-1) == "1969-12-31T23:59:59.999999Z"

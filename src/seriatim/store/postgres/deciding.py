@@ -14,7 +14,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from seriatim.core.decide import Head
-from seriatim.core.errors import InvalidArgument
+from seriatim.core.errors import InvalidArgument, SeriatimError
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
@@ -130,6 +130,10 @@ class Decision:
         if rules_version != rules.version:
             rules = rules_of((yield Run(self._sql["declarations"])))
         answers = decide_group(self._requests, facts, rules, head, recorded_us)
+        if self._trusting and any(isinstance(answer, SeriatimError) for answer in answers):
+            # Reuse comes before conditions and numbers (B4): a retry must not look like a conflict.
+            yield from self._find_known(facts)
+            answers = decide_group(self._requests, facts, rules, head, recorded_us)
         placed = [answer for answer in answers if isinstance(answer, Placed)]
         if placed:
             yield from self._insert(placed, recorded_us)

@@ -1,0 +1,102 @@
+"""Fixtures of the Postgres tests: roles, and rows made by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from seriatim.core.ids import stream_key
+from seriatim.store.postgres.migrate import grant
+from tests.fixtures.postgres_server import PostgresServer
+
+_roles = itertools.count(1)
+
+Insert = Callable[..., None]
+
+
+def as_role(url: str, role: str) -> str:
+    """Return a URL for the same place as another role."""
+    return url.replace("//postgres@", f"//{role}@")
+
+
+@pytest.fixture
+def make_role(postgres_server: PostgresServer) -> Iterator[Callable[..., str]]:
+    """Create roles that may log in and nothing else; they go when the test ends."""
+    made: list[str] = []
+
+    def make(**settings: str) -> str:
+        name = f"role_{next(_roles)}"
+        with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+            connection.execute(sql.SQL("create role {} login").format(sql.Identifier(name)))
+            for setting, value in settings.items():
+                text = sql.SQL("alter role {} set {} = {}")
+                connection.execute(
+                    text.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value))
+                )
+        made.append(name)
+        return name
+
+    yield make
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        databases = connection.execute("select datname from pg_database where datallowconn")
+        names = [row[0] for row in databases.fetchall()]
+    for database in names:
+        with psycopg.connect(postgres_server.url(database), autocommit=True) as connection:
+            for name in made:
+                connection.execute(sql.SQL("drop owned by {} cascade").format(sql.Identifier(name)))
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        for name in made:
+            connection.execute(
+                sql.SQL("reassign owned by {} to postgres").format(sql.Identifier(name))
+            )
+            connection.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def app_url(postgres_url: str, make_role: Callable[..., str]) -> str:
+    """The log as the application's role, with what `grant` gives it."""
+    role = make_role()
+    grant(postgres_url, role)
+    return as_role(postgres_url, role)
+
+
+def insert_by_hand(
+    connection: psycopg.Connection[Any],
+    position: int,
+    *,
+    stream: tuple[str, str] | None = None,
+    seq: int | None = None,
+    event_type: str = "hand.made",
+    **columns: Any,
+) -> None:
+    """Insert one event as no program of ours does; the rest of its columns is sound."""
+    values: dict[str, Any] = {
+        "position": position,
+        "append_position": position,
+        "recorded_us": 1,
+        "event_version": 1,
+        "payload_hash": bytes(32),
+        "tenant_id": "default",
+        "event_type": event_type,
+        "payload": "{}",
+    }
+    if stream is not None:
+        values |= {
+            "stream_key": stream_key("default", *stream).hex(),
+            "stream_type": stream[0],
+            "stream_id": stream[1],
+            "stream_seq": seq,
+        }
+    values |= columns
+    if "event_key" not in values:
+        values["event_key"] = connection.execute("select gen_random_uuid()").fetchone()[0]  # type: ignore[index]
+    text = sql.SQL("insert into seriatim.events ({}) values ({})").format(
+        sql.SQL(", ").join(map(sql.Identifier, values)),
+        sql.SQL(", ").join(sql.Placeholder() * len(values)),
+    )
+    connection.execute(text, list(values.values()))

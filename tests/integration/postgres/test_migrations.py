@@ -1,0 +1,123 @@
+"""Migrations: fresh equals migrated, old and too new schemas are refused with their cure."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.store.postgres import migrate as migrating
+from seriatim.store.postgres.migrate import OLDEST_PROGRAM, SCHEMA_VERSION, migrate
+from seriatim.store.postgres.statements import migration_files
+from tests.fixtures.postgres_server import PostgresServer
+
+
+def dump(server: PostgresServer, url: str) -> str:
+    """Return a database's schema as SQL, without what differs between any two dumps."""
+    text = server.run_tool("pg_dump", "--schema-only", url.rsplit("/", 1)[1]).stdout
+    return re.sub(r"^\\(un)?restrict .*$", "", text, flags=re.MULTILINE)
+
+
+def test_fresh_schema_equals_migrated(
+    postgres_server: PostgresServer, postgres_url: str, empty_postgres_url: str
+) -> None:
+    """F3: migrating step by step, and twice, ends at the schema that a fresh log has."""
+    for version in range(1, SCHEMA_VERSION + 1):
+        assert migrate(empty_postgres_url, target=version) == version
+    migrate(empty_postgres_url)
+
+    assert dump(postgres_server, empty_postgres_url) == dump(postgres_server, postgres_url)
+    assert "CREATE TABLE seriatim.events" in dump(postgres_server, postgres_url)
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    """F3: every file has its number, and each says which programs still work after it."""
+    numbers = [number for number, _, _ in migration_files()]
+
+    assert numbers == list(range(1, SCHEMA_VERSION + 1))
+    assert set(OLDEST_PROGRAM) == set(numbers)
+    # One version older goes on working: expand first, contract later.
+    assert all(OLDEST_PROGRAM[number] <= max(1, number - 1) for number in numbers)
+
+
+def test_old_schema_is_refused_with_its_cure(empty_postgres_url: str) -> None:
+    """F3, L3: a newer program on an older schema says what to run, and changes nothing."""
+    migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
+
+    with pytest.raises(seriatim.BackendFailure, match="seriatim init") as refused:
+        seriatim.open(empty_postgres_url)
+
+    assert not refused.value.retryable
+    migrate(empty_postgres_url)
+    with seriatim.open(empty_postgres_url) as log:
+        log.append([NewEvent("works", {})])
+
+
+def test_too_new_schema_is_refused(postgres_url: str) -> None:
+    """F3: a schema that no longer serves this program says: upgrade the package."""
+    newer = SCHEMA_VERSION + 2
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(
+            "insert into seriatim.migrations (version, name, oldest_program) values (%s, 'x', %s)",
+            (newer, SCHEMA_VERSION + 1),
+        )
+
+    with pytest.raises(seriatim.BackendFailure, match="upgrade the package") as refused:
+        seriatim.open(postgres_url)
+
+    assert not refused.value.retryable
+
+
+def test_newer_schema_that_still_serves_us_works(postgres_url: str) -> None:
+    """F3: a program one version older goes on working on a migrated schema."""
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(
+            "insert into seriatim.migrations (version, name, oldest_program) values (%s, 'x', %s)",
+            (SCHEMA_VERSION + 1, SCHEMA_VERSION),
+        )
+
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent("works", {})])
+        levels = {finding.check: finding.level for finding in log.store.doctor()}
+    assert levels["schema"] == "warning"
+
+
+def test_missing_log_is_refused_unless_created(empty_postgres_url: str) -> None:
+    """F3: without leave to create, a database without a log is refused with the cure."""
+    with pytest.raises(seriatim.BackendFailure, match="seriatim init"):
+        seriatim.open(empty_postgres_url, create=False)
+
+    with seriatim.open(empty_postgres_url) as log:
+        assert log.head() == 0
+
+
+def test_failed_migration_leaves_the_schema_as_it_was(
+    postgres_server: PostgresServer, empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F3: each migration is one transaction: it happens whole or not at all."""
+    migrate(empty_postgres_url, target=1)
+    before = dump(postgres_server, empty_postgres_url)
+    files = [*migration_files()[:1], (2, "broken", "create table {schema}.half (); select 1 / 0;")]
+    monkeypatch.setattr(migrating, "migration_files", lambda: files)
+
+    with pytest.raises(seriatim.BackendFailure):
+        migrate(empty_postgres_url)
+
+    assert dump(postgres_server, empty_postgres_url) == before
+
+
+def test_two_logs_in_one_database(postgres_url: str) -> None:
+    """F8: a second schema is a second log, with its own identity, events and migrations."""
+    with (
+        seriatim.open(postgres_url) as one,
+        seriatim.open(f"{postgres_url}?schema=second_log") as two,
+    ):
+        one.append([NewEvent("here", {})])
+        assert (one.head(), two.head()) == (1, 0)
+        assert one.identity().log_id != two.identity().log_id
+
+    with pytest.raises(seriatim.InvalidArgument):
+        seriatim.open(f'{postgres_url}?schema=a"b')

@@ -1,0 +1,162 @@
+"""The application's role can do all that the library does; a plain owner can set a log up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import (
+    Command,
+    EventType,
+    ExpectedContext,
+    ExpectedSeq,
+    Filter,
+    NewEvent,
+    Query,
+    StreamKind,
+)
+from seriatim.log.verify import verify
+from seriatim.store.port import Finding
+from seriatim.store.postgres.migrate import add_payload_index, grant, migrate
+from tests.fixtures.postgres_server import PostgresServer
+from tests.integration.postgres.conftest import as_role
+
+MakeRole = Callable[..., str]
+
+
+def findings_of(log: seriatim.Log, check: str) -> list[Finding]:
+    """Return what doctor says about one thing."""
+    return [finding for finding in log.store.doctor() if finding.check == check]
+
+
+def use_everything(url: str) -> None:
+    """Do every kind of act that the library offers."""
+    stream = ("cart", "c-1")
+    context = Query([Filter(types=["placed"], payload=[{"n": 1}])])
+    with seriatim.open(url) as log:
+        log.declare(StreamKind(name="cart"), EventType(event_type="filled", kind="cart"))
+        log.append([NewEvent("filled", {"n": 1}, stream=stream, tags=("red", "blue"))])
+        log.append([NewEvent("filled", {"n": 2}, stream=stream)], ExpectedSeq(stream, 1))
+        log.append([NewEvent("placed", {"n": 1})], ExpectedContext(context, None))
+        log.append([NewEvent("many", {"n": n}, tags=("green",)) for n in range(60)])
+        assert log.append([NewEvent("k", {})], idempotency_key="k").replayed is False
+        assert log.append([NewEvent("k", {})], idempotency_key="k").replayed is True
+        command = Command(actor="a", endpoint="/x", key="1", response={"done": True})
+        log.append([NewEvent("commanded", {})], command=command)
+        assert log.append([NewEvent("commanded", {})], command=command).replayed
+        assert log.purge_commands() == 0
+        with psycopg.connect(url) as connection:
+            log.append([NewEvent("mine", {})], connection=connection)
+        assert log.query(context).context_version == 3
+        assert len(list(log.read())) == log.head() == 66
+        assert log.streams("cart")[0].last_seq == 2
+        subscription = log.subscribe("all", idle_timeout=0.1, poll_s=0.05)
+        assert sum(len(batch) for batch in subscription) == 66
+        subscription.reset(10)
+        log.traces.put_projection_cursor("graph", 5)
+        assert verify(log.store).ok
+
+
+def test_application_role_can_do_everything(app_url: str) -> None:
+    """F2, F9: INSERT and SELECT on events, and little beside, are all that the library needs."""
+    use_everything(app_url)
+
+    with seriatim.open(app_url) as log:
+        assert [finding.level for finding in findings_of(log, "grants")] == ["ok"]
+        before = log.identity()
+        assert log.store.raise_epoch().epoch == before.epoch + 1
+
+
+def test_application_role_holds_only_insert_and_select(app_url: str, postgres_url: str) -> None:
+    """F2: on events the role has INSERT and SELECT, and no other privilege."""
+    role = app_url.split("//")[1].split("@")[0]
+    with psycopg.connect(postgres_url) as connection:
+        rows = connection.execute(
+            "select privilege_type from information_schema.role_table_grants"
+            " where grantee = %s and table_schema = 'seriatim' and table_name = 'events'",
+            (role,),
+        ).fetchall()
+
+    assert sorted(row[0] for row in rows) == ["INSERT", "SELECT"]
+
+
+def test_role_without_grants_is_told_the_cure(postgres_url: str, make_role: MakeRole) -> None:
+    """L3, F2: a missing grant is `backend_failure` with the cure in its message."""
+    url = as_role(postgres_url, make_role())
+
+    with pytest.raises(seriatim.BackendFailure, match="init --app-role") as refused:
+        seriatim.open(url)
+
+    assert not refused.value.retryable
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["insert on seriatim.events", "update on seriatim.leases", "insert on seriatim.commands"],
+)
+def test_doctor_names_missing_grants(postgres_url: str, app_url: str, missing: str) -> None:
+    """F9: doctor names the role that lacks a grant, and what to run."""
+    role = app_url.split("//")[1].split("@")[0]
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(f"revoke {missing} from {role}".encode())
+
+    with seriatim.open(app_url) as log:
+        [found] = findings_of(log, "grants")
+        if "events" in missing:
+            with pytest.raises(seriatim.BackendFailure, match="grant") as refused:
+                log.append([NewEvent("refused", {})])
+            assert (refused.value.ambiguous, refused.value.retryable) == (False, False)
+
+    assert found.level == "error"
+    assert role in found.message
+    assert role in found.cure
+
+
+def test_owner_need_not_be_superuser(postgres_server: PostgresServer, make_role: MakeRole) -> None:
+    """F9: a plain role that owns its database creates, migrates, grants and uses a log."""
+    owner, app = make_role(), make_role()
+    admin_url = postgres_server.create_database(f"owned_by_{owner}")
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        connection.execute(f"alter database owned_by_{owner} owner to {owner}".encode())
+    url = as_role(admin_url, owner)
+
+    migrate(url)
+    grant(url, app)
+    add_payload_index(url)
+    use_everything(url)
+    with seriatim.open(as_role(admin_url, app)) as log:
+        log.append([NewEvent("app", {})])
+        assert log.head() == 67
+    with seriatim.open(url) as log:
+        levels = {finding.check: finding.level for finding in log.store.doctor()}
+    postgres_server.drop_database(f"owned_by_{owner}")
+
+    assert levels["grants"] == "warning"  # the owner may change what it owns
+    assert "error" not in levels.values()
+
+
+def test_two_application_roles_share_a_log(postgres_url: str, make_role: MakeRole) -> None:
+    """F9, B14: programs under different roles append in turns, also when one must wait."""
+    roles = [make_role(), make_role()]
+    for role in roles:
+        grant(postgres_url, role)
+    one, two = (as_role(postgres_url, role) for role in roles)
+    quick = seriatim.Settings(lock_wait_s=0.3, lock_hold_s=0.3, timeout_s=1.5)
+    with (
+        seriatim.open(one) as first,
+        seriatim.open(two, settings=quick) as second,
+        psycopg.connect(one) as caller,
+    ):
+        first.append([NewEvent("one", {})])
+        second.append([NewEvent("two", {})])
+        first.append([NewEvent("held", {})], connection=caller)
+        with pytest.raises(seriatim.BackendFailure) as waited:
+            second.append([NewEvent("waiting", {})], timeout=10)
+        caller.rollback()
+        second.append([NewEvent("three", {})])
+        assert second.head() == 3
+
+    assert (waited.value.ambiguous, waited.value.retryable) == (False, True)

@@ -1,0 +1,173 @@
+"""The envelope: every field has its check, every door its demands."""
+
+from collections import OrderedDict
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES
+from seriatim.core.envelope import check_envelope
+from seriatim.core.errors import Flaw, InvalidArgument, LimitExceeded
+from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
+from seriatim.core.kinds import NO_RULES, Rules, StreamKind
+from seriatim.core.limits import DEFAULT_LIMITS, Limits
+from seriatim.testing.factories import trace_event
+
+
+def check(
+    event: Any,
+    *,
+    key: Any = "k",
+    door: Any = LOG,
+    tenant: Any = "t",
+    rules: Any = NO_RULES,
+    limits: Any = DEFAULT_LIMITS,
+) -> Any:
+    """Check one envelope."""
+    return check_envelope(event, key, door, tenant, rules, limits)
+
+
+def flaw(event: Any, **options: Any) -> Any:
+    """Return where an envelope is wrong."""
+    with pytest.raises(Flaw) as caught:
+        check(event, **options)
+    assert caught.value.part == "envelope"
+    return caught.value.where
+
+
+TEXTS = [
+    *("producer_id", "source_system", "source_subsystem", "actor_type", "actor_id"),
+    *("request_id", "correlation_id", "causation_id", "app_id", "env_id"),
+]
+
+
+@pytest.mark.parametrize("field", TEXTS)
+def test_texts(field: Any) -> None:
+    """A1: free texts are strings without NUL and surrogates, of bounded length."""
+    for value in ("", "a", "x" * 512):
+        assert check(NewEvent("x", **{field: value})) is False
+    for wrong in (1, "a\0", "\ud800", "x" * 513):
+        assert flaw(NewEvent("x", **{field: wrong})) == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"event_type": ""}, "event_type"),
+        ({"event_id": ""}, "event_id"),
+        ({"event_version": 0}, "event_version"),
+        ({"event_version": 2**31}, "event_version"),
+        ({"event_version": True}, "event_version"),
+        ({"stream": ["s", "1"]}, "stream"),
+        ({"stream": ("s", "1", "2")}, "stream"),
+        ({"stream": ("", "1")}, "stream_type"),
+        ({"stream": ("s", None)}, "stream_id"),
+        ({"stream_seq": 1}, "stream_seq"),
+        ({"stream": ("s", "1"), "stream_seq": -1}, "stream_seq"),
+        ({"stream": ("s", "1"), "stream_seq": 2**63}, "stream_seq"),
+        ({"stream": ("s", "1"), "stream_seq": 1.0}, "stream_seq"),
+        ({"occurred_at": "now"}, "occurred_at"),
+        ({"tags": "ab"}, "tags"),
+        ({"tags": None}, "tags"),
+        ({"tags": ("a", 1)}, "tags[1]"),
+        ({"tags": ["\0"]}, "tags[0]"),
+        ({"tags": ["\ud800"]}, "tags[0]"),
+        ({"metadata": None}, "metadata"),
+        ({"metadata": []}, "metadata"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {1: "a"}}, "metadata"),
+    ],
+)
+def test_flaws(fields: Any, where: Any) -> None:
+    """B2: what is wrong is named by its field."""
+    assert flaw(NewEvent(**({"event_type": "x"} | fields))) == where
+
+
+def test_what_passes() -> None:
+    """A1: the edges that are right."""
+    for fields in (
+        {"stream": ("s", "1")},
+        {"stream": ("s", "1"), "stream_seq": 0},
+        {"stream": ("s", "1"), "stream_seq": 2**63 - 1},
+        {"event_version": 2**31 - 1},
+        {"occurred_at": "2024-01-01T00:00:00Z"},
+        {"tags": []},
+        {"tags": ["", "a"]},
+        {"metadata": OrderedDict(a="b")},
+        {"metadata": MappingProxyType({})},
+        {"tenant_id": "t"},
+        {"event_id": "e"},
+    ):
+        assert check(NewEvent("x", **fields)) is False
+
+
+def test_one_tenant() -> None:
+    """B8: an event of another tenant is refused, not moved."""
+    with pytest.raises(InvalidArgument) as caught:
+        check(NewEvent("x", tenant_id="u"))
+    assert caught.value.details == {"argument": "tenant_id"}
+
+
+def test_infrastructure() -> None:
+    """K2: streams of an infrastructure kind live in the reserved tenant alone."""
+    rules = Rules((StreamKind(name="node", infrastructure=True),), ())
+    event = NewEvent("x", stream=("node", "1"))
+
+    check(event, rules=rules, tenant=INFRASTRUCTURE_TENANT)
+    with pytest.raises(InvalidArgument) as caught:
+        check(event, rules=rules)
+    assert caught.value.details == {"argument": "tenant_id"}
+
+
+def test_who_numbers() -> None:
+    """B5: a caller-numbered kind demands a number."""
+    rules = Rules((StreamKind(name="mine", numbered_by="caller"),), ())
+
+    assert flaw(NewEvent("x", stream=("mine", "1")), rules=rules) == "stream_seq"
+    check(NewEvent("x", stream=("mine", "1"), stream_seq=1), rules=rules)
+
+
+def test_the_facts_door() -> None:
+    """B2: in facts the time is the store's."""
+    assert flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), door=FACTS) == "occurred_at"
+    check(NewEvent("x"), key=None, door=FACTS)
+
+
+def test_the_aggregates_door() -> None:
+    """A7: stream, request and one of three actors."""
+    whole = {"stream": ("o", "1"), "request_id": "r", "actor_type": "user", "actor_id": "u"}
+    check(NewEvent("x", **whole), key=None, door=AGGREGATES)
+    for field in whole:
+        assert flaw(NewEvent("x", **(whole | {field: None})), door=AGGREGATES) == field
+    assert flaw(NewEvent("x", **(whole | {"request_id": ""})), door=AGGREGATES) == "request_id"
+    assert flaw(NewEvent("x", **(whole | {"actor_type": "role"})), door=AGGREGATES) == "actor_type"
+
+
+def test_traces() -> None:
+    """A7: a trace's event has all of its envelope, through every door."""
+    for door in (LOG, TRACES):
+        assert check(trace_event("TraceStarted", "t", 0), door=door) is True
+        for field in (
+            *("event_id", "stream_seq", "occurred_at", "producer_id", "source_system"),
+            *("actor_type", "actor_id"),
+        ):
+            assert flaw(trace_event("TraceStarted", "t", 0, **{field: None}), door=door) == field
+        assert flaw(trace_event("TraceStarted", "t", 0), key=None, door=door) == "idempotency_key"
+        odd = trace_event("TraceStarted", "t", 0, actor_type="user")
+        assert flaw(odd, door=door) == "actor_type"
+
+
+def test_bounds() -> None:
+    """K3: tags and metadata are bounded in number and bytes."""
+    limits = Limits(tags=1, tag_bytes=2, metadata_entries=1, metadata_bytes=4)
+    check(NewEvent("x", tags=("é",), metadata={"é": "é"}), limits=limits)
+    for fields, name in (
+        ({"tags": ("a", "b")}, "tags"),
+        ({"tags": ("éa",)}, "tag_bytes"),
+        ({"metadata": {"a": "", "b": ""}}, "metadata_entries"),
+        ({"metadata": {"é": "éa"}}, "metadata_bytes"),
+    ):
+        with pytest.raises(LimitExceeded) as caught:
+            check(NewEvent("x", **fields), limits=limits)
+        assert caught.value.details["limit"] == name

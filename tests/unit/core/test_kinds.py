@@ -1,0 +1,150 @@
+"""Stream kinds, event types, and the look-up of all declarations."""
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import Conflict, InvalidArgument
+from seriatim.core.kinds import (
+    AGGREGATE,
+    NO_RULES,
+    TRACE,
+    EventType,
+    Rules,
+    StreamKind,
+    check_event_type,
+    check_kind,
+    closed_catalogue,
+)
+from seriatim.core.trace_shapes import TRACE_TYPES
+
+
+def test_the_built_in_kinds() -> None:
+    """A5: trace and aggregate, as the contract draws them."""
+    assert (
+        StreamKind(
+            name="trace",
+            first_seq=0,
+            numbered_by="caller",
+            opening_type="TraceStarted",
+            closing_types=("TraceFinished",),
+            catalogue="closed",
+        )
+        == TRACE
+    )
+    assert (
+        StreamKind(name="aggregate", first_seq=1, numbered_by="log", catalogue="open") == AGGREGATE
+    )
+    for kind in (TRACE, AGGREGATE):
+        check_kind(kind)
+
+
+def test_undeclared_kinds() -> None:
+    """A8: what is not declared follows aggregate."""
+    rules = Rules((StreamKind(name="case", first_seq=0),), ())
+
+    assert rules.kind_of("case").first_seq == 0
+    assert rules.kind_of("other") is AGGREGATE
+    assert NO_RULES.kind_of("trace") is TRACE
+    assert NO_RULES.kind_of("Trace") is AGGREGATE
+
+
+def test_versions() -> None:
+    """A8: the declared versions of a type; none for an undeclared one."""
+    rules = Rules((), (EventType(event_type="a"), EventType(event_type="a", event_version=3)), 2)
+
+    assert rules.versions_of("a") == {1, 3}
+    assert rules.versions_of("b") == set()
+    assert rules.version == 2
+
+
+def test_known_declarations() -> None:
+    """A8: the same again is known, something new is not, other rules are a conflict."""
+    case = StreamKind(name="case")
+    entry = EventType(event_type="a", schema={"type": "object", "title": "A"})
+    rules = Rules((case,), (entry,))
+
+    assert rules.knows_kind(StreamKind(name="case"))
+    assert rules.knows_kind(TRACE)
+    assert not rules.knows_kind(StreamKind(name="other"))
+    assert rules.knows_type(EventType(event_type="a", schema={"title": "A", "type": "object"}))
+    assert not rules.knows_type(EventType(event_type="a", event_version=2))
+    for other in (StreamKind(name="case", first_seq=0), StreamKind(name="trace")):
+        with pytest.raises(Conflict) as caught:
+            rules.knows_kind(other)
+        assert caught.value.details == {"name": other.name}
+    for changed in (
+        EventType(event_type="a"),
+        EventType(event_type="a", schema={"type": "array"}),
+        EventType(event_type="a", schema=entry.schema, kind="case"),
+    ):
+        with pytest.raises(Conflict) as caught:
+            rules.knows_type(changed)
+        assert caught.value.details == {"name": "a v1"}
+
+
+def test_closed_catalogues() -> None:
+    """A5: a closed kind has the types declared for it; trace has its ten."""
+    rules = Rules(
+        (StreamKind(name="case", catalogue="closed"),),
+        (
+            EventType(event_type="a", kind="case"),
+            EventType(event_type="a", kind="case", event_version=2),
+            EventType(event_type="b", kind="case"),
+            EventType(event_type="c", kind="other"),
+            EventType(event_type="d"),
+        ),
+    )
+
+    assert sorted(closed_catalogue(rules, rules.kind_of("case"))) == ["a", "b"]
+    assert closed_catalogue(rules, TRACE) == TRACE_TYPES
+
+
+@pytest.mark.parametrize(
+    ("fields", "argument"),
+    [
+        ({"name": ""}, "kind.name"),
+        ({"name": None}, "kind.name"),
+        ({"opening_type": " x"}, "kind.opening_type"),
+        ({"closing_types": ["x"]}, "kind.closing_types"),
+        ({"closing_types": ("x", "")}, "kind.closing_types"),
+        ({"first_seq": 2}, "kind.first_seq"),
+        ({"first_seq": False}, "kind.first_seq"),
+        ({"first_seq": 1.0}, "kind.first_seq"),
+        ({"numbered_by": "us"}, "kind.numbered_by"),
+        ({"catalogue": None}, "kind.catalogue"),
+        ({"expected_seq_required": 0}, "kind.expected_seq_required"),
+        ({"infrastructure": "no"}, "kind.infrastructure"),
+    ],
+)
+def test_bad_kinds(fields: Any, argument: Any) -> None:
+    """A8: a kind that could not be kept is refused by the field."""
+    with pytest.raises(InvalidArgument) as caught:
+        check_kind(StreamKind(**({"name": "k"} | fields)))
+    assert caught.value.details == {"argument": argument}
+
+
+@pytest.mark.parametrize(
+    ("fields", "argument"),
+    [
+        ({"event_type": ""}, "event_type"),
+        ({"event_version": 0}, "event_version"),
+        ({"event_version": True}, "event_version"),
+        ({"event_version": 2**31}, "event_version"),
+        ({"kind": ""}, "kind"),
+        ({"kind": "trace"}, "kind"),
+        ({"schema": {"title": "\0"}}, "schema"),
+        ({"schema": {"minimum": float("nan")}}, "schema"),
+    ],
+)
+def test_bad_entries(fields: Any, argument: Any) -> None:
+    """A8: an entry that could not be kept is refused by the field."""
+    with pytest.raises(InvalidArgument) as caught:
+        check_event_type(EventType(**({"event_type": "x"} | fields)))
+    assert caught.value.details == {"argument": argument}
+
+
+def test_good_entries() -> None:
+    """A8: the edges that pass."""
+    for fields in ({}, {"event_version": 2**31 - 1}, {"kind": "case"}, {"schema": {}}):
+        check_event_type(EventType(event_type="x", **fields))

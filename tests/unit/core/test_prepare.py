@@ -1,0 +1,243 @@
+"""Preparing a batch: the order of checks, keys, twins, shapes, guard and size."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from seriatim.core.canonical import text_hash
+from seriatim.core.doors import AGGREGATES, FACTS, TRACES
+from seriatim.core.errors import (
+    EmptyAppend,
+    Flaw,
+    InvalidArgument,
+    InvalidEvent,
+    LimitExceeded,
+    PiiPolicyViolation,
+    SchemaViolation,
+    SeriatimError,
+)
+from seriatim.core.event import NewEvent
+from seriatim.core.guard import PERSONAL
+from seriatim.core.ids import event_key, idempotency_index_key, stream_key
+from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.limits import Limits
+from seriatim.core.prepare import Desk, prepare
+from seriatim.testing.factories import trace, trace_event
+
+SECRET = "AKIA" + "A" * 16
+
+
+def desk(**options: Any) -> Any:
+    """Make a desk whose new ids are counted."""
+    numbers = itertools.count(1)
+    return Desk(tenant_id="t", new_id=lambda: f"new-{next(numbers)}", **options)
+
+
+def refusal(events: Any, key: Any = None, **options: Any) -> Any:
+    """Return the error that refuses a batch."""
+    with pytest.raises(SeriatimError) as caught:
+        prepare(desk(**options), events, key)
+    return caught.value
+
+
+def test_what_an_event_becomes() -> None:
+    """A1: texts, hashes and index keys of a checked event."""
+    event = NewEvent(
+        "x",
+        {"b": 1, "a": 2},
+        stream=("s", "1"),
+        stream_seq=4,
+        event_id="e",
+        occurred_at="1970-01-01T00:00:01Z",
+        producer_id="p",
+        idempotency_key="k",
+        metadata={"m": "1"},
+        tags=["u", "t"],
+    )
+
+    (ready,), size = prepare(desk(), [event])
+
+    assert (ready.payload, ready.payload_hash) == ('{"a":2,"b":1}', text_hash('{"a":2,"b":1}'))
+    assert (ready.event_key, ready.given_id) == (event_key("e"), True)
+    assert ready.stream_key == stream_key("t", "s", "1")
+    assert ready.idempotency_index == idempotency_index_key("t", "p", "k")
+    assert (ready.occurred_us, ready.given_seq) == (1_000_000, 4)
+    assert (ready.tags, ready.metadata, ready.tenant_id) == (("u", "t"), {"m": "1"}, "t")
+    assert size == len(ready.payload) + 256
+
+
+def test_what_is_absent() -> None:
+    """A1: a new id, and no stream, key or time where none was given."""
+    (ready,), _ = prepare(desk(), [NewEvent("x")])
+
+    assert (ready.event_id, ready.given_id) == ("new-1", False)
+    assert (ready.stream_key, ready.idempotency_index, ready.occurred_us) == (None, None, None)
+    assert ready.payload == "{}"
+
+
+def test_batches() -> None:
+    """B1, B2: any iterable of events or mappings; nothing is `empty_append`."""
+    ready, size = prepare(desk(), iter([NewEvent("x"), {"event_type": "y"}]))
+    assert [one.event_type for one in ready] == ["x", "y"]
+    assert size == 2 * (2 + 256)
+    assert isinstance(refusal([]), EmptyAppend)
+    for wrong in (NewEvent("x"), {"event_type": "x"}, "x", None, 7):
+        error = refusal(wrong)
+        assert isinstance(error, InvalidArgument)
+        assert error.details == {"argument": "events"}
+
+
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [(None, "$"), ("x", "$"), ({"position": 1}, "position"), ({"event_type": ""}, "event_type")],
+)
+def test_the_index_is_told(event: Any, field: Any) -> None:
+    """B2: a malformed event is named by its index, with the code of the door."""
+    batch = [NewEvent("x"), event]
+    error = refusal(batch)
+    assert isinstance(error, InvalidEvent)
+    assert error.details == {"index": 1, "field": field}
+    assert isinstance(refusal(batch, door=TRACES), InvalidArgument)
+
+
+def test_keys() -> None:
+    """C4: own keys, or one for the whole append, each within its length."""
+    ready, _ = prepare(desk(), [NewEvent("x"), NewEvent("y")], "k")
+    assert [one.idempotency_key for one in ready] == ["k/0", "k/1"]
+    ready, _ = prepare(
+        desk(), [NewEvent("x", idempotency_key="a"), NewEvent("y", idempotency_key="b")]
+    )
+    assert [one.idempotency_key for one in ready] == ["a", "b"]
+    for key, events in (
+        ("", [NewEvent("x")]),
+        ("k" * 199, [NewEvent("x")]),
+        ("k" * 198, [NewEvent("x")] * 11),
+        (7, [NewEvent("x")]),
+        ("k", [NewEvent("x", idempotency_key="own")]),
+    ):
+        error = refusal(events, key)
+        assert isinstance(error, InvalidArgument)
+        assert error.details == {"argument": "idempotency_key"}
+    assert refusal([NewEvent("x", idempotency_key="")]).details["field"] == "idempotency_key"
+
+
+def test_twins() -> None:
+    """C4: in one batch all events have a key or none, and no key or id stands twice."""
+    keyed, other, bare = (
+        NewEvent("x", idempotency_key="k"),
+        NewEvent("x", idempotency_key="k", producer_id="p"),
+        NewEvent("x"),
+    )
+    prepare(desk(), [keyed, other])
+    for batch, index, field in (
+        ([keyed, keyed], 1, "idempotency_key"),
+        ([keyed, other, bare], 2, "idempotency_key"),
+        ([bare, keyed], 0, "idempotency_key"),
+        ([NewEvent("x", event_id="e"), bare, NewEvent("y", event_id="e")], 2, "event_id"),
+    ):
+        error = refusal(batch)
+        assert isinstance(error, InvalidEvent)
+        assert error.details == {"index": index, "field": field}
+
+
+def test_keys_of_aggregates() -> None:
+    """C7: in aggregates the command's key is kept, shared, and not indexed."""
+    fields = {"stream": ("o", "1"), "request_id": "r", "actor_type": "user", "actor_id": "u"}
+    batch = [NewEvent("x", idempotency_key="k", **fields)] * 2 + [NewEvent("y", **fields)]
+
+    ready, _ = prepare(desk(door=AGGREGATES), batch)
+
+    assert [one.idempotency_key for one in ready] == ["k", "k", None]
+    assert [one.idempotency_index for one in ready] == [None, None, None]
+
+
+def test_payloads() -> None:
+    """A3: an object everywhere, any value in facts."""
+    for value in ([], "x", 1, None):
+        assert refusal([NewEvent("x", value)]).details == {"index": 0, "field": "payload"}
+        (ready,), _ = prepare(desk(door=FACTS), [NewEvent("x", value)])
+        assert ready.payload in ("[]", '"x"', "1", "null")
+    error = refusal([trace_event("TraceStarted", "t", 0, payload=[])], door=TRACES)
+    assert isinstance(error, SchemaViolation)
+
+
+def test_the_order_of_checks() -> None:
+    """B4: key, then JSON, then shape, then guard decide which error is told."""
+    nan, secret = {"x": float("nan")}, {"workflow": SECRET}
+    assert refusal([NewEvent("x", nan, idempotency_key="")]).details["field"] == "idempotency_key"
+    assert refusal([NewEvent("x", nan, event_id="")]).details["field"] == "event_id"
+    started = trace_event("TraceStarted", "t", 0, payload=nan | {"score": 1.5})
+    assert refusal([started]).details["field"] == "$.x"
+    started = trace_event("TraceStarted", "t", 0, payload=secret)
+    assert refusal([started]).details["field"] == "$.title"
+    whole = dict(trace_event("TraceStarted", "t", 0).payload)
+    started = trace_event("TraceStarted", "t", 0, payload=whole | secret)
+    assert isinstance(refusal([started]), PiiPolicyViolation)
+
+
+def test_guards() -> None:
+    """K1: traces have their own guard, everything else the log's; the index is told."""
+    error = refusal([NewEvent("x"), NewEvent("x", {"a": SECRET})])
+    assert error.details == {"guard": "default", "rule": "aws_key_id", "path": "$.a", "index": 1}
+    error = refusal([NewEvent("x", {"a": "jane@example.com"})], guard=PERSONAL)
+    assert error.details["guard"] == "personal"
+    whole = dict(trace_event("TraceStarted", "t", 0).payload)
+    error = refusal([trace_event("TraceStarted", "t", 0, payload=whole | {"x": "task-4"})])
+    assert error.details["guard"] == "traces-v1"
+    for field in ("actor_type", "actor_id", "source_system", "source_subsystem"):
+        assert refusal([NewEvent("x", **{field: SECRET})]).details["path"] == field
+    for field in ("correlation_id", "causation_id", "idempotency_key"):
+        assert refusal([NewEvent("x", **{field: SECRET})]).details["path"] == field
+    assert refusal([NewEvent("x")], SECRET).details["path"] == "idempotency_key"
+    prepare(desk(), trace("t"))
+
+
+def test_declared_shapes() -> None:
+    """A8: undeclared versions, closed catalogues and schemas are checked outside traces."""
+
+    def validate(payload: Any) -> None:
+        if payload != {"ok": True}:
+            raise Flaw("shape", "$.ok", "must be true")
+
+    rules = Rules(
+        (StreamKind(name="case", catalogue="closed"),),
+        (EventType(event_type="a", kind="case"), EventType(event_type="b", event_version=2)),
+    )
+    options = {"rules": rules, "validators": {("b", 2): validate}}
+    prepare(
+        desk(**options),
+        [
+            NewEvent("a", stream=("case", "1")),
+            NewEvent("c", stream=("other", "1")),
+            NewEvent("b", {"ok": True}, event_version=2),
+        ],
+    )
+    for event, field in (
+        (NewEvent("c", stream=("case", "1")), "event_type"),
+        (NewEvent("a", event_version=2), "event_version"),
+        (NewEvent("b", {"ok": True}), "event_version"),
+        (NewEvent("b", {}, event_version=2), "$.ok"),
+        (trace_event("Other", "t", 0), "event_type"),
+    ):
+        error = refusal([event], **options)
+        assert isinstance(error, SchemaViolation)
+        assert error.details == {"index": 0, "field": field}
+
+
+def test_sizes() -> None:
+    """K3: events, bytes of a payload and bytes of an append are bounded, the index is told."""
+    error = refusal([NewEvent("x")] * 3, limits=Limits(append_events=2))
+    assert isinstance(error, LimitExceeded)
+    assert error.details == {"limit": "append_events", "bound": 2, "actual": 3}
+    limits = Limits(payload_bytes=len('{"a":"éé"}'.encode()))
+    prepare(desk(limits=limits), [NewEvent("x", {"a": "éé"})])
+    error = refusal([NewEvent("x"), NewEvent("x", {"a": "ééa"})], limits=limits)
+    assert (error.details["limit"], error.details["index"]) == ("payload_bytes", 1)
+    error = refusal([NewEvent("x", {"a": [[]]})], limits=Limits(payload_depth=2))
+    assert (error.details["limit"], error.details["index"]) == ("payload_depth", 0)
+    both = [NewEvent("x", {"a": "é" * 10})] * 2
+    exact = 2 * (256 + len('{"a":""}') + 20)
+    prepare(desk(limits=Limits(append_bytes=exact)), both)
+    error = refusal(both, limits=Limits(append_bytes=exact - 1))
+    assert error.details == {"limit": "append_bytes", "bound": exact - 1, "actual": exact}

@@ -1,0 +1,274 @@
+"""Queries: their shape, their dictionary form, and the one matcher."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.errors import InvalidArgument, InvalidQuery, LimitExceeded
+from seriatim.core.limits import Limits
+from seriatim.core.query import (
+    EVERYTHING,
+    Filter,
+    Query,
+    check_query,
+    check_version,
+    matches,
+    matches_json,
+)
+from tests.unit.core.test_event import RECORD
+
+
+def record(**fields: Any) -> Any:
+    """Make a record; `payload` is given as a value."""
+    if "payload" in fields:
+        fields["payload"] = canonical_text(fields["payload"])
+    return msgspec.structs.replace(RECORD, **fields)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (None, True),
+        ([], True),
+        ([Filter()], True),
+        ([Filter(types=["x"])], True),
+        ([Filter(types=["y", "x"])], True),
+        ([Filter(types=["y"])], False),
+        ([Filter(types=[])], False),
+        ([Filter(payload=[])], False),
+        ([Filter(tags=[])], False),
+        ([Filter(streams=[])], False),
+        ([Filter(tags=["t"])], True),
+        ([Filter(tags=["t", "u"])], False),
+        ([Filter(streams=[("s", "2"), ("s", "1")])], True),
+        ([Filter(streams=[("s", "2")])], False),
+        ([Filter(payload=[{"n": [2]}, {"n": [1]}])], True),
+        ([Filter(payload=[{"n": [2]}])], False),
+        ([Filter(types=["x"], payload=[{"n": [2]}])], False),
+        ([Filter(types=["y"], payload=[{}])], False),
+        ([Filter(types=["x"], tags=["t"], streams=[("s", "1")], payload=[{}])], True),
+        ([Filter(types=["x"], tags=["t"], streams=[("s", "2")], payload=[{}])], False),
+        ([Filter(types=["x"], tags=["u"], streams=[("s", "1")], payload=[{}])], False),
+        ([Filter(types=[]), Filter(types=["x"])], True),
+        ([Filter(types=[]), Filter(payload=[])], False),
+    ],
+)
+def test_filters(filters: Any, expected: Any) -> None:
+    """D2: OR between filters and within types, predicates, streams; AND between sides and tags."""
+    assert matches(Query(filters), RECORD) is expected
+
+
+def test_the_cursor_plays_no_part() -> None:
+    """D4: min_position is not a matter of the context."""
+    assert matches(Query(min_position=10**9), RECORD)
+
+
+def test_a_fact_has_no_stream() -> None:
+    """D2: a filter on streams never matches a plain fact."""
+    fact = record(stream_type=None, stream_id=None, stream_seq=None)
+
+    assert not matches(Query([Filter(streams=[("s", "1")])]), fact)
+    assert matches(Query([Filter(types=["x"])]), fact)
+
+
+def test_payloads_are_read_when_asked_for() -> None:
+    """D2: a query without predicates does not parse what it need not."""
+    unreadable = msgspec.structs.replace(RECORD, payload="not json")
+
+    assert matches(Query([Filter(types=["x"])]), unreadable)
+    assert not matches(Query([Filter(payload=[])]), unreadable)
+
+
+@pytest.mark.parametrize(
+    ("want", "have", "expected"),
+    [
+        (1, 1, True),
+        (1, 1.0, True),
+        (1.0, 1, True),
+        (1, 2, False),
+        (1, True, False),
+        (True, 1, False),
+        (True, True, True),
+        (True, False, False),
+        (False, 0, False),
+        (0, False, False),
+        (None, None, True),
+        (None, 0, False),
+        (None, {}, False),
+        ("", None, False),
+        ("a", "a", True),
+        ("a", "A", False),
+        ("1", 1, False),
+        (1, "1", False),
+        (1, None, False),
+        (1, [1], False),
+        ("a", ["a"], False),
+        ({}, {}, True),
+        ({}, {"a": 1}, True),
+        ({}, [], False),
+        ({}, None, False),
+        ([], [], True),
+        ([], [1], True),
+        ([], {}, False),
+        ([], "", False),
+        ({"a": 1}, {"a": 1, "b": 2}, True),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({"a": None}, {}, False),
+        ({"a": None}, {"a": None}, True),
+        ({"a": {"b": {}}}, {"a": {"b": {"c": 1}}}, True),
+        ({"a": {"b": {}}}, {"a": {"b": 1}}, False),
+        ([1, 1], [1], True),
+        ([1, 2], [2, 3, 1], True),
+        ([1, 4], [2, 3, 1], False),
+        ([[1]], [[1, 2]], True),
+        ([[1]], [1], False),
+        ([{"a": 1}], [{"b": 1}, {"a": 1.0, "c": 1}], True),
+        ((1,), [1], True),
+        ([1], (1,), True),
+        (10**23, 1e23, True),
+        (1e23, 10**23, True),
+        (10**23 + 1, 1e23, False),
+        (1e23, 10**23 - 1, False),
+        (1e23, 1e23, True),
+        (2**53, float(2**53), True),
+        (2**53 + 1, float(2**53), False),
+        (float(2**53), 2**53 + 1, False),
+        (2**53 - 1, float(2**53 - 1), True),
+        (-(2**53) - 1, -float(2**53), False),
+        (10**400, 1e308, False),
+        (10**30, 10**30 + 1, False),
+        (0, -0.0, True),
+        (0.1, 0.1, True),
+        (5e-324, 0, False),
+    ],
+)
+def test_the_matcher(want: Any, have: Any, expected: Any) -> None:
+    """D3: scalars by type and value, objects by subset, array elements each by some element."""
+    assert matches_json(want, have) is expected
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        (None, "query"),
+        ({}, "query"),
+        (Query(min_position=-1), "min_position"),
+        (Query(min_position=True), "min_position"),
+        (Query(min_position=2**63), "min_position"),
+        (Query(filters="x"), "filters"),
+        (Query(filters={}), "filters"),
+        (Query([None]), "filters[0]"),
+        (Query([Filter(types="x")]), "filters[0].types"),
+        (Query([Filter(), Filter(types=[""])]), "filters[1].types[0]"),
+        (Query([Filter(tags=["a", 1])]), "filters[0].tags[1]"),
+        (Query([Filter(streams=[["a", "b"]])]), "filters[0].streams[0]"),
+        (Query([Filter(streams=[("a",)])]), "filters[0].streams[0]"),
+        (Query([Filter(streams=[("a", "")])]), "filters[0].streams[0]"),
+        (Query([Filter(payload=[1, "\0"])]), "filters[0].payload[1]"),
+    ],
+)
+def test_invalid_shapes(query: Any, where: Any) -> None:
+    """D6: a query of invalid shape says where it is wrong."""
+    with pytest.raises(InvalidQuery) as caught:
+        check_query(query)
+    assert caught.value.details == {"where": where}
+
+
+def test_valid_shapes() -> None:
+    """D2: everything a query may be."""
+    check_query(EVERYTHING)
+    check_query(Query((), 0))
+    check_query(Query([Filter()], 2**63 - 1))
+    check_query(Query([Filter((), (), (), ())]))
+    check_query(Query([Filter(["a"], [None, 1, {}, []], [""], [("a", "b")])]))
+
+
+def test_bounds() -> None:
+    """K3: filters, entries and depth of predicates are bounded."""
+    limits = Limits(filters=2, predicates=2, payload_depth=2)
+    check_query(Query([Filter(types=["a", "b"]), Filter(payload=[[[]], 1])]), limits)
+    for query, name in (
+        (Query([Filter()] * 3), "filters"),
+        (Query([Filter(tags=["a"] * 3)]), "predicates"),
+        (Query([Filter(payload=[[[[]]]])]), "payload_depth"),
+    ):
+        with pytest.raises(LimitExceeded) as caught:
+            check_query(query, limits)
+        assert caught.value.details["limit"] == name
+
+
+def test_versions() -> None:
+    """D6: an expected version is absent or a position from 1."""
+    for version in (None, 1, 2**63 - 1):
+        check_version(version)
+    for wrong in (0, -1, True, 1.0, "1", 2**63):
+        with pytest.raises(InvalidArgument) as caught:
+            check_version(wrong)
+        assert caught.value.details == {"argument": "expected_version"}
+
+
+def test_from_mappings() -> None:
+    """D2: our names and the facts' names are one query."""
+    query = Query(
+        [Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])], min_position=3
+    )
+    ours = {
+        "filters": [
+            {"types": ["a"], "payload": [{"n": 1}], "tags": ["t"], "streams": [["s", "1"]]}
+        ],
+        "min_position": 3,
+    }
+    theirs = {
+        "filters": [
+            {
+                "event_types": ["a"],
+                "payload_predicates": [{"n": 1}],
+                "tags": ["t"],
+                "streams": [("s", "1")],
+            }
+        ],
+        "min_sequence_number": 3,
+    }
+
+    assert Query.from_mapping(ours) == Query.from_mapping(theirs) == query
+    assert query.as_dict() == ours
+    assert Query.from_mapping({}) == Query.from_mapping({"filters": None}) == EVERYTHING
+
+
+def test_dictionary_forms() -> None:
+    """E5: one query has one form: nothing and an empty list are the same everything."""
+    assert Query().as_dict() == Query([]).as_dict() == Query(()).as_dict() == {"filters": []}
+    assert Query([Filter(types=[])]).as_dict() == {"filters": [{"types": []}]}
+    assert Query([Filter()], 0).as_dict() == {"filters": [{}], "min_position": 0}
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ([], "$"),
+        (None, "$"),
+        ({"filter": []}, "$"),
+        ({1: []}, "$"),
+        ({"min_position": 1, "min_sequence_number": 1}, "$"),
+        ({"filters": {}}, "filters"),
+        ({"filters": "x"}, "filters"),
+        ({"filters": [{}, 7]}, "filters[1]"),
+        ({"filters": [{"type": []}]}, "filters[0]"),
+        ({"filters": [{"types": [], "event_types": []}]}, "filters[0]"),
+    ],
+)
+def test_bad_mappings(given: Any, where: Any) -> None:
+    """D6: unknown and doubled names, and what is no object, are refused."""
+    with pytest.raises(InvalidQuery) as caught:
+        Query.from_mapping(given)
+    assert caught.value.details == {"where": where}
+
+
+def test_streams_of_a_mapping_are_checked_later() -> None:
+    """D6: a stream that is no pair is left for the check, which says where."""
+    made = Query.from_mapping({"filters": [{"streams": ["s"]}, {"streams": "s"}]})
+    with pytest.raises(InvalidQuery) as caught:
+        check_query(made)
+    assert caught.value.details == {"where": "filters[0].streams[0]"}

@@ -1,0 +1,129 @@
+"""Conditions, commands and prepared events."""
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.canonical import text_hash
+from seriatim.core.errors import InvalidArgument, InvalidQuery, LimitExceeded
+from seriatim.core.event import NewEvent
+from seriatim.core.ids import hash_key
+from seriatim.core.limits import Limits
+from seriatim.core.prepare import Desk, prepare
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import (
+    Command,
+    ExpectedContext,
+    ExpectedSeq,
+    check_conditions,
+    check_stream,
+    prepare_command,
+)
+
+LIMITS = Limits()
+
+
+def test_conditions() -> None:
+    """B8: none, one or several, as they were given."""
+    one, other = ExpectedSeq(("s", "1"), None), ExpectedContext(Query(), 3)
+
+    assert check_conditions(None, LIMITS) == ()
+    assert check_conditions(one, LIMITS) == (one,)
+    assert check_conditions([one, other], LIMITS) == (one, other)
+    assert check_conditions((), LIMITS) == ()
+    assert check_conditions(ExpectedSeq(("s", "1"), 0), LIMITS)
+    assert check_conditions(ExpectedSeq(("s", "1"), 2**63 - 1), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("condition", "argument"),
+    [
+        ("x", "condition"),
+        ([ExpectedSeq(("s", "1"), 1), None], "condition"),
+        (ExpectedSeq("s", 1), "stream"),
+        (ExpectedSeq(("s", ""), 1), "stream"),
+        (ExpectedSeq(("s", "1"), -1), "condition.seq"),
+        (ExpectedSeq(("s", "1"), True), "condition.seq"),
+        (ExpectedSeq(("s", "1"), 2**63), "condition.seq"),
+        (ExpectedContext(Query(), 0), "expected_version"),
+    ],
+)
+def test_bad_conditions(condition: Any, argument: Any) -> None:
+    """B8, D6: a condition that is none is refused by the argument."""
+    with pytest.raises(InvalidArgument) as caught:
+        check_conditions(condition, LIMITS)
+    assert caught.value.details == {"argument": argument}
+
+
+def test_bad_queries_in_conditions() -> None:
+    """D6: the query of a condition is checked as any query."""
+    with pytest.raises(InvalidQuery):
+        check_conditions(ExpectedContext(Query([Filter(types="x")]), 1), LIMITS)
+    with pytest.raises(LimitExceeded):
+        check_conditions(ExpectedContext(Query([Filter()] * 3), 1), Limits(filters=2))
+
+
+def test_streams() -> None:
+    """A4: a stream is a pair of ids."""
+    assert check_stream(("s", "1")) == ("s", "1")
+    for wrong in (None, "s1", ["s", "1"], ("s",), ("s", "1", "2"), ("s", 1), ("", "1")):
+        with pytest.raises(InvalidArgument) as caught:
+            check_stream(wrong)
+        assert caught.value.details == {"argument": "stream"}
+
+
+def test_commands() -> None:
+    """C5: tenant, actor, endpoint and key make the record's key; the request its hash."""
+    command = Command(actor="a", endpoint="e", key="k", request={"b": 1, "a": 2}, response=[1.5])
+
+    made = prepare_command("t", command, LIMITS)
+
+    assert made is not None
+    assert made.command is command
+    assert made.command_key == hash_key("t", "a", "e", "k")
+    assert made.request_hash == text_hash('{"a":2,"b":1}')
+    assert made.response == "[1.5]"
+    assert prepare_command("t", None, LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        ({"actor": "a"}, "command"),
+        (Command(actor="", endpoint="e", key="k"), "command.actor"),
+        (Command(actor="a", endpoint=1, key="k"), "command.endpoint"),
+        (Command(actor="a", endpoint="e", key=""), "command.key"),
+        (Command(actor="a", endpoint="e", key="k", request={1: 1}), "command"),
+        (Command(actor="a", endpoint="e", key="k", response="\0"), "command"),
+    ],
+)
+def test_bad_commands(command: Any, argument: Any) -> None:
+    """C5: a command's parts are checked and named."""
+    with pytest.raises(InvalidArgument) as caught:
+        prepare_command("t", command, LIMITS)
+    assert caught.value.details == {"argument": argument}
+
+
+def test_responses_are_bounded() -> None:
+    """C5: a stored response is bounded as a payload is."""
+    command = Command(actor="a", endpoint="e", key="k", response="x" * 10)
+    prepare_command("t", command, Limits(payload_bytes=12))
+    with pytest.raises(LimitExceeded) as caught:
+        prepare_command("t", command, Limits(payload_bytes=11))
+    assert caught.value.details["limit"] == "payload_bytes"
+
+
+def test_a_prepared_event_becomes_a_record() -> None:
+    """A1: the log adds position, append, number and time; an absent time is the store's."""
+    desk = Desk(tenant_id="t", new_id=lambda: "e-1")
+    own = NewEvent("x", {"n": 1}, stream=("s", "1"), occurred_at="2024-01-01T00:00:00Z")
+    (first, second), _ = prepare(desk, [own, NewEvent("y", event_id="e-2")])
+
+    record = first.record(7, 6, 3, 1_000_001)
+    assert (record.position, record.append_position, record.stream_seq) == (7, 6, 3)
+    assert (record.stream, first.stream) == (("s", "1"), ("s", "1"))
+    assert record.recorded_at == "1970-01-01T00:00:01.000001Z"
+    assert record.occurred_at == "2024-01-01T00:00:00Z"
+    fact = second.record(8, 6, None, 0)
+    assert (fact.stream, second.stream) == (None, None)
+    assert fact.occurred_at == fact.recorded_at == "1970-01-01T00:00:00.000000Z"

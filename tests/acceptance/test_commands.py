@@ -237,18 +237,26 @@ def test_init_grants_a_role_what_an_application_needs(postgres_url: str, tmp_pat
     assert program("init", "--app-role", "nobody-there").code == 4
 
 
-def test_verify_and_doctor_find_nothing_wrong(program: Program) -> None:
-    """F2: a log that only the log wrote is sound, and its database is well set up."""
+def test_verify_finds_nothing_wrong(program: Program) -> None:
+    """F2: a log that only the log wrote is sound."""
     fill(program)
 
     report = program("verify", "--full", "--json").json
     told = program("verify")
-    health = program("doctor", "--json")
 
     assert (report["ok"], report["events"], report["appends"]) == (True, 3, 2)
     assert (told.code, "the log is sound" in told.out) == (0, True)
-    assert health.code == 0
-    assert all(
-        set(each) == {"level", "check", "message", "cure"} for each in health.json["findings"]
-    )
-    assert program("doctor").code == 0
+
+
+def test_doctor_names_what_is_unsafe_and_its_cure(program: Program) -> None:
+    """F9: the exit code follows the errors; the server of these tests runs without fsync."""
+    health = program("doctor", "--json")
+    told = program("doctor")
+
+    findings = health.json["findings"]
+    errors = [each for each in findings if each["level"] == "error"]
+    assert all(set(each) == {"level", "check", "message", "cure"} for each in findings)
+    assert all("fsync is off" in each["message"] for each in errors)
+    assert health.code == told.code == (1 if errors else 0)
+    assert health.json["ok"] is (not errors)
+    assert all(each["cure"] in told.out for each in errors)

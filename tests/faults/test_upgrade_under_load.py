@@ -22,6 +22,11 @@ def count(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+def wait_for(file: Path, wanted: int) -> None:
+    """Wait until a loader has acknowledged so many events."""
+    wait_until(lambda: count(file) >= wanted, f"{wanted} events in {file.name}")
+
+
 def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_path: Path) -> None:
     """F3: writers of the version before go on through the migration, without an error or a stop."""
     older = SCHEMA_VERSION - 1
@@ -42,17 +47,14 @@ def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_pat
         ]
         for worker, file in zip(workers, files, strict=True):
             worker.wait_ready()
-            wait_until(lambda file=file: count(file) > 20, "the older program's work")
+            wait_for(file, 20)
         started = time.monotonic()
         assert migrate(empty_postgres_url) == SCHEMA_VERSION
         took = time.monotonic() - started
         with seriatim.open(empty_postgres_url) as log:  # the newer program, beside the older ones
             log.append([NewEvent("newer", {})])
         for file in files:
-            before = count(file)
-            wait_until(
-                lambda file=file, before=before: count(file) > before + 20, "work after the upgrade"
-            )
+            wait_for(file, count(file) + 20)
         failures = [worker.finish()[-1] for worker in workers]
 
     assert failures == [{"ambiguous": 0, "clear": 0}] * 2
@@ -61,7 +63,7 @@ def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_pat
 
 
 def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> None:
-    """F3: while a caller's transaction holds tables, the migration waits without queueing others."""
+    """F3: while a caller holds a table, the migration waits without queueing others."""
     migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
     with (
         psycopg.connect(empty_postgres_url) as caller,

@@ -104,6 +104,7 @@ class Rules:
     ) -> None:
         self.version = version
         self.kinds = {kind.name: kind for kind in (*BUILT_IN_KINDS, *kinds)}
+        self.demands_expected_seq = any(kind.expected_seq_required for kind in kinds)
         self.types = {(entry.event_type, entry.event_version): entry for entry in types}
         self._versions: dict[str, set[int]] = {}
         for entry in types:

@@ -144,8 +144,8 @@ def _check_shape(desk: Desk, event: NewEvent, is_trace: bool) -> None:
 
 def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> None:
     fields = tuple(
-        pair
-        for pair in (
+        (name, value)
+        for name, value in (
             ("actor_type", event.actor_type),
             ("actor_id", event.actor_id),
             ("producer_id", event.producer_id),
@@ -155,7 +155,7 @@ def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> N
             ("causation_id", event.causation_id),
             ("idempotency_key", key),
         )
-        if pair[1] is not None
+        if value is not None
     )
     found = guard.scan(Scanned(event.payload, text, fields, event.tags, event.metadata))
     if found is not None:

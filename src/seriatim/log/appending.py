@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -16,9 +16,10 @@ from seriatim.config import Settings
 from seriatim.core.decide import StaleRules
 from seriatim.core.doors import Door
 from seriatim.core.errors import BackendFailure, SeriatimError, TimedOut
-from seriatim.core.event import AppendResult, NewEvent
+from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
 from seriatim.core.guard import Guard
 from seriatim.core.ids import uuid7
+from seriatim.core.kinds import Rules
 from seriatim.core.prepare import Desk, prepare
 from seriatim.core.request import Command, Request, check_conditions, prepare_command
 from seriatim.core.schema import compile_schema
@@ -27,6 +28,7 @@ from seriatim.store.port import Store
 from seriatim.telemetry.bus import Telemetry, append_metadata, logger, reuse_metadata
 
 RULE_RELOADS = 5
+_DESKS_MAX = 4096
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,16 +46,15 @@ class IdMaker:
     """Makes UUIDv7s that rise within this process, and so land at the end of their index."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last = 0
-        self._counter = 0
+        self._last = self._counter = 0
+        self.after_fork()
 
     def __call__(self) -> str:
         """Return a new id."""
         now = time.time_ns() // 1_000_000
         with self._lock:
             if now > self._last:
-                self._last, self._counter = now, secrets.randbits(73)
+                self._last, self._counter = now, self._random.getrandbits(73)
             else:
                 self._counter += 1
             return uuid7(self._last, self._counter)
@@ -61,6 +62,7 @@ class IdMaker:
     def after_fork(self) -> None:
         """Draw anew in a child process, which would count on from its parent's number."""
         self._lock = threading.Lock()
+        self._random = random.Random()  # noqa: S311 - ids need not be secret; it seeds itself
         self._last = 0
 
 
@@ -84,28 +86,46 @@ class Appender:
 
     def reload_rules(self) -> None:
         """Read the declarations anew, after this or another process changed them."""
-        self.rules = self._store.rules()
-        self._validators: dict[tuple[str, int], Callable[[Any], None]] = {
-            key: compile_schema(entry.schema)
-            for key, entry in self.rules.types.items()
-            if entry.schema is not None
-        }
+        self._desk = self._make_desk(self._store.rules())
+        self._desks: dict[tuple[str, str], Desk] = {}
+
+    @property
+    def rules(self) -> Rules:
+        """The declarations as this process knows them."""
+        return self._desk.rules
+
+    def _make_desk(self, rules: Rules) -> Desk:
+        return Desk(
+            tenant_id=DEFAULT_TENANT,
+            new_id=self.new_id,
+            rules=rules,
+            guard=self._guard,
+            limits=self._settings.limits,
+            validators={
+                key: compile_schema(entry.schema)
+                for key, entry in rules.types.items()
+                if entry.schema is not None
+            },
+        )
+
+    def _desk_for(self, draft: Draft) -> Desk:
+        """Return the desk of a tenant's door, made once for many appends."""
+        key = draft.tenant_id, draft.door.name
+        desk = self._desks.get(key)
+        if desk is None:
+            if len(self._desks) >= _DESKS_MAX:
+                self._desks = {}
+            desk = msgspec.structs.replace(self._desk, tenant_id=draft.tenant_id, door=draft.door)
+            self._desks[key] = desk
+        return desk
 
     def request(self, draft: Draft) -> Request:
         """Check a draft under the current rules."""
-        limits = self._settings.limits
-        rules = self.rules
-        desk = Desk(
-            tenant_id=draft.tenant_id,
-            new_id=self.new_id,
-            door=draft.door,
-            rules=rules,
-            guard=self._guard,
-            limits=limits,
-            validators=self._validators,
+        desk = self._desk_for(draft)
+        conditions = (
+            () if draft.condition is None else check_conditions(draft.condition, desk.limits)
         )
-        conditions = check_conditions(draft.condition, limits)
-        command = prepare_command(draft.tenant_id, draft.command, limits)
+        command = prepare_command(draft.tenant_id, draft.command, desk.limits)
         events, size = prepare(desk, draft.events, draft.idempotency_key)
         request = Request(
             draft.tenant_id,
@@ -114,9 +134,9 @@ class Appender:
             command,
             self._settings.on_id_mismatch,
             size,
-            rules.version,
+            desk.rules.version,
         )
-        return self._store.packed(request, rules)
+        return self._store.packed(request, desk.rules)
 
     def append(self, draft: Draft, timeout: float | None) -> AppendResult:
         """Append and wait for the receipt."""

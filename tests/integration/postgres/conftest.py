@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -22,6 +23,11 @@ Insert = Callable[..., None]
 def as_role(url: str, role: str) -> str:
     """Return a URL for the same place as another role."""
     return url.replace("//postgres@", f"//{role}@")
+
+
+def role_of(url: str) -> str:
+    """Return the role that a URL names."""
+    return urlsplit(url).username or ""
 
 
 @pytest.fixture

@@ -96,8 +96,7 @@ def test_application_cannot_lift_the_protection(app_url: str) -> None:
         "delete from seriatim.cursors",
         "delete from seriatim.migrations",
         "set session_replication_role = replica",
-        "create or replace function seriatim.refuse_change() returns trigger language plpgsql"
-        " as 'begin return null; end'",
+        "drop function seriatim.refuse_change() cascade",
     ):
         assert state_of(app_url, text) == "42501", text
 
@@ -164,15 +163,15 @@ def test_sound_row_is_accepted(filled: str) -> None:
 @pytest.mark.parametrize("column", ["event_key", "idempotency_index"])
 def test_ids_and_keys_are_unique(filled: str, column: str) -> None:
     """F2: an event id (per tenant) and an idempotency key exist once, whoever inserts them."""
-    value = "00000000-0000-0000-0000-000000000001"
+    same: dict[str, Any] = {column: "00000000-0000-0000-0000-000000000001"}
     with psycopg.connect(filled) as connection:
-        insert_by_hand(connection, 5, **{column: value})
+        insert_by_hand(connection, 5, **same)
         connection.commit()
         with pytest.raises(psycopg.errors.UniqueViolation):
-            insert_by_hand(connection, 6, **{column: value})
+            insert_by_hand(connection, 6, **same)
         connection.rollback()
         if column == "event_key":
-            insert_by_hand(connection, 6, tenant_id="another", **{column: value})
+            insert_by_hand(connection, 6, tenant_id="another", **same)
 
 
 def copied(url: str, rows: list[tuple[int, int, str]]) -> str | None:
@@ -186,10 +185,8 @@ def copied(url: str, rows: list[tuple[int, int, str]]) -> str | None:
         try:
             with connection.cursor().copy(f"copy seriatim.events ({columns}) from stdin") as copy:
                 for position, seq, event_type in rows:
-                    copy.write_row(
-                        (position, 5, 1, 1, str(uuid.uuid4()), bytes(32), "default", "{}")
-                        + (key, "order", "2", seq, event_type)
-                    )
+                    sound = (5, 1, 1, str(uuid.uuid4()), bytes(32), "default", "{}", key)
+                    copy.write_row((position, *sound, "order", "2", seq, event_type))
         except psycopg.Error as error:
             return error.sqlstate
     return None

@@ -22,7 +22,7 @@ from seriatim.log.verify import verify
 from seriatim.store.port import Finding
 from seriatim.store.postgres.migrate import add_payload_index, grant, migrate
 from tests.fixtures.postgres_server import PostgresServer
-from tests.integration.postgres.conftest import as_role
+from tests.integration.postgres.conftest import as_role, role_of
 
 MakeRole = Callable[..., str]
 
@@ -72,7 +72,7 @@ def test_application_role_can_do_everything(app_url: str) -> None:
 
 def test_application_role_holds_only_insert_and_select(app_url: str, postgres_url: str) -> None:
     """F2: on events the role has INSERT and SELECT, and no other privilege."""
-    role = app_url.split("//")[1].split("@")[0]
+    role = role_of(app_url)
     with psycopg.connect(postgres_url) as connection:
         rows = connection.execute(
             "select privilege_type from information_schema.role_table_grants"
@@ -99,7 +99,7 @@ def test_role_without_grants_is_told_the_cure(postgres_url: str, make_role: Make
 )
 def test_doctor_names_missing_grants(postgres_url: str, app_url: str, missing: str) -> None:
     """F9: doctor names the role that lacks a grant, and what to run."""
-    role = app_url.split("//")[1].split("@")[0]
+    role = role_of(app_url)
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"revoke {missing} from {role}".encode())
 
@@ -135,7 +135,7 @@ def test_owner_need_not_be_superuser(postgres_server: PostgresServer, make_role:
     postgres_server.drop_database(f"owned_by_{owner}")
 
     assert levels["grants"] == "warning"  # the owner may change what it owns
-    assert "error" not in levels.values()
+    assert {name for name, level in levels.items() if level == "error"} <= {"settings"}
 
 
 def test_two_application_roles_share_a_log(postgres_url: str, make_role: MakeRole) -> None:

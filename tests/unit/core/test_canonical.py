@@ -65,6 +65,7 @@ def test_one_text_for_each_value(value: Any, text: Any) -> None:
     """A2: keys sorted by code point, compact, unescaped, integers of any size, shortest floats."""
     assert canonical_text(value) == text
     assert safe_text(value) == text
+    check_json(value)
 
 
 @given(JSON)

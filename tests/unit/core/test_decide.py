@@ -39,16 +39,17 @@ class Shelf:
     """A view of a log made of appends that were accepted before."""
 
     def __init__(self) -> None:
-        self.records = []
-        self.keys = {}
-        self.ids = {}
-        self.heads = {}
-        self.commands = {}
+        self.records: list[Any] = []
+        self.keys: dict[bytes, Any] = {}
+        self.ids: dict[bytes, Any] = {}
+        self.heads: dict[bytes, Head] = {}
+        self.commands: dict[bytes, StoredCommand] = {}
 
     def add(self, *events: Any, command: Any = None, rules: Any = NO_RULES) -> Any:
         """Decide an append and keep what was accepted."""
         asked = request(*events, command=command)
         decision = decide(asked, self, rules)
+        assert isinstance(decision, Accepted)
         first = len(self.records) + 1
         for event, seq in zip(asked.events, decision.stream_seqs, strict=True):
             record = event.record(len(self.records) + 1, first, seq, 0)
@@ -56,7 +57,7 @@ class Shelf:
             self.ids[event.event_key] = record
             if event.idempotency_index is not None:
                 self.keys[event.idempotency_index] = record
-            if event.stream_key is not None:
+            if event.stream_key is not None and seq is not None:
                 self.heads[event.stream_key] = Head(seq, event.event_type)
         if asked.command is not None:
             made = asked.command
@@ -274,7 +275,12 @@ def test_a_retry_by_key() -> None:
 def test_what_is_compared(change: Any, field: Any) -> None:
     """C2, C3: each compared field alone makes a conflict, by key and by id."""
     for known in ({"idempotency_key": "k"}, {"event_id": "e"}):
-        base = {"event_type": "x", "payload": {"n": 1}, "stream": ("s", "1"), **known}
+        base: dict[str, Any] = {
+            "event_type": "x",
+            "payload": {"n": 1},
+            "stream": ("s", "1"),
+            **known,
+        }
         shelf = Shelf().add(NewEvent(**base))
         error = refusal(shelf, NewEvent(**(base | change)))
         assert isinstance(error, IdempotencyConflict)
@@ -308,7 +314,7 @@ def test_ids_and_keys() -> None:
 
 
 def test_tolerated_ids() -> None:
-    """C3: with `warn` a known id with other content replays and names the fields; a key is strict."""
+    """C3: with `warn` a known id with other content replays, naming the fields; keys are strict."""
     shelf = Shelf().add(NewEvent("x", {"n": 1}, event_id="e")).add(keyed("k", 1))
     other = NewEvent("x", {"n": 2}, event_id="e", tags=("t",))
 

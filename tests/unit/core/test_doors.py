@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES
-from seriatim.core.errors import Flaw
+from seriatim.core.errors import Flaw, Part
 
 CODES = {
     "log": ["invalid_event", "invalid_event", "invalid_event", "schema_violation"],
@@ -18,7 +18,7 @@ CODES = {
 @pytest.mark.parametrize("door", [LOG, FACTS, AGGREGATES, TRACES], ids=lambda door: door.name)
 def test_codes(door: Any) -> None:
     """L3: envelope, JSON, payload and shape have the codes of their door."""
-    parts = ("envelope", "json", "payload", "shape")
+    parts: tuple[Part, ...] = ("envelope", "json", "payload", "shape")
     found = [door.error(Flaw(part, "$.x", "is wrong"), 4) for part in parts]
 
     assert [error.code for error in found] == CODES[door.name]

@@ -146,5 +146,11 @@ def test_bad_entries(fields: Any, argument: Any) -> None:
 
 def test_good_entries() -> None:
     """A8: the edges that pass."""
-    for fields in ({}, {"event_version": 2**31 - 1}, {"kind": "case"}, {"schema": {}}):
+    good: list[dict[str, Any]] = [
+        {},
+        {"event_version": 2**31 - 1},
+        {"kind": "case"},
+        {"schema": {}},
+    ]
+    for fields in good:
         check_event_type(EventType(event_type="x", **fields))

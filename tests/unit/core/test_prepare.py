@@ -25,6 +25,8 @@ from seriatim.core.limits import Limits
 from seriatim.core.prepare import Desk, prepare
 from seriatim.testing.factories import trace, trace_event
 
+_new: Any = NewEvent  # for values that its types forbid
+
 SECRET = "AKIA" + "A" * 16
 
 
@@ -43,7 +45,7 @@ def refusal(events: Any, key: Any = None, **options: Any) -> Any:
 
 def test_what_an_event_becomes() -> None:
     """A1: texts, hashes and index keys of a checked event."""
-    event = NewEvent(
+    event = _new(
         "x",
         {"b": 1, "a": 2},
         stream=("s", "1"),
@@ -78,7 +80,7 @@ def test_what_is_absent() -> None:
 
 def test_batches() -> None:
     """B1, B2: any iterable of events or mappings; nothing is `empty_append`."""
-    ready, size = prepare(desk(), iter([NewEvent("x"), {"event_type": "y"}]))
+    ready, size = prepare(desk(), iter([_new("x"), {"event_type": "y"}]))
     assert [one.event_type for one in ready] == ["x", "y"]
     assert size == 2 * (2 + 256)
     assert isinstance(refusal([]), EmptyAppend)
@@ -143,7 +145,12 @@ def test_twins() -> None:
 
 def test_keys_of_aggregates() -> None:
     """C7: in aggregates the command's key is kept, shared, and not indexed."""
-    fields = {"stream": ("o", "1"), "request_id": "r", "actor_type": "user", "actor_id": "u"}
+    fields: dict[str, Any] = {
+        "stream": ("o", "1"),
+        "request_id": "r",
+        "actor_type": "user",
+        "actor_id": "u",
+    }
     batch = [NewEvent("x", idempotency_key="k", **fields)] * 2 + [NewEvent("y", **fields)]
 
     ready, _ = prepare(desk(door=AGGREGATES), batch)
@@ -154,7 +161,8 @@ def test_keys_of_aggregates() -> None:
 
 def test_payloads() -> None:
     """A3: an object everywhere, any value in facts."""
-    for value in ([], "x", 1, None):
+    values: list[Any] = [[], "x", 1, None]
+    for value in values:
         assert refusal([NewEvent("x", value)]).details == {"index": 0, "field": "payload"}
         (ready,), _ = prepare(desk(door=FACTS), [NewEvent("x", value)])
         assert ready.payload in ("[]", '"x"', "1", "null")
@@ -186,9 +194,9 @@ def test_guards() -> None:
     error = refusal([trace_event("TraceStarted", "t", 0, payload=whole | {"x": "task-4"})])
     assert error.details["guard"] == "traces-v1"
     for field in ("actor_type", "actor_id", "source_system", "source_subsystem"):
-        assert refusal([NewEvent("x", **{field: SECRET})]).details["path"] == field
+        assert refusal([_new("x", **{field: SECRET})]).details["path"] == field
     for field in ("correlation_id", "causation_id", "idempotency_key"):
-        assert refusal([NewEvent("x", **{field: SECRET})]).details["path"] == field
+        assert refusal([_new("x", **{field: SECRET})]).details["path"] == field
     assert refusal([NewEvent("x")], SECRET).details["path"] == "idempotency_key"
     prepare(desk(), trace("t"))
 

@@ -19,6 +19,9 @@ from seriatim.core.query import (
 )
 from tests.unit.core.test_event import RECORD
 
+_query: Any = Query  # for values that its types forbid
+_filter: Any = Filter
+
 
 def record(**fields: Any) -> Any:
     """Make a record; `payload` is given as a value."""
@@ -154,19 +157,19 @@ def test_the_matcher(want: Any, have: Any, expected: Any) -> None:
     [
         (None, "query"),
         ({}, "query"),
-        (Query(min_position=-1), "min_position"),
-        (Query(min_position=True), "min_position"),
-        (Query(min_position=2**63), "min_position"),
-        (Query(filters="x"), "filters"),
-        (Query(filters={}), "filters"),
-        (Query([None]), "filters[0]"),
-        (Query([Filter(types="x")]), "filters[0].types"),
-        (Query([Filter(), Filter(types=[""])]), "filters[1].types[0]"),
-        (Query([Filter(tags=["a", 1])]), "filters[0].tags[1]"),
-        (Query([Filter(streams=[["a", "b"]])]), "filters[0].streams[0]"),
-        (Query([Filter(streams=[("a",)])]), "filters[0].streams[0]"),
-        (Query([Filter(streams=[("a", "")])]), "filters[0].streams[0]"),
-        (Query([Filter(payload=[1, "\0"])]), "filters[0].payload[1]"),
+        (_query(min_position=-1), "min_position"),
+        (_query(min_position=True), "min_position"),
+        (_query(min_position=2**63), "min_position"),
+        (_query(filters="x"), "filters"),
+        (_query(filters={}), "filters"),
+        (_query([None]), "filters[0]"),
+        (_query([_filter(types="x")]), "filters[0].types"),
+        (_query([_filter(), _filter(types=[""])]), "filters[1].types[0]"),
+        (_query([_filter(tags=["a", 1])]), "filters[0].tags[1]"),
+        (_query([_filter(streams=[["a", "b"]])]), "filters[0].streams[0]"),
+        (_query([_filter(streams=[("a",)])]), "filters[0].streams[0]"),
+        (_query([_filter(streams=[("a", "")])]), "filters[0].streams[0]"),
+        (_query([_filter(payload=[1, "\0"])]), "filters[0].payload[1]"),
     ],
 )
 def test_invalid_shapes(query: Any, where: Any) -> None:

@@ -23,14 +23,12 @@ from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Reques
 from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.declaring import rules_of
+from seriatim.store.postgres.packed import ContextKey, Seen, context_key
 from seriatim.store.postgres.packing import (
     COPY_HEADER,
     COPY_TRAILER,
-    ContextKey,
     RowArray,
     RowArrayDumper,
-    Seen,
-    context_key,
     copy_row,
     copy_tag_row,
     copy_tail,

@@ -7,8 +7,7 @@ and as a COPY row, into which position, time and number are patched under the lo
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -18,13 +17,10 @@ from psycopg.pq import Format
 
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
 from seriatim.core.ids import is_uuid, tag_key
-from seriatim.core.kinds import Rules
-from seriatim.core.query import Query
-from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request
+from seriatim.core.request import Prepared
 
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 COPY_TRAILER = b"\xff\xff"
-COPY_FROM = 40  # events in one append from which COPY beats a composite array
 
 _NULL = struct.pack("!i", -1)
 _INT4 = struct.Struct("!ii").pack
@@ -53,14 +49,14 @@ _ABSENT = (None,) * 12
 _NO_OPTIONS = (_NULL,) * 12
 
 _OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17, 25, 2950, 2951
-_COMPOSITE_OIDS = (
-    [_OID_INT4, _OID_INT8, _OID_INT8, _OID_INT8, _OID_INT4]
-    + [_OID_UUID] * 3
-    + [_OID_BYTEA, _OID_UUIDS]
-    + [_OID_TEXT] * 20
-)
-_OID_BYTES = [struct.pack("!I", oid) for oid in _COMPOSITE_OIDS]
-_COMPOSITE_COUNT = struct.pack("!i", len(_COMPOSITE_OIDS))
+_FIELDS = 30  # of the type new_event
+_COMPOSITE_HEAD = struct.Struct("!iIii").pack
+_TYPED = struct.Struct("!Ii").pack
+_TYPED_INT4 = struct.Struct("!Iii").pack
+_TYPED_INT8 = struct.Struct("!Iiq").pack
+_NO_TEXT = _TYPED(_OID_TEXT, -1)
+_NO_TEXTS = _NO_TEXT * 12
+_NO_TAGS = _TYPED(_OID_UUIDS, -1)
 
 
 class RowArray(msgspec.Struct, frozen=True):
@@ -175,95 +171,51 @@ def copy_tag_row(key: bytes, position: int) -> bytes:
 
 
 def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: int) -> bytes:
-    """Pack one event as an element of a new_event array."""
-    keys = tag_keys(event)
-    packed_tags = _NULL
-    if keys:
-        data = uuid_array(sorted(keys)).data
-        packed_tags = _LENGTH(len(data)) + data
-    fields = [
-        _INT4(4, offset),
-        _NULL if given_seq is None else _INT8(8, given_seq),
-        _INT8(8, first_seq),
-        _NULL if event.occurred_us is None else _INT8(8, event.occurred_us),
-        _INT4(4, event.event_version),
-        _key(event.event_key),
-        _key(event.stream_key),
-        _key(event.idempotency_index),
-        _hash(event),
-        packed_tags,
-        *_texts(event),
-    ]
-    body = _COMPOSITE_COUNT + b"".join(chain.from_iterable(zip(_OID_BYTES, fields, strict=True)))
+    """Pack one event as an element of a new_event array: each field behind its type."""
+    text = _typed_text
+    options = _options_of(event)
+    body = b"".join(
+        (
+            _COMPOSITE_HEAD(_FIELDS, _OID_INT4, 4, offset),
+            _typed_int8(given_seq),
+            _typed_int8(first_seq),
+            _typed_int8(event.occurred_us),
+            _TYPED_INT4(_OID_INT4, 4, event.event_version),
+            _typed_key(event.event_key),
+            _typed_key(event.stream_key),
+            _typed_key(event.idempotency_index),
+            _TYPED(_OID_BYTEA, 32),
+            bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
+            _typed_keys(tag_keys(event)) if event.tags else _NO_TAGS,
+            text(event.tenant_id),
+            _NO_TEXT if is_uuid(event.event_id) else text(event.event_id),
+            text(event.stream_type),
+            text(event.stream_id),
+            text(event.event_type),
+            _NO_TEXTS if options == _ABSENT else b"".join(map(text, options)),
+            text(canonical_text(event.metadata)) if event.metadata else _NO_TEXT,
+            text(event.payload),
+            text(canonical_text(event.tags)) if event.tags else _NO_TEXT,
+        )
+    )
     return _LENGTH(len(body)) + body
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """A context as it was outside the lock: true for ever up to `head`."""
-
-    head: int
-    version: int | None
-
-
-ContextKey = tuple[str, bytes]
-Look = Callable[[str, Query], Seen]
+def _typed_text(value: str | None) -> bytes:
+    if value is None:
+        return _NO_TEXT
+    raw = value.encode()
+    return _TYPED(_OID_TEXT, len(raw)) + raw
 
 
-def context_key(tenant_id: str, query: Query) -> ContextKey:
-    """Return what tells two contexts apart."""
-    return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
+def _typed_int8(value: int | None) -> bytes:
+    return _TYPED(_OID_INT8, -1) if value is None else _TYPED_INT8(_OID_INT8, 8, value)
 
 
-class Packed(msgspec.Struct, frozen=True):
-    """An append in the form in which it is sent: rows of a small one, COPY tails of a large one.
-
-    Neither means that it must be decided with the lock held: it has a command or a context, or
-    belongs to a kind whose rules ask for more than constraints can show.
-    """
-
-    rows: tuple[bytes, ...] = ()
-    tails: tuple[bytes, ...] = ()
-    tagged: bool = False
-    seen: Mapping[ContextKey, Seen] = {}
+def _typed_key(key: bytes | None) -> bytes:
+    return _TYPED(_OID_UUID, -1) if key is None else _TYPED(_OID_UUID, 16) + key
 
 
-def pack(request: Request, rules: Rules, look: Look) -> Packed:
-    """Pack an append, and look at its contexts, in its caller's thread and before any lock."""
-    events = request.events
-    tagged = any(event.tags for event in events)
-    if request.command is not None or _needs_decision(request, rules):
-        return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
-    if len(events) >= COPY_FROM:
-        return Packed(tails=tuple(map(copy_tail, events)), tagged=tagged)
-    expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
-    rows = []
-    for offset, event in enumerate(events):
-        first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
-        given = event.given_seq
-        if given is None and event.stream in expected:
-            last = expected[event.stream]
-            given = first_seq if last is None else last + 1
-            expected[event.stream] = given
-        rows.append(composite(event, offset, given, first_seq))
-    return Packed(rows=tuple(rows), tagged=tagged)
-
-
-def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:
-    return {
-        context_key(request.tenant_id, condition.query): look(request.tenant_id, condition.query)
-        for condition in request.conditions
-        if isinstance(condition, ExpectedContext)
-    }
-
-
-def _needs_decision(request: Request, rules: Rules) -> bool:
-    touched = {event.stream for event in request.events}
-    for condition in request.conditions:
-        if not isinstance(condition, ExpectedSeq) or condition.stream not in touched:
-            return True
-    if any(event.given_seq is not None for event in request.events) and request.conditions:
-        return True
-    return any(
-        event.stream_type is not None and rules.kind_of(event.stream_type).expected_seq_required
-        for event in request.events
-    )
+def _typed_keys(keys: set[bytes]) -> bytes:
+    data = uuid_array(sorted(keys)).data
+    return _TYPED(_OID_UUIDS, len(data)) + data

@@ -37,7 +37,7 @@ from seriatim.store.postgres.declaring import declare, rules_of
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
-from seriatim.store.postgres.packing import Seen, pack
+from seriatim.store.postgres.packed import Seen, pack
 from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements

@@ -24,7 +24,8 @@ from seriatim.store.port import Outcome
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
 from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.failures import TO_BE_DECIDED, failure
-from seriatim.store.postgres.packing import Packed, array_of
+from seriatim.store.postgres.packed import Packed
+from seriatim.store.postgres.packing import array_of
 from seriatim.store.postgres.statements import statements
 
 Opener = Callable[[], tuple[Connection, Hello]]

@@ -1,0 +1,87 @@
+"""An append made ready in its caller's thread: rows packed, contexts looked at, the way chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from seriatim.core.kinds import Rules
+from seriatim.core.query import Query
+from seriatim.core.request import ExpectedContext, ExpectedSeq, Request
+from seriatim.store.postgres.packing import composite, copy_tail
+
+COPY_FROM = 40  # events in one append from which COPY beats a composite array
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A context as it was outside the lock: true for ever up to `head`."""
+
+    head: int
+    version: int | None
+
+
+ContextKey = tuple[str, bytes]
+Look = Callable[[str, Query], Seen]
+
+
+def context_key(tenant_id: str, query: Query) -> ContextKey:
+    """Return what tells two contexts apart."""
+    return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """An append in the form in which it is sent: rows of a small one, COPY tails of a large one.
+
+    Neither means that it must be decided with the lock held: it has a command or a context, or
+    belongs to a kind whose rules ask for more than constraints can show.
+    """
+
+    rows: tuple[bytes, ...] = ()
+    tails: tuple[bytes, ...] = ()
+    tagged: bool = False
+    seen: Mapping[ContextKey, Seen] = {}
+
+
+def pack(request: Request, rules: Rules, look: Look) -> Packed:
+    """Pack an append, and look at its contexts, in its caller's thread and before any lock."""
+    events = request.events
+    tagged = any(event.tags for event in events)
+    if request.command is not None or _needs_decision(request, rules):
+        return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
+    if len(events) >= COPY_FROM:
+        return Packed(tails=tuple(map(copy_tail, events)), tagged=tagged)
+    expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
+    rows = []
+    for offset, event in enumerate(events):
+        first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
+        given = event.given_seq
+        if given is None and event.stream in expected:
+            last = expected[event.stream]
+            given = first_seq if last is None else last + 1
+            expected[event.stream] = given
+        rows.append(composite(event, offset, given, first_seq))
+    return Packed(rows=tuple(rows), tagged=tagged)
+
+
+def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:
+    return {
+        context_key(request.tenant_id, condition.query): look(request.tenant_id, condition.query)
+        for condition in request.conditions
+        if isinstance(condition, ExpectedContext)
+    }
+
+
+def _needs_decision(request: Request, rules: Rules) -> bool:
+    if not request.conditions and not rules.demands_expected_seq:
+        return False
+    touched = {event.stream for event in request.events}
+    for condition in request.conditions:
+        if not isinstance(condition, ExpectedSeq) or condition.stream not in touched:
+            return True
+    if any(event.given_seq is not None for event in request.events) and request.conditions:
+        return True
+    return any(
+        event.stream_type is not None and rules.kind_of(event.stream_type).expected_seq_required
+        for event in request.events
+    )

@@ -1,0 +1,173 @@
+"""F7 by EXPLAIN: the store's own statements are answered by the index meant for them.
+
+Pages are kept below what there is to read, as in a log that matters: where a whole answer fits one
+page, Postgres may as well collect it through the same index and sort that page.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import Filter, NewEvent
+from seriatim.core.ids import event_key, stream_key
+from seriatim.store.port import ReadSpec
+from seriatim.store.postgres.packing import RowArray, RowArrayDumper, uuid_array
+from seriatim.store.postgres.selecting import filter_statement, last_statement, read_statement
+from seriatim.store.postgres.statements import statements
+from tests.fixtures.postgres_server import PostgresServer
+
+EVENTS = 24_000
+STREAM = ("cart", "c-3")
+SCHEMA = "seriatim"
+Statement = tuple[str, Any]
+
+
+def spec(**fields: Any) -> Statement:
+    """Return the statement of one page of a read."""
+    return read_statement(
+        ReadSpec(**{"tenant_id": "small", "limit": 10, "until": EVENTS} | fields), SCHEMA
+    )
+
+
+def named(name: str, *parameters: Any) -> Statement:
+    """Return a statement of `statements.sql`."""
+    return statements(SCHEMA)[name], parameters
+
+
+def stream() -> uuid.UUID:
+    """Return the stream's key."""
+    return uuid.UUID(bytes=stream_key("small", *STREAM))
+
+
+PATHS: list[tuple[str, Callable[[], Statement], str]] = [
+    ("last event of a stream", lambda: named("last_of_stream", stream()), "events_stream"),
+    (
+        "the ends of a group's streams",
+        lambda: named("stream_heads", uuid_array([stream().bytes] * 3)),
+        "events_stream",
+    ),
+    ("a stream", lambda: spec(stream=STREAM), "events_stream"),
+    ("a stream's rest", lambda: spec(stream=STREAM, after_seq=5), "events_stream"),
+    ("tail of a tenant", lambda: spec(), "events_tenant"),
+    ("the end of that tail", lambda: spec(after=EVENTS - 100), "events_tenant"),
+    ("tail of a type", lambda: spec(types=("type-3",)), "events_type"),
+    ("the end of a type", lambda: spec(types=("type-3",), after=EVENTS - 400), "events_type"),
+    (
+        "tail of a stream's type",
+        lambda: spec(stream=STREAM, types=("type-3",)),
+        "events_stream_type",
+    ),
+    (
+        "an event id",
+        lambda: named("event_by_id", uuid.UUID(bytes=event_key("id-77")), "small"),
+        "events_id",
+    ),
+    (
+        "the ids of a group",
+        lambda: named("known_ids", uuid_array([event_key("id-77"), event_key("no")])),
+        "events_id",
+    ),
+    (
+        "the keys of a group",
+        lambda: named("known_keys", uuid_array([event_key("k-1"), event_key("k-2")])),
+        "events_key",
+    ),
+    ("the head", lambda: named("head"), "events_position"),
+    ("the id at a position", lambda: named("event_id_at", 77), "events_position"),
+    ("the events of an append", lambda: named("between", 70, 90), "events_position"),
+    (
+        "a query by type",
+        lambda: filter_statement(SCHEMA, "small", Filter(types=["type-3"]), 0, EVENTS, 10),
+        "events_type",
+    ),
+    (
+        "a query by tag",
+        lambda: filter_statement(SCHEMA, "small", Filter(tags=["tag-5"]), 0, EVENTS, 10),
+        "event_tags_key",
+    ),
+    (
+        "the last of a type",
+        lambda: last_statement(
+            SCHEMA, "small", Filter(types=["type-3"]), 0, EVENTS, by_payload=False
+        ),
+        "events_type",
+    ),
+    (
+        "the last of a tag",
+        lambda: last_statement(
+            SCHEMA, "small", Filter(tags=["tag-5"]), 0, EVENTS, by_payload=False
+        ),
+        "event_tags_key",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def connection(
+    postgres_server: PostgresServer, postgres_template: str
+) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a log with some ten thousand events of two tenants, analyzed."""
+    url = postgres_server.create_database("plans", postgres_template)
+    with seriatim.open(url) as log:
+        for start in range(0, EVENTS, 3000):
+            # The small tenant's events lie thin among the others'.
+            for tenant, share in (("big", 2970), ("small", 30)):
+                events = [
+                    NewEvent(
+                        f"type-{n % 5}",
+                        {"n": n},
+                        stream=("cart", f"c-{n % 4}"),
+                        event_id=f"id-{start + n}",
+                        idempotency_key=f"k-{start + n}",
+                        tags=(f"tag-{n % 11}",),
+                    )
+                    for n in range(share)
+                ]
+                log.for_tenant(tenant).append(events)
+    with psycopg.connect(url, autocommit=True) as opened:
+        opened.adapters.register_dumper(RowArray, RowArrayDumper)
+        opened.execute("analyze")
+        yield opened
+    postgres_server.drop_database("plans")
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield every node of a plan."""
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+@pytest.mark.parametrize(("path", "statement", "index"), PATHS, ids=[path for path, _, _ in PATHS])
+def test_index_answers(
+    connection: psycopg.Connection[Any],
+    path: str,
+    statement: Callable[[], Statement],
+    index: str,
+) -> None:
+    """F7: no sequential scan, no sort, and the named index."""
+    text, parameters = statement()
+
+    row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
+
+    assert row is not None
+    found = list(nodes(row[0][0]["Plan"]))
+    kinds = {node["Node Type"] for node in found}
+    assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row
+    assert index in {node.get("Index Name") for node in found}, row
+
+
+def test_index_answers_with_one_tenant_too(connection: psycopg.Connection[Any]) -> None:
+    """F7: for the tenant that has most of the log, too, tails need neither scan nor sort."""
+    for fields in ({}, {"types": ("type-3",)}, {"after": EVENTS - 100}):
+        text, parameters = spec(tenant_id="big", **fields)
+        row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
+        assert row is not None
+        kinds = {node["Node Type"] for node in nodes(row[0][0]["Plan"])}
+        assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row

@@ -1,0 +1,263 @@
+"""Group commit: one queue, a few writers, an answer for everyone."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import BackendFailure, Conflict, LimitExceeded
+from seriatim.core.event import AppendResult, NewEvent
+from seriatim.core.limits import Limits
+from seriatim.core.prepare import Desk, prepare
+from seriatim.core.request import Request
+from seriatim.store.committer import Committer
+from seriatim.store.port import Outcome
+
+PATIENCE_S = 20
+
+
+def request(count: int = 1, size: int = 10, name: str = "x") -> Request:
+    """Make an append of so many events, said to be of that size."""
+    numbers = iter(range(count))
+    desk = Desk(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
+    events, _ = prepare(desk, [NewEvent(name)] * count)
+    return Request("t", events, size=size)
+
+
+def receipt() -> AppendResult:
+    """Make an answer."""
+    return AppendResult(1, 1, tuple)
+
+
+class Gate:
+    """A commit that waits to be let through, and notes the groups it got."""
+
+    def __init__(self, answer: Callable[[Request], Outcome] | None = None) -> None:
+        self.open = threading.Event()
+        self.arrived = threading.Semaphore(0)
+        self.groups: list[list[str]] = []
+        self.answer = answer or (lambda _: receipt())
+
+    def __call__(self, group: Sequence[Request]) -> list[Outcome]:
+        """Commit a group."""
+        self.groups.append([one.events[0].event_type for one in group])
+        self.arrived.release()
+        assert self.open.wait(PATIENCE_S)
+        return [self.answer(one) for one in group]
+
+    def wait(self) -> None:
+        """Wait until a group is at the gate."""
+        assert self.arrived.acquire(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., Committer]]:
+    """Make committers, and close them in the end."""
+    committers: list[Committer] = []
+
+    def make(commit: Any, **options: Any) -> Committer:
+        committers.append(Committer(commit, **options))
+        return committers[-1]
+
+    yield make
+    for one in committers:
+        one.close(PATIENCE_S)
+
+
+def test_a_lone_append_is_not_delayed(made: Callable[..., Committer]) -> None:
+    """B13: one append is one group, answered at once."""
+    result = receipt()
+    committer = made(lambda _: [result])
+
+    assert committer.submit(request()).result(PATIENCE_S) is result
+
+
+def test_what_waits_shares_a_commit(made: Callable[..., Committer]) -> None:
+    """B13: all that waits goes together, in order, and each has its own answer."""
+    gate = Gate(lambda one: Conflict() if one.events[0].event_type == "bad" else receipt())
+    committer = made(gate)
+    futures = [committer.submit(request(name="first"))]
+    gate.wait()
+    futures += [committer.submit(request(name=name)) for name in ("a", "bad", "b")]
+    gate.open.set()
+
+    assert futures[0].result(PATIENCE_S).count == 1
+    assert futures[1].result(PATIENCE_S).count == 1
+    assert isinstance(futures[2].exception(PATIENCE_S), Conflict)
+    assert futures[3].result(PATIENCE_S).count == 1
+    assert gate.groups == [["first"], ["a", "bad", "b"]]
+
+
+def test_groups_have_bounds(made: Callable[..., Committer]) -> None:
+    """K3: a group holds no more events and bytes than one append may, unless it is one append."""
+    gate = Gate()
+    committer = made(gate, limits=Limits(append_events=3, append_bytes=100))
+    futures = [committer.submit(request(name="first"))]
+    gate.wait()
+    for name, count, size in (
+        ("a", 2, 1),
+        ("b", 1, 1),
+        ("c", 1, 1),
+        ("d", 1, 100),
+        ("e", 5, 1),
+        ("f", 1, 99),
+        ("g", 1, 1),
+        ("h", 1, 1),
+    ):
+        futures.append(committer.submit(request(count, size, name)))
+    gate.open.set()
+    for future in futures:
+        future.result(PATIENCE_S)
+
+    assert gate.groups == [["first"], ["a", "b"], ["c"], ["d"], ["e"], ["f", "g"], ["h"]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "more", "name"),
+    [
+        (Limits(queue_events=3), (2, 1), "queue_events"),
+        (Limits(queue_bytes=30), (1, 11), "queue_bytes"),
+    ],
+)
+def test_the_queue_is_bounded(
+    made: Callable[..., Committer], limits: Limits, more: tuple[int, int], name: str
+) -> None:
+    """B13: a full queue refuses with a retryable error, and takes again when there is room."""
+    gate = Gate()
+    committer = made(gate, limits=limits)
+    committer.submit(request())
+    gate.wait()
+    waiting = committer.submit(request(2, 20))
+
+    with pytest.raises(LimitExceeded) as caught:
+        committer.submit(request(*more))
+    assert caught.value.retryable
+    assert caught.value.details["limit"] == name
+    fits = committer.submit(request(1, 10))
+    gate.open.set()
+    assert fits.result(PATIENCE_S).count == waiting.result(PATIENCE_S).count == 1
+    assert committer.submit(request(1, 10)).result(PATIENCE_S).count == 1
+
+
+def test_an_append_larger_than_the_queue(made: Callable[..., Committer]) -> None:
+    """B13: when nothing waits even the largest append is taken."""
+    committer = made(lambda group: [receipt() for _ in group], limits=Limits(queue_events=1))
+
+    assert committer.submit(request(5)).result(PATIENCE_S).count == 1
+
+
+def test_a_cancelled_append_is_never_sent(made: Callable[..., Committer]) -> None:
+    """B13: what is cancelled while it waits leaves nothing; what was taken cannot be cancelled."""
+    gate = Gate()
+    committer = made(gate)
+    taken = committer.submit(request(name="taken"))
+    gate.wait()
+    waiting = committer.submit(request(name="waiting"))
+    last = committer.submit(request(name="last"))
+
+    assert waiting.cancel()
+    assert not taken.cancel()
+    gate.open.set()
+    last.result(PATIENCE_S)
+    assert gate.groups == [["taken"], ["last"]]
+
+
+def test_a_queue_of_cancelled_appends(made: Callable[..., Committer]) -> None:
+    """B13: when all that waited was cancelled the writer goes on waiting."""
+    gate = Gate()
+    committer = made(gate)
+    taken = committer.submit(request())
+    gate.wait()
+    assert committer.submit(request()).cancel()
+    gate.open.set()
+    taken.result(PATIENCE_S)
+
+    assert committer.submit(request(name="next")).result(PATIENCE_S).count == 1
+    assert gate.groups == [["x"], ["next"]]
+
+
+@pytest.mark.parametrize("error", [BackendFailure("gone"), RuntimeError("bug"), None])
+def test_a_failing_commit_answers_everyone(
+    made: Callable[..., Committer], error: Exception | None
+) -> None:
+    """L2: whatever a commit does, every caller gets an error, and the writer lives on."""
+
+    def commit(group: Sequence[Request]) -> list[Outcome]:
+        if group[0].events[0].event_type == "good":
+            return [receipt()]
+        if error is not None:
+            raise error
+        return []
+
+    committer = made(commit)
+    failure = committer.submit(request()).exception(PATIENCE_S)
+
+    assert isinstance(failure, BackendFailure)
+    assert failure.ambiguous is (not isinstance(error, BackendFailure))
+    if isinstance(error, RuntimeError):
+        assert failure.__cause__ is error
+    assert committer.submit(request(name="good")).result(PATIENCE_S).count == 1
+
+
+def test_several_writers(made: Callable[..., Committer]) -> None:
+    """B13: with two writers a second group goes while the first is under way."""
+    gate = Gate()
+    committer = made(gate, writers=2)
+    first = committer.submit(request(name="a"))
+    gate.wait()
+    second = committer.submit(request(name="b"))
+    gate.wait()
+    third = committer.submit(request(name="c"))
+    gate.open.set()
+
+    assert {one.result(PATIENCE_S).count for one in (first, second, third)} == {1}
+    assert gate.groups[:2] == [["a"], ["b"]]
+
+
+def test_closing_drains(made: Callable[..., Committer]) -> None:
+    """B13: closing answers all that was accepted, and takes nothing more."""
+    gate = Gate()
+    committer = made(gate)
+    accepted = [committer.submit(request(name="a"))]
+    gate.wait()
+    accepted.append(committer.submit(request(name="b")))
+    closing = threading.Thread(target=committer.close)
+    closing.start()
+    gate.open.set()
+    closing.join(PATIENCE_S)
+
+    assert not closing.is_alive()
+    assert all(one.done() for one in accepted)
+    with pytest.raises(BackendFailure) as caught:
+        committer.submit(request())
+    assert not caught.value.retryable
+
+
+def test_closing_waits_no_longer_than_asked(made: Callable[..., Committer]) -> None:
+    """B13: a close may be given a bound."""
+    gate = Gate()
+    committer = made(gate)
+    committer.submit(request())
+    gate.wait()
+    committer.close(0.01)
+    gate.open.set()
+
+
+def test_a_fork_begins_anew(made: Callable[..., Committer]) -> None:
+    """B13: a child has an empty queue and writers of its own; a closed one stays closed."""
+    gate = Gate()
+    committer = made(gate)
+    parents = committer.submit(request(name="parent"))
+    gate.wait()
+    committer.submit(request(name="waiting"))
+
+    committer.after_fork()
+    gate.open.set()
+    assert committer.submit(request(name="child")).result(PATIENCE_S).count == 1
+    parents.result(PATIENCE_S)
+    assert sorted(gate.groups) == [["child"], ["parent"]]
+    committer.close(PATIENCE_S)
+    committer.after_fork()
+    with pytest.raises(BackendFailure):
+        committer.submit(request())

@@ -1,0 +1,73 @@
+"""The public names: sorted, all there, nothing else; and every error code once."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import seriatim
+from seriatim.core import errors
+
+CONTRACT_CODES = """
+empty_append, invalid_argument, invalid_event, schema_violation, invalid_query,
+pii_policy_violation, idempotency_conflict, event_sequence_invalid, conditional_append_conflict,
+conflict, not_found, projection_out_of_date, projection_timeout, idempotency_key_reuse,
+unauthorized, forbidden, limit_exceeded, lease_lost, timeout, log_identity_changed,
+backend_failure
+"""
+
+
+def test_exported_names() -> None:
+    """F1: `__all__` is sorted and equals what is visible; submodules are rooms, not names."""
+    visible = [
+        name
+        for name, value in vars(seriatim).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    ]
+
+    assert seriatim.__all__ == sorted(seriatim.__all__)
+    assert sorted(visible) == seriatim.__all__
+
+
+def test_names_come_from_their_rooms() -> None:
+    """F1: every exported class is Seriatim's own, under the name it has there."""
+    for name in seriatim.__all__:
+        value = getattr(seriatim, name)
+        assert value.__module__.startswith("seriatim."), name
+        assert value.__name__ in (name, "open_log"), name
+        assert value.__doc__, name
+
+
+def test_every_code_exists_once() -> None:
+    """L1: the codes of the contract, each by one class, each class exported."""
+    codes = [kind.code for kind in errors.ALL_ERRORS]
+
+    assert sorted(codes) == sorted(re.split(r",\s*", CONTRACT_CODES.strip()))
+    assert len(set(codes)) == len(codes) == 21
+    leaves = set(errors.SeriatimError.__subclasses__())
+    assert leaves == set(errors.ALL_ERRORS)
+    for kind in (errors.SeriatimError, *errors.ALL_ERRORS):
+        assert getattr(seriatim, kind.__name__) is kind
+
+
+def test_the_version_is_one() -> None:
+    """F3: the package says the version it was built with."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+
+    assert f'version = "{seriatim.__version__}"' in project.read_text()
+
+
+def test_importing_needs_no_extra() -> None:
+    """F1: importing Seriatim loads neither pytest nor a driver, a CLI or a schema package."""
+    program = (
+        "import sys, seriatim; "
+        "seriatim.open('memory:').append([seriatim.NewEvent('x')]); "
+        "extras = {'pytest', 'psycopg', 'psycopg_pool', 'typer', 'rich', 'jsonschema_rs', 'hypothesis'};"
+        "print(sorted(extras & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

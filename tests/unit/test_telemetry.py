@@ -1,0 +1,80 @@
+"""The telemetry bus: listeners, their undoing, and what an event tells."""
+
+import logging
+
+import pytest
+
+from seriatim.core.event import NewEvent
+from seriatim.core.prepare import Desk, prepare
+from seriatim.core.request import Request
+from seriatim.telemetry.bus import Telemetry, TelemetryEvent, append_metadata, reuse_metadata
+
+
+def test_listeners() -> None:
+    """M1: each listener gets each event, in the order of subscribing, until it is undone."""
+    bus = Telemetry()
+    told: list[tuple[str, TelemetryEvent]] = []
+    assert not bus.active
+    undo = bus.subscribe(lambda event: told.append(("a", event)))
+    bus.subscribe(lambda event: told.append(("b", event)))
+    assert bus.active
+
+    bus.emit("store.append.stop", {"count": 1}, {"tenant_id": "t"})
+    undo()
+    undo()
+    bus.emit("store.read_batch.stop", {"count": 2}, {})
+
+    assert [name for name, _ in told] == ["a", "b", "b"]
+    assert told[0][1] == TelemetryEvent("store.append.stop", {"count": 1}, {"tenant_id": "t"})
+
+
+def test_the_same_listener_twice() -> None:
+    """M1: undoing a subscription leaves none of that listener."""
+    bus = Telemetry()
+    told: list[TelemetryEvent] = []
+    undo = bus.subscribe(told.append)
+    keep = told.append
+    bus.subscribe(keep)
+    undo()
+    bus.emit("store.append.stop", {}, {})
+
+    assert len(told) <= 1
+
+
+def test_a_failing_listener(caplog: pytest.LogCaptureFixture) -> None:
+    """M1: a listener that fails is logged by name of the event, and the next one still hears."""
+    bus = Telemetry()
+    told: list[TelemetryEvent] = []
+
+    def fail(_: TelemetryEvent) -> None:
+        raise RuntimeError
+
+    bus.subscribe(fail)
+    bus.subscribe(told.append)
+    with caplog.at_level(logging.ERROR, "seriatim"):
+        bus.emit("store.append.exception", {}, {})
+
+    assert len(told) == 1
+    assert "store.append.exception" in caplog.text
+
+
+def test_metadata() -> None:
+    """M1: an append is told by its first event, without what is absent and without payloads."""
+    desk = Desk(tenant_id="t", new_id=lambda: "e")
+    event = NewEvent("x", {"private": 1}, stream=("s", "1"), producer_id="p", request_id="r")
+    events, _ = prepare(desk, [event])
+    whole = {
+        "tenant_id": "t",
+        "stream_type": "s",
+        "stream_id": "1",
+        "event_type": "x",
+        "producer_id": "p",
+        "request_id": "r",
+    }
+
+    told = append_metadata(Request("t", events), "t", error_code="conflict", replayed=None)
+    assert told == whole | {"error_code": "conflict"}
+    assert append_metadata(None, "t", error_code="c") == {"tenant_id": "t", "error_code": "c"}
+    assert reuse_metadata(events[0].record(1, 1, 1, 0)) == whole
+    (fact,), _ = prepare(desk, [NewEvent("x")])
+    assert reuse_metadata(fact.record(1, 1, None, 0)) == {"tenant_id": "t", "event_type": "x"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,7 +20,7 @@ from seriatim.profiles.aggregates import Aggregates
 from seriatim.profiles.facts import Facts
 from seriatim.profiles.traces import Traces
 from seriatim.store.memory import MemoryStore
-from seriatim.store.port import Store
+from seriatim.store.port import Finding, Store
 from seriatim.store.sqlite.store import SqliteStore
 
 
@@ -98,9 +101,25 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
             readers=settings.pool_size,
         )
     if scheme in ("postgresql", "postgres"):
-        return _open_postgres(url, settings, create=create)
+        found: Store = _postgres().PostgresStore(url, settings, create=create)
+        return found
     msg = f"{scheme!r:.40} is no backend: use memory:, sqlite:///file or postgresql://…"
     raise InvalidArgument(msg, details={"argument": "url"})
+
+
+def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
+    """Say what is wrong with the database under a log, also when the log cannot be opened."""
+    known = settings or Settings()
+    if url.startswith(("postgresql:", "postgres:")):
+        yield from _postgres().examine(url, known)
+        return
+    try:
+        store = open_store(url, known, create=False)
+    except BackendFailure as error:
+        yield Finding("error", "opening", error.message)
+        return
+    with closing(store):
+        yield from store.doctor()
 
 
 def _sqlite_path(url: str) -> str:
@@ -112,10 +131,10 @@ def _sqlite_path(url: str) -> str:
     return path[1:]
 
 
-def _open_postgres(url: str, settings: Settings, *, create: bool) -> Store:
+def _postgres() -> ModuleType:
     try:
-        from seriatim.store.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
+        from seriatim.store.postgres import store  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         msg = "a Postgres log needs its driver: pip install 'seriatim[postgres]'"
         raise BackendFailure(msg, retryable=False) from error
-    return PostgresStore(url, settings, create=create)
+    return store

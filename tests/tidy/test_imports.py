@@ -20,7 +20,7 @@ ROOMS = {
     "telemetry": {"core", "config"},
     "client": {"core", "store", "log", "config"},
     "pipeline": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
-    "testing": {"core", "store", "log", "opening", "profiles", "config", "__init__"},
+    "testing": {"core", "store", "log", "opening", "profiles", "telemetry", "config", "__init__"},
     "api": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
     "console": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
     "opening": {"core", "store", "log", "profiles", "client", "config"},

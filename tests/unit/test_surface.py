@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import seriatim
 from seriatim.core import errors
@@ -33,7 +34,7 @@ def test_exported_names() -> None:
 def test_names_come_from_their_rooms() -> None:
     """F1: every exported class is Seriatim's own, under the name it has there."""
     for name in seriatim.__all__:
-        value = getattr(seriatim, name)
+        value: Any = getattr(seriatim, name)
         assert value.__module__.startswith("seriatim."), name
         assert value.__name__ in (name, "open_log"), name
         assert value.__doc__, name
@@ -63,7 +64,7 @@ def test_importing_needs_no_extra() -> None:
     program = (
         "import sys, seriatim; "
         "seriatim.open('memory:').append([seriatim.NewEvent('x')]); "
-        "extras = {'pytest', 'psycopg', 'psycopg_pool', 'typer', 'rich', 'jsonschema_rs', 'hypothesis'};"
+        "extras = {'pytest', 'psycopg', 'psycopg_pool', 'typer', 'rich', 'jsonschema_rs'}; "
         "print(sorted(extras & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -11,6 +11,7 @@ import typer
 from seriatim.cli import exits
 from seriatim.cli.output import findings_table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.opening import examine
 from seriatim.store.port import Finding
 
 
@@ -23,8 +24,7 @@ def doctor(
 ) -> None:
     """Look for missing grants, an old schema, unsafe settings and the like."""
     with session(ctx, Common(url, tenant, as_json)) as one:
-        with one.open() as log:
-            findings = list(log.store.doctor())
+        findings = list(examine(one.url))
         problems = ("error", "warning") if strict else ("error",)
         ok = all(finding.level not in problems for finding in findings)
         _show(one, findings, ok)

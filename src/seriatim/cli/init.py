@@ -18,6 +18,13 @@ def init(  # noqa: PLR0913 - two acts, and where
         str | None,
         typer.Option(help="Postgres: grant this role what an application needs, and no more."),
     ] = None,
+    payload_index: Annotated[
+        bool | None,
+        typer.Option(
+            "--payload-index/--no-payload-index",
+            help="Postgres: make, or drop, the index that payload predicates need on a large log.",
+        ),
+    ] = None,
     raise_epoch: Annotated[
         bool,
         typer.Option(
@@ -31,11 +38,11 @@ def init(  # noqa: PLR0913 - two acts, and where
 ) -> None:
     """Create the log, or bring its schema up to date; safe to repeat."""
     with session(ctx, Common(url, tenant, as_json)) as one:
-        if app_role is not None:
-            _check_postgres(one.url)
+        if _is_postgres(one.url):
+            _prepare_postgres(one.url, app_role, payload_index)
+        elif app_role is not None or payload_index is not None:
+            raise bad("--app-role", "and --payload-index are for a Postgres log")
         with one.open(create=True) as log:
-            if app_role is not None:
-                _grant(one.url, app_role)
             identity = log.store.raise_epoch() if raise_epoch else log.identity()
             shown = {
                 "url": shown_url(one.url),
@@ -53,12 +60,16 @@ def _show(one: Session, shown: dict[str, object]) -> None:
         one.out.print(pairs(shown))
 
 
-def _check_postgres(url: str) -> None:
-    if not url.startswith(("postgresql:", "postgres:")):
-        raise bad("--app-role", "is for a Postgres log: no other has roles")
+def _is_postgres(url: str) -> bool:
+    return url.startswith(("postgresql:", "postgres:"))
 
 
-def _grant(url: str, role: str) -> None:
-    from seriatim.store.postgres.migrate import grant  # noqa: PLC0415 - an extra
+def _prepare_postgres(url: str, app_role: str | None, payload_index: bool | None) -> None:
+    """Do what only the log's owner may do: its schema, its grants, its optional index."""
+    from seriatim.store.postgres import migrate  # noqa: PLC0415 - an extra
 
-    grant(url, role)
+    migrate.migrate(url)
+    if app_role is not None:
+        migrate.grant(url, app_role)
+    if payload_index is not None:
+        (migrate.add_payload_index if payload_index else migrate.drop_payload_index)(url)

@@ -17,7 +17,7 @@ from seriatim.core.event import AppendResult, EventRecord, StreamRef
 from seriatim.core.query import EVERYTHING, Query
 from seriatim.core.request import Command, Condition, Request
 from seriatim.log.appending import RULE_RELOADS, Draft, Watch, give_up, rules_kept_changing
-from seriatim.log.arguments import check_count, check_timeout
+from seriatim.log.arguments import bad, check_count, check_timeout, is_async
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog, Events, Page, QueryResult
@@ -57,6 +57,8 @@ class AsyncLog:
         """Append what a door drafted."""
         log = self._log
         seconds = log.settings.timeout_s if timeout is None else check_timeout(timeout)
+        if connection is not None and not is_async(connection):
+            raise bad("connection", "is not async: call log.append(…, connection=…) instead")
         watch = Watch(log.telemetry, draft.tenant_id)
         with watch:
             for _ in range(RULE_RELOADS):

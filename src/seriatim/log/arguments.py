@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -123,3 +124,8 @@ def check_count(name: str, value: object) -> int | None:
 def bad(argument: str, problem: str) -> InvalidArgument:
     """Make the error for an argument."""
     return InvalidArgument(f"{argument} {problem}", details={"argument": argument})
+
+
+def is_async(connection: object) -> bool:
+    """Tell a caller's async connection from a sync one, whatever driver made it."""
+    return inspect.iscoroutinefunction(getattr(connection, "execute", None))

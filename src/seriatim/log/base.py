@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import time
@@ -13,6 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from seriatim.config import Settings
+from seriatim.core.canonical import canonical_text
 from seriatim.core.decide import StaleRules
 from seriatim.core.doors import LOG, Door
 from seriatim.core.errors import NotFound
@@ -36,9 +36,11 @@ from seriatim.log.arguments import (
     check_name,
     check_position,
     check_timeout,
+    is_async,
     read_spec,
 )
 from seriatim.log.catalogue import Catalogue
+from seriatim.log.cursors import new_cursor
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.store.port import ReadSpec, Scope, Store, StreamSummary
 from seriatim.telemetry.bus import Telemetry
@@ -143,7 +145,7 @@ class BaseLog:
             check_timeout(timeout)
         if connection is None:
             return self.appender.append(draft, timeout)
-        if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
+        if is_async(connection):
             raise bad("connection", "is async: await log.aio.append(…, connection=…) instead")
         watch = Watch(self.telemetry, self.tenant_id)
         with watch:
@@ -310,6 +312,15 @@ class BaseLog:
         subscription = Subscription(self.store, self.tenant_id, name, query, **options)
         self._followers.add(subscription)
         return subscription
+
+    def reset_subscription(self, name: str, position: int, query: Query = EVERYTHING) -> None:
+        """Move a subscription anywhere, also after a restore, when it cannot be opened."""
+        check_query(query, self.settings.limits)
+        text = canonical_text(query.as_dict())
+        cursor = new_cursor(
+            self.store, self.tenant_id, "subscription", check_name("name", name), position, text
+        )
+        self.store.put_cursor(cursor, lease=None, reset=True)
 
     def tail(self, query: Query = EVERYTHING, *, after: int | None = None, **options: Any) -> Tail:
         """Follow the log from a position (now, by default), keeping no cursor; see `Tail`."""

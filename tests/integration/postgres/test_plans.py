@@ -30,9 +30,8 @@ Statement = tuple[str, Any]
 
 def spec(**fields: Any) -> Statement:
     """Return the statement of one page of a read."""
-    return read_statement(
-        ReadSpec(**{"tenant_id": "small", "limit": 10, "until": EVENTS} | fields), SCHEMA
-    )
+    wanted: dict[str, Any] = {"tenant_id": "small", "limit": 10, "until": EVENTS} | fields
+    return read_statement(ReadSpec(**wanted), SCHEMA)
 
 
 def named(name: str, *parameters: Any) -> Statement:
@@ -54,7 +53,7 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ),
     ("a stream", lambda: spec(stream=STREAM), "events_stream"),
     ("a stream's rest", lambda: spec(stream=STREAM, after_seq=5), "events_stream"),
-    ("tail of a tenant", lambda: spec(), "events_tenant"),
+    ("tail of a tenant", spec, "events_tenant"),
     ("the end of that tail", lambda: spec(after=EVENTS - 100), "events_tenant"),
     ("tail of a type", lambda: spec(types=("type-3",)), "events_type"),
     ("the end of a type", lambda: spec(types=("type-3",), after=EVENTS - 400), "events_type"),
@@ -85,11 +84,6 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
         "a query by type",
         lambda: filter_statement(SCHEMA, "small", Filter(types=["type-3"]), 0, EVENTS, 10),
         "events_type",
-    ),
-    (
-        "a query by tag",
-        lambda: filter_statement(SCHEMA, "small", Filter(tags=["tag-5"]), 0, EVENTS, 10),
-        "event_tags_key",
     ),
     (
         "the last of a type",

@@ -7,9 +7,12 @@ from contextlib import closing
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
+from seriatim.config import Settings
+from seriatim.core.errors import BackendFailure
 from seriatim.store.port import Finding
-from seriatim.store.postgres.connecting import DEFAULT_SCHEMA, Address, Connection
+from seriatim.store.postgres.connecting import Address, Connection, connect, parse_url
 from seriatim.store.postgres.migrate import SCHEMA_VERSION, installed_version
 from seriatim.store.postgres.statements import named_statements
 
@@ -61,26 +64,55 @@ def _judged(check: str, bad: list[tuple[Any, ...]], good: str, problem: str) -> 
 
 
 def doctor(
-    connection: Connection, schema: str, connect: Callable[[], Connection]
+    connection: Connection, schema: str, reach: Callable[[], Connection]
 ) -> Iterator[Finding]:
     """Name what is wrong with a database, and how to cure it."""
     named = named_statements("checks.sql", schema)
-    yield _version(connection, schema)
+    [(standby,)] = _all(connection, "select pg_is_in_recovery()")
+    if standby:
+        message = "the server is a standby: it takes no appends and serves no tails"
+        yield Finding("error", "standby", message, "connect to the primary")
     yield from _settings(connection, named)
+    try:
+        version = _version(connection, schema)
+    except psycopg.errors.InsufficientPrivilege:
+        cure = "run seriatim init --app-role ROLE as the owner"
+        yield Finding("error", "grants", "this role may not even read the log", cure)
+        return
+    yield version
+    if version.level == "error":
+        return
     yield from _grants(connection, named)
     yield from _triggers(connection, named)
     yield from _transactions(connection, named)
-    yield _pooler(connect)
+    yield _pooler(reach)
     [(rows, total, indexes)] = _all(connection, named["size"])
     sizes = f"{total / _GIB:.2f} GiB, of which {indexes / _GIB:.2f} indexes"
     yield Finding("ok", "size", f"about {max(rows, 0)} events, {sizes}")
 
 
+def examine(url: str, settings: Settings) -> Iterator[Finding]:
+    """Examine a database without opening its log, which may be what does not work."""
+    address = parse_url(url, settings)
+    anywhere = make_conninfo(address.conninfo, target_session_attrs="any")
+
+    def reach() -> Connection:
+        return connect(Address(anywhere, address.schema))
+
+    try:
+        with closing(reach()) as connection:
+            yield from doctor(connection, address.schema, reach)
+    except BackendFailure as error:
+        yield Finding("error", "connection", error.message)
+
+
 def _version(connection: Connection, schema: str) -> Finding:
-    version, _ = installed_version(connection, Address("", schema or DEFAULT_SCHEMA))
+    version, _ = installed_version(connection, Address("", schema))
     if version == SCHEMA_VERSION:
         return Finding("ok", "schema", f"version {version}")
     message = f"version {version}, this program has {SCHEMA_VERSION}"
+    if version == 0:
+        return Finding("error", "schema", "there is no log in this database", "run seriatim init")
     if version > SCHEMA_VERSION:
         return Finding("warning", "schema", message, "upgrade the package soon")
     return Finding("error", "schema", message, "run seriatim init")
@@ -133,10 +165,10 @@ def _transactions(connection: Connection, named: dict[str, LiteralString]) -> It
         yield Finding("error", "append lock", message, cure)
 
 
-def _pooler(connect: Callable[[], Connection]) -> Finding:
+def _pooler(reach: Callable[[], Connection]) -> Finding:
     """Tell a pooler by its sessions, whose backend is not the one that greeted them."""
     try:
-        with closing(connect()) as first, closing(connect()) as second:
+        with closing(reach()) as first, closing(reach()) as second:
             seen = {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
             seen |= {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
             direct = first.info.backend_pid in {row[0] for row in seen if row is not None}

@@ -29,7 +29,7 @@ from seriatim.store.port import (
     ReadSpec,
     StreamSummary,
 )
-from seriatim.store.postgres.checking import doctor, verify
+from seriatim.store.postgres.checking import doctor, examine, verify
 from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, is_dead, parse_url
 from seriatim.store.postgres.consuming import Consumers
 from seriatim.store.postgres.deciding import Decision, drive, drive_async
@@ -42,6 +42,8 @@ from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
 from seriatim.store.postgres.writing import Writer
+
+__all__ = ["PostgresStore", "examine"]
 
 
 class PostgresStore:

@@ -1,0 +1,58 @@
+"""Fresh logs for generated tests: the oracle in memory and the subjects on disk."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import seriatim
+from seriatim import Log
+from tests.fixtures.postgres_server import PostgresServer
+
+_numbers = itertools.count(1)
+
+Opener = Callable[[], tuple[Log, Callable[[], None]]]
+"""Opens a fresh log, and returns with it what takes it away again."""
+
+SUBJECTS = ("sqlite", "postgres")
+
+
+def opener(request: pytest.FixtureRequest, backend: str) -> Opener:
+    """Return what opens a fresh log on a backend for each generated example."""
+    if backend == "memory":
+        return _memory
+    if backend == "sqlite":
+        folder: Path = request.getfixturevalue("tmp_path")
+        return lambda: _sqlite(folder)
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    template: str = request.getfixturevalue("postgres_template")
+    return lambda: _postgres(server, template)
+
+
+def _memory() -> tuple[Log, Callable[[], None]]:
+    log = seriatim.open("memory:")
+    return log, log.close
+
+
+def _sqlite(folder: Path) -> tuple[Log, Callable[[], None]]:
+    path = folder / f"{next(_numbers)}.db"
+    log = seriatim.open(f"sqlite:///{path}")
+
+    def remove() -> None:
+        log.close()
+        for left in folder.glob(f"{path.name}*"):
+            left.unlink()
+
+    return log, remove
+
+
+def _postgres(server: PostgresServer, template: str) -> tuple[Log, Callable[[], None]]:
+    name = f"property_{next(_numbers)}"
+    log = seriatim.open(server.create_database(name, template))
+
+    def remove() -> None:
+        log.close()
+        server.drop_database(name)
+
+    return log, remove

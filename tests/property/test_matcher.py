@@ -1,0 +1,201 @@
+"""D3 on generated JSON: what each backend finds is what the core's matcher finds."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from seriatim import Filter, Log, NewEvent, Query
+from seriatim.core.doors import FACTS
+from seriatim.core.query import matches, matches_json
+from tests.property.logs import opener
+
+Draw = Any
+
+_tenants = itertools.count(1)
+
+NUMBERS: list[int | float] = [
+    *(0, 1, -1, 2, 10, 2**31, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63) - 1),
+    *(10**16, 10**22, 10**23, 10**23 + 1, 10**40, 10**308, -(10**23)),
+    *(0.0, -0.0, 1.0, -1.0, 0.1, 0.5, 1e-7, 1e16, 1e22, 1e23, 1e40, 1e308, -1e23),
+    *(float(2**53), float(2**63), 5e-324, 1.7976931348623157e308, 123456789012345680.0),
+    *(10**17 + 1, 100000000000000001.0, 0.30000000000000004, 0.3),
+]
+TEXTS = [
+    *("", " ", "a", "A", "b", "1", "1.0", "true", "null", "\u00e9", "e\u0301", "ﬁ", "🦆", "𝒜"),
+    *('"', "\\", "'", "%", "_", "*", "$", ".", "a.b", "$.a", "[0]", "a[0]", "{}", "[]", "\\u0041"),
+    *("\n", "\t", "\x7f", "\u2028", "\x01", "?", ":", "@>", "-1", "0x1"),
+]
+KEYS = ["a", "b", "", "1", "a.b", "é", '"', "$", "a[0]", "\\", "'", "%", "\n", "🦆", "#", "@", "*"]
+
+safe_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from(NUMBERS),
+    st.sampled_from(TEXTS),
+    st.integers(-(10**30), 10**30),
+    st.floats(allow_nan=False, allow_infinity=False),
+    safe_text,
+)
+keys = st.sampled_from(KEYS) | safe_text
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@st.composite
+def near(draw: Draw, value: Any) -> Any:
+    """A predicate made from a payload: a part of it, said otherwise, or slightly changed."""
+    kind = draw(st.sampled_from(["same", "same", "same", "empty", "other"]))
+    if kind == "other":
+        return draw(scalars | st.just([]) | st.just({}))
+    if isinstance(value, dict):
+        if kind == "empty":
+            return {}
+        kept = [key for key in value if draw(st.booleans())]
+        return {key: draw(near(value[key])) for key in kept}
+    if isinstance(value, list):
+        if kind == "empty":
+            return []
+        kept = [item for item in value if draw(st.booleans())]
+        return [draw(near(item)) for item in draw(st.permutations(kept))]
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    return draw(st.sampled_from(_spellings(value)))
+
+
+def _spellings(number: float) -> list[Any]:
+    """Return a number, its other spellings, and its neighbours."""
+    found: list[Any] = [number, str(number), bool(number)]
+    if isinstance(number, int):
+        found += [number + 1]
+        if abs(number) < 10**308:
+            found += [float(number), int(float(number))]
+    elif number == int(number):
+        found += [int(number), int(number) + 1]
+    return found
+
+
+@st.composite
+def cases(draw: Draw) -> tuple[list[NewEvent], list[Query]]:
+    """Some events, and queries that have to do with them."""
+    payloads = draw(st.lists(values, min_size=1, max_size=6))
+    events = [
+        NewEvent(
+            draw(st.sampled_from(["a", "b"])),
+            payload,
+            stream=draw(st.sampled_from([None, ("s", "1"), ("s", "2")])),
+            tags=tuple(draw(st.lists(st.sampled_from(["t", "u", "é"]), max_size=2))),
+        )
+        for payload in payloads
+    ]
+    predicates = st.lists(st.sampled_from(payloads).flatmap(near) | values, max_size=3)
+    filters = st.builds(
+        Filter,
+        types=st.none() | st.lists(st.sampled_from(["a", "b", "c"]), max_size=2),
+        payload=st.none() | predicates | predicates,
+        tags=st.none() | st.none() | st.lists(st.sampled_from(["t", "u", "é"]), max_size=2),
+        streams=st.none()
+        | st.lists(st.sampled_from([("s", "1"), ("s", "2"), ("r", "1")]), max_size=2),
+    )
+    alone = st.builds(
+        lambda one: Query([Filter(payload=[one])]), st.sampled_from(payloads).flatmap(near)
+    )
+    whole = st.builds(Query, st.none() | st.lists(filters, max_size=3))
+    return events, draw(st.lists(alone | whole, min_size=1, max_size=6))
+
+
+def check(log: Log, events: list[NewEvent], queries: list[Query]) -> None:
+    """Compare a backend with the core's matcher, on a tenant of its own."""
+    view = log.for_tenant(f"tenant-{next(_tenants)}")
+    records = view.append_draft(view.draft(FACTS, events)).records
+    head = log.head()
+    assert tuple(view.read()) == records
+    for query in queries:
+        expected = [record.position for record in records if matches(query, record)]
+        found = log.store.select(view.tenant_id, query, 0, head, 100)
+        assert [record.position for record in found] == expected, query
+        version = log.store.context_version(view.tenant_id, query, head)
+        assert version == (expected[-1] if expected else None), query
+        middle = records[len(records) // 2].position
+        earlier = [position for position in expected if position < middle]
+        version = log.store.context_version(view.tenant_id, query, middle - 1)
+        assert version == (earlier[-1] if earlier else None), query
+        late = log.store.select(view.tenant_id, query, middle, head, 2)
+        assert [r.position for r in late] == [p for p in expected if p > middle][:2], query
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_every_backend_agrees(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3: select and context version of every backend equal the matcher on generated JSON."""
+    log, remove = opener(request, backend)()
+
+    @settings(
+        max_examples=settings.default.max_examples * 2,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(cases())
+    def run(case: tuple[list[NewEvent], list[Query]]) -> None:
+        check(log, *case)
+
+    try:
+        run()
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_numbers_by_value(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3: every number against every other, at every depth a push-down may treat apart."""
+    log, remove = opener(request, backend)()
+    try:
+        wraps: list[Any] = [
+            lambda n: n,
+            lambda n: {"a": n},
+            lambda n: [n],
+            lambda n: {"a": [{"b": n}]},
+        ]
+        for wrap in wraps:
+            events = [NewEvent("n", wrap(number)) for number in (*NUMBERS, True, False, "1", None)]
+            queries = [Query([Filter(payload=[wrap(number)])]) for number in NUMBERS]
+            check(log, events, queries)
+    finally:
+        remove()
+
+
+@settings(max_examples=settings.default.max_examples * 3, deadline=None)
+@example([{"a": 1}], {"a": [1]})
+@given(values, values)
+def test_the_matcher_itself(want: Any, have: Any) -> None:
+    """D3: a value matches itself, a part never more than the whole, and scalars no containers."""
+    assert matches_json(want, want)
+    assert matches_json(have, have)
+    assert matches_json({}, have) is isinstance(have, dict)
+    assert matches_json([], have) is isinstance(have, list)
+    assert matches_json([want], [have, want])
+    if matches_json(want, have):
+        assert matches_json([want], [have])
+        assert matches_json({"k": want}, {"k": have, "l": want})
+    if not isinstance(want, dict | list):
+        assert not matches_json(want, [want])
+        if not isinstance(have, dict | list):
+            assert matches_json(want, have) is matches_json(have, want)
+
+
+@settings(max_examples=settings.default.max_examples, deadline=None)
+@given(values.flatmap(lambda value: st.tuples(near(value), st.just(value))))
+def test_matching_is_monotonic(case: tuple[Any, Any]) -> None:
+    """D3: what matches a payload matches it with more keys and elements added."""
+    want, have = case
+    if not matches_json(want, have):
+        return
+    if isinstance(have, dict):
+        assert matches_json(want, {**have, "one more": 1})
+    if isinstance(have, list):
+        assert matches_json(want, [*have, "one more"])

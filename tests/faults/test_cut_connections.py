@@ -104,7 +104,10 @@ def test_answer_to_commit_lost(
     assert check_whole(postgres_url) == 1 + count
 
 
-@pytest.mark.parametrize("marker", [b"pg_advisory_xact_lock", b"transaction_isolation", b"PGCOPY"])
+@pytest.mark.parametrize(
+    "marker",
+    [b"begin isolation", b"pg_advisory_xact_lock", b"transaction_isolation", b"PGCOPY"],
+)
 def test_connection_lost_before_commit_is_clear(
     proxy_to: StartProxy, postgres_url: str, marker: bytes
 ) -> None:

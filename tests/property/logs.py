@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import seriatim
 from seriatim import Log
@@ -17,11 +18,14 @@ Opener = Callable[[], tuple[Log, Callable[[], None]]]
 
 SUBJECTS = ("sqlite", "postgres")
 
+EXAMPLES = settings().max_examples
+"""What the loaded profile asks for; tests take a multiple or a part of it."""
+
 
 def opener(request: pytest.FixtureRequest, backend: str) -> Opener:
     """Return what opens a fresh log on a backend for each generated example."""
     if backend == "memory":
-        return _memory
+        return open_memory
     if backend == "sqlite":
         folder: Path = request.getfixturevalue("tmp_path")
         return lambda: _sqlite(folder)
@@ -30,7 +34,8 @@ def opener(request: pytest.FixtureRequest, backend: str) -> Opener:
     return lambda: _postgres(server, template)
 
 
-def _memory() -> tuple[Log, Callable[[], None]]:
+def open_memory() -> tuple[Log, Callable[[], None]]:
+    """Open the model."""
     log = seriatim.open("memory:")
     return log, log.close
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seriatim import Filter, Log, NewEvent, Query
 from seriatim.core.doors import FACTS
 from seriatim.core.query import matches, matches_json
-from tests.property.logs import opener
+from tests.property.logs import EXAMPLES, opener
 
 Draw = Any
 
@@ -136,7 +136,7 @@ def test_every_backend_agrees(request: pytest.FixtureRequest, backend: str) -> N
     log, remove = opener(request, backend)()
 
     @settings(
-        max_examples=settings.default.max_examples * 2,
+        max_examples=EXAMPLES * 2,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
@@ -169,7 +169,7 @@ def test_numbers_by_value(request: pytest.FixtureRequest, backend: str) -> None:
         remove()
 
 
-@settings(max_examples=settings.default.max_examples * 3, deadline=None)
+@settings(max_examples=EXAMPLES * 3, deadline=None)
 @example([{"a": 1}], {"a": [1]})
 @given(values, values)
 def test_the_matcher_itself(want: Any, have: Any) -> None:
@@ -188,7 +188,7 @@ def test_the_matcher_itself(want: Any, have: Any) -> None:
             assert matches_json(want, have) is matches_json(have, want)
 
 
-@settings(max_examples=settings.default.max_examples, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(values.flatmap(lambda value: st.tuples(near(value), st.just(value))))
 def test_matching_is_monotonic(case: tuple[Any, Any]) -> None:
     """D3: what matches a payload matches it with more keys and elements added."""

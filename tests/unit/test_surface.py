@@ -36,7 +36,7 @@ def test_names_come_from_their_rooms() -> None:
     for name in seriatim.__all__:
         value: Any = getattr(seriatim, name)
         assert value.__module__.startswith("seriatim."), name
-        assert value.__name__ in (name, "open_log"), name
+        assert value.__qualname__ in (name, "open_log"), name
         assert value.__doc__, name
 
 
@@ -48,7 +48,8 @@ def test_every_code_exists_once() -> None:
     assert len(set(codes)) == len(codes) == 21
     leaves = set(errors.SeriatimError.__subclasses__())
     assert leaves == set(errors.ALL_ERRORS)
-    for kind in (errors.SeriatimError, *errors.ALL_ERRORS):
+    kinds: list[type] = [errors.SeriatimError, *errors.ALL_ERRORS]
+    for kind in kinds:
         assert getattr(seriatim, kind.__name__) is kind
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 
 from seriatim.config import Settings
-from seriatim.core.errors import BackendFailure, SeriatimError
+from seriatim.core.errors import SeriatimError
 from seriatim.core.event import AppendResult
 from seriatim.core.kinds import Rules
 from seriatim.core.request import Request
@@ -24,8 +25,8 @@ from seriatim.store.port import Outcome
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
 from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.failures import TO_BE_DECIDED, failure
+from seriatim.store.postgres.lean import append_group
 from seriatim.store.postgres.packed import Packed
-from seriatim.store.postgres.packing import array_of
 from seriatim.store.postgres.statements import statements
 
 Opener = Callable[[], tuple[Connection, Hello]]
@@ -48,6 +49,7 @@ class Writer:
         self._open = opener
         self._rules = rules
         self._sql = statements(address.schema)
+        self._append_group = self._sql["append_group"].encode()
         self._start_fresh()
 
     def _start_fresh(self) -> None:
@@ -58,6 +60,9 @@ class Writer:
         held: tuple[Connection, Hello] | None = getattr(self._mine, "held", None)
         if held is not None and not is_dead(held[0]):
             return held
+        if held is not None:
+            held[0].close()
+            self._all = [one for one in self._all if not one.closed]
         held = self._open()
         self._mine.held = held
         self._all.append(held[0])
@@ -98,27 +103,24 @@ class Writer:
                     way = "decide"
                     continue
                 if error.sqlstate == _LOCK_BUSY and time.monotonic() < deadline:
-                    self._relieve(connection, hello)
+                    # A courtesy: if it fails, the next try shows what is wrong.
+                    with suppress(psycopg.Error):
+                        self._relieve(connection, hello)
                     continue
                 return [failure(error, "appending", sent=True)] * len(requests)
             except SeriatimError as error:
                 return [error] * len(requests)
 
     def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
-        rows = [row for request in requests for row in request.packed.rows]
-        parameters = (
-            hello.lock_key,
-            round(self._settings.lock_wait_s * 1000),
-            requests[0].rules_version,
-            array_of(hello.row_array, hello.row_type, rows),
-            any(request.packed.tagged for request in requests),
+        head, recorded_us, seqs = append_group(
+            connection,
+            self._append_group,
+            hello,
+            wait_ms=round(self._settings.lock_wait_s * 1000),
+            rules_version=requests[0].rules_version,
+            rows=[row for request in requests for row in request.packed.rows],
+            tagged=any(request.packed.tagged for request in requests),
         )
-        with connection.cursor(binary=True) as cursor:
-            found = cursor.execute(self._sql["append_group"], parameters).fetchone()
-        if found is None:
-            msg = "Postgres gave no receipt"
-            raise BackendFailure(msg, details={"ambiguous": True})
-        head, recorded_us, seqs = found
         answers: list[Outcome] = []
         at = 0
         for request in requests:
@@ -141,8 +143,8 @@ class Writer:
             "set local idle_in_transaction_session_timeout = "
             f"{round(self._settings.lock_hold_s * 1000)}"
         )
-        connection.execute(begin.encode())
         try:
+            connection.execute(begin.encode())
             answers = drive(connection, decision.steps())
         except psycopg.Error as error:
             _roll_back(connection)

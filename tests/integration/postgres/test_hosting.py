@@ -1,0 +1,208 @@
+"""F9: a log lives where Postgres is hosted: behind poolers, through restarts, by its settings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import (
+    Command,
+    ExpectedContext,
+    ExpectedSeq,
+    Filter,
+    NewEvent,
+    Query,
+    Settings,
+    StreamKind,
+)
+from seriatim.log.verify import verify
+from seriatim.opening import examine
+from seriatim.store.postgres.migrate import grant, migrate
+from tests.fixtures.postgres_server import PostgresServer
+from tests.integration.postgres.bouncer import Bouncer, find_bouncer
+from tests.integration.postgres.conftest import as_role, role_of
+
+StartServer = Callable[..., PostgresServer]
+MakeRole = Callable[..., str]
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def bouncer(postgres_server: PostgresServer) -> Iterator[Bouncer]:
+    """A pooler in transaction mode in front of the run's server."""
+    with Bouncer(find_bouncer(), postgres_server) as started:
+        yield started
+
+
+@pytest.fixture
+def pooled_url(bouncer: Bouncer, postgres_url: str) -> str:
+    """The log of this test, through the pooler."""
+    return bouncer.url(postgres_url.rsplit("/", 1)[1])
+
+
+def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
+    """F9: behind a transaction pooler appends of all ways, reads and queries work as ever."""
+    stream = ("cart", "1")
+    context = Query([Filter(types=["placed"], payload=[{"n": 1}])])
+    with seriatim.open(pooled_url) as log, ThreadPoolExecutor(16) as threads:
+        log.declare(StreamKind(name="cart"))
+        log.append([NewEvent("filled", {"n": 0}, stream=stream)], ExpectedSeq(stream, None))
+        log.append([NewEvent("placed", {"n": 1})], ExpectedContext(context, None))
+        with pytest.raises(seriatim.ConditionalAppendConflict):
+            log.append([NewEvent("placed", {"n": 1})], ExpectedContext(context, None))
+        log.append([NewEvent("many", {"n": n}, tags=("t",)) for n in range(100)])
+        command = Command(actor="a", endpoint="/x", key="1", response=1)
+        appends = [threads.submit(log.append, [NewEvent("c", {})], command=command) for _ in "ab"]
+        assert len({append.result().first_position for append in appends}) == 1
+        keyed = [
+            threads.submit(log.append, [NewEvent("k", {})], idempotency_key="k") for _ in range(8)
+        ]
+        assert len({append.result().first_position for append in keyed}) == 1
+        singles = [
+            threads.submit(log.append, [NewEvent("s", {"n": n}, stream=("s", str(n % 3)))])
+            for n in range(60)
+        ]
+        for append in singles:
+            append.result()
+        with psycopg.connect(pooled_url, prepare_threshold=None) as connection:
+            log.append([NewEvent("mine", {})], connection=connection)
+        assert log.head() == 165
+        assert [record.position for record in log.read(batch_size=50)] == list(range(1, 166))
+        assert verify(log.store).ok
+
+
+def test_subscriptions_work_behind_a_pooler(pooled_url: str) -> None:
+    """F9, E6: without wake-ups events come by the poll, and the durable cursor moves."""
+    with seriatim.open(pooled_url) as log:
+        log.append([NewEvent("early", {})])
+        seen: list[int] = []
+        subscription = log.subscribe("mailer", poll_s=0.1)
+        thread = subscription.start(lambda batch: seen.extend(one.position for one in batch))
+        with seriatim.open(pooled_url) as other:
+            for number in range(5):
+                other.append([NewEvent("late", {"n": number})])
+        deadline = time.monotonic() + 10
+        while len(seen) < 6 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        subscription.stop()
+        thread.join(10)
+
+        assert seen == [1, 2, 3, 4, 5, 6]
+        assert subscription.position == 6
+
+
+def test_racers_behind_a_pooler(pooled_url: str) -> None:
+    """F9, B9: sessions that change their backend with every transaction still race fairly."""
+    context = Query([Filter(types=["taken"])])
+    barrier = threading.Barrier(4)
+
+    def race(log: seriatim.Log) -> int:
+        wins = 0
+        for _ in range(10):
+            barrier.wait(20)
+            version = log.query(context).context_version
+            barrier.wait(20)
+            try:
+                log.append([NewEvent("taken", {})], ExpectedContext(context, version))
+            except seriatim.ConditionalAppendConflict:
+                continue
+            wins += 1
+        return wins
+
+    logs = [seriatim.open(pooled_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        wins = sum(threads.map(race, logs))
+    head = logs[0].head()
+    for log in logs:
+        log.close()
+
+    assert (wins, head) == (10, 10)
+
+
+def test_doctor_names_the_pooler(pooled_url: str, postgres_url: str) -> None:
+    """F9: doctor tells a pooler from a direct session, and what it costs."""
+    [pooled] = [one for one in examine(pooled_url) if one.check == "pooler"]
+    [direct] = [one for one in examine(postgres_url) if one.check == "pooler"]
+
+    assert (pooled.level, direct.level) == ("warning", "ok")
+    assert "wake-ups" in pooled.message
+
+
+def test_failover_by_reconnecting(own_postgres: StartServer) -> None:
+    """F9: through a restart of the server appends, reads and subscriptions go on by themselves."""
+    server = own_postgres(fsync=False)
+    url = server.create_database("log")
+    migrate(url)
+    seen: list[int] = []
+    with seriatim.open(url) as log:
+        subscription = log.subscribe("mailer", poll_s=0.05)
+        thread = subscription.start(lambda batch: seen.extend(one.position for one in batch))
+        for number in range(3):
+            events = [NewEvent("n", {}, event_id=f"e-{number}")]
+            resolved(partial(log.append, events))
+            server.restart(immediate=number == 1)
+        resolved(lambda: log.append([NewEvent("n", {}, event_id="last")]))
+        assert resolved(log.head) == 4
+        deadline = time.monotonic() + 15
+        while len(seen) < 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        subscription.stop()
+        thread.join(10)
+
+    assert sorted(set(seen)) == [1, 2, 3, 4]
+    assert seen == sorted(seen)
+
+
+def resolved(act: Callable[[], T]) -> T:
+    """Repeat an act while the server is away; ids make an append's repeat safe."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return act()
+        except seriatim.BackendFailure as failure:
+            if not failure.retryable or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def test_async_commit_is_refused_unless_allowed(postgres_url: str, make_role: MakeRole) -> None:
+    """F9: synchronous_commit = off is refused, unless the user says so; doctor names its cost."""
+    role = make_role(synchronous_commit="off")
+    grant(postgres_url, role)
+    url = as_role(postgres_url, role)
+
+    with pytest.raises(seriatim.BackendFailure, match="synchronous_commit") as refused:
+        seriatim.open(url)
+    with seriatim.open(url, settings=Settings(allow_async_commit=True)) as log:
+        log.append([NewEvent("risky", {})])
+    found = [one for one in examine(url) if "synchronous_commit" in one.message]
+
+    assert not refused.value.retryable
+    assert [one.level for one in found] == ["error"]
+    assert "acknowledged" in found[0].message
+
+
+def test_async_commit_turned_on_later_is_met_at_the_next_connection(
+    postgres_url: str, app_url: str
+) -> None:
+    """F9: a role whose setting changes under an open log is refused when it reconnects."""
+    role = role_of(app_url)
+    with seriatim.open(app_url, settings=Settings(connect_timeout_s=2)) as log:
+        log.append([NewEvent("safe", {})])
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute(f"alter role {role} set synchronous_commit = off".encode())
+            ended = "select pg_terminate_backend(pid) from pg_stat_activity where usename = %s"
+            admin.execute(ended, (role,))
+        time.sleep(0.1)
+        with pytest.raises(seriatim.BackendFailure, match="synchronous_commit") as refused:
+            log.append([NewEvent("unsafe", {})])
+
+    assert not refused.value.ambiguous

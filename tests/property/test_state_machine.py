@@ -1,0 +1,397 @@
+"""Random interleavings of every operation: memory the oracle, SQLite and Postgres the subjects."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from seriatim import (
+    AppendResult,
+    EventRecord,
+    ExpectedContext,
+    ExpectedSeq,
+    Log,
+    NewEvent,
+    Query,
+    SeriatimError,
+)
+from seriatim.core.decide import StaleRules
+from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES, Door
+from seriatim.core.request import Request
+from seriatim.log.base import Page, QueryResult
+from seriatim.log.cursors import new_cursor
+from seriatim.store.port import Cursor, Lease
+from seriatim.testing.factories import TRACE_PAYLOADS
+from tests.property import pools
+from tests.property.logs import EXAMPLES, SUBJECTS, Opener, open_memory, opener
+
+DOORS: list[Door] = [LOG, LOG, LOG, FACTS, AGGREGATES, TRACES]
+
+Draft = tuple[str, Door, list[NewEvent], Any, str | None, Any]
+
+
+def plain(value: Any) -> Any:
+    """Return what must be equal on every backend: no clocks, and no ids made by the log."""
+    if isinstance(value, EventRecord):
+        return _plain_record(value)
+    if isinstance(value, AppendResult):
+        shown = (value.first_position, value.last_position, value.count, value.replayed)
+        return (*shown, plain(value.response), value.id_mismatch, plain(value.records))
+    if isinstance(value, SeriatimError):
+        return value.code, value.details, value.retryable
+    if isinstance(value, StaleRules):
+        return "stale rules"
+    if isinstance(value, Cursor):
+        return msgspec.structs.replace(value, log_id="", epoch=0, tip="", updated_at="")
+    if isinstance(value, Page | QueryResult):
+        return tuple(plain(getattr(value, name)) for name in value.__struct_fields__)
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def _plain_record(record: EventRecord) -> dict[str, Any]:
+    shown = record.as_dict() | {"recorded_at": "", "text": record.payload}
+    if record.occurred_at == record.recorded_at:
+        shown["occurred_at"] = ""
+    if record.event_id.count("-") == 4:
+        shown["event_id"] = "made by the log"
+    return shown
+
+
+class Machine(RuleBasedStateMachine):
+    """Does everything to two logs, and compares every answer."""
+
+    drafts: Bundle[Draft] = Bundle("drafts")
+    leases: Bundle[tuple[Lease, Lease]] = Bundle("leases")
+
+    def __init__(self, opened: Opener) -> None:
+        super().__init__()
+        self.oracle, self.close_oracle = open_memory()
+        self.subject, self.close_subject = opened()
+        # A database that was cloned from a template has noticed it, and raised its epoch.
+        self.epochs = [log.identity().epoch for log in (self.oracle, self.subject)]
+
+    def teardown(self) -> None:
+        """Compare all that is left, then close both logs."""
+        try:
+            for tenant in pools.TENANTS:
+                self.both(tenant, lambda log: list(log.read()))
+                self.both(tenant, Log.streams)
+                for purpose in ("subscription", "projection"):
+                    self.both(tenant, partial(_cursors, purpose))
+        finally:
+            self.close_oracle()
+            self.close_subject()
+
+    def both(self, tenant: str, act: Callable[[Log], Any]) -> tuple[Any, Any]:
+        """Do an act on both logs and compare the answers."""
+        expected = _answer(act, self.oracle.for_tenant(tenant))
+        found = _answer(act, self.subject.for_tenant(tenant))
+        assert plain(found) == plain(expected)
+        return expected, found
+
+    # -- append
+
+    @initialize(
+        batches=st.lists(st.lists(pools.plain_events(), min_size=1, max_size=3), max_size=4),
+        declared=st.lists(st.sampled_from(pools.DECLARATIONS), max_size=4),
+    )
+    def begin(self, batches: list[list[NewEvent]], declared: list[Any]) -> None:
+        """Begin with a log that is seldom empty, and some declarations."""
+        for events in batches:
+            self._append(("default", LOG, events, None, None, None))
+        for one in declared:
+            self.declare(one)
+
+    @rule(target=drafts, tenant=pools.tenants, events=st.lists(pools.plain_events(), min_size=1))
+    def append_plainly(self, tenant: str, events: list[NewEvent]) -> Draft:
+        """Append what is always taken."""
+        return self._append((tenant, LOG, events[:4], None, None, None))
+
+    @rule(
+        target=drafts,
+        tenant=pools.tenants,
+        door=st.sampled_from(DOORS),
+        events=pools.batches(),
+        key=st.none() | st.none() | st.none() | st.sampled_from(["w-1", "w-2"]),
+        command=pools.commands,
+    )
+    def append(
+        self, tenant: str, door: Door, events: list[NewEvent], key: str | None, command: Any
+    ) -> Draft:
+        """Append without a condition, through any door."""
+        if door is AGGREGATES:
+            fields = pools.AGGREGATE_FIELDS
+            events = [msgspec.structs.replace(one, **fields) for one in events]
+        return self._append((tenant, door, events, None, key, command))
+
+    @rule(
+        target=drafts,
+        tenant=pools.tenants,
+        events=pools.batches(),
+        stream=pools.streams,
+        query=pools.queries,
+        which=st.sampled_from(["seq", "context", "context", "both"]),
+        off=st.sampled_from([0, 0, 0, 0, 1, -1]),
+    )
+    def append_conditionally(
+        self, tenant: str, events: list[NewEvent], stream: Any, query: Query, which: str, off: int
+    ) -> Draft:
+        """Append under a condition that mostly holds."""
+        view = self.oracle.for_tenant(tenant)
+        last = view.last_event(stream)
+        seq = None if last is None else max(0, (last.stream_seq or 0) + off)
+        version = view.query(query).context_version
+        version = version if version is None or not off else max(1, version + off)
+        conditions = [ExpectedSeq(stream, seq), ExpectedContext(query, version)]
+        chosen = {"seq": conditions[:1], "context": conditions[1:], "both": conditions}[which]
+        return self._append((tenant, LOG, events, chosen, None, None))
+
+    @rule(
+        target=drafts,
+        tenant=pools.tenants,
+        stream=pools.streams,
+        closing=st.sampled_from([False, False, True]),
+        data=st.data(),
+    )
+    def append_next(self, tenant: str, stream: tuple[str, str], closing: bool, data: Any) -> Draft:
+        """Append what a stream takes next: the right number, opening first, perhaps closing."""
+        last = self.oracle.for_tenant(tenant).last_event(stream)
+        kind = self.oracle.store.rules().kind_of(stream[0])
+        number = kind.first_seq if last is None else (last.stream_seq or 0) + 1
+        changes: dict[str, Any] = {"stream_seq": number}
+        if last is None and kind.opening_type is not None:
+            changes["event_type"] = kind.opening_type
+        elif closing and kind.closing_types:
+            changes["event_type"] = kind.closing_types[0]
+        event = msgspec.structs.replace(data.draw(pools.new_events(stream=stream)), **changes)
+        if stream[0] == "trace":
+            name = f"{stream[1]}/{number}"
+            payload = dict(TRACE_PAYLOADS[event.event_type])
+            unique = {"payload": payload, "event_id": name, "idempotency_key": name}
+            event = msgspec.structs.replace(event, **unique)
+        condition = None
+        if kind.expected_seq_required:
+            condition = ExpectedSeq(stream, None if last is None else last.stream_seq)
+        return self._append((tenant, LOG, [event], condition, None, None))
+
+    @rule(draft=drafts)
+    def retry(self, draft: Draft) -> None:
+        """Repeat an append exactly."""
+        self._append(draft)
+
+    @rule(draft=drafts, change=st.sampled_from(pools.MUTATIONS), data=st.data())
+    def retry_changed(self, draft: Draft, change: dict[str, Any], data: Any) -> None:
+        """Repeat an append with one event changed, moved or left out."""
+        tenant, door, events, *rest = draft
+        index = data.draw(st.integers(0, len(events) - 1))
+        changed = list(events)
+        changed[index] = msgspec.structs.replace(events[index], **change)
+        form = data.draw(st.sampled_from(["changed", "reversed", "shorter", "longer"]))
+        if form == "reversed":
+            changed.reverse()
+        elif form == "shorter" and len(changed) > 1:
+            changed.pop()
+        elif form == "longer":
+            changed.append(NewEvent("a"))
+        self._append((tenant, door, changed, *rest))
+
+    @rule(group=st.lists(drafts, min_size=2, max_size=5))
+    def append_group(self, group: list[Draft]) -> None:
+        """Commit several appends as one group, which must be as if one after the other."""
+        answers = []
+        for log in (self.oracle, self.subject):
+            requests = []
+            for draft in group:
+                made = _answer(partial(_requested, draft), log)
+                if not isinstance(made, SeriatimError):
+                    requests.append(made)
+            answers.append(plain(log.store.append(requests)) if requests else [])
+        assert answers[1] == answers[0]
+
+    def _append(self, draft: Draft) -> Draft:
+        self.both(draft[0], lambda log: log.append_draft(_drafted(log, draft)))
+        return draft
+
+    # -- declare
+
+    @rule(one=st.sampled_from(pools.DECLARATIONS))
+    def declare(self, one: Any) -> None:
+        """Declare a kind or a type, again or with other rules."""
+        self.both("default", lambda log: log.declare(one))
+
+    # -- read
+
+    @rule(tenant=pools.tenants, filters=pools.reads(), limit=st.none() | st.integers(1, 4))
+    def page(self, tenant: str, filters: dict[str, Any], limit: int | None) -> None:
+        """Read a page with any filters."""
+        self.both(tenant, lambda log: log.page(limit=limit, **filters))
+
+    @rule(tenant=pools.tenants, filters=pools.reads(), size=st.integers(1, 4))
+    def batches(self, tenant: str, filters: dict[str, Any], size: int) -> None:
+        """Read in batches with any filters."""
+        self.both(tenant, lambda log: list(log.read_batches(batch_size=size, **filters)))
+
+    @rule(tenant=pools.tenants, stream=pools.streams, since=pools.seqs)
+    def stream(self, tenant: str, stream: tuple[str, str], since: int | None) -> None:
+        """Read a stream, its last event, and the list of streams."""
+        self.both(tenant, lambda log: list(log.read_stream(stream, since=since)))
+        self.both(tenant, lambda log: log.last_event(stream))
+        self.both(tenant, lambda log: log.streams(stream[0], after=since or 0, limit=2))
+
+    @rule(
+        tenant=pools.tenants, event_id=st.sampled_from(["e-1", "e-2", "e-3", "t-1-0-TraceStarted"])
+    )
+    def event(self, tenant: str, event_id: str) -> None:
+        """Look one event up by its id."""
+        self.both(tenant, lambda log: log.event(event_id))
+
+    @rule(
+        tenant=pools.tenants,
+        query=pools.queries,
+        limit=st.none() | st.integers(1, 3),
+    )
+    def query(self, tenant: str, query: Query, limit: int | None) -> None:
+        """Query, whole or page by page."""
+        first, _ = self.both(tenant, lambda log: log.query(query, limit=limit))
+        if first.more:
+            after, head = first.last_returned_position, first.head
+            self.both(tenant, lambda log: log.query(query, limit=limit, after=after, head=head))
+
+    # -- consumers
+
+    @rule(
+        tenant=pools.tenants,
+        name=st.sampled_from(["p-1", "p-2"]),
+        position=pools.positions,
+        text=st.sampled_from(["", "", "q"]),
+        reset=st.booleans(),
+    )
+    def put_cursor(self, tenant: str, name: str, position: int, text: str, reset: bool) -> None:
+        """Move a projection's cursor, forwards or backwards, within the log or beyond it."""
+
+        def act(log: Log) -> None:
+            made = new_cursor(log.store, log.tenant_id, "projection", name, position, text)
+            log.store.put_cursor(made, lease=None, reset=reset)
+
+        self.both(tenant, act)
+        self.both(tenant, lambda log: log.store.cursor(log.tenant_id, "projection", name))
+
+    @rule(
+        tenant=pools.tenants,
+        name=st.sampled_from(["s-1", "s-2"]),
+        query=st.sampled_from([Query(), Query([])]) | pools.queries,
+        start=st.sampled_from([0, 0, 3, "head"]),
+        reset=st.none() | st.none() | pools.positions,
+    )
+    def subscribe(
+        self, tenant: str, name: str, query: Query, start: Any, reset: int | None
+    ) -> None:
+        """Follow a durable subscription to the head, perhaps after a reset."""
+
+        def act(log: Log) -> list[Any]:
+            subscription = log.subscribe(name, query, start=start, idle_timeout=0.0)
+            if reset is not None:
+                subscription.reset(reset)
+            batches = list(subscription)
+            return [batches, subscription.position]
+
+        self.both(tenant, act)
+
+    @rule(
+        target=leases,
+        name=st.sampled_from(["l-1", "l-2"]),
+        owner=st.sampled_from(["me", "you"]),
+    )
+    def claim(self, name: str, owner: str) -> Any:
+        """Claim a lease; remember the pair, also an empty one."""
+        pair = tuple(
+            log.store.claim_lease("default", name, owner, 3600.0)
+            for log in (self.oracle, self.subject)
+        )
+        assert (pair[0] is None) == (pair[1] is None)
+        return pair
+
+    @rule(pair=leases, act=st.sampled_from(["renew", "release", "move"]), position=pools.positions)
+    def use_lease(self, pair: tuple[Any, Any], act: str, position: int) -> None:
+        """Renew or release a lease, or move a cursor under it; it may be lost long ago."""
+        answers: list[Any] = []
+        for log, lease in zip((self.oracle, self.subject), pair, strict=True):
+            if lease is None:
+                return
+            if act == "renew":
+                answers.append(log.store.renew_lease(lease, 3600.0))
+            elif act == "release":
+                log.store.release_lease(lease)
+            else:
+                answers.append(plain(_answer(partial(_move, lease, position), log)))
+        assert answers[1:] == answers[:-1]
+
+    @rule(act=st.sampled_from(["nothing", "nothing", "purge", "raise"]))
+    def operate(self, act: str) -> None:
+        """Forget every command, or restore the log as far as its consumers can tell."""
+        if act == "purge":
+            self.both("default", lambda log: log.store.purge_commands(-3600))
+        if act == "raise":
+            for index, log in enumerate((self.oracle, self.subject)):
+                raised = log.store.raise_epoch().epoch
+                assert raised == log.identity().epoch == self.epochs[index] + 1
+                self.epochs[index] = raised
+
+    @invariant()
+    def heads_agree(self) -> None:
+        """B3: both logs have grown alike."""
+        assert self.subject.head() == self.oracle.head()
+
+
+def _cursors(purpose: str, log: Log) -> list[Cursor]:
+    return log.store.cursors(log.tenant_id, purpose)
+
+
+def _move(lease: Lease, position: int, log: Log) -> None:
+    made = new_cursor(log.store, "default", "projection", "p-3", position)
+    log.store.put_cursor(made, lease=lease, reset=False)
+
+
+def _requested(draft: Draft, log: Log) -> Request:
+    return log.appender.request(_drafted(log, draft))
+
+
+def _drafted(log: Log, draft: Draft) -> Any:
+    tenant, door, events, condition, key, command = draft
+    return log.for_tenant(tenant).draft(door, events, condition, key, command)
+
+
+def _answer(act: Callable[[Log], Any], log: Log) -> Any:
+    try:
+        return act(log)
+    except SeriatimError as error:
+        return error
+
+
+@pytest.mark.parametrize("backend", SUBJECTS)
+def test_subjects_agree_with_the_oracle(request: pytest.FixtureRequest, backend: str) -> None:
+    """F1: whatever is done in whatever order, every backend answers as the model does."""
+    opened = opener(request, backend)
+    run_state_machine_as_test(
+        lambda: Machine(opened),  # type: ignore[arg-type] # a factory will do
+        settings=settings(
+            max_examples=max(1, EXAMPLES // 4),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -15,7 +15,7 @@ from seriatim.core.decide import StaleRules
 from seriatim.core.doors import LOG
 from seriatim.core.event import AppendResult, EventRecord, StreamRef
 from seriatim.core.query import EVERYTHING, Query
-from seriatim.core.request import Command, Condition, Request
+from seriatim.core.request import Command, Condition
 from seriatim.log.appending import RULE_RELOADS, Draft, Watch, give_up, rules_kept_changing
 from seriatim.log.arguments import bad, check_count, check_timeout, is_async
 
@@ -62,7 +62,10 @@ class AsyncLog:
         watch = Watch(log.telemetry, draft.tenant_id)
         with watch:
             for _ in range(RULE_RELOADS):
-                watch.request = await self._request(draft)
+                if draft.condition is None:
+                    watch.request = log.appender.request(draft)
+                else:  # a condition may have to be looked up, which must not hold the loop
+                    watch.request = await asyncio.to_thread(log.appender.request, draft)
                 try:
                     if connection is not None:
                         return watch.done(await log.store.append_in(connection, watch.request))
@@ -70,12 +73,6 @@ class AsyncLog:
                 except StaleRules:
                     await asyncio.to_thread(log.appender.reload_rules)
             raise rules_kept_changing()
-
-    async def _request(self, draft: Draft) -> Request:
-        """Check a draft; a condition may have to be looked up, which must not hold the loop."""
-        if draft.condition is None:
-            return self._log.appender.request(draft)
-        return await asyncio.to_thread(self._log.appender.request, draft)
 
     async def _submitted(self, watch: Watch, seconds: float) -> AppendResult:
         assert watch.request is not None  # noqa: S101 - set by the caller, for the type checker

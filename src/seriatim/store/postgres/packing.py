@@ -52,9 +52,12 @@ _OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17,
 _FIELDS = 30  # of the type new_event
 _COMPOSITE_HEAD = struct.Struct("!iIii").pack
 _TYPED = struct.Struct("!Ii").pack
-_TYPED_INT4 = struct.Struct("!Iii").pack
+_VERSION_AND_ID = struct.Struct("!IiiIi16s").pack
 _TYPED_INT8 = struct.Struct("!Iiq").pack
 _NO_TEXT = _TYPED(_OID_TEXT, -1)
+_NO_INT8 = _TYPED(_OID_INT8, -1)
+_NO_KEY, _A_KEY = _TYPED(_OID_UUID, -1), _TYPED(_OID_UUID, 16)
+_A_HASH = _TYPED(_OID_BYTEA, 32)
 _NO_TEXTS = _NO_TEXT * 12
 _NO_TAGS = _TYPED(_OID_UUIDS, -1)
 
@@ -177,14 +180,13 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
     body = b"".join(
         (
             _COMPOSITE_HEAD(_FIELDS, _OID_INT4, 4, offset),
-            _typed_int8(given_seq),
-            _typed_int8(first_seq),
-            _typed_int8(event.occurred_us),
-            _TYPED_INT4(_OID_INT4, 4, event.event_version),
-            _typed_key(event.event_key),
-            _typed_key(event.stream_key),
-            _typed_key(event.idempotency_index),
-            _TYPED(_OID_BYTEA, 32),
+            _NO_INT8 if given_seq is None else _TYPED_INT8(_OID_INT8, 8, given_seq),
+            _TYPED_INT8(_OID_INT8, 8, first_seq),
+            _NO_INT8 if event.occurred_us is None else _TYPED_INT8(_OID_INT8, 8, event.occurred_us),
+            _VERSION_AND_ID(_OID_INT4, 4, event.event_version, _OID_UUID, 16, event.event_key),
+            _NO_KEY if event.stream_key is None else _A_KEY + event.stream_key,
+            _NO_KEY if event.idempotency_index is None else _A_KEY + event.idempotency_index,
+            _A_HASH,
             bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
             _typed_keys(tag_keys(event)) if event.tags else _NO_TAGS,
             text(event.tenant_id),
@@ -206,14 +208,6 @@ def _typed_text(value: str | None) -> bytes:
         return _NO_TEXT
     raw = value.encode()
     return _TYPED(_OID_TEXT, len(raw)) + raw
-
-
-def _typed_int8(value: int | None) -> bytes:
-    return _TYPED(_OID_INT8, -1) if value is None else _TYPED_INT8(_OID_INT8, 8, value)
-
-
-def _typed_key(key: bytes | None) -> bytes:
-    return _TYPED(_OID_UUID, -1) if key is None else _TYPED(_OID_UUID, 16) + key
 
 
 def _typed_keys(keys: set[bytes]) -> bytes:

@@ -168,6 +168,20 @@ class Machine(RuleBasedStateMachine):
         data=st.data(),
     )
     def append_next(self, tenant: str, stream: tuple[str, str], closing: bool, data: Any) -> Draft:
+        """Append what a stream takes next."""
+        return self._next(tenant, stream, closing, data)
+
+    @rule(
+        tenant=pools.tenants,
+        stream=st.sampled_from([("case", "1"), ("trace", "t-1")]),
+        data=st.data(),
+    )
+    def close(self, tenant: str, stream: tuple[str, str], data: Any) -> None:
+        """Close a stream, and go on with it all the same."""
+        for closing in (False, True, False):
+            self._next(tenant, stream, closing, data)
+
+    def _next(self, tenant: str, stream: tuple[str, str], closing: bool, data: Any) -> Draft:
         """Append what a stream takes next: the right number, opening first, perhaps closing."""
         last = self.oracle.for_tenant(tenant).last_event(stream)
         kind = self.oracle.store.rules().kind_of(stream[0])

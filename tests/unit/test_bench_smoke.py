@@ -115,11 +115,13 @@ def test_figures_know_their_verdict_and_are_written_with_it(tmp_path: Path) -> N
     assert draw("smoke", "a title", figures, tmp_path).read_text().startswith("<?xml")
 
 
-def test_contexts_are_measured_without_conflicts(ours: OurLog) -> None:
+def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
     """What the benchmark appends enters none of the contexts it asks for."""
     plan = Plan(events=EVENTS, rounds=1, seconds=BRIEF, context_calls=2)
 
-    figures = contexts(ours, plan, plan.size, Orders(streams=10))
+    with OurLog(postgres_url) as ours:
+        ours.fill(EVENTS)
+        figures = contexts(ours, plan, plan.size, Orders(streams=10))
 
     assert len(figures) == 12
     assert all(figure.at_most for figure in figures)

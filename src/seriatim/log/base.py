@@ -344,8 +344,8 @@ class BaseLog:
         return self.store.purge_commands(hours * 3600)
 
     def close(self) -> None:
-        """Finish what was accepted, then let go of the store."""
-        self.appender.committer.close()
+        """Finish what was accepted, bounded by the timeout, then let go of the store."""
+        self.appender.committer.close(self.settings.timeout_s)
         self.store.close()
         _OPEN_LOGS.discard(self)
 

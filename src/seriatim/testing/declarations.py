@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from seriatim.core.errors import Conflict
+from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.core.kinds import AGGREGATE, TRACE, EventType, StreamKind
 from seriatim.opening import Log
 from seriatim.testing.factories import (
@@ -111,6 +112,15 @@ class DeclarationContract:
             log.append([event("paid", payload={})])
         with refused(log, "schema_violation", index=1, field="$.total"):
             log.append([event("other"), event("paid", payload={"total": -1})])
+
+    def test_infrastructure_has_its_own_tenant(self, log: Log) -> None:
+        """K2: streams of an infrastructure kind live in the reserved tenant alone."""
+        log.declare(StreamKind(name="node", infrastructure=True))
+
+        with refused(log, "invalid_argument", argument="tenant_id"):
+            log.append([event(stream=("node", "1"))])
+        log.for_tenant(INFRASTRUCTURE_TENANT).append([event(stream=("node", "1"))])
+        assert list(log.read()) == []
 
     def test_a_closed_catalogue(self, log: Log) -> None:
         """A5: a closed kind takes the types that are declared for it, and no others."""

@@ -30,14 +30,27 @@ def shape(connection: sqlite3.Connection) -> dict[str, object]:
     }
 
 
-def test_a_fresh_schema_equals_the_migrated_one(store: SqliteStore, path: str) -> None:
-    """F3: schema.sql is what all migrations together lead to."""
-    migrated = sqlite3.connect(":memory:", isolation_level=None)
-    schema.migrate(migrated, 0)
-    fresh = sqlite3.connect(path)
-    assert shape(fresh) == shape(migrated)
-    fresh.close()
+def test_an_older_log_is_migrated_and_equals_a_fresh_one(
+    store: SqliteStore, path: str, tmp_path: Path, scribe: Scribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F3: opening a log of the previous schema brings it up to date and keeps its events."""
+    older = str(tmp_path / "older.db")
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        patched.setattr(schema, "VERSION", 1)
+        before = SqliteStore(older)
+        scribe.append(before, *facts(3))
+        identity = before.identity()
+        before.close()
+    after = SqliteStore(older)
+    assert (after.head(), after.identity()) == (3, identity)
+    after.close()
+    migrated, fresh = sqlite3.connect(older), sqlite3.connect(path)
+    assert shape(migrated) == shape(fresh)
+    seen = migrated.execute("select position, recorded from readable_events").fetchall()
+    assert [position for position, _ in seen] == [1, 2, 3]
     migrated.close()
+    fresh.close()
 
 
 def test_every_migration_file_is_listed_in_order() -> None:
@@ -91,7 +104,7 @@ def test_a_newer_schema_that_this_program_can_share_is_shared(
 ) -> None:
     """F3: a program one version older goes on working through an upgrade."""
     store.close()
-    change(path, "pragma user_version = 2", "update seriatim_schema set version = 2")
+    change(path, "pragma user_version = 3", "update seriatim_schema set version = 3")
     again = SqliteStore(path)
     assert again.head() == 0
     (finding,) = [found for found in again.doctor() if found.check == "schema"]
@@ -103,7 +116,7 @@ def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str
     """F3: an older program meets a clear refusal."""
     store.close()
     change(
-        path, "pragma user_version = 3", "update seriatim_schema set version = 3, works_from = 2"
+        path, "pragma user_version = 4", "update seriatim_schema set version = 4, works_from = 3"
     )
     with pytest.raises(BackendFailure, match="upgrade seriatim") as refusal:
         SqliteStore(path)

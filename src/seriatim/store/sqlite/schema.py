@@ -12,7 +12,7 @@ from seriatim.store.sqlite.file import File
 from seriatim.store.sqlite.statements import script, split
 from seriatim.store.sqlite.writer import Writer
 
-MIGRATIONS = ("0001_initial.sql",)
+MIGRATIONS = ("0001_initial.sql", "0002_reading.sql")
 VERSION = len(MIGRATIONS)
 WORKS_FROM = 1  # the oldest program, by the version it knows, that can share this schema
 APPLICATION_ID = 0x53455249  # "SERI", so that file(1) and others know whose file it is
@@ -51,9 +51,7 @@ def _make(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
     if not create:
         msg = f"{path} is an empty database without a log: check the path, or create it"
         raise failures.lasting(msg)
-    run(connection, "schema.sql")
-    _stamp(connection, VERSION)
-    _give_identity(connection)
+    migrate(connection, 0)
 
 
 def migrate(connection: sqlite3.Connection, found: int) -> None:

@@ -38,7 +38,6 @@ _ENVELOPE_BYTES = 256  # what an event costs beside its payload, roughly
 _GUARDED = (
     "actor_type",
     "actor_id",
-    "producer_id",
     "source_system",
     "source_subsystem",
     "correlation_id",

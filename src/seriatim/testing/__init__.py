@@ -16,11 +16,12 @@ test. `CONTRACTS` names them all. A test's docstring begins with the number of t
 import pytest
 
 _MODULES = (
-    "append",
     "aio",
+    "append",
     "bad_input",
     "commands",
     "conditions",
+    "cursors",
     "declarations",
     "factories",
     "guards",
@@ -45,6 +46,7 @@ from seriatim.testing.append import AppendContract  # noqa: E402
 from seriatim.testing.bad_input import BadInputContract  # noqa: E402
 from seriatim.testing.commands import CommandContract  # noqa: E402
 from seriatim.testing.conditions import ConditionContract  # noqa: E402
+from seriatim.testing.cursors import CursorContract  # noqa: E402
 from seriatim.testing.declarations import DeclarationContract  # noqa: E402
 from seriatim.testing.guards import GuardContract  # noqa: E402
 from seriatim.testing.idempotency import IdempotencyContract  # noqa: E402
@@ -54,7 +56,7 @@ from seriatim.testing.manners import MannersContract  # noqa: E402
 from seriatim.testing.query import PredicateContract, QueryContract  # noqa: E402
 from seriatim.testing.reads import ReadContract  # noqa: E402
 from seriatim.testing.records import RecordContract  # noqa: E402
-from seriatim.testing.subscriptions import CursorContract, SubscriptionContract  # noqa: E402
+from seriatim.testing.subscriptions import SubscriptionContract  # noqa: E402
 from seriatim.testing.telemetry import TelemetryContract  # noqa: E402
 from seriatim.testing.tenants import TenantContract  # noqa: E402
 from seriatim.testing.traces import TraceContract  # noqa: E402

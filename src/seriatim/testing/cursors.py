@@ -1,0 +1,141 @@
+"""E5: what a store keeps for consumers: cursors that only advance, and leases that fence them."""
+# ruff: noqa: S101 - tests assert expected values
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import InvalidArgument, LeaseLost, SeriatimError
+from seriatim.log.cursors import new_cursor
+from seriatim.opening import Log
+from seriatim.store.port import Cursor
+from seriatim.testing.factories import at_once, events, eventually
+
+
+def cursor(log: Log, position: int, name: str = "p", **fields: Any) -> Cursor:
+    """Make a projection's cursor."""
+    return new_cursor(log.store, log.tenant_id, "projection", name, position, **fields)
+
+
+class CursorContract:
+    """E5: what the store keeps for consumers: cursors that only advance, leases that fence."""
+
+    def test_cursors_are_kept(self, log: Log) -> None:
+        """E5: a cursor comes back with its position, its log and its time."""
+        log.append(events(2))
+        log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
+
+        kept = log.store.cursor(log.tenant_id, "projection", "p")
+
+        assert kept is not None
+        assert (kept.position, kept.name, kept.purpose) == (2, "p", "projection")
+        assert (kept.log_id, kept.epoch) == (log.identity().log_id, log.identity().epoch)
+        assert kept.tip == [record.event_id for record in log.read()][1]
+        assert kept.updated_at.endswith("Z")
+
+    def test_cursors_are_listed_by_name(self, log: Log) -> None:
+        """E5: the cursors of one tenant and purpose, in the order of their names."""
+        for name in ("b", "a", "B"):
+            log.store.put_cursor(cursor(log, 0, name), lease=None, reset=False)
+        log.subscribe("c")
+        other = log.for_tenant("other")
+        other.store.put_cursor(cursor(other, 0, "d"), lease=None, reset=False)
+
+        listed = log.store.cursors(log.tenant_id, "projection")
+
+        assert [one.name for one in listed] == ["B", "a", "b"]
+        assert log.store.cursor(log.tenant_id, "projection", "d") is None
+
+    def test_cursors_only_advance(self, log: Log) -> None:
+        """E5: backwards is refused without a reset; the same position is no move."""
+        log.append(events(3))
+        log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
+
+        log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
+        with pytest.raises(InvalidArgument):
+            log.store.put_cursor(cursor(log, 1), lease=None, reset=False)
+        log.store.put_cursor(cursor(log, 3), lease=None, reset=False)
+        log.store.put_cursor(cursor(log, 0), lease=None, reset=True)
+        kept = log.store.cursor(log.tenant_id, "projection", "p")
+        assert kept is not None
+        assert (kept.position, kept.tip) == (0, "")
+
+    def test_a_cursor_keeps_its_query(self, log: Log) -> None:
+        """E5: another query under a known name is a conflict, unless it is a reset."""
+        log.store.put_cursor(cursor(log, 0, query="a"), lease=None, reset=False)
+
+        with pytest.raises(SeriatimError) as caught:
+            log.store.put_cursor(cursor(log, 0, query="b"), lease=None, reset=False)
+        assert caught.value.code == "conflict"
+        log.store.put_cursor(cursor(log, 0, query="b"), lease=None, reset=True)
+
+    def test_a_lease_has_one_owner(self, log: Log) -> None:
+        """E5: while a lease is held nobody else gets it; released, the next token is higher."""
+        claim = log.store.claim_lease
+        held = claim("default", "job", "one", 60.0)
+        assert held is not None
+
+        assert claim("default", "job", "two", 60.0) is None
+        assert claim("other", "job", "two", 60.0) is not None
+        assert claim("default", "job-2", "two", 60.0) is not None
+        assert log.store.renew_lease(held, 60.0)
+        log.store.release_lease(held)
+        taken = claim("default", "job", "two", 60.0)
+        assert taken is not None
+        assert taken.token > held.token
+        assert not log.store.renew_lease(held, 60.0)
+        log.store.release_lease(held)
+        assert claim("default", "job", "three", 60.0) is None
+
+    def test_the_same_owner_claims_again(self, log: Log) -> None:
+        """E5: an owner that claims again gets a new token, and its old one is void."""
+        first = log.store.claim_lease("default", "job", "one", 60.0)
+        second = log.store.claim_lease("default", "job", "one", 60.0)
+
+        assert first is not None
+        assert second is not None
+        assert second.token > first.token
+        assert not log.store.renew_lease(first, 60.0)
+
+    def test_an_expired_lease_is_free(self, log: Log) -> None:
+        """E5: after its time another may claim; until then its owner may still renew."""
+        held = log.store.claim_lease("default", "job", "one", 0.01)
+        assert held is not None
+        taken = eventually(lambda: log.store.claim_lease("default", "job", "two", 60.0))
+
+        assert taken.token > held.token
+        assert not log.store.renew_lease(held, 60.0)
+
+    def test_a_lost_lease_moves_no_cursor(self, log: Log) -> None:
+        """E5: a cursor is fenced: only the latest claim moves it."""
+        log.append(events(2))
+        old = log.store.claim_lease("default", "job", "one", 60.0)
+        assert old is not None
+        log.store.put_cursor(cursor(log, 1), lease=old, reset=False)
+        new = log.store.claim_lease("default", "job", "one", 60.0)
+        assert new is not None
+
+        with pytest.raises(LeaseLost):
+            log.store.put_cursor(cursor(log, 2), lease=old, reset=False)
+        kept = log.store.cursor(log.tenant_id, "projection", "p")
+        assert kept is not None
+        assert kept.position == 1
+        log.store.put_cursor(cursor(log, 2), lease=new, reset=False)
+
+    def test_claims_at_once_have_one_owner(self, log: Log) -> None:
+        """E5: many claims at once: one owner, and tokens that only rise."""
+        tokens: list[int] = []
+        for _ in range(4):
+            leases = at_once(
+                lambda n: log.store.claim_lease("default", "job", f"owner-{n}", 60.0), 8
+            )
+            won = [lease for lease in leases if lease is not None]
+            assert len(won) == 1
+            assert not isinstance(won[0], SeriatimError)
+            tokens.append(won[0].token)
+            log.store.release_lease(won[0])
+
+        assert all(before < after for before, after in pairwise(tokens))

@@ -49,7 +49,7 @@ def test_server_answers_on_tcp_and_socket(postgres_server: PostgresServer) -> No
             wanted = ["fsync", "max_connections", "wal_level", "port"]
             found.append([row[0] for row in connection.execute(names, [wanted])])
 
-    assert found == [["on", "200", "replica", str(postgres_server.port)]] * 2
+    assert found == [["off", "200", "replica", str(postgres_server.port)]] * 2
 
 
 def test_server_does_not_run_as_root(postgres_server: PostgresServer) -> None:

@@ -44,6 +44,8 @@ def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
         type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
     ):
         raise bad("since_seq", "must be a whole number")
+    if since_seq is not None and stream is None:
+        raise bad("since_seq", "needs a stream: numbers are a stream's own")
     occurred = _window("occurred", occurred_after, occurred_until)
     recorded = _window("recorded", recorded_after, recorded_until)
     return ReadSpec(

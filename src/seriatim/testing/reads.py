@@ -319,6 +319,7 @@ class ReadContract:
             "app a number": ({"app_id": 1}, "app_id"),
             "app with NUL": ({"app_id": "a\0"}, "app_id"),
             "env a surrogate": ({"env_id": "\ud800"}, "env_id"),
+            "since without a stream": ({"since_seq": 1}, "since_seq"),
             "since text": ({"since_seq": "1"}, "since_seq"),
             "since negative": ({"since_seq": -2}, "since_seq"),
             "since too large": ({"since_seq": 2**63}, "since_seq"),

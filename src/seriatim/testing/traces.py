@@ -125,7 +125,7 @@ class TraceContract:
     """A5 to A7, L3, T1: the trace kind, through the log's door and through the traces' door."""
 
     def test_a_whole_trace(self, log: Log) -> None:
-        """T1: one event of each type, from 0, opened and finished."""
+        """A6, T1: one event of each type, from 0, opened and finished."""
         log.append(trace("t"))
 
         records = list(log.read_stream(("trace", "t")))

@@ -35,9 +35,12 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY) ## Show what Seriatim does, in a minute
 	@$(BIN)/seriatim demo
 
-test: lint ## Everything CI runs: ruff, mypy, pytest; stops at the first failure
-	@echo "== pytest"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: lint wheel-check ## Everything CI runs: ruff, mypy, wheel, pytest; stops at the first failure
+	@echo "== pytest: core, every branch"
+	@$(BIN)/python -m pytest -q tests/unit/core --cov=seriatim.core --cov-branch \
+		--cov-report=term-missing:skip-covered --cov-fail-under=100
+	@echo "== pytest: everything else"
+	@$(BIN)/python -m pytest -q -n 2 --ignore=tests/unit/core $(PYTEST_ARGS)
 
 lint: $(READY) ## ruff check, ruff format --check, mypy
 	@echo "== ruff check"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from bench.limits import what_limits
 from bench.ours import OurLog
 from bench.plan import Plan, Stage, in_words, plan_from
 from bench.plot import ASSETS, draw
-from bench.rivals import Recorder, UmaDB
+from bench.processes import PROCESSES, Crew
+from bench.rivals import Recorder, UmaClient, UmaDB
 from bench.sections.batches import batches
 from bench.sections.contexts import contexts
 from bench.sections.embedded import sqlite
@@ -25,7 +27,7 @@ from bench.sections.imports import imports
 from bench.sections.memory import memory
 from bench.sections.singles import singles
 from bench.server import machine, settings_of, settle, start_server
-from bench.workload import payload_bytes
+from bench.workload import payload_bytes, streams_in
 
 NAME = "append"
 LOG = "log"
@@ -84,15 +86,25 @@ def raised(plan: Plan) -> Iterator[Stage]:
         stack.callback(recorder.close)
         pgbench = Pgbench(server, plan.events)
         print(f"filled the tables of pgbench and pyeventsourcing after {watch.seconds:.1f} s")
+        umadb = stack.enter_context(UmaDB(unique=False, events=plan.events))
+        unique = stack.enter_context(UmaDB(unique=True, events=plan.events))
+        streams = streams_in(plan.events)
         stage = Stage(
             plan=plan,
             server=server,
             home=home,
             log=stack.enter_context(OurLog(url)),
             pgbench=pgbench,
-            umadb=stack.enter_context(UmaDB(unique=False, events=plan.events)),
-            umadb_unique=stack.enter_context(UmaDB(unique=True, events=plan.events)),
+            umadb=umadb,
+            umadb_unique=unique,
             recorder=recorder,
+            crew=stack.enter_context(Crew(partial(OurLog, url), streams)),
+            umadb_crew=stack.enter_context(
+                Crew(partial(UmaClient, umadb.url, unique=False), streams)
+            ),
+            umadb_unique_crew=stack.enter_context(
+                Crew(partial(UmaClient, unique.url, unique=True), streams)
+            ),
         )
         settle(url)
         print(f"everything is filled after {watch.seconds:.1f} s")
@@ -110,7 +122,7 @@ def _conditions(stage: Stage) -> dict[str, Any]:
         "payload_bytes": round(payload_bytes()),
         "rounds": plan.rounds,
         "seconds_each": plan.seconds,
-        "client_processes": 1,
+        "client_processes": f"1, and {PROCESSES} where a figure says so",
         "quick": plan.quick,
         "machine": machine(),
         "postgres": settings_of(stage.log.url),

@@ -71,6 +71,8 @@ class OurLog:
 
         return tasks(callers, act)
 
+    waiting_singles = task_singles  # what a user with many callers would take
+
     def batches(self, callers: int, orders: Orders, size: int, streams: int) -> Contestant:
         """Return threads that append batches over so many streams."""
         return threads(callers, lambda _: self.log.append(orders.batch(size, streams)).count)

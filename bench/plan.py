@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench.floors import Pgbench
 from bench.ours import OurLog
+from bench.processes import Crew
 from bench.rivals import Recorder, UmaDB
 from bench.workload import Orders, streams_in
 from tests.fixtures.postgres_server import PostgresServer
@@ -91,6 +92,9 @@ class Stage:
     umadb: UmaDB
     umadb_unique: UmaDB
     recorder: Recorder
+    crew: Crew
+    umadb_crew: Crew
+    umadb_unique_crew: Crew
     say: Callable[[str], None] = print
 
     def orders(self, seed: int = 1) -> Orders:

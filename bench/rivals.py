@@ -44,15 +44,54 @@ rm -rf "$4"
 """
 
 
-class UmaDB:
-    """A UmaDB server of our own on loopback with its defaults, which make each commit durable.
+class UmaClient:
+    """A client of UmaDB in this process.
 
     `unique` makes it promise what we do: each event carries its id as a tag, and each append the
     condition that no event with these tags exists. Without it a repeated id is stored twice.
     """
 
+    def __init__(self, url: str, *, unique: bool) -> None:
+        self.url = url
+        self.unique = unique
+        self._client = _connect(url)
+
+    def singles(self, callers: int, orders: Orders) -> Contestant:
+        """Return so many threads, each appending one event after the other."""
+        return threads(callers, lambda _: self._append([self._event(*orders.raw())]))
+
+    waiting_singles = singles
+
+    def batches(self, callers: int, orders: Orders, size: int, streams: int) -> Contestant:
+        """Return so many threads, each appending batches over so many streams."""
+
+        def act(_: int) -> int:
+            ids = [orders.stream_id() for _ in range(streams)]
+            return self._append(
+                [self._event(*orders.raw(ids[index % streams])) for index in range(size)]
+            )
+
+        return threads(callers, act)
+
+    def _event(self, event_id: UUID, stream_id: str, data: bytes) -> umadb.Event:
+        tags = [f"order:{stream_id}"]
+        if self.unique:
+            tags.append(f"id:{event_id}")
+        return umadb.Event("order.changed", data, tags, event_id)
+
+    def _append(self, events: Sequence[umadb.Event]) -> int:
+        condition = None
+        if self.unique:
+            items = [umadb.QueryItem(tags=[event.tags[-1]]) for event in events]
+            condition = umadb.AppendCondition(umadb.Query(items))
+        self._client.append(events, condition)
+        return len(events)
+
+
+class UmaDB(UmaClient):
+    """A UmaDB server of our own on loopback with its defaults, which make each commit durable."""
+
     def __init__(self, *, unique: bool, events: int) -> None:
-        self._unique = unique
         self._home = Path(tempfile.mkdtemp(prefix="srtm-uma-", dir="/tmp"))
         address = _free_address()
         self._guardian = subprocess.Popen(
@@ -60,7 +99,7 @@ class UmaDB:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        self._client = _connect(f"http://{address}")
+        super().__init__(f"http://{address}", unique=unique)
         self._prefill(events)
 
     def __enter__(self) -> Self:
@@ -74,21 +113,6 @@ class UmaDB:
     ) -> None:
         self.close()
 
-    def singles(self, callers: int, orders: Orders) -> Contestant:
-        """Return so many threads, each appending one event after the other."""
-        return threads(callers, lambda _: self._append([self._event(*orders.raw())]))
-
-    def batches(self, callers: int, orders: Orders, size: int, streams: int) -> Contestant:
-        """Return so many threads, each appending batches over so many streams."""
-
-        def act(_: int) -> int:
-            ids = [orders.stream_id() for _ in range(streams)]
-            return self._append(
-                [self._event(*orders.raw(ids[index % streams])) for index in range(size)]
-            )
-
-        return threads(callers, act)
-
     def head(self) -> int:
         """Return how many events it holds."""
         return self._client.head() or 0
@@ -97,20 +121,6 @@ class UmaDB:
         """Stop the server and remove its files."""
         self._client.close()
         self._guardian.communicate(timeout=STOP_TIMEOUT_S)
-
-    def _event(self, event_id: UUID, stream_id: str, data: bytes) -> umadb.Event:
-        tags = [f"order:{stream_id}"]
-        if self._unique:
-            tags.append(f"id:{event_id}")
-        return umadb.Event("order.changed", data, tags, event_id)
-
-    def _append(self, events: Sequence[umadb.Event]) -> int:
-        condition = None
-        if self._unique:
-            items = [umadb.QueryItem(tags=[event.tags[-1]]) for event in events]
-            condition = umadb.AppendCondition(umadb.Query(items))
-        self._client.append(events, condition)
-        return len(events)
 
     def _prefill(self, total: int) -> None:
         """Fill without conditions: the ids are new. Stream by stream is what it does fastest."""

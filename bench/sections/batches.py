@@ -1,6 +1,6 @@
 """Batches by eight callers, against UmaDB with unique event ids and against plain UmaDB."""
 
-from bench.harness import Figure, beside, interleave, ratio
+from bench.harness import Figure, Series, beside, interleave, ratio
 from bench.plan import Stage
 
 CALLERS = 8
@@ -22,16 +22,28 @@ def batches(stage: Stage) -> list[Figure]:
 
 def _batches(stage: Stage, size: int, streams: int, name: str) -> list[Figure]:
     orders = stage.orders()
-    ours, unique, plain = interleave(
+    spread_name = f"{name}, 2 processes"
+    ours, unique, plain, spread, unique_spread, plain_spread = interleave(
         {
             f"seriatim, {name}": stage.log.batches(CALLERS, orders, size, streams),
             f"umadb unique, {name}": stage.umadb_unique.batches(CALLERS, orders, size, streams),
             f"umadb plain, {name}": stage.umadb.batches(CALLERS, orders, size, streams),
+            f"seriatim, {spread_name}": stage.crew.batches(CALLERS, size, streams),
+            f"umadb unique, {spread_name}": stage.umadb_unique_crew.batches(CALLERS, size, streams),
+            f"umadb plain, {spread_name}": stage.umadb_crew.batches(CALLERS, size, streams),
         },
         rounds=stage.plan.rounds,
         seconds=stage.plan.seconds,
         say=stage.say,
     ).values()
+    return [
+        *_against(name, ours, unique, plain),
+        *_against(spread_name, spread, unique_spread, plain_spread),
+        beside(f"umadb unique, {name}", unique),
+    ]
+
+
+def _against(name: str, ours: Series, unique: Series, plain: Series) -> list[Figure]:
     return [
         ratio(
             *(f"{name} / umadb unique", ours, unique),
@@ -40,5 +52,4 @@ def _batches(stage: Stage, size: int, streams: int, name: str) -> list[Figure]:
             aim=UNIQUE_AIM,
         ),
         ratio(f"{name} / umadb plain", ours, plain, against="umadb plain", goal=PLAIN_GOAL),
-        beside(f"umadb unique, {name}", unique),
     ]

@@ -14,7 +14,8 @@ def singles(stage: Stage) -> list[Figure]:
     """Measure one caller, then 32 and 128 waiting ones.
 
     The goals are held against asyncio tasks, the usual way to have many callers wait in one
-    process; the same number of threads, which is how rivals' clients wait, stands beside.
+    process, in one process and spread over two (rivals' clients likewise); the same number of
+    threads, which is how rivals' clients wait, stands beside.
     """
     return [*_alone(stage), *_waiting(stage, FEW), *_waiting(stage, MANY)]
 
@@ -46,15 +47,20 @@ def _waiting(stage: Stage, callers: int) -> list[Figure]:
         f"pgbench, {callers} clients": stage.pgbench.clients(callers),
         f"umadb, {callers} threads": stage.umadb.singles(callers, orders),
         f"seriatim, {callers} threads": stage.log.thread_singles(callers, orders),
+        f"seriatim, {callers} tasks in 2 processes": stage.crew.singles(callers),
+        f"umadb, {callers} threads in 2 processes": stage.umadb_crew.singles(callers),
     }
     if callers == FEW:
         contestants["pyeventsourcing, 32 threads"] = stage.recorder.singles(callers, orders)
-    ours, floor, umadb, threaded, *recorder = interleave(
+    ours, floor, umadb, threaded, spread, umadb_spread, *recorder = interleave(
         contestants, rounds=stage.plan.rounds, seconds=stage.plan.seconds, say=stage.say
     ).values()
     goals = (PGBENCH_GOALS[callers], UMADB_GOALS[callers])
     return [
         *_against_all(f"singles, {callers} tasks", ours, floor, umadb, goals),
+        *_against_all(
+            f"singles, {callers} tasks in 2 processes", spread, floor, umadb_spread, goals
+        ),
         *_against_recorder(callers, ours, recorder),
         *_against_all(f"singles, {callers} threads", threaded, floor, umadb, (NONE, NONE)),
         beside(f"pgbench one-row insert, {callers} clients", floor),

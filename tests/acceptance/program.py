@@ -23,6 +23,13 @@ COMMANDS = (
     "demo",
 )
 TIMEOUT_S = 60
+HEARING = """
+import signal
+from seriatim.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -76,9 +83,9 @@ class Program:
         return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
     def started(self, *args: str) -> subprocess.Popen[bytes]:
-        """Start a command that goes on."""
+        """Start a command that goes on and hears Ctrl-C, also where a shell made us deaf to it."""
         return subprocess.Popen(
-            [sys.executable, "-m", "seriatim", *args],
+            [sys.executable, "-c", HEARING, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -53,6 +53,16 @@ class DeclarationContract:
 
         assert numbers(log, ("new kind", "1")) == numbers(log, ("aggregate", "1")) == [1]
 
+    def test_a_kind_declared_after_its_streams_began(self, log: Log) -> None:
+        """A8: such streams go on as they began, and are listed; new ones follow the new rules."""
+        log.append([event(stream=("zero", "old"))])
+        log.declare(StreamKind(name="zero", first_seq=0))
+        log.append([event(stream=("zero", "old")), event(stream=("zero", "new"))])
+
+        assert numbers(log, ("zero", "old")) == [1, 2]
+        assert numbers(log, ("zero", "new")) == [0]
+        assert [one.stream_id for one in log.streams()] == ["old", "new"]
+
     def test_declaring_the_same_again(self, log: Log) -> None:
         """A8: the very same declaration is no change, the built-in kinds included."""
         kind = StreamKind(name="case", closing_types=("won", "lost"), opening_type="opened")

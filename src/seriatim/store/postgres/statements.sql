@@ -86,9 +86,11 @@ cross join lateral (
     where e.stream_key = f.stream_key order by e.stream_seq desc limit 1
 ) h
 where f.tenant_id = %(tenant_id)s and f.position > %(after)s
-  and f.stream_key is not null
-  and f.stream_seq = coalesce(
-      (select k.first_seq from {schema}.stream_kinds k where k.name = f.stream_type), 1)
+  and f.stream_seq <= 1
+  and not exists (
+      -- not by the kind's first number: the kind may have been declared after the stream began
+      select 1 from {schema}.events g
+      where g.stream_key = f.stream_key and g.stream_seq < f.stream_seq)
   and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
 order by f.position limit %(limit)s;
 

@@ -270,7 +270,10 @@ class BaseLog:
         size = self.settings.limits.page
         if limit is not None:
             size = self.settings.limits.check_page("limit", limit)
-        snapshot = self.store.head() if head is None else check_position("head", head)
+        snapshot = self.store.head()
+        if head is not None and check_position("head", head) > snapshot:
+            raise bad("head", "must not lie beyond the log's own")
+        snapshot = snapshot if head is None else head
         start = query.min_position or 0
         start = start if after is None else max(start, check_position("after", after))
         version = self.store.context_version(self.tenant_id, query, snapshot)

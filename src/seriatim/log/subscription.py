@@ -158,11 +158,10 @@ class Subscription:
         cursor = self._store.cursor(self._tenant_id, "subscription", self.name)
         if cursor is None:
             position = self._store.head() if self._start == "head" else self._start
-            cursor = new_cursor(
+            made = new_cursor(
                 self._store, self._tenant_id, "subscription", self.name, position, wanted
             )
-            self._store.put_cursor(cursor, lease=None, reset=False)
-            cursor = self._store.cursor(self._tenant_id, "subscription", self.name) or cursor
+            cursor = self._store.add_cursor(made)  # another first opener may have been faster
         check_cursor(self._store, cursor, wanted)
         return cursor
 

@@ -195,6 +195,13 @@ class MemoryStore:
         found = [key for key in self._cursors if key[:2] == (tenant_id, purpose)]
         return [self._cursors[key] for key in sorted(found)]
 
+    def add_cursor(self, cursor: Cursor) -> Cursor:
+        with self._changed:
+            key = cursor.tenant_id, cursor.purpose, cursor.name
+            if key not in self._cursors:
+                self.put_cursor(cursor, lease=None, reset=False)
+            return self._cursors[key]
+
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         with self._changed:
             if lease is not None:

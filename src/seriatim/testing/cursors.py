@@ -36,6 +36,15 @@ class CursorContract:
         assert kept.tip == [record.event_id for record in log.read()][1]
         assert kept.updated_at.endswith("Z")
 
+    def test_first_cursor_stays(self, log: Log) -> None:
+        """E5: of two who open a name for the first time, the later one finds the other's cursor."""
+        log.append(events(3))
+
+        first = log.store.add_cursor(cursor(log, 1))
+        second = log.store.add_cursor(cursor(log, 3))
+
+        assert (first.position, second.position) == (1, 1)
+
     def test_cursors_are_listed_by_name(self, log: Log) -> None:
         """E5: the cursors of one tenant and purpose, in the order of their names."""
         for name in ("b", "a", "B"):

@@ -28,12 +28,23 @@ class Consumers:
         rows = connection.execute(self._sql["cursors"], (tenant_id, purpose)).fetchall()
         return [cursor_of(row) for row in rows]
 
+    def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
+        with connection.transaction():
+            self._lock(connection, cursor)
+            stored = self.cursor(connection, cursor.tenant_id, cursor.purpose, cursor.name)
+            if stored is None:
+                self.put_cursor(connection, cursor, None, reset=False)
+            return stored or cursor
+
+    def _lock(self, connection: Connection, cursor: Cursor) -> None:
+        name = compose(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
+        connection.execute(self._sql["lock_cursor"], (name,))
+
     def put_cursor(
         self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
     ) -> None:
-        name = compose(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
         with connection.transaction():
-            connection.execute(self._sql["lock_cursor"], (name,))
+            self._lock(connection, cursor)
             if lease is not None:
                 values = (lease.tenant_id, lease.name)
                 held = connection.execute(self._sql["held_lease"], values).fetchone()

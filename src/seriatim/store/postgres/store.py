@@ -251,6 +251,10 @@ class PostgresStore:
         with self._reading() as connection:
             return self._consumers.cursors(connection, tenant_id, purpose)
 
+    def add_cursor(self, cursor: Cursor) -> Cursor:
+        with self._reading("making a cursor") as connection:
+            return self._consumers.add_cursor(connection, cursor)
+
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         with self._reading("moving a cursor") as connection:
             self._consumers.put_cursor(connection, cursor, lease, reset=reset)

@@ -46,6 +46,14 @@ def _cursor_of(row: tuple[Any, ...]) -> Cursor:
     )
 
 
+def add_cursor(connection: sqlite3.Connection, wanted: Cursor) -> Cursor:
+    """Store a cursor unless there is one; return the one that is stored."""
+    stored = cursor(connection, wanted.tenant_id, wanted.purpose, wanted.name)
+    if stored is None:
+        put_cursor(connection, wanted, None, reset=False)
+    return stored or wanted
+
+
 def put_cursor(
     connection: sqlite3.Connection, wanted: Cursor, lease: Lease | None, *, reset: bool
 ) -> None:

@@ -178,6 +178,11 @@ class SqliteStore:
         with self._readers.connection() as connection:
             return consumers.cursors(connection, tenant_id, purpose)
 
+    def add_cursor(self, cursor: Cursor) -> Cursor:
+        """Store a cursor unless its consumer has one; return the one that is stored."""
+        with self._writer.transaction() as connection:
+            return consumers.add_cursor(connection, cursor)
+
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         """Store a cursor; backwards only with `reset`, under a lost lease never."""
         with self._writer.transaction() as connection:

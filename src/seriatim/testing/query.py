@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seriatim.core.doors import FACTS
+from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import NewEvent
 from seriatim.core.query import Filter, Query
 from seriatim.opening import Log
@@ -155,6 +156,13 @@ class QueryContract:
         assert not second.more
         assert (first.head, second.head) == (6, 6)
         assert log.query(query).context_version == 7
+
+    def test_a_head_beyond_the_log_is_refused(self, log: Log) -> None:
+        """D1: a snapshot's head that the log has not reached belongs to no snapshot of it."""
+        log.append(events(2))
+
+        with pytest.raises(InvalidArgument):
+            log.query(head=3)
 
     def test_a_last_page_that_is_full(self, log: Log) -> None:
         """D1: `more` is false when the limit happens to end at the last match."""

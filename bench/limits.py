@@ -24,7 +24,7 @@ LIMITS: dict[str, str] = {
     "batches of 1,000, many": _STREAMS,
     "import": "reading, checking and packing each event in Python, on one core",
     "append_if by indexed payload": (
-        "casting and testing the newest 200 payloads, and the index's list of what is not merged yet"
+        "testing the newest 200 payloads, and the index's list of what is not merged yet"
     ),
     "append_if by indexed payload, 1 M, dense": (
         "the payload index finds all matches, not the last one: a tag answers in a millisecond"

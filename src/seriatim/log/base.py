@@ -12,7 +12,6 @@ from typing import Any, Self
 import msgspec
 
 from seriatim.config import Settings
-from seriatim.core.canonical import canonical_text
 from seriatim.core.decide import StaleRules
 from seriatim.core.doors import LOG, Door
 from seriatim.core.errors import NotFound
@@ -40,7 +39,7 @@ from seriatim.log.arguments import (
     read_spec,
 )
 from seriatim.log.catalogue import Catalogue
-from seriatim.log.cursors import new_cursor
+from seriatim.log.cursors import reset_subscription
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.store.port import ReadSpec, Scope, Store, StreamSummary
 from seriatim.telemetry.bus import Telemetry
@@ -319,11 +318,7 @@ class BaseLog:
     def reset_subscription(self, name: str, position: int, query: Query = EVERYTHING) -> None:
         """Move a subscription anywhere, also after a restore, when it cannot be opened."""
         check_query(query, self.settings.limits)
-        text = canonical_text(query.as_dict())
-        cursor = new_cursor(
-            self.store, self.tenant_id, "subscription", check_name("name", name), position, text
-        )
-        self.store.put_cursor(cursor, lease=None, reset=True)
+        reset_subscription(self.store, self.tenant_id, check_name("name", name), position, query)
 
     def tail(self, query: Query = EVERYTHING, *, after: int | None = None, **options: Any) -> Tail:
         """Follow the log from a position (now, by default), keeping no cursor; see `Tail`."""

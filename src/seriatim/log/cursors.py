@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import Conflict, LogIdentityChanged
 from seriatim.core.event import LogIdentity
+from seriatim.core.query import Query
 from seriatim.log.arguments import bad, check_position
 from seriatim.store.port import Cursor, Store
 
@@ -33,6 +35,15 @@ def new_cursor(  # noqa: PLR0913 - a cursor is its fields
         tip=store.event_id_at(position) or "" if position else "",
         query=query,
     )
+
+
+def reset_subscription(
+    store: Store, tenant_id: str, name: str, position: int, query: Query
+) -> None:
+    """Move a subscription anywhere, also backwards, and accept the log's present identity."""
+    text = canonical_text(query.as_dict())
+    cursor = new_cursor(store, tenant_id, "subscription", name, position, text)
+    store.put_cursor(cursor, lease=None, reset=True)
 
 
 def check_cursor(store: Store, cursor: Cursor, query: str) -> None:

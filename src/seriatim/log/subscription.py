@@ -26,7 +26,7 @@ from seriatim.core.errors import BackendFailure, LeaseLost, SeriatimError
 from seriatim.core.event import EventRecord
 from seriatim.core.query import Query
 from seriatim.log.arguments import bad
-from seriatim.log.cursors import check_cursor, check_same_log, new_cursor
+from seriatim.log.cursors import check_cursor, check_same_log, new_cursor, reset_subscription
 from seriatim.store.port import Cursor, Lease, Store
 
 _PAGE = 1000
@@ -173,11 +173,7 @@ class Subscription:
 
     def reset(self, position: int) -> None:
         """Move the cursor anywhere, also backwards, and accept the log's present identity."""
-        query = canonical_text(self._query.as_dict())
-        cursor = new_cursor(
-            self._store, self._tenant_id, "subscription", self.name, position, query
-        )
-        self._store.put_cursor(cursor, lease=None, reset=True)
+        reset_subscription(self._store, self._tenant_id, self.name, position, self._query)
 
     def stop(self) -> None:
         """End the iteration or the run, from any thread."""

@@ -80,6 +80,3 @@ where l.locktype = 'advisory' and l.granted and l.objsubid = 1
 -- name: size
 select c.reltuples::bigint, pg_total_relation_size(c.oid), pg_indexes_size(c.oid)
 from pg_class c where c.oid = to_regclass({schema_text} || '.events');
-
--- name: backend
-select pg_backend_pid();

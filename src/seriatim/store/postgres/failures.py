@@ -9,7 +9,7 @@ from seriatim.core.errors import BackendFailure, SeriatimError
 
 SEQUENCE_BROKEN = "SQ001"
 RULES_CHANGED = "SQ002"
-APPEND_ONLY = "SQ003"
+LOCK_BUSY = "55P03"
 
 # An append that met one of these is decided again with the lock held: each request its own answer.
 TO_BE_DECIDED = frozenset({"23505", SEQUENCE_BROKEN, RULES_CHANGED})
@@ -25,7 +25,7 @@ _CURES: dict[str, tuple[str, bool]] = {
     "28P01": ("the password was not accepted: check the URL", False),
     "28000": ("the role may not log in: check the URL", False),
     "3D000": ("the database does not exist: create it, or check the URL", False),
-    "55P03": ("another writer has held the log's lock too long: try again", True),
+    LOCK_BUSY: ("another writer has held the log's lock too long: try again", True),
     "57014": ("the statement was cancelled by the server: try again", True),
 }
 

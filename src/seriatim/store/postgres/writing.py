@@ -24,14 +24,12 @@ from seriatim.store.grouping import Placed
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
 from seriatim.store.postgres.deciding import Decision, drive
-from seriatim.store.postgres.failures import TO_BE_DECIDED, failure
+from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
 from seriatim.store.postgres.lean import append_group
 from seriatim.store.postgres.packed import Packed
 from seriatim.store.postgres.statements import statements
 
 Opener = Callable[[], tuple[Connection, Hello]]
-
-_LOCK_BUSY = "55P03"
 
 
 class Writer:
@@ -102,7 +100,7 @@ class Writer:
                 if error.sqlstate in TO_BE_DECIDED and way != "decide":
                     way = "decide"
                     continue
-                if error.sqlstate == _LOCK_BUSY and time.monotonic() < deadline:
+                if error.sqlstate == LOCK_BUSY and time.monotonic() < deadline:
                     # A courtesy: if it fails, the next try shows what is wrong.
                     with suppress(psycopg.Error):
                         self._relieve(connection, hello)
@@ -148,7 +146,7 @@ class Writer:
             answers = drive(connection, decision.steps())
         except psycopg.Error as error:
             _roll_back(connection)
-            if error.sqlstate in TO_BE_DECIDED or error.sqlstate == _LOCK_BUSY:
+            if error.sqlstate in TO_BE_DECIDED or error.sqlstate == LOCK_BUSY:
                 raise
             raise failure(error, "appending") from error  # nothing was committed yet
         except BaseException:

@@ -22,7 +22,6 @@ from seriatim.core.request import Request
 from seriatim.store.committer import Committer, Queue, Ticket, give_up, unforeseen
 from seriatim.store.port import Deferred, Exchange, Outcome, Store
 
-FLIGHTS_MAX = 2  # one is committed while the next is made
 WORTH_HALVING = 8  # appends; fewer gain less by overlapping than another statement costs
 
 Waiter = asyncio.Future[AppendResult]
@@ -59,7 +58,7 @@ class Lane:
         self._turn_asked = False
         self._closed = False
         self._open: dict[Waiter, tuple[Ticket, float]] = {}
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: float | None = None
         self._wakeups = Wakeups(loop)
 
     async def append(self, request: Request, seconds: float) -> AppendResult:
@@ -77,7 +76,7 @@ class Lane:
                 loop.call_soon(self._turn)
         deadline = loop.time() + seconds
         self._open[waiter] = ticket, deadline
-        if self._alarm is None or deadline < self._alarm.when():
+        if self._alarm_at is None or deadline < self._alarm_at:
             self._set_alarm(deadline)
         try:
             return await waiter
@@ -102,9 +101,9 @@ class Lane:
     def _turn(self) -> None:
         """Send what waits, in halves when there is enough: one is made while the other commits."""
         self._turn_asked = False
-        while self._queue and len(self._flights) < FLIGHTS_MAX:
+        while self._queue and len(self._flights) < self._committer.writers:
             waiting = len(self._queue)
-            halved = not self._flights and waiting >= WORTH_HALVING
+            halved = waiting >= WORTH_HALVING and not self._flights and self._committer.writers > 1
             group = self._queue.take((waiting + 1) // 2 if halved else None)
             if group:
                 self._send(group)
@@ -165,18 +164,19 @@ class Lane:
 
     # -- time and end
 
-    def _set_alarm(self, deadline: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_at(deadline, self._look_at_the_clock)
+    def _set_alarm(self, at: float) -> None:
+        self._alarm_at = at
+        asyncio.get_running_loop().call_at(at, self._look_at_the_clock, at)
 
-    def _look_at_the_clock(self) -> None:
+    def _look_at_the_clock(self, alarm: float) -> None:
         """Give up what is overdue: one alarm for all, since hardly any ever is."""
-        self._alarm = None
+        if alarm != self._alarm_at:
+            return  # another was set for earlier, and has seen to it
         now = asyncio.get_running_loop().time()
         for waiter, (ticket, deadline) in self._open.items():
             if deadline <= now and not waiter.done():
                 waiter.set_exception(give_up(ticket))
+        self._alarm_at = None
         left = [deadline for _, deadline in self._open.values() if deadline > now]
         if left:
             self._set_alarm(min(left))

@@ -142,7 +142,7 @@ class Committer:
     ) -> None:
         self._commit = commit
         self._limits = limits
-        self._writers = writers
+        self.writers = writers
         self._start_fresh()
 
     def _start_fresh(self) -> None:
@@ -158,7 +158,7 @@ class Committer:
         with self._ready:
             self._check_open()
             self._queue.put(ticket)
-            if len(self._threads) < self._writers:
+            if len(self._threads) < self.writers:
                 self._start_writer()
             self._ready.notify()
         return ticket
@@ -187,7 +187,7 @@ class Committer:
         finally:
             with self._ready:
                 self._busy -= 1
-                if self._closed:
+                if self._closed or self._queue:
                     self._ready.notify_all()
 
     def _start_writer(self) -> None:
@@ -198,10 +198,16 @@ class Committer:
 
     def _run(self) -> None:
         while group := self._take():
-            for ticket, outcome in zip(group, self._outcomes(group), strict=True):
-                ticket.answer(outcome)
-            with self._ready:
-                self._busy -= 1
+            self._serve(group)
+            del group  # who waited for it may be gone for good while this thread sleeps
+
+    def _serve(self, group: list[Ticket]) -> None:
+        for ticket, outcome in zip(group, self._outcomes(group), strict=True):
+            ticket.answer(outcome)
+        with self._ready:
+            self._busy -= 1
+            if self._closed or self._queue:
+                self._ready.notify_all()
 
     def _outcomes(self, group: list[Ticket]) -> list[Outcome]:
         """Commit a group; whatever happens, there is an answer for everyone."""
@@ -219,8 +225,8 @@ class Committer:
         """Wait for work and take all of it that fits one group; nothing means the end."""
         with self._ready:
             while True:
-                while not self._queue:
-                    if self._closed:
+                while not self._queue or self._busy >= self.writers:
+                    if self._closed and not self._queue:
                         return []
                     self._ready.wait()
                 if group := self._queue.take():

@@ -13,7 +13,7 @@ from seriatim.store.grouping import Placed
 from seriatim.store.port import Deferred, Outcome, unanswered
 from seriatim.store.postgres.connecting import Connection
 from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
-from seriatim.store.postgres.lean import receive, wait
+from seriatim.store.postgres.lean import Reply
 from seriatim.store.postgres.packed import Packed
 
 
@@ -27,12 +27,14 @@ class Exchange:
         done: Callable[[], None],
     ) -> None:
         self._connection = connection
+        self._socket = connection.pgconn.socket  # kept: libpq forgets it when it loses the server
+        self._reply = Reply(connection)
         self._group = group
         self._done = done
 
     def fileno(self) -> int:
         """Return the socket to wait for."""
-        return self._connection.pgconn.socket
+        return self._socket
 
     def flushed(self) -> bool:
         """Send what is still to be sent; True when all of it is."""
@@ -43,17 +45,16 @@ class Exchange:
 
     def answered(self) -> bool:
         """Take in what has come; True when the answer is whole."""
-        pgconn = self._connection.pgconn
         try:
-            pgconn.consume_input()
+            self._connection.pgconn.consume_input()
+            return self._reply.whole()
         except psycopg.Error:
-            return True
-        return not pgconn.is_busy()
+            return True  # the server is lost, and the answer with it
 
     def outcomes(self) -> list[Outcome]:
         """Return each request's own answer; what must be decided with the lock held is deferred."""
         try:
-            head, recorded_us, seqs = receive(self._connection)
+            head, recorded_us, seqs = self._reply.numbers()
         except psycopg.Error as error:
             if error.sqlstate in TO_BE_DECIDED:
                 raise Deferred([_to_be_decided(one) for one in self._group]) from error
@@ -67,7 +68,7 @@ class Exchange:
     def wait(self, timeout: float) -> list[Outcome]:
         """Wait for the answers; when time is up the connection is given up with them."""
         try:
-            wait(self._connection, time.monotonic() + timeout)
+            self._reply.wait(time.monotonic() + timeout)
         except psycopg.Error:
             pass  # the answer will say what is wrong
         except BaseException as error:

@@ -62,19 +62,44 @@ def _ranks(group: Sequence[Request]) -> bytes | None:
     return array_of(_OID_INT4S, _OID_INT4, ranks).data
 
 
-def wait(connection: Connection, deadline: float | None = None) -> None:
-    """Wait in this thread, without holding the GIL, until the answer is whole."""
-    pgconn = connection.pgconn
-    socket = select.poll()
-    socket.register(pgconn.socket, select.POLLIN)
-    while pgconn.flush():
-        socket.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
-        _poll(socket, deadline)
-        pgconn.consume_input()
-    socket.modify(pgconn.socket, select.POLLIN)
-    while pgconn.is_busy():
-        _poll(socket, deadline)
-        pgconn.consume_input()
+class Reply:
+    """The answer to a group, as it comes in."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._pgconn = connection.pgconn
+        self._result: pq.abc.PGresult | None = None
+
+    def whole(self) -> bool:
+        """Take in what libpq has; never wait, which it would do with the GIL held."""
+        while not self._pgconn.is_busy():
+            result = self._pgconn.get_result()
+            if result is None:
+                return True
+            self._result = result
+        return False
+
+    def wait(self, deadline: float | None = None) -> None:
+        """Wait in this thread until the answer is whole."""
+        pgconn = self._pgconn
+        socket = select.poll()
+        socket.register(pgconn.socket, select.POLLIN)
+        while pgconn.flush():
+            socket.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
+            _poll(socket, deadline)
+            pgconn.consume_input()
+        socket.modify(pgconn.socket, select.POLLIN)
+        while not self.whole():
+            _poll(socket, deadline)
+            pgconn.consume_input()
+
+    def numbers(self) -> tuple[int, int, list[int | None]]:
+        """Return the head before the group, its time, and its stream numbers."""
+        result = self._result
+        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+            raise _error(self._pgconn, result)
+        head, now, *seqs = _numbers(result.get_value(0, 0) or b"")
+        assert head is not None and now is not None  # noqa: S101, PT018 - for the type checker
+        return head, now, seqs
 
 
 def _poll(socket: select.poll, deadline: float | None) -> None:
@@ -84,21 +109,9 @@ def _poll(socket: select.poll, deadline: float | None) -> None:
     socket.poll(left_ms)
 
 
-def receive(connection: Connection) -> tuple[int, int, list[int | None]]:
-    """Return the head before the group, its time, and its stream numbers, once they have come."""
-    result = connection.pgconn.get_result()
-    while connection.pgconn.get_result() is not None:
-        pass
-    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-        raise _error(connection, result)
-    head, now, *seqs = _numbers(result.get_value(0, 0) or b"")
-    assert head is not None and now is not None  # noqa: S101, PT018 - for the type checker
-    return head, now, seqs
-
-
-def _error(connection: Connection, result: pq.abc.PGresult | None) -> psycopg.Error:
+def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> psycopg.Error:
     if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
-        return psycopg.OperationalError(connection.pgconn.error_message.decode(errors="replace"))
+        return psycopg.OperationalError(pgconn.error_message.decode(errors="replace"))
     return psycopg.errors.error_from_result(result)
 
 

@@ -23,7 +23,7 @@ from seriatim.store.postgres.connecting import Address, Connection, Hello, is_de
 from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.exchange import Exchange, receipts
 from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
-from seriatim.store.postgres.lean import receive, send, wait
+from seriatim.store.postgres.lean import Reply, send
 from seriatim.store.postgres.packed import Packed
 from seriatim.store.postgres.statements import statements
 
@@ -143,8 +143,9 @@ class Writer:
 
     def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
         send(connection, self._append_group, hello, self._wait_ms, requests)
-        wait(connection)
-        return receipts(requests, *receive(connection))
+        reply = Reply(connection)
+        reply.wait()
+        return receipts(requests, *reply.numbers())
 
     def _decided(
         self, connection: Connection, hello: Hello, requests: list[Request], *, trusting: bool

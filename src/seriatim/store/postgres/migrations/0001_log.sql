@@ -238,7 +238,7 @@ begin
     )
     select array[min(p.position) - 1, v_now] || array_agg(p.stream_seq order by p.position)
     into v_placed from placed p;
-    if v_placed is null then
+    if v_placed[1] is null then
         raise exception using errcode = 'SQ002', message = 'the declarations have changed';
     end if;
     if p_tagged then

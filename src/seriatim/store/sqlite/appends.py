@@ -14,22 +14,39 @@ from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.view import Foreseen, LockedView
 
 
-def append(
+def append(  # noqa: PLR0913 - a group and what is known beforehand
     connection: sqlite3.Connection,
     group: Sequence[Request],
     declarations: Declarations,
     foreseen: Foreseen,
     recorded_us: int,
+    *,
+    trusting: bool,
 ) -> list[Placed | Outcome]:
-    """Decide a group and insert what it adds, inside the transaction that is open."""
+    """Decide a group and insert what it adds, inside the transaction that is open.
+
+    Trusting, its keys and ids are taken for new, and looked up only if something is refused: what
+    was stored before is no conflict. If one is known after all, the unique indexes object.
+    """
     head, version = connection.execute(SQL["state"]).fetchone()
     rules = declarations.rules(connection, version)
-    view = LockedView(connection, head, foreseen, group)
+    view = LockedView(connection, head, foreseen, group, rules)
+    if trusting:
+        placed = _all_placed(decide_group(group, view, rules, head, recorded_us))
+        if placed:
+            _insert(connection, placed, recorded_us)
+            return list(placed)
+    view.look_up_known(group)
     answers = decide_group(group, view, rules, head, recorded_us)
     placed = [answer for answer in answers if isinstance(answer, Placed)]
     if placed:
         _insert(connection, placed, recorded_us)
     return answers
+
+
+def _all_placed(answers: Sequence[Placed | Outcome]) -> list[Placed]:
+    placed = [answer for answer in answers if isinstance(answer, Placed)]
+    return placed if len(placed) == len(answers) else []
 
 
 def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: int) -> None:

@@ -70,24 +70,29 @@ class SqliteStore:
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         """Commit a group, giving each request its own answer; one never fails another."""
-        try:
-            return self._append(group)
-        except (BackendFailure, ValueError, OverflowError) as error:
-            # What the database itself refuses is one request's doing: find out whose.
-            if not _refused(error):
-                raise
-            if len(group) == 1:
-                return [_as_failure(error)]
-            return [outcome for request in group for outcome in self.append([request])]
+        refusal: Exception | None = None
+        for trusting in (True, False):
+            try:
+                return self._append(group, trusting=trusting)
+            except (BackendFailure, ValueError, OverflowError) as error:
+                if not _refused(error):
+                    raise
+                refusal = error
+        # What the database itself refuses is one request's doing: find out whose.
+        if len(group) == 1:
+            return [_as_failure(refusal)]
+        return [outcome for request in group for outcome in self.append([request])]
 
-    def _append(self, group: Sequence[Request]) -> list[Outcome]:
+    def _append(self, group: Sequence[Request], *, trusting: bool) -> list[Outcome]:
         foreseen: view.Foreseen = {}
         if view.has_contexts(group):
             with self._readers.connection() as connection:
                 foreseen = view.foresee(connection, group)
         with self._writer.transaction() as connection:
             recorded_us = consumers.now_us()
-            answers = appends.append(connection, group, self._declarations, foreseen, recorded_us)
+            answers = appends.append(
+                connection, group, self._declarations, foreseen, recorded_us, trusting=trusting
+            )
         last = [answer for answer in answers if isinstance(answer, Placed)][-1:]
         for placed in last:
             self._wakeups.tell(placed.first_position + len(placed.request.events) - 1)
@@ -246,7 +251,7 @@ def _refused(error: Exception) -> bool:
     )
 
 
-def _as_failure(error: Exception) -> BackendFailure:
+def _as_failure(error: Exception | None) -> BackendFailure:
     if isinstance(error, BackendFailure):
         return error
     return failures.lasting(f"SQLite cannot hold a value of this append: {type(error).__name__}")

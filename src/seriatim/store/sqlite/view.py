@@ -9,8 +9,9 @@ from typing import Any
 from seriatim.core.decide import Head, View
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
+from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
-from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
+from seriatim.core.request import ExpectedContext, ExpectedSeq, Request, StoredCommand
 from seriatim.store.sqlite import queries
 from seriatim.store.sqlite.lookups import look_up
 from seriatim.store.sqlite.rows import Row, record_of
@@ -63,7 +64,9 @@ def foresee(connection: sqlite3.Connection, group: Sequence[Request]) -> Foresee
 class LockedView(View):
     """The look-ups of a decision, on the connection that holds the lock.
 
-    What the group's events are sure to ask for is looked up at once, for all of them together.
+    The ends of the group's streams are looked up at once, for all of them together. That its keys
+    and ids are new is believed until `look_up_known`: almost always they are, and the unique
+    indexes object if not.
     """
 
     def __init__(
@@ -72,20 +75,26 @@ class LockedView(View):
         head: int,
         foreseen: Foreseen,
         group: Sequence[Request],
+        rules: Rules,
     ) -> None:
         self._connection = connection
         self._head = head
         self._foreseen = foreseen
+        self._heads = _heads(connection, group, rules)
+        self._known_keys: set[Row] = set()
+        self._known_ids: set[Row] = set()
+
+    def look_up_known(self, group: Sequence[Request]) -> None:
+        """Find out which keys and ids of the group's events are stored."""
         events = [event for request in group for event in request.events]
-        self._heads = _heads(connection, _streams(group, events))
         keys = dict.fromkeys(
             (event.idempotency_index,) for event in events if event.idempotency_index is not None
         )
-        self._known_keys = _known(connection, "known_keys", list(keys))
+        self._known_keys = _known(self._connection, "known_keys", list(keys))
         ids = dict.fromkeys(
             (event.event_key, event.tenant_id) for event in events if event.given_id
         )
-        self._known_ids = _known(connection, "known_ids", list(ids))
+        self._known_ids = _known(self._connection, "known_ids", list(ids))
 
     def stream_head(self, stream_key: bytes) -> Head | None:
         """Return the end of a stream."""
@@ -123,20 +132,30 @@ class LockedView(View):
         return None if row is None else StoredCommand(*row)
 
 
-def _streams(group: Sequence[Request], events: Sequence[Prepared]) -> list[bytes]:
-    keys = {event.stream_key for event in events if event.stream_key is not None}
-    keys.update(
-        stream_key(request.tenant_id, *condition.stream)
-        for request in group
-        for condition in request.conditions
-        if isinstance(condition, ExpectedSeq)
-    )
-    return list(keys)
-
-
-def _heads(connection: sqlite3.Connection, keys: list[bytes]) -> dict[bytes, Head]:
-    found = look_up(connection, "stream_heads", [(key,) for key in keys])
-    return {keys[number]: Head(seq, event_type) for number, seq, event_type in found}
+def _heads(
+    connection: sqlite3.Connection, group: Sequence[Request], rules: Rules
+) -> dict[bytes, Head]:
+    """Look up the ends of streams; the last type only where it may be a closing one."""
+    plain: set[bytes] = set()
+    closing: set[bytes] = set()
+    for request in group:
+        for event in request.events:
+            if event.stream_key is not None and event.stream_type is not None:
+                closes = rules.kind_of(event.stream_type).closing_types
+                (closing if closes else plain).add(event.stream_key)
+        for condition in request.conditions:
+            if isinstance(condition, ExpectedSeq):
+                plain.add(stream_key(request.tenant_id, *condition.stream))
+    ends = list(plain - closing)
+    heads = {
+        ends[number]: Head(seq, "")
+        for number, seq in look_up(connection, "stream_ends", [(key,) for key in ends])
+        if seq is not None
+    }
+    keys = list(closing)
+    for number, seq, event_type in look_up(connection, "stream_heads", [(key,) for key in keys]):
+        heads[keys[number]] = Head(seq, event_type)
+    return heads
 
 
 def _known(connection: sqlite3.Connection, name: str, keys: list[Row]) -> set[Row]:

@@ -69,7 +69,6 @@ def test_single_look_ups_use_their_index(
 @pytest.mark.parametrize(
     ("name", "columns", "index"),
     [
-        ("stream_ends", 2, "COVERING INDEX events_by_stream (stream_key=?)"),
         ("stream_heads", 2, "events_by_stream (stream_key=? AND stream_seq=?)"),
         ("known_keys", 2, "events_by_idempotency (idempotency_index=?)"),
         ("known_ids", 3, "events_by_id (event_key=? AND tenant_id=?)"),
@@ -82,6 +81,14 @@ def test_look_ups_of_many_keys_use_their_index(
     rows = ", ".join([f"({', '.join('?' * columns)})"] * 4)
     steps = plan(connection, SQL[name].replace("{rows}", rows), [1] * columns * 4)
     check_plan(steps, index)
+
+
+def test_the_state_of_a_log_is_found_by_index(connection: sqlite3.Connection) -> None:
+    """F7: the ends of streams are read from their index alone, and nothing is scanned."""
+    text = SQL["state"].replace("{ends}", f", {SQL['end']}" * 2)
+    steps = plan(connection, text, [b"", b""])
+    check_plan(steps, "COVERING INDEX events_by_stream (stream_key=?)")
+    assert sum("events_by_stream" in step for step in steps) == 2
 
 
 def spec(**changes: Any) -> ReadSpec:

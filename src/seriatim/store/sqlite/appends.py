@@ -9,9 +9,10 @@ from seriatim.core.request import Request
 from seriatim.store.grouping import Placed, decide_group
 from seriatim.store.port import Outcome
 from seriatim.store.sqlite.declarations import Declarations
+from seriatim.store.sqlite.lookups import state
 from seriatim.store.sqlite.rows import Row, row_of, tag_rows
 from seriatim.store.sqlite.statements import SQL
-from seriatim.store.sqlite.view import Foreseen, LockedView
+from seriatim.store.sqlite.view import Foreseen, LockedView, heads, streams_of
 
 
 def append(  # noqa: PLR0913 - a group and what is known beforehand
@@ -28,9 +29,9 @@ def append(  # noqa: PLR0913 - a group and what is known beforehand
     Trusting, its keys and ids are taken for new, and looked up only if something is refused: what
     was stored before is no conflict. If one is known after all, the unique indexes object.
     """
-    head, version = connection.execute(SQL["state"]).fetchone()
+    head, version, ends = state(connection, streams_of(group))
     rules = declarations.rules(connection, version)
-    view = LockedView(connection, head, foreseen, group, rules)
+    view = LockedView(connection, head, heads(connection, group, ends, rules), foreseen)
     if trusting:
         placed = _all_placed(decide_group(group, view, rules, head, recorded_us))
         if placed:

@@ -3,20 +3,15 @@
 -- name: head
 select coalesce(max(position), 0) from events
 
+-- name: end
+(select max(stream_seq) from events indexed by events_by_stream where stream_key = ?)
+
 -- name: state
+-- What every group of appends asks first, in one step, with the last numbers of its streams.
 select (select coalesce(max(position), 0) from events),
-    (select coalesce(max(version), 0) from declarations)
+    (select coalesce(max(version), 0) from declarations){ends}
 
--- The next four look up many keys in one step, numbered in the order in which they are given.
--- The end of a stream is in its index; the type that stands there, only in the row itself.
--- name: stream_ends
-with wanted (number, stream_key) as (values {rows})
-select json_group_array(json_array(number, (
-    select max(stream_seq) from events indexed by events_by_stream
-    where events.stream_key = wanted.stream_key
-)))
-from wanted
-
+-- The next three look up many keys in one step, numbered in the order in which they are given.
 -- name: stream_heads
 with wanted (number, stream_key) as (values {rows})
 select json_group_array(json_array(number, stream_seq, event_type))

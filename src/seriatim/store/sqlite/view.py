@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seriatim.core.decide import Head, View
@@ -64,23 +64,21 @@ def foresee(connection: sqlite3.Connection, group: Sequence[Request]) -> Foresee
 class LockedView(View):
     """The look-ups of a decision, on the connection that holds the lock.
 
-    The ends of the group's streams are looked up at once, for all of them together. That its keys
-    and ids are new is believed until `look_up_known`: almost always they are, and the unique
-    indexes object if not.
+    The ends of the group's streams come with it. That its keys and ids are new is believed until
+    `look_up_known`: almost always they are, and the unique indexes object if not.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         head: int,
+        heads: dict[bytes, Head],
         foreseen: Foreseen,
-        group: Sequence[Request],
-        rules: Rules,
     ) -> None:
         self._connection = connection
         self._head = head
+        self._heads = heads
         self._foreseen = foreseen
-        self._heads = _heads(connection, group, rules)
         self._known_keys: set[Row] = set()
         self._known_ids: set[Row] = set()
 
@@ -132,30 +130,43 @@ class LockedView(View):
         return None if row is None else StoredCommand(*row)
 
 
-def _heads(
-    connection: sqlite3.Connection, group: Sequence[Request], rules: Rules
-) -> dict[bytes, Head]:
-    """Look up the ends of streams; the last type only where it may be a closing one."""
-    plain: set[bytes] = set()
-    closing: set[bytes] = set()
+def streams_of(group: Sequence[Request]) -> list[bytes]:
+    """Return the streams whose ends matter to a group."""
+    keys = {
+        event.stream_key
+        for request in group
+        for event in request.events
+        if event.stream_key is not None
+    }
     for request in group:
-        for event in request.events:
-            if event.stream_key is not None and event.stream_type is not None:
-                closes = rules.kind_of(event.stream_type).closing_types
-                (closing if closes else plain).add(event.stream_key)
         for condition in request.conditions:
             if isinstance(condition, ExpectedSeq):
-                plain.add(stream_key(request.tenant_id, *condition.stream))
-    ends = list(plain - closing)
-    heads = {
-        ends[number]: Head(seq, "")
-        for number, seq in look_up(connection, "stream_ends", [(key,) for key in ends])
-        if seq is not None
+                keys.add(stream_key(request.tenant_id, *condition.stream))
+    return list(keys)
+
+
+def heads(
+    connection: sqlite3.Connection,
+    group: Sequence[Request],
+    ends: Mapping[bytes, int | None],
+    rules: Rules,
+) -> dict[bytes, Head]:
+    """Return the ends of streams, with the type of the last event where it may be a closing one."""
+    found = {key: Head(seq, "") for key, seq in ends.items() if seq is not None}
+    if any(kind.closing_types for kind in map(rules.kind_of, _stream_types(group))):
+        keys = list(found)
+        for number, seq, event_type in look_up(connection, "stream_heads", [(k,) for k in keys]):
+            found[keys[number]] = Head(seq, event_type)
+    return found
+
+
+def _stream_types(group: Sequence[Request]) -> set[str]:
+    return {
+        event.stream_type
+        for request in group
+        for event in request.events
+        if event.stream_type is not None
     }
-    keys = list(closing)
-    for number, seq, event_type in look_up(connection, "stream_heads", [(key,) for key in keys]):
-        heads[keys[number]] = Head(seq, event_type)
-    return heads
 
 
 def _known(connection: sqlite3.Connection, name: str, keys: list[Row]) -> set[Row]:

@@ -10,7 +10,7 @@ from seriatim.store.grouping import Placed, decide_group
 from seriatim.store.port import Outcome
 from seriatim.store.sqlite.declarations import Declarations
 from seriatim.store.sqlite.lookups import state
-from seriatim.store.sqlite.rows import Row, row_of, tag_rows
+from seriatim.store.sqlite.rows import Row, tag_rows, tail_of
 from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.view import Foreseen, LockedView, heads, streams_of
 
@@ -57,7 +57,7 @@ def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: i
     for one in placed:
         first = position = one.first_position
         for event, seq in zip(one.request.events, one.stream_seqs, strict=True):
-            events.append(row_of(event, position, first, seq, recorded_us))
+            events.append((position, first, seq, recorded_us, *tail_of(event)))
             if event.tags:
                 tags.extend(tag_rows(event, position))
             position += 1

@@ -10,7 +10,7 @@ from seriatim.store.sqlite import failures, payloads
 
 LEAST_VERSION = (3, 38, 0)
 _STATEMENTS_CACHED = 256
-_CACHE_KIB = {"ro": 16 * 1024, "rw": 64 * 1024, "rwc": 64 * 1024}  # appends meet random pages
+_CACHE_KIB = 16 * 1024
 
 
 class File:
@@ -40,7 +40,7 @@ class File:
             cached_statements=_STATEMENTS_CACHED,
         )
         try:
-            connection.execute(f"pragma cache_size = -{_CACHE_KIB[mode]}")
+            connection.execute(f"pragma cache_size = -{_CACHE_KIB}")
             payloads.register(connection)
         except sqlite3.Error:
             connection.close()

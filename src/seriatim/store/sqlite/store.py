@@ -20,6 +20,7 @@ from seriatim.store.sqlite import (
     consumers,
     failures,
     forking,
+    plain,
     queries,
     reads,
     schema,
@@ -71,19 +72,34 @@ class SqliteStore:
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         """Commit a group, giving each request its own answer; one never fails another."""
         refusal: Exception | None = None
-        for trusting in (True, False):
+        for way in (self._append_plain, self._append_trusting, self._append_decided):
             try:
-                return self._append(group, trusting=trusting)
+                outcomes = way(group)
             except (BackendFailure, ValueError, OverflowError) as error:
                 if not _refused(error):
                     raise
                 refusal = error
+            else:
+                if outcomes:
+                    return outcomes
         # What the database itself refuses is one request's doing: find out whose.
         if len(group) == 1:
             return [_as_failure(refusal)]
         return [outcome for request in group for outcome in self.append([request])]
 
-    def _append(self, group: Sequence[Request], *, trusting: bool) -> list[Outcome]:
+    def _append_plain(self, group: Sequence[Request]) -> list[Outcome]:
+        """Commit a group in one statement; no outcome if it is not plain, or the rules changed."""
+        rules = self._declarations.known
+        if not plain.is_plain(group, rules):
+            return []
+        appending = plain.Plain(group, rules)
+        places = self._writer.at_once(appending.insert, appending.places)
+        return self._told(places, appending.recorded_us)
+
+    def _append_trusting(self, group: Sequence[Request]) -> list[Outcome]:
+        return self._append_decided(group, trusting=True)
+
+    def _append_decided(self, group: Sequence[Request], *, trusting: bool = False) -> list[Outcome]:
         foreseen: view.Foreseen = {}
         if view.has_contexts(group):
             with self._readers.connection() as connection:
@@ -93,9 +109,14 @@ class SqliteStore:
             answers = appends.append(
                 connection, group, self._declarations, foreseen, recorded_us, trusting=trusting
             )
-        last = [answer for answer in answers if isinstance(answer, Placed)][-1:]
-        for placed in last:
-            self._wakeups.tell(placed.first_position + len(placed.request.events) - 1)
+        return self._told(answers, recorded_us)
+
+    def _told(self, answers: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcome]:
+        """Wake those who wait for what was committed, and return its receipts."""
+        for answer in reversed(answers):
+            if isinstance(answer, Placed):
+                self._wakeups.tell(answer.first_position + len(answer.request.events) - 1)
+                break
         return finish(answers, recorded_us)
 
     def packed(self, request: Request, rules: Rules) -> Request:

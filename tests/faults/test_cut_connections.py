@@ -36,8 +36,8 @@ def decided(log: seriatim.Log, number: int = 1) -> Any:
     return log.append([NewEvent("placed", {"n": number}, event_id=f"e-{number}")], ABSENT)
 
 
-def copied(log: seriatim.Log, number: int = 1) -> Any:
-    """Append a large batch, by COPY."""
+def batch(log: seriatim.Log, number: int = 1) -> Any:
+    """Append a large batch."""
     events = [NewEvent("placed", {"n": n}, event_id=f"c-{number}-{n}") for n in range(100)]
     return log.append(events)
 
@@ -52,7 +52,7 @@ WAYS = [
     (lean, b"append_group", 1),
     (lean_by_key, b"append_group", 3),
     (decided, COMMIT, 1),
-    (copied, COMMIT, 100),
+    (batch, b"append_batch", 100),
     (commanded, COMMIT, 1),
 ]
 
@@ -107,7 +107,7 @@ def test_answer_to_commit_lost(
 
 @pytest.mark.parametrize(
     "marker",
-    [b"begin isolation", b"pg_advisory_xact_lock", b"transaction_isolation", b"PGCOPY"],
+    [b"begin isolation", b"pg_advisory_xact_lock", b"transaction_isolation", b"append_offset"],
 )
 def test_connection_lost_before_commit_is_clear(
     proxy_to: StartProxy, postgres_url: str, marker: bytes

@@ -10,11 +10,13 @@ import itertools
 import json
 import os
 import signal
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import seriatim
@@ -257,8 +259,9 @@ def hold(arguments: dict[str, Any]) -> None:
 
     def drive(connection: Any, steps: Any) -> Any:
         vars(writing)["drive"] = deciding.drive  # only the first time
-        if arguments["at"] == "within copy":
-            return _drive_stopping_in_copy(connection, steps)
+        if arguments["at"] == "within a message":
+            wait = partial(_stop_in_message, connection)
+            return deciding.drive(connection, stopping(steps, "append_offset", wait))
         return deciding.drive(connection, stopping(steps, arguments["at"], stop_myself))
 
     vars(writing)["drive"] = drive
@@ -300,28 +303,10 @@ def stopping(steps: Any, at: str, wait: Callable[[], None]) -> Any:
         return end.value
 
 
-def _drive_stopping_in_copy(connection: Any, steps: Any) -> Any:
-    """Take the steps like `deciding.drive`, but stop when half of a COPY is sent."""
-    from seriatim.store.postgres.deciding import CopyIn, drive
-
-    def passed_on() -> Any:
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, CopyIn):
-                    with connection.cursor().copy(step.text) as copy:
-                        whole = b"".join(step.chunks)
-                        copy.write(whole[: len(whole) // 2])
-                        stop_myself()
-                        copy.write(whole[len(whole) // 2 :])
-                    step = steps.send([])
-                    continue
-                rows = yield step
-                step = steps.send(rows)
-        except StopIteration as end:
-            return end.value
-
-    return drive(connection, passed_on())
+def _stop_in_message(connection: Any) -> None:
+    """Send the beginning of a message to the server, and stop before its end."""
+    os.write(connection.pgconn.socket, b"Q" + struct.pack("!i", 1 << 16) + b"insert into")
+    stop_myself()
 
 
 # -- fork

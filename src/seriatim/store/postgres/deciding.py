@@ -6,7 +6,7 @@ sequence of statements serves the committer, and a caller's own transaction of e
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, LiteralString
 
 import msgspec
@@ -14,7 +14,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from seriatim.core.decide import Head
-from seriatim.core.errors import InvalidArgument, SeriatimError
+from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
@@ -22,24 +22,19 @@ from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
 from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import Outcome
+from seriatim.store.postgres.connecting import Hello
 from seriatim.store.postgres.declaring import rules_of
 from seriatim.store.postgres.packed import ContextKey, Seen, context_key
 from seriatim.store.postgres.packing import (
-    COPY_HEADER,
-    COPY_TRAILER,
     RowArray,
     RowArrayDumper,
-    copy_row,
-    copy_tag_row,
-    copy_tail,
-    tag_keys,
+    array_of,
+    composite,
     uuid_array,
 )
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.selecting import filters_of, last_statement
 from seriatim.store.postgres.statements import statements
-
-_COPY_CHUNK = 1 << 18
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -49,15 +44,7 @@ class Run(msgspec.Struct, frozen=True):
     parameters: Any = None
 
 
-class CopyIn(msgspec.Struct, frozen=True):
-    """A COPY to feed with chunks of rows."""
-
-    text: LiteralString
-    chunks: list[bytes]
-
-
-Step = Run | CopyIn
-Steps = Generator[Step, list[tuple[Any, ...]], list[Outcome]]
+Steps = Generator[Run, list[tuple[Any, ...]], list[Outcome]]
 
 
 class Facts:
@@ -93,54 +80,45 @@ class Facts:
 class Decision:
     """One group on its way through the lock."""
 
-    def __init__(  # noqa: PLR0913 - the group, and all it is judged by
+    def __init__(
         self,
         schema: str,
-        lock_key: int,
+        hello: Hello,
         requests: Sequence[Request],
         rules: Rules,
-        seen: dict[ContextKey, Seen],
-        *,
-        trusting: bool,
+        seen: Mapping[ContextKey, Seen],
     ) -> None:
         self._sql = statements(schema)
         self._schema = schema
-        self._lock_key = lock_key
+        self._hello = hello
         self._requests = requests
         self._rules = rules
         self._seen = seen
-        # Trusting leaves known keys and ids to the unique indexes, which refuse the whole group.
-        self._trusting = trusting
 
     def steps(self) -> Steps:
         """Lock, look, decide, insert; the transaction around it is the driver's."""
-        yield Run(self._sql["lock"], (self._lock_key,))
+        yield Run(self._sql["lock"], (self._hello.lock_key,))
         [[head, recorded_us, rules_version, isolation]] = yield Run(self._sql["look"])
         if isolation != "read committed":
             msg = "an append needs a transaction at READ COMMITTED, which sees behind the lock"
             raise InvalidArgument(msg, details={"argument": "connection", "isolation": isolation})
         facts = Facts()
         yield from self._find_heads(facts)
-        if not self._trusting:
-            yield from self._find_known(facts)
+        yield from self._find_known(facts)
         yield from self._find_contexts(facts, head)
         rules = self._rules
         if rules_version != rules.version:
             rules = rules_of((yield Run(self._sql["declarations"])))
         answers = decide_group(self._requests, facts, rules, head, recorded_us)
-        if self._trusting and any(isinstance(answer, SeriatimError) for answer in answers):
-            # Reuse comes before conditions and numbers (B4): a retry must not look like a conflict.
-            yield from self._find_known(facts)
-            answers = decide_group(self._requests, facts, rules, head, recorded_us)
         placed = [answer for answer in answers if isinstance(answer, Placed)]
         if placed:
-            yield from self._insert(placed, recorded_us)
+            yield from self._insert(placed, head, recorded_us)
         return finish(answers, recorded_us)
 
     def _events(self) -> Iterable[Prepared]:
         return (event for request in self._requests for event in request.events)
 
-    def _find_heads(self, facts: Facts) -> Generator[Step, list[tuple[Any, ...]], None]:
+    def _find_heads(self, facts: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
         keys = {event.stream_key for event in self._events() if event.stream_key is not None}
         for request in self._requests:
             for condition in request.conditions:
@@ -154,7 +132,7 @@ class Decision:
             if seq is not None:
                 facts.heads[key] = Head(seq, event_type)
 
-    def _find_known(self, facts: Facts) -> Generator[Step, list[tuple[Any, ...]], None]:
+    def _find_known(self, facts: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
         ids = {event.event_key for event in self._events() if event.given_id}
         if ids:
             for row in (yield Run(self._sql["known_ids"], (uuid_array(ids),))):
@@ -178,7 +156,7 @@ class Decision:
 
     def _find_contexts(
         self, facts: Facts, head: int
-    ) -> Generator[Step, list[tuple[Any, ...]], None]:
+    ) -> Generator[Run, list[tuple[Any, ...]], None]:
         """Only what came since the caller's look outside the lock is left to check."""
         for request in self._requests:
             for condition in request.conditions:
@@ -203,24 +181,18 @@ class Decision:
                 facts.contexts[key] = version
 
     def _insert(
-        self, placed: list[Placed], recorded_us: int
-    ) -> Generator[Step, list[tuple[Any, ...]], None]:
-        rows = [COPY_HEADER]
-        tag_rows = [COPY_HEADER]
-        for place in placed:
-            tails = place.request.packed.tails or map(copy_tail, place.request.events)
-            position = first = place.first_position
-            for tail, seq in zip(tails, place.stream_seqs, strict=True):
-                rows.append(copy_row(tail, position, first, recorded_us, seq))
-                position += 1
-            for offset, event in enumerate(place.request.events):
-                if event.tags:
-                    tag_rows.extend(copy_tag_row(key, first + offset) for key in tag_keys(event))
-        rows.append(COPY_TRAILER)
-        yield CopyIn(self._sql["copy_events"], _chunks(rows))
-        if len(tag_rows) > 1:
-            tag_rows.append(COPY_TRAILER)
-            yield CopyIn(self._sql["copy_tags"], _chunks(tag_rows))
+        self, placed: list[Placed], head: int, recorded_us: int
+    ) -> Generator[Run, list[tuple[Any, ...]], None]:
+        rows = [
+            composite(event, offset, seq, 0)
+            for place in placed
+            for offset, (event, seq) in enumerate(
+                zip(place.request.events, place.stream_seqs, strict=True)
+            )
+        ]
+        packed = array_of(self._hello.row_array, self._hello.row_type, rows)
+        numbered = {"head": head, "recorded_us": recorded_us, "rows": packed}
+        yield Run(self._sql["insert_events"], numbered)
         for place in placed:
             command = place.request.command
             if command is not None:
@@ -236,11 +208,6 @@ class Decision:
                 yield Run(self._sql["insert_command"], values)
 
 
-def _chunks(rows: list[bytes]) -> list[bytes]:
-    whole = b"".join(rows)
-    return [whole[start : start + _COPY_CHUNK] for start in range(0, len(whole), _COPY_CHUNK)]
-
-
 def drive(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome]:
     """Take the steps on a sync connection, which may be the caller's, set up in its own way."""
     rows: list[tuple[Any, ...]] = []
@@ -249,13 +216,8 @@ def drive(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome]:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Run):
-                    cursor.execute(step.text, step.parameters, binary=True)
-                    rows = cursor.fetchall() if cursor.description else []
-                else:
-                    with cursor.copy(step.text) as copy:
-                        for chunk in step.chunks:
-                            copy.write(chunk)
+                cursor.execute(step.text, step.parameters, binary=True)
+                rows = cursor.fetchall() if cursor.description else []
                 step = steps.send(rows)
         except StopIteration as end:
             outcomes: list[Outcome] = end.value
@@ -270,13 +232,8 @@ async def drive_async(connection: psycopg.AsyncConnection[Any], steps: Steps) ->
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Run):
-                    await cursor.execute(step.text, step.parameters, binary=True)
-                    rows = await cursor.fetchall() if cursor.description else []
-                else:
-                    async with cursor.copy(step.text) as copy:
-                        for chunk in step.chunks:
-                            await copy.write(chunk)
+                await cursor.execute(step.text, step.parameters, binary=True)
+                rows = await cursor.fetchall() if cursor.description else []
                 step = steps.send(rows)
         except StopIteration as end:
             outcomes: list[Outcome] = end.value

@@ -109,7 +109,8 @@ def _poll(socket: select.poll, deadline: float | None) -> None:
     socket.poll(left_ms)
 
 
-def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> psycopg.Error:
+def error_of(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> psycopg.Error:
+    """Return the exception for an answer that is an error, or for a broken connection."""
     if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
         return psycopg.OperationalError(pgconn.error_message.decode(errors="replace"))
     return psycopg.errors.error_from_result(result)

@@ -9,9 +9,7 @@ import msgspec
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Request
-from seriatim.store.postgres.packing import composite, copy_tail
-
-COPY_FROM = 40  # events in one append from which COPY beats a composite array
+from seriatim.store.postgres.packing import composite
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -31,14 +29,14 @@ def context_key(tenant_id: str, query: Query) -> ContextKey:
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """An append in the form in which it is sent: rows of a small one, COPY tails of a large one.
+    """An append in the form in which it is sent: its rows, and where each row's stream may begin.
 
-    Neither means that it must be decided with the lock held: it has a command or a context, or
+    None of them means that it must be decided with the lock held: it has a command or a context, or
     belongs to a kind whose rules ask for more than constraints can show.
     """
 
     rows: tuple[bytes, ...] = ()
-    tails: tuple[bytes, ...] = ()
+    first_seqs: tuple[int, ...] = ()
     tagged: bool = False
     seen: Mapping[ContextKey, Seen] = {}
 
@@ -51,10 +49,9 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
     tagged = any(event.tags for event in events)
     if request.command is not None or _needs_decision(request, rules):
         return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
-    if len(events) >= COPY_FROM:
-        return Packed(tails=tuple(map(copy_tail, events)), tagged=tagged)
     expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
-    rows = []
+    rows: list[bytes] = []
+    first_seqs: list[int] = []
     for offset, event in enumerate(events):
         first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
         given = event.given_seq
@@ -63,7 +60,8 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
             given = first_seq if last is None else last + 1
             expected[event.stream] = given
         rows.append(composite(event, offset, given, first_seq))
-    return Packed(rows=tuple(rows), tagged=tagged)
+        first_seqs.append(first_seq)
+    return Packed(rows=tuple(rows), first_seqs=tuple(first_seqs), tagged=tagged)
 
 
 def _pack_one(request: Request, rules: Rules) -> Packed:

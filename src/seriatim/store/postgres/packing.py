@@ -1,8 +1,4 @@
-"""Rows in Postgres's binary formats, packed by hand before the lock is taken.
-
-One event becomes the same fields twice over: as an element of a composite array for small groups,
-and as a COPY row, into which position, time and number are patched under the lock.
-"""
+"""Rows in Postgres's binary formats, packed by hand before the lock is taken."""
 
 from __future__ import annotations
 
@@ -20,17 +16,7 @@ from seriatim.core.canonical import HASH_PREFIX, canonical_text
 from seriatim.core.ids import is_uuid, tag_key
 from seriatim.core.request import Prepared
 
-COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-COPY_TRAILER = b"\xff\xff"
-
-_NULL = struct.pack("!i", -1)
-_INT4 = struct.Struct("!ii").pack
-_INT8 = struct.Struct("!iq").pack
 _LENGTH = struct.Struct("!i").pack
-_ROW_WITH_STREAM = struct.Struct("!hiqiqiqiq").pack
-_ROW_WITHOUT_STREAM = struct.Struct("!hiqiqiqi").pack
-_TAG_ROW = struct.Struct("!hi16siq").pack
-_EVENT_COLUMNS = 30
 
 _options_of = attrgetter(
     "occurred_at",
@@ -47,7 +33,6 @@ _options_of = attrgetter(
     "env_id",
 )
 _ABSENT = (None,) * 12
-_NO_OPTIONS = (_NULL,) * 12
 
 _OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17, 25, 2950, 2951
 _FIELDS = 30  # of the type new_event
@@ -103,75 +88,9 @@ def uuid_array(keys: Iterable[bytes]) -> RowArray:
     return array_of(_OID_UUIDS, _OID_UUID, [b"\0\0\0\x10" + key for key in keys])
 
 
-def _text(value: str | None) -> bytes:
-    if value is None:
-        return _NULL
-    raw = value.encode()
-    return _LENGTH(len(raw)) + raw
-
-
-def _key(value: bytes | None) -> bytes:
-    return _NULL if value is None else b"\0\0\0\x10" + value
-
-
-def _texts(event: Prepared) -> list[bytes]:
-    """Pack the text columns, which both formats have last and in the same order."""
-    text = _text
-    return [
-        text(event.tenant_id),
-        _NULL if is_uuid(event.event_id) else text(event.event_id),
-        text(event.stream_type),
-        text(event.stream_id),
-        text(event.event_type),
-        *(_NO_OPTIONS if (options := _options_of(event)) == _ABSENT else map(text, options)),
-        text(canonical_text(event.metadata) if event.metadata else None),
-        text(event.payload),
-        text(canonical_text(event.tags) if event.tags else None),
-    ]
-
-
-def _hash(event: Prepared) -> bytes:
-    return b"\0\0\0\x20" + bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :])
-
-
 def tag_keys(event: Prepared) -> set[bytes]:
     """Return the index keys of an event's tags."""
     return {tag_key(event.tenant_id, tag) for tag in event.tags}
-
-
-def copy_tail(event: Prepared) -> bytes:
-    """Pack what a COPY row holds behind position, append position, time and number."""
-    return b"".join(
-        (
-            _NULL if event.occurred_us is None else _INT8(8, event.occurred_us),
-            _INT4(4, event.event_version),
-            _key(event.event_key),
-            _key(event.stream_key),
-            _key(event.idempotency_index),
-            _hash(event),
-            *_texts(event),
-        )
-    )
-
-
-def copy_row(
-    tail: bytes, position: int, append_position: int, recorded_us: int, seq: int | None
-) -> bytes:
-    """Complete a COPY row with what only the lock's holder knows."""
-    if seq is None:
-        return (
-            _ROW_WITHOUT_STREAM(_EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, -1)
-            + tail
-        )
-    return (
-        _ROW_WITH_STREAM(_EVENT_COLUMNS, 8, position, 8, append_position, 8, recorded_us, 8, seq)
-        + tail
-    )
-
-
-def copy_tag_row(key: bytes, position: int) -> bytes:
-    """Pack a COPY row of the tag index."""
-    return _TAG_ROW(2, 16, key, 8, position)
 
 
 def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: int) -> bytes:

@@ -25,6 +25,9 @@ select coalesce(max(position), 0) from {schema}.events;
 -- name: append_group
 select {schema}.append_group($1, $2, $3, $4, $5, $6);
 
+-- name: append_batch
+select head, recorded_us, ends from {schema}.append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9);
+
 -- name: lock
 select pg_advisory_xact_lock(%s);
 
@@ -56,11 +59,21 @@ from {schema}.commands where command_key = any (%s);
 -- name: between
 select {columns} from {schema}.events e where e.position between %s and %s order by e.position;
 
--- name: copy_events
-copy {schema}.events from stdin (format binary);
-
--- name: copy_tags
-copy {schema}.event_tags from stdin (format binary);
+-- name: insert_events
+-- Rows that were decided: their numbers are given.
+with i as materialized (
+    select %(head)s + r.ordinality as position, r.* from unnest(%(rows)s) with ordinality r
+), placed as (
+    insert into {schema}.events
+    select i.position, i.position - i.append_offset, %(recorded_us)s, i.given_seq,
+           i.occurred_us, i.event_version, i.event_key, i.stream_key, i.idempotency_index,
+           i.payload_hash, i.tenant_id, i.event_id, i.stream_type, i.stream_id, i.event_type,
+           i.occurred_at, i.producer_id, i.source_system, i.source_subsystem, i.actor_type,
+           i.actor_id, i.request_id, i.correlation_id, i.causation_id, i.idempotency_key,
+           i.app_id, i.env_id, i.metadata, i.payload, i.tags
+    from i
+)
+insert into {schema}.event_tags select k, i.position from i, unnest(i.tag_keys) k;
 
 -- name: insert_command
 insert into {schema}.commands
@@ -149,16 +162,3 @@ where tenant_id = %s and name = %s and token = %s;
 
 -- name: purge_commands
 delete from {schema}.commands where created_at < clock_timestamp() - %s * interval '1 second';
-
--- name: lock_holder
--- Who holds the log's lock while the server waits for its client, and since when it has waited.
--- Not since its transaction began: a writer that stood long in the queue has done nothing wrong.
-select a.pid, extract(epoch from clock_timestamp() - a.state_change)::float8, a.application_name
-from pg_locks l join pg_stat_activity a using (pid)
-where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-  and l.database = (select oid from pg_database where datname = current_database())
-  and (l.classid::bigint << 32 | l.objid::bigint) = %s
-  and a.wait_event_type = 'Client';
-
--- name: terminate
-select pg_terminate_backend(%s);

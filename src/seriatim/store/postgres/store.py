@@ -29,6 +29,7 @@ from seriatim.store.port import (
     ReadSpec,
     StreamSummary,
 )
+from seriatim.store.postgres.batch import is_light
 from seriatim.store.postgres.checking import doctor, examine, verify
 from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, is_dead, parse_url
 from seriatim.store.postgres.consuming import Consumers
@@ -38,7 +39,7 @@ from seriatim.store.postgres.exchange import Exchange
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
-from seriatim.store.postgres.packed import Packed, Seen, pack
+from seriatim.store.postgres.packed import Seen, pack
 from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
@@ -161,8 +162,7 @@ class PostgresStore:
         return outcome
 
     def light(self, request: Request) -> bool:
-        packed: Packed = request.packed
-        return bool(packed.rows)
+        return is_light(request)
 
     def begin(self, group: Sequence[Request]) -> Exchange | None:
         return self._writer.begin(group)
@@ -190,14 +190,7 @@ class PostgresStore:
             raise failure(error, "appending in the caller's transaction") from error
 
     def _decision(self, request: Request) -> Decision:
-        return Decision(
-            self.schema,
-            self._hello.lock_key,
-            [request],
-            self._rules,
-            request.packed.seen,
-            trusting=False,
-        )
+        return Decision(self.schema, self._hello, [request], self._rules, request.packed.seen)
 
     def _look(self, tenant_id: str, query: Query) -> Seen:
         head = self.head()

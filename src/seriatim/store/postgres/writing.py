@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import psycopg
 
@@ -19,6 +19,7 @@ from seriatim.core.event import AppendResult
 from seriatim.core.kinds import Rules
 from seriatim.core.request import Request
 from seriatim.store.port import Outcome
+from seriatim.store.postgres.batch import BATCH_FROM, append_batch, is_light
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
 from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.exchange import Exchange, receipts
@@ -49,6 +50,7 @@ class Writer:
         self._hint = hint
         self._sql = statements(address.schema)
         self._append_group = self._sql["append_group"].encode()
+        self._append_batch = self._sql["append_batch"].encode()
         self._wait_ms = round(settings.lock_wait_s * 1000)
         self._start_fresh()
 
@@ -83,7 +85,7 @@ class Writer:
 
     def begin(self, group: Sequence[Request]) -> Exchange | None:
         """Send a group the lean way, if all of it may go there and a connection is at hand."""
-        if not all(request.packed.rows for request in group) or has_twins(group):
+        if not all(map(is_light, group)) or has_twins(group):
             return None
         held = self._take_idle()
         if held is None:
@@ -101,11 +103,11 @@ class Writer:
         self._hint()
 
     def commit(self, group: Sequence[Request]) -> list[Outcome]:
-        """Give each request of a group its own answer; large appends go by themselves, by COPY."""
-        ways: dict[str, list[int]] = {"lean": [], "copy": [], "decide": []}
+        """Give each request of a group its own answer."""
+        ways: dict[str, list[int]] = {"lean": [], "decide": []}
         for index, request in enumerate(group):
             packed: Packed = request.packed
-            way = "lean" if packed.rows else "copy" if packed.tails else "decide"
+            way = "lean" if packed.rows else "decide"
             ways[way].append(index)
         if len(ways["lean"]) > 1 and has_twins([group[index] for index in ways["lean"]]):
             ways["decide"] = sorted(ways["decide"] + ways["lean"])
@@ -127,33 +129,29 @@ class Writer:
                     try:
                         if way == "lean":
                             return self._lean(connection, hello, requests)
-                        trusting = way == "copy"
-                        return self._decided(connection, hello, requests, trusting=trusting)
+                        return self._decided(connection, hello, requests)
                     except psycopg.Error as error:
                         if error.sqlstate in TO_BE_DECIDED and way != "decide":
                             way = "decide"
-                        elif error.sqlstate == LOCK_BUSY and time.monotonic() < deadline:
-                            # A courtesy: if it fails, the next try shows what is wrong.
-                            with suppress(psycopg.Error):
-                                self._relieve(connection, hello)
-                        else:
+                        elif error.sqlstate != LOCK_BUSY or time.monotonic() >= deadline:
                             return [failure(error, "appending", sent=True)] * len(requests)
             except SeriatimError as error:
                 return [error] * len(requests)
 
     def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
+        if sum(len(request.events) for request in requests) >= BATCH_FROM:
+            answer = append_batch(connection, self._append_batch, hello, self._wait_ms, requests)
+            return receipts(requests, *answer)
         send(connection, self._append_group, hello, self._wait_ms, requests)
         reply = Reply(connection)
         reply.wait()
         return receipts(requests, *reply.numbers())
 
     def _decided(
-        self, connection: Connection, hello: Hello, requests: list[Request], *, trusting: bool
+        self, connection: Connection, hello: Hello, requests: list[Request]
     ) -> list[Outcome]:
         seen = {key: one for request in requests for key, one in request.packed.seen.items()}
-        decision = Decision(
-            self._address.schema, hello.lock_key, requests, self._rules(), seen, trusting=trusting
-        )
+        decision = Decision(self._address.schema, hello, requests, self._rules(), seen)
         begin = (
             "begin isolation level read committed;"
             f"set local lock_timeout = {round(self._settings.lock_wait_s * 1000)};"
@@ -174,19 +172,6 @@ class Writer:
         stored = any(isinstance(answer, AppendResult) and not answer.replayed for answer in answers)
         connection.execute("commit" if stored else "rollback")
         return answers
-
-    def _relieve(self, connection: Connection, hello: Hello) -> None:
-        """End a writer of ours that has stopped while it held the lock.
-
-        The server's own timeouts end an idle one; only a client that stops within a COPY escapes
-        them. A caller's own transaction (`connection=`) is never touched.
-        """
-        holder = connection.execute(self._sql["lock_holder"], (hello.lock_key,)).fetchone()
-        if holder is None:
-            return
-        pid, waiting_s, application = holder
-        if application == "seriatim" and waiting_s > self._settings.lock_hold_s:
-            connection.execute(self._sql["terminate"], (pid,))
 
     def after_fork(self) -> None:
         """Forget the parent's connections; psycopg closes none that another process made."""

@@ -249,22 +249,72 @@ begin
     return v_placed;
 end $$;
 
+-- The same for a large group, whose client says which row is of which stream (by its place among
+-- p_streams) and which of that stream's it is: each stream is looked up once, nothing is sorted.
+create function {schema}.append_batch(
+    p_lock bigint, p_lock_wait_ms integer, p_rules integer, p_rows {schema}.new_event[],
+    p_streams uuid[], p_first_seqs bigint[], p_stream integer[], p_nth integer[],
+    p_tagged boolean, out head bigint, out recorded_us bigint, out ends bigint[]
+) language plpgsql volatile
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+begin
+    perform set_config('lock_timeout', p_lock_wait_ms::text, true);
+    perform pg_advisory_xact_lock(p_lock);
+    if coalesce((select max(version) from {schema}.declarations), 0) <> p_rules then
+        raise exception using errcode = 'SQ002', message = 'the declarations have changed';
+    end if;
+    head := coalesce((select max(e.position) from {schema}.events e), 0);
+    recorded_us := {schema}.now_us();
+    -- The last number of each stream, or the one before its first.
+    ends := array(
+        select coalesce((
+            select e.stream_seq from {schema}.events e
+            where e.stream_key = s.stream_key order by e.stream_seq desc limit 1), s.first_seq - 1)
+        from unnest(p_streams, p_first_seqs) with ordinality s (stream_key, first_seq, nr)
+        order by s.nr);
+    insert into {schema}.events
+    select append_batch.head + i.ordinality,
+           append_batch.head + i.ordinality - i.append_offset,
+           append_batch.recorded_us,
+           case when i.stream_key is not null
+               then coalesce(i.given_seq, append_batch.ends[i.stream] + i.nth)
+           end,
+           i.occurred_us, i.event_version, i.event_key, i.stream_key, i.idempotency_index,
+           i.payload_hash, i.tenant_id, i.event_id, i.stream_type, i.stream_id, i.event_type,
+           i.occurred_at, i.producer_id, i.source_system, i.source_subsystem, i.actor_type,
+           i.actor_id, i.request_id, i.correlation_id, i.causation_id, i.idempotency_key,
+           i.app_id, i.env_id, i.metadata, i.payload, i.tags
+    from rows from (unnest(p_rows), unnest(p_stream), unnest(p_nth)) with ordinality i (
+        append_offset, given_seq, first_seq, occurred_us, event_version, event_key, stream_key,
+        idempotency_index, payload_hash, tag_keys, tenant_id, event_id, stream_type, stream_id,
+        event_type, occurred_at, producer_id, source_system, source_subsystem, actor_type,
+        actor_id, request_id, correlation_id, causation_id, idempotency_key, app_id, env_id,
+        metadata, payload, tags, stream, nth, ordinality);
+    if p_tagged then
+        insert into {schema}.event_tags
+        select k, append_batch.head + i.ordinality
+        from unnest(p_rows) with ordinality i, unnest(i.tag_keys) k;
+    end if;
+end $$;
+
 -- Sees every group once, however it was inserted: positions and streams without gaps, opening and
 -- closing rules, and the hint to who listens.
 create function {schema}.check_group() returns trigger
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
-    v_first bigint;
-    v_last  bigint;
-    v_count bigint;
+    v_first  bigint;
+    v_last   bigint;
+    v_count  bigint;
+    v_before bigint;
 begin
-    select min(position), max(position), count(*) into v_first, v_last, v_count from added;
+    select a.first, a.last, a.count,
+           coalesce((select max(e.position) from {schema}.events e where e.position < a.first), 0)
+    into v_first, v_last, v_count, v_before
+    from (select min(position), max(position), count(*) from added) a (first, last, count);
     if v_count = 0 then
         return null;
     end if;
-    if v_last - v_first + 1 <> v_count or v_first <> 1 + coalesce(
-        (select max(e.position) from {schema}.events e where e.position < v_first), 0)
-    then
+    if v_first <> v_before + 1 or v_last - v_first + 1 <> v_count then
         raise exception using errcode = 'SQ001', message = 'positions must follow without a gap';
     end if;
     if exists (
@@ -274,23 +324,22 @@ begin
             from added a where a.stream_key is not null group by a.stream_key
         ) s
         left join {schema}.stream_kinds k on k.name = s.stream_type
-        left join lateral (
-            select e.stream_seq, e.event_type from {schema}.events e
-            where e.stream_key = s.stream_key and e.stream_seq < s.first
-            order by e.stream_seq desc limit 1
-        ) h on true
+        -- Nothing can lie before a first number, which is 0 or 1: no number, and no look.
+        left join {schema}.events p on p.stream_key = s.stream_key
+            and p.stream_seq = nullif(s.first, coalesce(k.first_seq, 1)) - 1
         where s.last - s.first + 1 <> s.count
-           or s.first <> coalesce(h.stream_seq + 1, k.first_seq, 1)
-           or (k.name is not null and (
-               h.event_type = any (k.closing_types)
-               or exists (
-                   select from added a where a.stream_key = s.stream_key and (
-                       (a.event_type = any (k.closing_types) and a.stream_seq < s.last)
-                       or (k.opening_type is not null
-                           and (a.event_type = k.opening_type) <> (a.stream_seq = k.first_seq))
-                       or (k.closed and not exists (
-                           select from {schema}.kind_types t
-                           where t.kind = k.name and t.event_type = a.event_type))))))
+           or (p.position is null and s.first <> coalesce(k.first_seq, 1))
+           or p.event_type = any (k.closing_types)
+    ) or exists (
+        select from added a join {schema}.stream_kinds k on k.name = a.stream_type
+        where (k.opening_type is not null
+               and (a.event_type = k.opening_type) <> (a.stream_seq = k.first_seq))
+           or (a.event_type = any (k.closing_types) and exists (
+               select from {schema}.events n
+               where n.stream_key = a.stream_key and n.stream_seq = a.stream_seq + 1))
+           or (k.closed and not exists (
+               select from {schema}.kind_types t
+               where t.kind = k.name and t.event_type = a.event_type))
     ) then
         raise exception using errcode = 'SQ001', message = 'a stream''s rules do not allow this';
     end if;

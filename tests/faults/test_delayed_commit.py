@@ -27,7 +27,7 @@ SETTINGS = Settings(lock_wait_s=10.0, lock_hold_s=10.0, timeout_s=20.0)
 ABSENT = ExpectedContext(Query([Filter(types=["held"])]), None)
 HELD_S = 0.4
 # The SQL before which the writer is held: the lock, the look behind it, the insert, the commit.
-STEPS = ["pg_advisory_xact_lock", "transaction_isolation", "copy", "end"]
+STEPS = ["pg_advisory_xact_lock", "transaction_isolation", "append_offset", "end"]
 
 
 class Gate:
@@ -233,7 +233,7 @@ def test_without_the_lock_the_scenario_fails(
     """B3: take the lock away and a writer held before its insert no longer succeeds."""
     without_lock(postgres_url, monkeypatch)
 
-    assert problems_with_held_writer(postgres_url, "copy", monkeypatch) != []
+    assert problems_with_held_writer(postgres_url, "append_offset", monkeypatch) != []
 
 
 def test_with_numbers_from_a_sequence_readers_skip(

@@ -11,7 +11,7 @@ from seriatim.core.errors import BackendFailure, Conflict, InvalidEvent
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
-from seriatim.log import importing
+from seriatim.log import histories, importing
 from seriatim.log.importing import ImportReport, import_events
 from seriatim.log.transfer import export_log
 from seriatim.opening import Log
@@ -247,19 +247,54 @@ def test_a_failing_store_ends_the_import(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_few_events_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """K3: an import keeps a bounded number of events on their way."""
-    monkeypatch.setattr(importing, "IN_FLIGHT_EVENTS", 4)
+    monkeypatch.setattr(importing, "GROUP_EVENTS", 4)
+    monkeypatch.setattr(importing, "IN_FLIGHT_MAX", 2)
     source, target = _simple_log(50), new_log()
-    seen: list[int] = []
+    groups: list[int] = []
+    ahead: list[int] = []
     original = target.store.append
 
     def append(group: Any) -> Any:
-        seen.append(sum(len(request.events) for request in group))
+        groups.append(sum(len(request.events) for request in group))
         return original(group)
+
+    def progress(_events: int) -> None:
+        ahead.append(len(ahead) + 1 - sum(groups))
 
     monkeypatch.setattr(target.store, "append", append)
 
-    assert import_events(target, exported(source)).ok
-    assert max(seen) <= 4
+    assert import_events(target, exported(source), progress=progress).ok
+    assert max(groups) == 4
+    assert max(ahead) <= 4 * 3 + 1  # what is on its way, and what is being gathered
+
+
+def test_what_stands_before_a_bad_line_goes_in() -> None:
+    """B2: the import ends at a line that is no event, and keeps what came before it."""
+    source, target = _simple_log(3), new_log()
+    lines = exported(source)
+    lines[3] = b"torn\n"
+
+    with pytest.raises(InvalidEvent, match="line 4"):
+        import_events(target, lines)
+
+    assert target.head() == 2
+
+
+def test_histories_are_told_apart_with_few_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5, K3: streams that are no longer followed are looked up again, and never mixed."""
+    monkeypatch.setattr(histories, "FOLLOWED_MAX", 1)
+    source, target = new_log(), new_log()
+    for number in range(6):
+        source.append([NewEvent("noted", {"n": number}, stream=("s", "ab"[number % 2]))])
+    import_events(target, exported(source, until=2))
+    target.append([NewEvent("other", stream=("s", "a"))])
+
+    report = import_events(target, exported(source))
+
+    assert counts(report) == (2, 2, 2)
+    last = target.last_event(("s", "b"))
+    assert last is not None
+    assert last.stream_seq == 3
 
 
 def _simple_log(count: int = 3) -> Log:

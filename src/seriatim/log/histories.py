@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+
 from seriatim.core.errors import Conflict
 from seriatim.core.event import StreamRef
-from seriatim.core.ids import stream_key
 from seriatim.log.transfer import Line
 from seriatim.store.port import Store
 
 FOLLOWED_MAX = 100_000
+
+_Stream = tuple[str, str, str]  # tenant, type, id
 
 
 class Histories:
@@ -20,28 +24,43 @@ class Histories:
     are remembered without a bound.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tenant_id: str) -> None:
         self._store = store
+        self._tenant_id = tenant_id
         self._empty = store.head() == 0
-        self._ends: dict[bytes, tuple[int, str] | None] = {}
-        self._diverged: set[bytes] = set()
+        self._ends: dict[_Stream, tuple[int | None, str] | None] = {}
+        self._diverged: set[_Stream] = set()
 
-    def check(self, tenant_id: str, line: Line, number: int) -> None:
-        """Refuse an event of a stream that has gone another way here."""
-        if self._empty or line.stream_type is None or line.stream_id is None:
+    def look_up(self, lines: Iterable[Line]) -> None:
+        """Find where the streams of these lines ended, all at once, before any of them is sent."""
+        if self._empty:
             return
-        key = stream_key(tenant_id, line.stream_type, line.stream_id)
-        end = self._end(key, tenant_id, (line.stream_type, line.stream_id))
+        missing: dict[str, list[StreamRef]] = defaultdict(list)
+        for stream in {found for line in lines if (found := self._stream(line)) is not None}:
+            if stream not in self._ends:
+                missing[stream[0]].append(stream[1:])
+        for tenant_id, streams in missing.items():
+            lasts = self._store.last_of_streams(tenant_id, streams)
+            for ref, last in zip(streams, lasts, strict=True):
+                if len(self._ends) >= FOLLOWED_MAX:
+                    del self._ends[next(iter(self._ends))]
+                end = None if last is None else (last.stream_seq, last.event_id)
+                self._ends[tenant_id, *ref] = end
+
+    def check(self, line: Line, number: int) -> None:
+        """Refuse an event of a stream that has gone another way here."""
+        if self._empty or (stream := self._stream(line)) is None:
+            return
+        if stream not in self._ends:  # more of them were looked up at once than are followed
+            self.look_up([line])
+        end = self._ends[stream]
         if end is not None and line.stream_seq == end[0] and line.event_id != end[1]:
-            self._diverged.add(key)
-        if key in self._diverged:
+            self._diverged.add(stream)
+        if stream in self._diverged:
             msg = f"line {number}: its stream holds other events here"
             raise Conflict(msg, details={"line": number})
 
-    def _end(self, key: bytes, tenant_id: str, stream: StreamRef) -> tuple[int, str] | None:
-        if key not in self._ends:
-            if len(self._ends) >= FOLLOWED_MAX:
-                del self._ends[next(iter(self._ends))]
-            last = self._store.last_of_stream(tenant_id, stream)
-            self._ends[key] = None if last is None else (last.stream_seq or 0, last.event_id)
-        return self._ends[key]
+    def _stream(self, line: Line) -> _Stream | None:
+        if line.stream_type is None or line.stream_id is None:
+            return None
+        return line.tenant_id or self._tenant_id, line.stream_type, line.stream_id

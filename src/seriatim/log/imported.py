@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from seriatim.core.canonical import parse_json, read_json
@@ -11,15 +12,21 @@ from seriatim.core.event import NewEvent
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.log.transfer import Line
 
+# What a line and an event have in common, behind type, payload and stream and before the tags.
+_kept_of = attrgetter(*NewEvent.__struct_fields__[3:-1])
+
 # The lines of one append, each with its number in the file.
 Append = list[tuple[int, Line]]
 
 
 def shares_keys(append: Append) -> bool:
     """Tell whether an append can only be a command's: a key twice, or keys on some events only."""
-    keys = [(line.producer_id, line.idempotency_key) for _, line in append]
-    held = [key for key in keys if key[1] is not None]
-    return len(set(held)) != len(held) or 0 < len(held) < len(keys)
+    held = [
+        (line.producer_id, line.idempotency_key)
+        for _, line in append
+        if line.idempotency_key is not None
+    ]
+    return len(set(held)) != len(held) or 0 < len(held) < len(append)
 
 
 def of_a_command(append: Append) -> bool:
@@ -37,13 +44,14 @@ def new_event(number: int, line: Line) -> NewEvent:
     if line.event_id is None and line.idempotency_key is None:
         msg = f"line {number}: an event needs an event_id or a key, so that no import repeats it"
         raise InvalidEvent(msg, details={"line": number, "field": "event_id"})
-    if (line.stream_type is None) != (line.stream_id is None):
+    stream = None
+    if line.stream_type is not None and line.stream_id is not None:
+        stream = (line.stream_type, line.stream_id)
+    elif line.stream_type is not line.stream_id:
         msg = f"line {number}: stream_type and stream_id come together"
         raise InvalidEvent(msg, details={"line": number, "field": "stream_id"})
-    fields: dict[str, Any] = {name: getattr(line, name) for name in _KEPT}
-    if line.stream_type is not None and line.stream_id is not None:
-        fields["stream"] = (line.stream_type, line.stream_id)
-    return NewEvent(payload=_payload(number, line), tags=tuple(line.tags), **fields)
+    rest = (*_kept_of(line), tuple(line.tags))
+    return NewEvent(line.event_type, _payload(number, line), stream, *rest)
 
 
 def _payload(number: int, line: Line) -> Any:
@@ -54,8 +62,3 @@ def _payload(number: int, line: Line) -> Any:
     except (Flaw, ValueError) as error:
         msg = f"line {number}: the payload is not JSON ({error})"
         raise InvalidEvent(msg, details={"line": number, "field": "payload"}) from None
-
-
-_KEPT = tuple(
-    name for name in NewEvent.__struct_fields__ if name not in ("payload", "stream", "tags")
-)

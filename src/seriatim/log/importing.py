@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,19 +18,21 @@ from seriatim.core.errors import (
     InvalidEvent,
     SeriatimError,
 )
+from seriatim.core.event import AppendResult
 from seriatim.core.request import Condition, ExpectedSeq, Request
 from seriatim.log.appending import Draft
 from seriatim.log.histories import Histories
 from seriatim.log.imported import Append, new_event, of_a_command, shares_keys
-from seriatim.log.transfer import Source
-from seriatim.store.committer import Committer, Ticket, give_up
+from seriatim.log.transfer import PAGE, Source
+from seriatim.store.committer import unforeseen
+from seriatim.store.port import Outcome, unanswered
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
 
-IN_FLIGHT_EVENTS = 20_000
-IN_FLIGHT_BYTES = 32 * 1024 * 1024
-SMALL_EVENTS_MAX = 16  # appends up to this size count as alike
+GROUP_EVENTS = 2000
+GROUP_BYTES = 4 * 1024 * 1024
+IN_FLIGHT_MAX = 3  # groups: one is stored, the next one waits, and one is made ready
 SHOWN_MAX = 20
 
 # Whatever door an event once came through, it goes in as it was kept.
@@ -77,122 +81,168 @@ def import_events(
     source = Source(lines)
     if source.header is not None:
         log.declare(*source.header.kinds, *source.header.types)
-    committer = Committer(log.store.append, limits=log.settings.limits, writers=1)
-    flight = _Flight(log, committer)
-    try:
-        for append in source.appends():
-            if tenant_id not in (None, append[0][1].tenant_id or log.tenant_id):
-                flight.report.skipped += len(append)
-                continue
-            flight.send(append)
-            if progress is not None:
-                progress(len(append))
-        flight.land()
-    finally:
-        committer.close()
+    with ThreadPoolExecutor(1, "seriatim-import") as writer:
+        flight = _Flight(log, writer)
+        try:
+            for page in _pages(source.appends()):
+                flight.look_ahead(page)
+                for append in page:
+                    if tenant_id not in (None, append[0][1].tenant_id or log.tenant_id):
+                        flight.report.skipped += len(append)
+                        continue
+                    flight.send(append)
+                    if progress is not None:
+                        progress(len(append))
+            flight.land()
+        except InvalidEvent:  # a line that is none: what came before it goes in
+            flight.land()
+            raise
+        except BaseException:
+            writer.shutdown(wait=False, cancel_futures=True)
+            raise
     flight.report.whole = source.whole
     return flight.report
 
 
-class _Sent(msgspec.Struct):
-    append: Append
-    size: int
-    future: Ticket
+def _pages(appends: Iterator[Append]) -> Iterator[list[Append]]:
+    """Yield some appends at a time; a bad line is told of after those that stand before it."""
+    page: list[Append] = []
+    lines = 0
+    try:
+        for append in appends:
+            page.append(append)
+            lines += len(append)
+            if lines >= PAGE:
+                yield page
+                page, lines = [], 0
+    except InvalidEvent as error:
+        yield page
+        raise error from None
+    yield page
+
+
+class _Group(msgspec.Struct):
+    """Appends that are stored together, all with conditions or all without."""
+
+    appends: list[Append] = []
+    requests: list[Request] = []
+    conditional: bool = False
+    events: int = 0
+    bytes: int = 0
+
+
+_Sent = tuple[list[Append], "Future[list[Outcome]]"]
 
 
 class _Flight:
     """Appends on their way, bounded; one writer keeps them in the order of the file."""
 
-    def __init__(self, log: BaseLog, committer: Committer) -> None:
+    def __init__(self, log: BaseLog, writer: Executor) -> None:
         self.report = ImportReport()
         self._log = log
-        self._committer = committer
-        self._histories = Histories(log.store)
+        self._writer = writer
+        self._histories = Histories(log.store, log.tenant_id)
+        self._open = _Group()
         self._sent: deque[_Sent] = deque()
-        self._events = 0
-        self._bytes = 0
-        self._likeness = (0, False)
+
+    def look_ahead(self, page: list[Append]) -> None:
+        """Look at what the log holds of the streams of some appends before they are sent."""
+        self._histories.look_up(line for append in page for _, line in append)
 
     def send(self, append: Append) -> None:
-        """Submit an append, after making room for it."""
+        """Check an append and let it go with those before it."""
         try:
             for number, line in append:
-                self._histories.check(line.tenant_id or self._log.tenant_id, line, number)
+                self._histories.check(line, number)
             request = self._request(append, _DOOR)
         except BackendFailure:
             raise
         except SeriatimError as error:
             self._refuse(append, error)
             return
-        self._make_room(request)
-        future = self._committer.submit(request)
-        self._sent.append(_Sent(append, request.size, future))
-        self._events += len(append)
-        self._bytes += request.size
-
-    def _make_room(self, request: Request) -> None:
         # A store may commit the appends of a group in any order: only like ones travel together.
-        events = len(request.events)
-        likeness = (max(events, SMALL_EVENTS_MAX), bool(request.conditions))
-        if likeness != self._likeness:
-            self.land()
-            self._likeness = likeness
-        while self._sent and (
-            self._events + events > IN_FLIGHT_EVENTS or self._bytes + request.size > IN_FLIGHT_BYTES
+        conditional = bool(request.conditions)
+        group = self._open
+        if group.appends and (
+            group.conditional != conditional
+            or group.events + len(append) > GROUP_EVENTS
+            or group.bytes + request.size > GROUP_BYTES
         ):
+            self._dispatch()
+        group = self._open
+        group.conditional = conditional
+        group.appends.append(append)
+        group.requests.append(request)
+        group.events += len(append)
+        group.bytes += request.size
+
+    def _dispatch(self) -> None:
+        """Hand the open group to the writer, when there is room for it."""
+        while len(self._sent) >= IN_FLIGHT_MAX:
             self._settle_oldest()
+        group, self._open = self._open, _Group()
+        if group.appends:
+            self._sent.append((group.appends, self._writer.submit(self._commit, group.requests)))
+
+    def _commit(self, requests: list[Request]) -> list[Outcome]:
+        try:
+            return self._log.store.append(requests)
+        except SeriatimError as error:
+            return [error] * len(requests)
+        except Exception as error:  # noqa: BLE001 - told like any failure of a store
+            return [unforeseen(error)] * len(requests)
 
     def land(self) -> None:
         """Wait for everything that is on its way."""
+        self._dispatch()
         while self._sent:
             self._settle_oldest()
 
     def _settle_oldest(self) -> None:
-        sent = self._take()
-        refusal = self._refusal(sent.future)
-        if refusal is None:
-            return
-        # Declarations may have changed; and a command's key may stand on other events too (C7).
-        if isinstance(refusal, StaleRules) or self._key_is_shared(sent.append, refusal):
-            again = [sent.append, *self._failed_behind()]
-            self._log.appender.reload_rules()
-            for append in again:
-                self._send_alone(append)
-        else:
-            self._refuse(sent.append, refusal)
+        answered = deque(self._answers(self._sent.popleft()))
+        while answered:
+            append, outcome = answered.popleft()
+            refusal = self._refusal(outcome)
+            if refusal is None:
+                continue
+            # Declarations may have changed; and a command's key may stand on other events too (C7).
+            if isinstance(refusal, StaleRules) or self._key_is_shared(append, refusal):
+                again = [append, *self._failed_behind(answered)]
+                self._log.appender.reload_rules()
+                for one in again:
+                    self._send_alone(one)
+                return
+            self._refuse(append, refusal)
 
-    def _take(self) -> _Sent:
-        sent = self._sent.popleft()
-        self._events -= len(sent.append)
-        self._bytes -= sent.size
-        return sent
-
-    def _refusal(self, future: Ticket) -> SeriatimError | StaleRules | None:
-        """Wait for an answer and count a receipt; a failing store ends the import."""
+    def _answers(self, sent: _Sent) -> Iterator[tuple[Append, Outcome]]:
+        """Wait for the answers of a group."""
+        appends, outcomes = sent
         try:
-            result = future.result(self._log.settings.timeout_s)
-        except TimeoutError:
-            raise give_up(future) from None
-        except BackendFailure:
-            raise
-        except (SeriatimError, StaleRules) as refusal:
-            return refusal
-        if result.replayed:
-            self.report.reused += result.count
+            return zip(appends, outcomes.result(self._log.settings.timeout_s), strict=True)
+        except FutureTimeout:
+            raise unanswered() from None
+
+    def _refusal(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
+        """Count a receipt or return a refusal; a failing store ends the import."""
+        if isinstance(outcome, BackendFailure):
+            raise outcome
+        if not isinstance(outcome, AppendResult):
+            return outcome
+        if outcome.replayed:
+            self.report.reused += outcome.count
         else:
-            self.report.appended += result.count
+            self.report.appended += outcome.count
         return None
 
     def _key_is_shared(self, append: Append, refusal: Exception) -> bool:
         return isinstance(refusal, IdempotencyConflict) and of_a_command(append)
 
-    def _failed_behind(self) -> list[Append]:
+    def _failed_behind(self, answered: Iterable[tuple[Append, Outcome]]) -> list[Append]:
         """Let the rest land; return what failed, perhaps only for want of what comes before it."""
-        failed: list[Append] = []
+        failed = [append for append, outcome in answered if self._refusal(outcome) is not None]
         while self._sent:
-            sent = self._take()
-            if self._refusal(sent.future) is not None:
-                failed.append(sent.append)
+            answers = self._answers(self._sent.popleft())
+            failed += [one for one, outcome in answers if self._refusal(outcome) is not None]
         return failed
 
     def _send_alone(self, append: Append) -> None:
@@ -203,7 +253,9 @@ class _Flight:
             except SeriatimError as error:
                 refusal = error
                 break
-            refusal = self._refusal(self._committer.submit(request))
+            sent = self._writer.submit(self._commit, [request])
+            [(_, outcome)] = self._answers(([append], sent))
+            refusal = self._refusal(outcome)
             if refusal is None or not self._key_is_shared(append, refusal):
                 break
         if refusal is not None:
@@ -227,6 +279,8 @@ class _Flight:
 
     def _conditions(self, append: Append) -> tuple[Condition, ...]:
         """Expect what the file says, where a kind demands an expectation (B11)."""
+        if not self._log.appender.rules.demands_expected_seq:
+            return ()
         expected: dict[tuple[str, str], int | None] = {}
         for _, line in append:
             if line.stream_type is None or line.stream_id is None or line.stream_seq is None:

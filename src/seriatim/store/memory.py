@@ -152,6 +152,11 @@ class MemoryStore:
         positions = self._streams.get(stream_key(tenant_id, *stream))
         return self._at(positions[-1]) if positions else None
 
+    def last_of_streams(
+        self, tenant_id: str, streams: Sequence[StreamRef]
+    ) -> list[EventRecord | None]:
+        return [self.last_of_stream(tenant_id, stream) for stream in streams]
+
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]:

@@ -90,6 +90,15 @@ select coalesce(event_id, event_key::text) from {schema}.events where position =
 select {columns} from {schema}.events e where e.stream_key = %s
 order by e.stream_seq desc limit 1;
 
+-- name: last_of_streams
+select {columns}
+from unnest(%s) with ordinality k (stream_key, nr)
+left join lateral (
+    select * from {schema}.events f
+    where f.stream_key = k.stream_key order by f.stream_seq desc limit 1
+) e on true
+order by k.nr;
+
 -- name: streams
 -- Streams in the order in which they began, each with its end.
 select f.stream_type, f.stream_id, f.position, h.position, h.stream_seq, h.event_type

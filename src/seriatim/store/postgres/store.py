@@ -217,6 +217,14 @@ class PostgresStore:
         row = self._one("last_of_stream", (uuid.UUID(bytes=stream_key(tenant_id, *stream)),))
         return None if row is None else record_of(row)
 
+    def last_of_streams(
+        self, tenant_id: str, streams: Sequence[StreamRef]
+    ) -> list[EventRecord | None]:
+        keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in streams]
+        with self._reading() as connection, connection.cursor(binary=True) as cursor:
+            rows = cursor.execute(self._sql["last_of_streams"], (keys,)).fetchall()
+        return [None if row[0] is None else record_of(row) for row in rows]
+
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]:

@@ -180,6 +180,12 @@ class SqliteStore:
         with self._readers.connection() as connection:
             return view.record(connection, "last_of_stream", (stream_key(tenant_id, *stream),))
 
+    def last_of_streams(
+        self, tenant_id: str, streams: Sequence[StreamRef]
+    ) -> list[EventRecord | None]:
+        """Return the last event of each of many streams."""
+        return [self.last_of_stream(tenant_id, stream) for stream in streams]
+
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]:

@@ -96,7 +96,7 @@ class Reply:
         """Return the head before the group, its time, and its stream numbers."""
         result = self._result
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-            raise _error(self._pgconn, result)
+            raise error_of(self._pgconn, result)
         head, now, *seqs = _numbers(result.get_value(0, 0) or b"")
         assert head is not None and now is not None  # noqa: S101, PT018 - for the type checker
         return head, now, seqs

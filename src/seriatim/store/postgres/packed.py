@@ -73,7 +73,8 @@ def _pack_one(request: Request, rules: Rules) -> Packed:
         if kind.expected_seq_required:
             return Packed(tagged=bool(event.tags))
         first_seq = kind.first_seq
-    return Packed((composite(event, 0, event.given_seq, first_seq),), (), bool(event.tags))
+    row = composite(event, 0, event.given_seq, first_seq)
+    return Packed((row,), (first_seq,), bool(event.tags))
 
 
 def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:

@@ -19,7 +19,6 @@ from seriatim.core.request import Prepared
 _LENGTH = struct.Struct("!i").pack
 
 _options_of = attrgetter(
-    "occurred_at",
     "producer_id",
     "source_system",
     "source_subsystem",
@@ -32,7 +31,7 @@ _options_of = attrgetter(
     "app_id",
     "env_id",
 )
-_ABSENT = (None,) * 12
+_ABSENT = (None,) * 11
 
 _OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17, 25, 2950, 2951
 _FIELDS = 30  # of the type new_event
@@ -44,7 +43,7 @@ _NO_TEXT = _TYPED(_OID_TEXT, -1)
 _NO_INT8 = _TYPED(_OID_INT8, -1)
 _NO_KEY, _A_KEY = _TYPED(_OID_UUID, -1), _TYPED(_OID_UUID, 16)
 _A_HASH = _TYPED(_OID_BYTEA, 32)
-_NO_TEXTS = _NO_TEXT * 12
+_NO_TEXTS = _NO_TEXT * 11
 _NO_TAGS = _TYPED(_OID_UUIDS, -1)
 
 
@@ -114,6 +113,7 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
             _common_text(event.stream_type),
             text(event.stream_id),
             _common_text(event.event_type),
+            text(event.occurred_at),
             _NO_TEXTS if options == _ABSENT else b"".join(map(text, options)),
             text(canonical_text(event.metadata)) if event.metadata else _NO_TEXT,
             text(event.payload),

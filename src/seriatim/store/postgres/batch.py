@@ -33,32 +33,43 @@ def is_light(request: Request) -> bool:
 
 
 class _Count:
-    """Which stream each row of a group is of, and the how manieth of that stream."""
+    """Which stream each row of a group is of, and the how manieth of that stream.
+
+    A row whose caller gave it its number needs neither, and its stream no look-up.
+    """
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.streams: dict[bytes, int] = {}  # each with its place, from 1 as arrays have it
         self.first_seqs: list[int] = []
         self.places: list[int] = []
         self.nths: list[int] = []
-        counts: list[int] = [0]
+        self._given: list[int | None] = []
+        counts: dict[bytes, int] = {}
         for request in requests:
             for event, first_seq in zip(request.events, request.packed.first_seqs, strict=True):
-                place = 0
+                place = nth = 0
                 if (key := event.stream_key) is not None:
-                    place = self.streams.get(key, 0)
-                    if not place:
-                        place = self.streams[key] = len(counts)
-                        counts.append(0)
-                        self.first_seqs.append(first_seq)
-                    counts[place] += 1
+                    counts[key] = nth = counts.get(key, 0) + 1
+                    if event.given_seq is None:
+                        place = self._place(key, first_seq)
                 self.places.append(place)
-                self.nths.append(counts[place])
+                self.nths.append(nth)
+                self._given.append(event.given_seq)
+
+    def _place(self, key: bytes, first_seq: int) -> int:
+        place = self.streams.get(key)
+        if place is None:
+            self.first_seqs.append(first_seq)
+            place = self.streams[key] = len(self.first_seqs)
+        return place
 
     def numbers(self, ends: Sequence[int]) -> list[int | None]:
         """Return the number of each row in its stream, given where the streams ended."""
+        if not ends:
+            return self._given
         return [
-            ends[place - 1] + nth if place else None
-            for place, nth in zip(self.places, self.nths, strict=True)
+            ends[place - 1] + nth if place else given
+            for place, nth, given in zip(self.places, self.nths, self._given, strict=True)
         ]
 
 
@@ -82,8 +93,8 @@ def append_batch(
             array_of(hello.row_array, hello.row_type, rows).data,
             uuid_array(count.streams).data,
             array_of(_OID_INT8S, _OID_INT8, [_SIZED_INT8(8, seq) for seq in count.first_seqs]).data,
-            _int4_array(count.places),
-            _int4_array(count.nths),
+            _int4_array(count.places if count.streams else ()),
+            _int4_array(count.nths if count.streams else ()),
             b"\1" if tagged else b"\0",
         ],
         [

@@ -251,6 +251,7 @@ end $$;
 
 -- The same for a large group, whose client says which row is of which stream (by its place among
 -- p_streams) and which of that stream's it is: each stream is looked up once, nothing is sorted.
+-- Where every number is given, by an import, all of these are empty.
 create function {schema}.append_batch(
     p_lock bigint, p_lock_wait_ms integer, p_rules integer, p_rows {schema}.new_event[],
     p_streams uuid[], p_first_seqs bigint[], p_stream integer[], p_nth integer[],

@@ -63,7 +63,7 @@ class StoredCommand(msgspec.Struct, frozen=True):
     last_position: int
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class Prepared(msgspec.Struct, frozen=True, gc=False):  # many wait at once, in no cycle
     """An event that passed every check, with the texts, hashes and index keys it is stored under.
 
     `given_id` tells a caller's event id, which may be known already, from one made for this append.
@@ -140,7 +140,7 @@ class Prepared(msgspec.Struct, frozen=True):
         )
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One append on its way to a store, checked under the rules of `rules_version`."""
 
     tenant_id: str

@@ -47,7 +47,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     events: int
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One event of an export, or of a file made by hand: then without what only a log can know."""
 
     event_type: str

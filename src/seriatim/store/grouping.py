@@ -15,7 +15,7 @@ from seriatim.core.request import Request, StoredCommand
 from seriatim.store.port import Outcome
 
 
-class Placed(msgspec.Struct, frozen=True):
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """An accepted append with the place it gets in the log."""
 
     request: Request

@@ -28,7 +28,7 @@ def context_key(tenant_id: str, query: Query) -> ContextKey:
     return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
 
 
-class Packed(msgspec.Struct, frozen=True):
+class Packed(msgspec.Struct, frozen=True, gc=False):
     """An append in the form in which it is sent: its rows, and where each row's stream may begin.
 
     None of them means that it must be decided with the lock held: it has a command or a context, or

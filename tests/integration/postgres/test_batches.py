@@ -1,0 +1,132 @@
+"""Large groups go in by a statement of their own, which numbers like the model does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import ExpectedSeq, NewEvent, StreamKind
+from seriatim.core.doors import LOG
+from seriatim.core.event import AppendResult
+from seriatim.store.postgres.batch import BATCH_FROM
+
+LARGE = BATCH_FROM + 8
+
+
+def numbered(log: seriatim.Log) -> list[Any]:
+    """What numbering decides of each record."""
+    return [
+        (r.position, r.append_position, r.stream, r.stream_seq, r.payload, tuple(r.tags))
+        for r in log.read()
+    ]
+
+
+def batch(streams: int, *, of: str = "order", start: int = 0) -> list[NewEvent]:
+    """A large batch over so many streams, some of it tagged, some of it without a stream."""
+    return [
+        NewEvent(
+            "noted",
+            {"n": n},
+            stream=None if n % 7 == 3 else (of, f"{(start + n) % streams}"),
+            tags=("red", "red", f"t-{n % 3}") if n % 2 else (),
+        )
+        for n in range(LARGE)
+    ]
+
+
+@pytest.mark.parametrize("streams", [1, 5, LARGE])
+def test_batches_are_numbered_like_the_models(postgres_url: str, streams: int) -> None:
+    """B3, B5: positions and stream numbers of large appends are those of the model."""
+    with seriatim.open(postgres_url) as log, seriatim.open("memory:") as model:
+        for one in (log, model):
+            one.declare(StreamKind(name="case", first_seq=0))
+            receipts = [
+                one.append(batch(streams)),
+                one.append(batch(streams, of="case")),
+                one.append(batch(streams, start=2)),
+                one.append(
+                    [NewEvent("more", stream=("case", "0")) for _ in range(LARGE)],
+                    ExpectedSeq(("case", "0"), one.last_event(("case", "0")).stream_seq),  # type: ignore[union-attr]
+                ),
+            ]
+            for receipt in receipts:
+                read = list(one.read(after=receipt.first_position - 1, limit=receipt.count))
+                assert list(receipt.records) == read
+        assert numbered(log) == numbered(model)
+
+
+def test_given_numbers_and_others_share_a_group(postgres_url: str) -> None:
+    """B5: a group of many appends, of which some name their numbers and some do not."""
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent("begun", stream=("order", "old"))])
+        requests = [
+            log.appender.request(log.draft(LOG, [NewEvent("noted", {}, **fields)]))
+            for number in range(LARGE)
+            for fields in (
+                {"stream": ("order", "old"), "stream_seq": 2 * number + 2},
+                {"stream": ("order", "old")},
+                {"stream": ("order", "new"), "stream_seq": number + 1},
+                {},
+            )
+        ]
+        outcomes = log.store.append(requests)
+
+        found = {r.position: r for r in log.read()}
+        for outcome in outcomes:
+            assert isinstance(outcome, AppendResult)
+            assert outcome.records == (found[outcome.first_position],)
+        old = [r.stream_seq for r in log.read(stream=("order", "old"))]
+        assert old == list(range(1, 2 * LARGE + 2))
+
+
+def test_wrong_number_in_a_large_group_fails_alone(postgres_url: str) -> None:
+    """B4, B5: each append of a group gets its own answer, whatever its neighbours get."""
+    with seriatim.open(postgres_url) as log:
+        requests = [
+            log.appender.request(
+                log.draft(LOG, [NewEvent("noted", stream=("s", str(n)), stream_seq=1 + (n == 9))])
+            )
+            for n in range(LARGE)
+        ]
+        outcomes = log.store.append(requests)
+
+        refused = [n for n, one in enumerate(outcomes) if not isinstance(one, AppendResult)]
+        assert refused == [9]
+        assert log.head() == LARGE - 1
+
+
+def test_kind_declared_after_its_streams_began(postgres_url: str) -> None:
+    """A8, F2: the database follows a stream from where it began, not from where it would now."""
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent("noted", stream=("case", "1"))])
+        log.declare(StreamKind(name="case", first_seq=0, closing_types=("closed",)))
+        log.append([NewEvent("noted", stream=("case", "1")) for _ in range(LARGE)])
+        log.append([NewEvent("closed", stream=("case", "1"))])
+        assert [r.stream_seq for r in log.read(stream=("case", "1"))] == list(range(1, LARGE + 3))
+
+
+def test_large_groups_are_judged_by_the_database(postgres_url: str) -> None:
+    """F2: a closing event within a group, of many streams, is found by the trigger itself."""
+    with seriatim.open(postgres_url) as log:
+        log.declare(StreamKind(name="case", closing_types=("closed",)))
+        log.append([NewEvent("noted", stream=("case", str(n))) for n in range(LARGE)])
+    insert = (
+        "insert into seriatim.events (position, append_position, recorded_us, event_version,"
+        " event_key, payload_hash, tenant_id, payload, stream_key, stream_type, stream_id,"
+        " stream_seq, event_type)"
+        " select %(n)s + row_number() over (order by e.position, t.seq), %(n)s + 1, 1, 1,"
+        " gen_random_uuid(), e.payload_hash, 'default', '{}', e.stream_key, 'case', e.stream_id,"
+        " t.seq, case when t.seq = %(closing)s and e.stream_id = '5' then 'closed' else 'x' end"
+        " from seriatim.events e, (values (2), (3)) t (seq)"
+    )
+    for closing, state in ((2, "SQ001"), (3, None)):
+        with psycopg.connect(postgres_url) as connection:
+            try:
+                connection.execute(insert, {"n": LARGE, "closing": closing})
+                found = None
+            except psycopg.Error as error:
+                found = error.sqlstate
+        assert found == state

@@ -16,7 +16,7 @@ from seriatim.store.postgres.connecting import Connection, Hello
 from seriatim.store.postgres.lean import error_of
 from seriatim.store.postgres.packing import array_of, uuid_array
 
-BATCH_FROM = 32  # events in a group from which counting here beats sorting there
+BATCH_FROM = 32  # events in a group from which looking each stream up once pays
 
 _OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S, _OID_INT8S, _OID_UUIDS = 16, 23, 20, 1007, 1016, 2951
 _INT4 = struct.Struct("!i").pack

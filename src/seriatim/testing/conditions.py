@@ -61,6 +61,23 @@ class ConditionContract:
             log.append(events(1), ExpectedSeq(("trace", "u"), 0))
         log.append(events(1), ExpectedSeq(("trace", "t"), 0))
 
+    def test_a_number_before_the_first(self, log: Log) -> None:
+        """B8: to expect 0 of streams numbered from 1 is not to expect that there is none."""
+        with refused(log, "event_sequence_invalid", expected=0, actual=None):
+            log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 0))
+
+    def test_two_expectations_of_one_stream(self, log: Log) -> None:
+        """B8: both must hold, so two that differ never do."""
+        log.append([event(stream=("s", "1"))])
+
+        for pair in ((1, None), (None, 1), (2, 1), (1, 2)):
+            with refused(log, "event_sequence_invalid"):
+                log.append(
+                    [event(stream=("s", "1"))], [ExpectedSeq(("s", "1"), seq) for seq in pair]
+                )
+        log.append([event(stream=("s", "1"))], [ExpectedSeq(("s", "1"), 1)] * 2)
+        assert numbers(log, ("s", "1")) == [1, 2]
+
     def test_the_expected_stream_need_not_be_touched(self, log: Log) -> None:
         """B8: a condition may be on a stream that the batch does not append to."""
         log.append([event(stream=("s", "1"))])

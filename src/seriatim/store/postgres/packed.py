@@ -92,6 +92,11 @@ def _needs_decision(request: Request, rules: Rules) -> bool:
     for condition in request.conditions:
         if not isinstance(condition, ExpectedSeq) or condition.stream not in touched:
             return True
+        first_seq = rules.kind_of(condition.stream[0]).first_seq
+        # To expect a number before the first is not to expect that there is no stream.
+        if condition.seq is not None and condition.seq < first_seq:
+            return True
+        touched.discard(condition.stream)  # a second condition on a stream is a decision, too
     if any(event.given_seq is not None for event in request.events) and request.conditions:
         return True
     return any(

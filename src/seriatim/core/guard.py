@@ -78,11 +78,13 @@ class PatternGuard:
 
     def scan(self, seen: Scanned) -> Violation | None:
         """Return the first violation, in the order payload, fields, tags, metadata."""
-        # No cue holds a line break, so none is found across two strings.
-        parts = [seen.payload_text, *[value for _, value in seen.fields], *seen.tags]
-        if self._metadata and seen.metadata:
-            parts += [f'{key}":"{value}' for key, value in seen.metadata.items()]
-        text = "\n".join(parts)
+        text = seen.payload_text
+        if seen.fields or seen.tags or seen.metadata:
+            # No cue holds a line break, so none is found across two strings.
+            parts = [text, *[value for _, value in seen.fields], *seen.tags]
+            if self._metadata:
+                parts += [f'{key}":"{value}' for key, value in seen.metadata.items()]
+            text = "\n".join(parts)
         lower = text.lower()
         if not (self._in_lower(lower) or self._in_text(text) or self._always):
             return None

@@ -69,7 +69,8 @@ def prepare(
     batch = _as_new_events(desk, events)
     if not batch:
         raise EmptyAppend
-    desk.limits.check("append_events", len(batch))
+    if len(batch) > desk.limits.append_events:
+        desk.limits.check("append_events", len(batch))
     keys = _keys(batch, idempotency_key)
     prepared: list[Prepared] = []
     size = 0
@@ -83,8 +84,10 @@ def prepare(
             raise
         size += _byte_count(ready.payload) + _ENVELOPE_BYTES
         prepared.append(ready)
-    desk.limits.check("append_bytes", size)
-    _check_no_twins(desk, prepared)
+    if size > desk.limits.append_bytes:
+        desk.limits.check("append_bytes", size)
+    if len(prepared) > 1:
+        _check_no_twins(desk, prepared)
     return tuple(prepared), size
 
 
@@ -240,8 +243,6 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
 
 def _check_no_twins(desk: Desk, prepared: list[Prepared]) -> None:
     """Within one batch: all events have a key or none, and no key and no event id stands twice."""
-    if len(prepared) == 1:
-        return
     ids: set[bytes] = set()
     keys: set[bytes] = set()
     keyed = sum(event.idempotency_index is not None for event in prepared)

@@ -78,7 +78,8 @@ def import_events(
     """
     source = Source(lines)
     if source.header is not None:
-        log.declare(*source.header.kinds, *source.header.types)
+        header = source.header
+        log.declare(*header.kinds, *header.types, *header.indexes)
     committer = Committer(log.store.append, limits=log.settings.limits, writers=1)
     flight = _Flight(log, committer)
     try:

@@ -20,6 +20,7 @@ from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
+from seriatim.core.routes import routes
 from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.declaring import rules_of
@@ -32,11 +33,10 @@ from seriatim.store.postgres.packing import (
     copy_row,
     copy_tag_row,
     copy_tail,
-    tag_keys,
     uuid_array,
 )
 from seriatim.store.postgres.rows import record_of
-from seriatim.store.postgres.selecting import filters_of, last_statement
+from seriatim.store.postgres.selecting import last_statement
 from seriatim.store.postgres.statements import statements
 
 _COPY_CHUNK = 1 << 18
@@ -188,17 +188,10 @@ class Decision:
                 seen = self._seen[key]
                 version = seen.version
                 if head > seen.head:
-                    for one in filters_of(condition.query):
-                        rows = yield Run(
-                            *last_statement(
-                                self._schema,
-                                request.tenant_id,
-                                one,
-                                seen.head,
-                                head,
-                                by_payload=False,
-                            )
-                        )
+                    for route in routes(
+                        request.tenant_id, condition.query, self._rules, seen.head, head
+                    ):
+                        rows = yield Run(*last_statement(self._schema, request.tenant_id, route))
                         version = max([version or 0, *(row[0] or 0 for row in rows)]) or None
                 facts.contexts[key] = version
 
@@ -214,8 +207,8 @@ class Decision:
                 rows.append(copy_row(tail, position, first, recorded_us, seq))
                 position += 1
             for offset, event in enumerate(place.request.events):
-                if event.tags:
-                    tag_rows.extend(copy_tag_row(key, first + offset) for key in tag_keys(event))
+                keys = event.index_keys()
+                tag_rows.extend(copy_tag_row(key, first + offset) for key in keys)
         rows.append(COPY_TRAILER)
         yield CopyIn(self._sql["copy_events"], _chunks(rows))
         if len(tag_rows) > 1:

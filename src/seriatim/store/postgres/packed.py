@@ -46,7 +46,7 @@ class Packed(msgspec.Struct, frozen=True):
 def pack(request: Request, rules: Rules, look: Look) -> Packed:
     """Pack an append, and look at its contexts, in its caller's thread and before any lock."""
     events = request.events
-    tagged = any(event.tags for event in events)
+    tagged = any(event.tags or event.term_keys for event in events)
     if request.command is not None or _needs_decision(request, rules):
         return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
     if len(events) >= COPY_FROM:

@@ -16,7 +16,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
-from seriatim.core.ids import is_uuid, tag_key
+from seriatim.core.ids import is_uuid
 from seriatim.core.request import Prepared
 
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -133,11 +133,6 @@ def _hash(event: Prepared) -> bytes:
     return b"\0\0\0\x20" + bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :])
 
 
-def tag_keys(event: Prepared) -> set[bytes]:
-    """Return the index keys of an event's tags."""
-    return {tag_key(event.tenant_id, tag) for tag in event.tags}
-
-
 def copy_tail(event: Prepared) -> bytes:
     """Pack what a COPY row holds behind position, append position, time and number."""
     return b"".join(
@@ -188,7 +183,7 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
             _NO_KEY if event.idempotency_index is None else _A_KEY + event.idempotency_index,
             _A_HASH,
             bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
-            _typed_keys(tag_keys(event)) if event.tags else _NO_TAGS,
+            _typed_keys(keys) if (keys := event.index_keys()) else _NO_TAGS,
             text(event.tenant_id),
             _NO_TEXT if is_uuid(event.event_id) else text(event.event_id),
             text(event.stream_type),
@@ -210,6 +205,6 @@ def _typed_text(value: str | None) -> bytes:
     return _TYPED(_OID_TEXT, len(raw)) + raw
 
 
-def _typed_keys(keys: set[bytes]) -> bytes:
-    data = uuid_array(sorted(keys)).data
+def _typed_keys(keys: Iterable[bytes]) -> bytes:
+    data = uuid_array(keys).data
     return _TYPED(_OID_UUIDS, len(data)) + data

@@ -24,7 +24,7 @@ def append(
     """Decide a group and insert what it adds, inside the transaction that is open."""
     head, version = connection.execute(SQL["state"]).fetchone()
     rules = declarations.rules(connection, version)
-    view = LockedView(connection, head, foreseen, group)
+    view = LockedView(connection, head, foreseen, group, rules)
     answers = decide_group(group, view, rules, head, recorded_us)
     placed = [answer for answer in answers if isinstance(answer, Placed)]
     if placed:
@@ -40,7 +40,7 @@ def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: i
         first = position = one.first_position
         for event, seq in zip(one.request.events, one.stream_seqs, strict=True):
             events.append(row_of(event, position, first, seq, recorded_us))
-            if event.tags:
+            if event.tags or event.term_keys:
                 tags.extend(tag_rows(event, position))
             position += 1
         command = one.request.command

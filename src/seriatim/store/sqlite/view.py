@@ -9,6 +9,7 @@ from typing import Any
 from seriatim.core.decide import Head, View
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
+from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
 from seriatim.store.sqlite import queries
@@ -41,7 +42,7 @@ def has_contexts(group: Sequence[Request]) -> bool:
     )
 
 
-def foresee(connection: sqlite3.Connection, group: Sequence[Request]) -> Foreseen:
+def foresee(connection: sqlite3.Connection, group: Sequence[Request], rules: Rules) -> Foreseen:
     """Evaluate the contexts of a group before the lock is taken.
 
     The log is immutable and grows at its end only, so what was true up to a head stays true, and
@@ -54,7 +55,7 @@ def foresee(connection: sqlite3.Connection, group: Sequence[Request]) -> Foresee
             if isinstance(condition, ExpectedContext):
                 key = request.tenant_id, id(condition.query)
                 version = queries.context_version(
-                    connection, request.tenant_id, condition.query, after=0, until=seen
+                    connection, request.tenant_id, condition.query, rules, after=0, until=seen
                 )
                 found[key] = seen, version
     return found
@@ -72,10 +73,12 @@ class LockedView(View):
         head: int,
         foreseen: Foreseen,
         group: Sequence[Request],
+        rules: Rules,
     ) -> None:
         self._connection = connection
         self._head = head
         self._foreseen = foreseen
+        self._rules = rules
         events = [event for request in group for event in request.events]
         self._heads = _heads(connection, _streams(group, events))
         keys = dict.fromkeys(
@@ -113,7 +116,7 @@ class LockedView(View):
         if seen >= self._head:
             return version
         newer = queries.context_version(
-            self._connection, tenant_id, query, after=seen, until=self._head
+            self._connection, tenant_id, query, self._rules, after=seen, until=self._head
         )
         return version if newer is None else newer
 

@@ -179,6 +179,9 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
     tenant = desk.tenant_id
     indexed = key is not None and desk.door.keys_are_unique
     paths = desk.rules.indexed_paths.get(event.event_type)
+    terms = term_keys(tenant, event.event_type, paths, text) if paths else ()
+    if terms:
+        desk.limits.check("index_terms", len(terms))
     return Prepared(
         event_id,
         event_key(event_id),
@@ -208,7 +211,7 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
         text,
         text_hash(text),
         tuple(event.tags),
-        term_keys(tenant, event.event_type, paths, text) if paths else (),
+        terms,
     )
 
 

@@ -17,6 +17,7 @@ from seriatim.store.postgres.connecting import Address, Connection, connect, par
 from seriatim.store.postgres.declaring import rules_of
 from seriatim.store.postgres.migrate import SCHEMA_VERSION, installed_version
 from seriatim.store.postgres.statements import named_statements, statements
+from seriatim.store.reading import index_findings
 
 _UNSAFE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 _COSTS = {
@@ -108,6 +109,7 @@ def doctor(
     yield from _triggers(connection, named)
     yield from _transactions(connection, named)
     yield _pooler(reach)
+    yield from index_findings(rules_of(_all(connection, statements(schema)["declarations"])))
     [(rows, total, indexes)] = _all(connection, named["size"])
     sizes = f"{total / _GIB:.2f} GiB, of which {indexes / _GIB:.2f} indexes"
     yield Finding("ok", "size", f"about {max(rows, 0)} events, {sizes}")

@@ -95,28 +95,52 @@ def filter_statement(
     conditions, parameters = _conditions(tenant_id, route)
     parameters["limit"] = limit
     if route.alternatives:
-        named = _along(schema, "ascending", route, conditions, parameters)
-        return named["records"], parameters
-    return _select(schema, [*_RANGE, *conditions], "e.position limit %(limit)s"), parameters
+        return _along(schema, "records", "ascending", route, conditions, parameters), parameters
+    return _in_order(schema, COLUMNS, "asc", route, conditions, parameters), parameters
 
 
 def last_statement(schema: str, tenant_id: str, route: Route) -> tuple[LiteralString, Parameters]:
     """Return the statement of the highest position along one route."""
     conditions, parameters = _conditions(tenant_id, route)
+    parameters["limit"] = 1
     if route.alternatives:
-        parameters["limit"] = 1
-        named = _along(schema, "descending", route, conditions, parameters)
-        return named["last"], parameters
+        return _along(schema, "last", "descending", route, conditions, parameters), parameters
+    return _in_order(schema, "e.position", "desc", route, conditions, parameters), parameters
+
+
+def _in_order(  # noqa: PLR0913 - the parts of one statement
+    schema: str,
+    columns: str,
+    order: str,
+    route: Route,
+    conditions: list[str],
+    parameters: Parameters,
+) -> LiteralString:
+    """Go through a range without keys.
+
+    Predicates are judged behind a fence: a planner that takes them for rare would test and sort
+    the whole range, where a dense one is met within the first few events.
+    """
+    ranged = [*_RANGE, *conditions]
+    inner = f'"{schema}".events e where {" and ".join(ranged)} order by e.position {order}'
+    if route.one.payload is None:
+        return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
+    either = " or ".join(_predicates(route.one.payload, parameters))
     return (
-        f'select e.position from "{schema}".events e where '  # noqa: S608 - all parts are ours
-        f"{' and '.join([*_RANGE, *conditions])} order by e.position desc limit 1"
-    ), parameters
+        f"select {columns} from (select * from {inner} offset 0) e"  # noqa: S608
+        f" where {either} limit %(limit)s"
+    )
 
 
-def _along(
-    schema: str, way: str, route: Route, conditions: list[str], parameters: Parameters
-) -> dict[str, LiteralString]:
-    """Return the statements that follow a route's keys, with the filter's conditions put in."""
+def _along(  # noqa: PLR0913 - the parts of one statement
+    schema: str,
+    name: str,
+    order: str,
+    route: Route,
+    conditions: list[str],
+    parameters: Parameters,
+) -> LiteralString:
+    """Follow a route's keys, and judge what they lead to by the rest of the filter."""
     size = max(map(len, route.alternatives))
     # An alternative with fewer keys names its last one again, which changes nothing.
     parameters["keys"] = [
@@ -124,15 +148,17 @@ def _along(
         for keys in route.alternatives
     ]
     parameters["size"] = size
-    walk = named_statements("walks.sql", schema)
-    step = walk[f"one_key_{way}" if size == 1 else f"many_keys_{way}"]
-    kept = walk["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
-    found = walk["found"].replace("{step}", step).replace("{kept}", kept)
-    return {name: walk[name].replace("{found}", found) for name in ("records", "last")}
+    if route.one.payload is not None:
+        either = " or ".join(_predicates(route.one.payload, parameters))
+        conditions = [*conditions, f"({either})"]
+    walks = named_statements("walks.sql", schema)
+    kept = walks["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
+    found = walks["found"].replace("{step}", walks[order]).replace("{kept}", kept)
+    return walks[name].replace("{found}", found)
 
 
 def _conditions(tenant_id: str, route: Route) -> tuple[list[str], Parameters]:
-    """Return what is left to ask of an event in the range, or along the keys, of a route."""
+    """Return what a route asks of events beside keys and predicates."""
     one = route.one
     conditions: list[str] = []
     parameters: Parameters = {"after": route.after, "until": route.until}
@@ -144,8 +170,6 @@ def _conditions(tenant_id: str, route: Route) -> tuple[list[str], Parameters]:
     if one.streams is not None:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in one.streams]
         _add_any(conditions, parameters, "e.stream_key", "stream", keys)
-    if one.payload is not None:
-        conditions.append(f"({' or '.join(_predicates(one.payload, parameters))})")
     return conditions, parameters
 
 

@@ -18,23 +18,10 @@ from (select distinct f.position {found} order by position limit %(limit)s) m
 join {schema}.events e on e.position = m.position
 order by e.position;
 
--- name: one_key_ascending
-select t.position from (
-    select k.position from {schema}.event_tags k
-    where k.tag_key = (%(keys)s::uuid[])[a.number][1]
-      and k.position > %(after)s::bigint and k.position <= %(until)s::bigint
-    order by k.position) t
-
--- name: one_key_descending
-select t.position from (
-    select k.position from {schema}.event_tags k
-    where k.tag_key = (%(keys)s::uuid[])[a.number][1]
-      and k.position > %(after)s::bigint and k.position <= %(until)s::bigint
-    order by k.position desc) t
-
--- name: many_keys_ascending
+-- name: ascending
 -- The keys take turns: each leaps to its first position not before that of the key before it.
--- Where all agree is a match, and the leaps go on behind it.
+-- Where all agree is a match, and the leaps go on behind it. So a step is always one look-up: a
+-- planner that may collect what a key has would do so, and a dense key has half the log.
 with recursive leap (position, agreed, turn) as (
     select %(after)s::bigint, %(size)s::integer, 0
     union all
@@ -50,7 +37,7 @@ with recursive leap (position, agreed, turn) as (
 )
 select t.position from (select position from leap where agreed = %(size)s::integer and turn > 0) t
 
--- name: many_keys_descending
+-- name: descending
 with recursive leap (position, agreed, turn) as (
     select %(until)s::bigint + 1, %(size)s::integer, 0
     union all

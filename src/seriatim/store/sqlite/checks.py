@@ -11,6 +11,7 @@ from pathlib import Path
 from seriatim.core.ids import event_key, idempotency_index_key, stream_key
 from seriatim.core.kinds import Rules
 from seriatim.store.port import Finding
+from seriatim.store.reading import index_findings
 from seriatim.store.sqlite import schema
 from seriatim.store.sqlite.declarations import Declarations
 from seriatim.store.sqlite.rows import Row
@@ -90,7 +91,7 @@ def _verdict(check: str, sound: bool, message: str) -> Finding:
 
 
 def doctor(
-    path: str, settings: tuple[str, int], connection: sqlite3.Connection
+    path: str, settings: tuple[str, int], connection: sqlite3.Connection, rules: Rules
 ) -> Iterator[Finding]:
     """Yield what the settings and surroundings of the file cost or endanger."""
     mode, level = settings
@@ -103,6 +104,7 @@ def doctor(
     yield _space(path)
     yield _wal(path)
     yield _file_system(path)
+    yield from index_findings(rules)
 
 
 def _version(connection: sqlite3.Connection) -> Finding:

@@ -228,7 +228,8 @@ class SqliteStore:
         """Return what the settings and surroundings of the file cost or endanger."""
         settings = self._writer.settings()
         with self._readers.connection() as connection:
-            return iter(list(checks.doctor(self._file.path, settings, connection)))
+            rules = self._declarations.rules(connection)
+            return iter(list(checks.doctor(self._file.path, settings, connection, rules)))
 
     def after_fork(self) -> None:
         """Begin anew in a child process, with connections of its own."""

@@ -80,9 +80,12 @@ def _key(found: re.Match[str]) -> str | None:
     if found[1] is None:
         return found[3]
     try:
-        return str(json.loads(found[1]))
+        key = str(json.loads(found[1]))
     except ValueError:
         raise _bad("path", "has a quoted key that is no JSON string") from None
+    if problem := text_problem(key):
+        raise _bad("path", f"has a key that {problem}")
+    return key
 
 
 def path_text(steps: Steps) -> str:

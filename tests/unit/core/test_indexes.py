@@ -53,7 +53,7 @@ def test_other_spellings() -> None:
     "path",
     [
         *("", ".", ".a", "a.", "a..b", "a[0]", "a[", "a]", "a[]b", "a.[]", '["a', '["a"]b', 'a"b"'),
-        *('["\\x"]', "[b]", "a\0", "\ud800", "x" * 600, 1, None),
+        *('["\\x"]', '["\\u0000"]', '["\\ud800"]', "[b]", "a\0", "\ud800", "x" * 600, 1, None),
     ],
 )
 def test_bad_paths(path: Any) -> None:

@@ -162,6 +162,20 @@ def wanted_scalars(predicate: Any, steps: Steps = ()) -> Iterator[tuple[Steps, A
         yield steps, predicate
 
 
+def is_pointwise(predicate: Any, *, in_array: bool = False) -> bool:
+    """Tell whether a predicate says no more than which scalars stand at its paths.
+
+    An empty object or array says more, and so do two scalars that one element must have.
+    """
+    if not isinstance(predicate, dict | list | tuple):
+        return True
+    if not predicate or (in_array and len(predicate) > 1):
+        return False
+    if isinstance(predicate, dict):
+        return all(is_pointwise(inner, in_array=in_array) for inner in predicate.values())
+    return all(is_pointwise(inner, in_array=True) for inner in predicate)
+
+
 def index_keys(tenant_id: str, tags: Iterable[str], terms: Iterable[bytes]) -> tuple[bytes, ...]:
     """Return the keys, each once, under which an event is found: its tags' and its terms'."""
     return tuple(dict.fromkeys([*(tag_key(tenant_id, tag) for tag in tags), *terms]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from seriatim.core.ids import tag_key
-from seriatim.core.indexes import term_key, wanted_scalars
+from seriatim.core.indexes import is_pointwise, term_key, wanted_scalars
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Filter, Query
 
@@ -13,20 +13,30 @@ ALTERNATIVES_MAX = 64
 TERMS_MAX = 8
 
 Keys = tuple[bytes, ...]
-_Terms = list[tuple[int, bytes]]  # each with the position behind which its index knows all
 
 
 class Route(msgspec.Struct, frozen=True):
     """One filter over a range of positions, and the index keys that lead to what matches it.
 
-    Whatever matches has all the keys of some alternative, and `tags` need no further look. Without
-    alternatives there is no key to go by.
+    Whatever matches has all the keys of some alternative; where it is `proven`, whatever has them
+    matches. Tags are always among the keys. Without alternatives there is no key to go by.
     """
 
     one: Filter
     after: int
     until: int
     alternatives: tuple[Keys, ...] = ()
+    proven: bool = False
+
+
+class _Terms(msgspec.Struct, frozen=True):
+    """What the indexes of one event type know of one predicate."""
+
+    since: dict[bytes, int]  # by key, the position behind which its index knows all events
+    whole: bool  # whether these keys say all that the predicate does
+
+    def behind(self, low: int) -> Keys:
+        return tuple(key for key, since in self.since.items() if since <= low)[:TERMS_MAX]
 
 
 def routes(tenant_id: str, query: Query, rules: Rules, after: int, until: int) -> list[Route]:
@@ -43,10 +53,10 @@ def routes(tenant_id: str, query: Query, rules: Rules, after: int, until: int) -
             continue
         tags = tuple(dict.fromkeys(tag_key(tenant_id, tag) for tag in one.tags or ()))
         options = _options(tenant_id, one, rules)
-        cuts = {since for option in options for since, _ in option if after < since < until}
+        cuts = {since for terms in options for since in terms.since.values()}
         high = until
-        for low in (*sorted(cuts, reverse=True), after):
-            found.append(Route(one, low, high, _alternatives(tags, options, low)))
+        for low in (*sorted((cut for cut in cuts if after < cut < until), reverse=True), after):
+            found.append(_route(one, low, high, tags, options))
             high = low
     return found
 
@@ -63,20 +73,30 @@ def _options(tenant_id: str, one: Filter, rules: Rules) -> list[_Terms]:
         if not paths:
             return []
         for predicate in predicates:
-            terms = {
+            wanted = list(wanted_scalars(predicate))
+            since = {
                 term_key(tenant_id, event_type, paths[steps].text, scalar): paths[steps].since
-                for steps, scalar in wanted_scalars(predicate)
+                for steps, scalar in wanted
                 if steps in paths
             }
-            if not terms:
+            if not since:
                 return []
-            options.append([(since, key) for key, since in terms.items()])
+            whole = is_pointwise(predicate) and all(steps in paths for steps, _ in wanted)
+            options.append(_Terms(since, whole))
     return options
 
 
-def _alternatives(tags: Keys, options: list[_Terms], low: int) -> tuple[Keys, ...]:
-    """Return the keys that hold for all positions behind `low`."""
-    usable = [[key for since, key in option if since <= low][:TERMS_MAX] for option in options]
+def _route(one: Filter, low: int, high: int, tags: Keys, options: list[_Terms]) -> Route:
+    """Go by the keys that hold for all positions behind `low`."""
+    usable = [terms.behind(low) for terms in options]
     if usable and all(usable):
-        return tuple(dict.fromkeys((*tags, *terms) for terms in usable))
-    return (tags,) if tags else ()
+        whole = all(
+            terms.whole and len(keys) == len(terms.since)
+            for terms, keys in zip(options, usable, strict=True)
+        )
+        keys = tuple(dict.fromkeys((*tags, *keys) for keys in usable))
+        return Route(one, low, high, keys, proven=whole and one.streams is None)
+    if tags:
+        bare = one.types is None and one.payload is None and one.streams is None
+        return Route(one, low, high, (tags,), proven=bare)
+    return Route(one, low, high)

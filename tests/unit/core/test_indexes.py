@@ -14,6 +14,7 @@ from seriatim.core.indexes import (
     check_payload_index,
     index_keys,
     indexed_path,
+    is_pointwise,
     path_text,
     steps_of,
     term_key,
@@ -151,3 +152,13 @@ def test_wanted_scalars() -> None:
 def test_index_keys() -> None:
     """A8: an event is found by its tags and its terms, by each once."""
     assert index_keys("t", ["a", "b", "a"], [b"x"]) == (tag_key("t", "a"), tag_key("t", "b"), b"x")
+
+
+def test_pointwise_predicates() -> None:
+    """D3: two scalars that one element must have are more than each of them somewhere."""
+    plain: list[Any] = [1, {"a": 1, "b": {"c": None}}, {"a": [1, 2, [3]]}, {"a": [{"b": [1]}, 2]}]
+    for predicate in plain:
+        assert is_pointwise(predicate)
+    more: list[Any] = [{}, [], {"a": {}}, {"a": []}, {"a": [{"b": 1, "c": 2}]}, {"a": [[1, 2]]}]
+    for predicate in (*more, {"a": [{"b": [1, 2]}]}, {"a": [{}]}, {"a": 1, "b": [[]]}):
+        assert not is_pointwise(predicate)

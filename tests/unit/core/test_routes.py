@@ -33,6 +33,13 @@ def alternatives(types: Any, *payload: Any, tags: Sequence[str] | None = None) -
     return route.alternatives
 
 
+def proven(**sides: Any) -> bool:
+    """Whether the keys of a filter say all that it does."""
+    [route] = found(Filter(**sides))
+    assert route.alternatives
+    return route.proven
+
+
 def term(event_type: str, path: str, scalar: Any) -> bytes:
     """A key as it stands in the index."""
     return term_key("t", event_type, path, scalar)
@@ -78,6 +85,23 @@ def test_tags_go_with_terms() -> None:
     assert found(Filter(tags=["p"]), NO_RULES)[0].alternatives == (tags[:1],)
 
 
+def test_what_keys_prove() -> None:
+    """D3: where keys say all that a filter does, nothing else is looked at."""
+    assert proven(tags=["p", "q"])
+    assert not proven(tags=["p"], types=["a"])
+    assert not proven(tags=["p"], payload=[{"x": 1}])
+    assert not proven(tags=["p"], streams=[("s", "1")])
+    whole: list[Any] = [{"x": 1}, {"y": {"z": 1}, "x": 1}, {"l": ["p", "q", "q"]}]
+    for predicate in whole:
+        assert proven(types=["a"], payload=[predicate])
+        assert proven(types=["a"], payload=[predicate, {"x": 2}], tags=["p"])
+        assert not proven(types=["a"], payload=[predicate], streams=[("s", "1")])
+        assert not proven(types=["a"], payload=[predicate, {"x": 2, "other": 1}])
+    parts: list[Any] = [{"x": 1, "o": {}}, {"x": 1, "l": []}, {"l": list(range(TERMS_MAX + 1))}]
+    for predicate in parts:
+        assert not proven(types=["a"], payload=[predicate])
+
+
 def test_many_scalars() -> None:
     """K3: a few keys lead the way, the filter itself judges the rest."""
     [keys] = alternatives(["a"], {"l": list(range(100))})
@@ -97,15 +121,15 @@ def test_an_index_knows_what_came_after_it() -> None:
     x, y = term("late", "x", 1), term("late", "y", 2)
 
     assert found(one) == [
-        Route(one, 20, 100, ((x, y),)),
+        Route(one, 20, 100, ((x, y),), proven=True),
         Route(one, 10, 20, ((x,),)),
         Route(one, 0, 10),
     ]
     assert routes("t", Query([one]), RULES, 10, 20) == [Route(one, 10, 20, ((x,),))]
-    assert routes("t", Query([one]), RULES, 20, 30) == [Route(one, 20, 30, ((x, y),))]
+    assert routes("t", Query([one]), RULES, 20, 30) == [Route(one, 20, 30, ((x, y),), proven=True)]
     assert routes("t", Query([one]), RULES, 0, 10) == [Route(one, 0, 10)]
     mixed = Filter(types=["late", "a"], payload=[{"x": 1}])
     assert found(mixed) == [
-        Route(mixed, 10, 100, ((x,), (term("a", "x", 1),))),
+        Route(mixed, 10, 100, ((x,), (term("a", "x", 1),)), proven=True),
         Route(mixed, 0, 10),
     ]

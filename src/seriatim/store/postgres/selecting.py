@@ -148,7 +148,7 @@ def _along(  # noqa: PLR0913 - the parts of one statement
         for keys in route.alternatives
     ]
     parameters["size"] = size
-    if route.one.payload is not None:
+    if route.one.payload is not None and not route.proven:
         either = " or ".join(_predicates(route.one.payload, parameters))
         conditions = [*conditions, f"({either})"]
     walks = named_statements("walks.sql", schema)
@@ -162,6 +162,8 @@ def _conditions(tenant_id: str, route: Route) -> tuple[list[str], Parameters]:
     one = route.one
     conditions: list[str] = []
     parameters: Parameters = {"after": route.after, "until": route.until}
+    if route.proven:
+        return conditions, parameters
     if not route.alternatives:  # keys are of one tenant
         parameters["tenant"] = tenant_id
         conditions.append("e.tenant_id = %(tenant)s")

@@ -75,7 +75,7 @@ def _walks_of_route(tenant_id: str, route: Route) -> list[Walk]:
     one = route.one
     values: dict[str, Any] = {"tenant": tenant_id}
     conditions: list[str] = []
-    if one.payload is not None:
+    if one.payload is not None and not route.proven:
         condition, more = payloads.condition(one.payload)
         values.update(more)
         conditions.append(condition)
@@ -107,7 +107,7 @@ def _along_keys(
     """Walk along tags and terms; the types and the streams are looked up on the way."""
     one = route.one
     first: list[str] = []
-    if one.types is not None:
+    if one.types is not None and not route.proven:
         first.append(f"events.event_type in ({listed('type', one.types, values)})")
     if one.streams is not None:
         keys = _keys(tenant_id, one)

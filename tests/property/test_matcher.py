@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seriatim import EventRecord, Filter, Log, NewEvent, PayloadIndex, Query
 from seriatim.core.doors import FACTS
-from seriatim.core.indexes import path_text, term_key
+from seriatim.core.indexes import path_text, term_key, wanted_scalars
 from seriatim.core.query import matches, matches_json
 from seriatim.log.verify import verify
 from tests.property.logs import EXAMPLES, opener
@@ -179,30 +179,19 @@ def test_numbers_by_value(request: pytest.FixtureRequest, backend: str) -> None:
 
 
 @st.composite
-def paths(draw: Draw, payload: Any) -> str:
-    """A path that leads to something in a payload, or nearly so."""
-    steps: list[str | None] = []
-    value = payload
-    while isinstance(value, dict | list) and value:
-        if isinstance(value, dict):
-            key = draw(st.sampled_from(sorted(value)))
-            steps.append(key)
-            value = value[key]
-        else:
-            steps.append(None)
-            value = draw(st.sampled_from(value))
-    return path_text(tuple(steps or draw(st.lists(st.none() | keys, min_size=1, max_size=3))))
-
-
-@st.composite
 def indexed_cases(draw: Draw) -> tuple[list[NewEvent], list[Query], list[tuple[int, PayloadIndex]]]:
     """A case, and indexes declared before its first event, between two of them or after all."""
     events, queries = draw(cases())
     payloads = [event.payload for event in events]
-    index = st.builds(
-        PayloadIndex, st.sampled_from(["a", "b"]), st.sampled_from(payloads).flatmap(paths)
-    )
-    declared = st.lists(st.tuples(st.integers(0, len(events)), index), max_size=6)
+    paths = {steps for payload in payloads for steps, _ in wanted_scalars(payload) if steps}
+    paths.add(tuple(draw(st.lists(st.none() | keys, min_size=1, max_size=3))))
+    when = st.sampled_from([0, 0, 0, 0, len(events) // 2, len(events), None])
+    declared = [
+        (at, PayloadIndex(event_type, path))
+        for path in sorted(map(path_text, paths))
+        for event_type in "ab"
+        if (at := draw(when)) is not None
+    ]
     some = draw(st.lists(st.sampled_from(payloads), min_size=1, max_size=2))
     predicates = [draw(near(one)) for one in some]
     types = draw(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2))
@@ -210,7 +199,7 @@ def indexed_cases(draw: Draw) -> tuple[list[NewEvent], list[Query], list[tuple[i
         Query([Filter(types=types, payload=predicates)]),
         Query([Filter(types=types, payload=some), Filter(types=["b"], payload=some, tags=["t"])]),
     ]
-    return events, queries, draw(declared)
+    return events, queries, declared
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
@@ -245,6 +234,33 @@ def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backe
     try:
         run()
         assert verify(log.store).ok
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_what_one_element_must_have(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3: keys found in two elements never stand for what one of them must have."""
+    log, remove = opener(request, backend)()
+    elements: list[Any] = [{"a": one, "b": other} for one in (0, 1) for other in (0, 1)]
+    elements += [0, {"a": 0}, {"b": 1}, [0, 1], [0], []]
+    pairs = [[one, other] for one in elements for other in elements]
+    streams = [None, ("s", "1"), ("s", "2")]
+    events = [
+        NewEvent("e", {"x": pair, "n": number % 2}, stream=streams[number % 3])
+        for number, pair in enumerate(pairs)
+    ]
+    wanted: list[dict[str, Any]] = [
+        {"x": some} for some in ([], *([one] for one in elements), *pairs)
+    ]
+    wanted += [{**one, "n": 1} for one in wanted]
+    sides: list[dict[str, Any]] = [{}, {"streams": [("s", "2")]}]
+    queries = [
+        Query([Filter(types=["e"], payload=[one], **side)]) for one in wanted for side in sides
+    ]
+    try:
+        log.declare(*(PayloadIndex("e", path) for path in ("x[]", "x[].a", "x[].b", "x[][]", "n")))
+        check(log, events, queries)
     finally:
         remove()
 

@@ -10,6 +10,7 @@ import pytest
 import seriatim
 from seriatim import Command, ExpectedContext, Filter, NewEvent, Query
 from seriatim.core.doors import LOG
+from seriatim.store.committer import Ticket
 from tests.faults.support import check_whole
 from tests.fixtures.proxy import Fault, TcpProxy
 
@@ -126,6 +127,15 @@ def test_connection_lost_before_commit_is_clear(
     assert check_whole(postgres_url) == 2
 
 
+def refusal_of(ticket: Ticket) -> Exception | None:
+    """Wait for an answer, and return it if it is no receipt."""
+    try:
+        ticket.result(20)
+    except seriatim.SeriatimError as error:
+        return error
+    return None
+
+
 def test_neighbours_of_a_lost_group_are_all_told(proxy_to: StartProxy, postgres_url: str) -> None:
     """B10, L2: all appends that shared a lost commit are ambiguous, and all repeats resolve."""
     proxy = proxy_to(postgres_url)
@@ -138,7 +148,7 @@ def test_neighbours_of_a_lost_group_are_all_told(proxy_to: StartProxy, postgres_
             futures.append(log.appender.committer.submit(request))
         fault = proxy.drop_replies_after(b"append_group")
         proxy.resume()
-        failures = [error for one in futures if (error := one.exception(timeout=20))]
+        failures = [error for one in futures if (error := refusal_of(one))]
         fault.wait()
         receipts = [lean(log, number) for number in range(20)]
 

@@ -223,8 +223,7 @@ def rewrite(url: str, change: Callable[[str], str]) -> None:
 
 def without_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the lock out of both ways to append."""
-    lock = "perform pg_advisory_xact_lock(p_lock)"
-    rewrite(url, lambda text: text.replace(lock, "perform 1"))
+    rewrite(url, lambda text: text.replace("pg_advisory_xact_lock(p_lock)", "pg_sleep(0)"))
     monkeypatch.setitem(statements("seriatim"), "lock", "select %s::bigint, pg_sleep(0)")
 
 
@@ -245,9 +244,9 @@ def test_with_numbers_from_a_sequence_readers_skip(
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create sequence numbers")
         connection.execute("alter table seriatim.events disable trigger check_group")
-    head = 'coalesce((select max(e.position) from "seriatim".events e), 0)'
-    taken = "(select min(n) - 1 from (select nextval('numbers') n from unnest(p_rows)) t)"
-    rewrite(postgres_url, lambda text: text.replace(f"head := {head}", f"head := {taken}"))
+    head = 'select coalesce(max(e.position), 0) as head from "seriatim".events e'
+    taken = "select min(n) - 1 as head from (select nextval('numbers') n from unnest(p_rows)) t"
+    rewrite(postgres_url, lambda text: text.replace(head, taken))
     named = statements("seriatim")
     look = named["look"].replace("max(position)", "nextval('numbers') - 1", 1)
     taken = "select nextval('numbers') - 1"

@@ -12,7 +12,7 @@ from seriatim.core.limits import Limits
 from seriatim.core.prepare import Desk, prepare
 from seriatim.core.request import Request
 from seriatim.store.committer import Committer
-from seriatim.store.port import Outcome
+from seriatim.store.port import Deferred, Outcome
 
 PATIENCE_S = 20
 
@@ -84,7 +84,8 @@ def test_what_waits_shares_a_commit(made: Callable[..., Committer]) -> None:
 
     assert futures[0].result(PATIENCE_S).count == 1
     assert futures[1].result(PATIENCE_S).count == 1
-    assert isinstance(futures[2].exception(PATIENCE_S), Conflict)
+    with pytest.raises(Conflict):
+        futures[2].result(PATIENCE_S)
     assert futures[3].result(PATIENCE_S).count == 1
     assert gate.groups == [["first"], ["a", "bad", "b"]]
 
@@ -191,9 +192,10 @@ def test_a_failing_commit_answers_everyone(
         return []
 
     committer = made(commit)
-    failure = committer.submit(request()).exception(PATIENCE_S)
+    with pytest.raises(BackendFailure) as caught:
+        committer.submit(request()).result(PATIENCE_S)
 
-    assert isinstance(failure, BackendFailure)
+    failure = caught.value
     assert failure.ambiguous is (not isinstance(error, BackendFailure))
     if isinstance(error, RuntimeError):
         assert failure.__cause__ is error
@@ -228,7 +230,7 @@ def test_closing_drains(made: Callable[..., Committer]) -> None:
     closing.join(PATIENCE_S)
 
     assert not closing.is_alive()
-    assert all(one.done() for one in accepted)
+    assert [one.result(0).count for one in accepted] == [1, 1]
     with pytest.raises(BackendFailure) as caught:
         committer.submit(request())
     assert not caught.value.retryable
@@ -261,3 +263,57 @@ def test_a_fork_begins_anew(made: Callable[..., Committer]) -> None:
     committer.after_fork()
     with pytest.raises(BackendFailure):
         committer.submit(request())
+
+
+def test_a_lone_caller_commits_by_itself(made: Callable[..., Committer]) -> None:
+    """B13: nobody else commits or waits, so no thread is changed; otherwise it joins the others."""
+    gate = Gate()
+    committer = made(gate)
+
+    assert committer.alone(receipt) is not None
+    first = committer.submit(request(name="a"))
+    gate.wait()
+    assert committer.alone(pytest.fail) is None
+    gate.open.set()
+    first.result(PATIENCE_S)
+
+
+def test_what_a_lone_caller_meets(made: Callable[..., Committer]) -> None:
+    """L2: a refusal stays what it is; a bug in a store is a failure with an unknown outcome."""
+    committer = made(Gate())
+
+    def act(error: Exception) -> Outcome:
+        raise error
+
+    with pytest.raises(Conflict):
+        committer.alone(lambda: act(Conflict()))
+    with pytest.raises(Deferred):
+        committer.alone(lambda: act(Deferred([])))
+    with pytest.raises(BackendFailure) as caught:
+        committer.alone(lambda: act(RuntimeError()))
+    assert caught.value.ambiguous
+
+
+def test_closing_waits_for_a_lone_caller(made: Callable[..., Committer]) -> None:
+    """B13: closing also waits for who commits by itself, and lets nobody begin."""
+    committer = made(Gate())
+    inside, go = threading.Event(), threading.Event()
+
+    def act() -> Outcome:
+        inside.set()
+        assert go.wait(PATIENCE_S)
+        return receipt()
+
+    alone = threading.Thread(target=committer.alone, args=(act,))
+    alone.start()
+    assert inside.wait(PATIENCE_S)
+    committer.close(0.01)
+    assert alone.is_alive()
+    with pytest.raises(BackendFailure):
+        committer.alone(receipt)
+    closing = threading.Thread(target=committer.close)
+    closing.start()
+    go.set()
+    closing.join(PATIENCE_S)
+    alone.join(PATIENCE_S)
+    assert not closing.is_alive()

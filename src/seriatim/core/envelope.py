@@ -9,7 +9,7 @@ from seriatim.core.doors import Door
 from seriatim.core.errors import Flaw, InvalidArgument
 from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
 from seriatim.core.ids import id_problem, text_problem
-from seriatim.core.kinds import TRACE_KIND, Rules
+from seriatim.core.kinds import TRACE_KIND, Rules, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.times import instant_us
 from seriatim.core.trace_shapes import TRACE_ACTORS
@@ -43,18 +43,28 @@ _TRACE_REQUIRED = (
 
 
 def check_envelope(  # noqa: PLR0913 - one event and all that judges it
-    event: NewEvent, key: str | None, door: Door, tenant_id: str, rules: Rules, limits: Limits
+    event: NewEvent,
+    key: str | None,
+    door: Door,
+    tenant_id: str,
+    rules: Rules,
+    limits: Limits,
+    known_kind: StreamKind | None = None,
 ) -> bool:
-    """Check one envelope and tell whether the event belongs to a trace."""
-    if problem := id_problem(event.event_type):
+    """Check one envelope and tell whether the event belongs to a trace.
+
+    With `known_kind` its event type, version and stream type passed before, in another event.
+    """
+    if known_kind is None and (problem := id_problem(event.event_type)):
         raise Flaw("envelope", "event_type", problem)
     if event.tenant_id is not None and event.tenant_id != tenant_id:
         msg = "one append is for one tenant: open the log of that tenant"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})
-    is_trace = _check_stream(event, tenant_id, rules)
+    is_trace = _check_stream(event, tenant_id, rules, known_kind)
     if event.event_id is not None and (problem := id_problem(event.event_id)):
         raise Flaw("envelope", "event_id", problem)
-    _check_number(event.event_version, "event_version", 1, _INT32)
+    if known_kind is None:
+        _check_number(event.event_version, "event_version", 1, _INT32)
     if _texts_of(event) != _NO_TEXTS:
         _check_texts(event)
     if event.occurred_at is not None:
@@ -74,19 +84,20 @@ def _check_texts(event: NewEvent) -> None:
             raise Flaw("envelope", name, problem)
 
 
-def _check_stream(event: NewEvent, tenant_id: str, rules: Rules) -> bool:
+def _check_stream(event: NewEvent, tenant_id: str, rules: Rules, kind: StreamKind | None) -> bool:
     stream: Any = event.stream
     if stream is None:
         if event.stream_seq is not None:
             raise Flaw("envelope", "stream_seq", "needs a stream")
         return False
-    if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
-        raise Flaw("envelope", "stream", "must be a (stream type, stream id) pair")
-    if problem := id_problem(stream[0]):
-        raise Flaw("envelope", "stream_type", problem)
+    if kind is None:
+        if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
+            raise Flaw("envelope", "stream", "must be a (stream type, stream id) pair")
+        if problem := id_problem(stream[0]):
+            raise Flaw("envelope", "stream_type", problem)
+        kind = rules.kind_of(stream[0])
     if problem := id_problem(stream[1]):
         raise Flaw("envelope", "stream_id", problem)
-    kind = rules.kind_of(stream[0])
     if kind.infrastructure and tenant_id != INFRASTRUCTURE_TENANT:
         msg = f"{stream[0]!r} is infrastructure: it lives in a tenant of its own"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})

@@ -91,7 +91,10 @@ def is_uuid(text: str) -> bool:
 @lru_cache(maxsize=8192)  # an append's neighbours often share their stream
 def stream_key(tenant_id: str, stream_type: str, stream_id: str) -> bytes:
     """Return the index key of a stream."""
-    return hash_key(tenant_id, stream_type, stream_id)
+    # The same as hash_key, written out: this is on the path of every append.
+    tenant, kind, name = tenant_id.encode(), stream_type.encode(), stream_id.encode()
+    framed = b"%d:%b%d:%b%d:%b" % (len(tenant), tenant, len(kind), kind, len(name), name)
+    return sha256(framed).digest()[:16]
 
 
 def idempotency_index_key(tenant_id: str, producer_id: str | None, key: str) -> bytes:

@@ -27,12 +27,13 @@ from seriatim.core.event import NewEvent
 from seriatim.core.guard import DEFAULT, TRACES_V1, Guard, Scanned
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
-from seriatim.core.kinds import NO_RULES, Rules, closed_catalogue
+from seriatim.core.kinds import AGGREGATE, NO_RULES, Rules, StreamKind, closed_catalogue
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.request import Prepared
 from seriatim.core.times import instant_us
 from seriatim.core.trace_shapes import check_trace_payload
 
+_KNOWN_MAX = 4096
 _ENVELOPE_BYTES = 256  # what an event costs beside its payload, roughly
 
 
@@ -58,6 +59,8 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     guard: Guard = DEFAULT
     limits: Limits = DEFAULT_LIMITS
     validators: Mapping[tuple[str, int], Callable[[Any], None]] = {}
+    # The kinds of (event type, version, stream type) that passed every check of these three.
+    known: dict[tuple[str, int, str | None], StreamKind] = msgspec.field(default_factory=dict)
 
 
 def prepare(
@@ -124,38 +127,64 @@ def _keys(batch: list[NewEvent], whole: str | None) -> list[str | None]:
 def _prepare_one(desk: Desk, event: NewEvent, key: str | None) -> Prepared:
     if key is not None and (problem := key_problem(key)):
         raise Flaw("envelope", "idempotency_key", problem)
-    is_trace = check_envelope(event, key, desk.door, desk.tenant_id, desk.rules, desk.limits)
+    kind = _known_kind(desk, event)
+    is_trace = check_envelope(event, key, desk.door, desk.tenant_id, desk.rules, desk.limits, kind)
     payload = event.payload
     text = safe_text(payload, floats=not is_trace, limits=desk.limits)
     if not desk.door.any_payload and not isinstance(payload, dict):
         raise Flaw("payload", "payload", "must be a JSON object")
-    _check_shape(desk, event, is_trace)
+    _check_shape(desk, event, is_trace, known=kind is not None)
     if (size := _byte_count(text)) > desk.limits.payload_bytes:
         desk.limits.check("payload_bytes", size)
     _check_guard(TRACES_V1 if is_trace else desk.guard, event, key, text)
     return _prepared(desk, event, key, text)
 
 
+def _known_kind(desk: Desk, event: NewEvent) -> StreamKind | None:
+    """Return the kind of an event whose type, version and stream type are known to be good."""
+    event_type, version = event.event_type, event.event_version
+    stream: Any = event.stream  # not checked yet
+    if type(event_type) is not str or type(version) is not int:
+        return None
+    if stream is None:
+        return desk.known.get((event_type, version, None))
+    if type(stream) is not tuple or len(stream) != 2 or type(stream[0]) is not str:  # noqa: PLR2004
+        return None
+    return desk.known.get((event_type, version, stream[0]))
+
+
 def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_shape(desk: Desk, event: NewEvent, is_trace: bool) -> None:
+def _check_shape(desk: Desk, event: NewEvent, is_trace: bool, *, known: bool) -> None:
     if is_trace:
         check_trace_payload(event.event_type, event.payload)
         return
-    known = desk.rules.versions_of(event.event_type)
-    if known and event.event_version not in known:
+    if not known:
+        _check_catalogue(desk, event)
+    if desk.validators:
+        validate = desk.validators.get((event.event_type, event.event_version))
+        if validate is not None:
+            validate(event.payload)
+
+
+def _check_catalogue(desk: Desk, event: NewEvent) -> None:
+    """Check an event's type against the declarations, and remember what passed."""
+    versions = desk.rules.versions_of(event.event_type)
+    if versions and event.event_version not in versions:
         raise Flaw("shape", "event_version", f"is not declared for {event.event_type!r}")
-    if event.stream is not None:
-        kind = desk.rules.kind_of(event.stream[0])
-        if kind.catalogue == "closed" and event.event_type not in closed_catalogue(
-            desk.rules, kind
-        ):
-            raise Flaw("shape", "event_type", f"is not in the closed catalogue of {kind.name!r}")
-    validate = desk.validators.get((event.event_type, event.event_version))
-    if validate is not None:
-        validate(event.payload)
+    stream_type = None if event.stream is None else event.stream[0]
+    kind = AGGREGATE if stream_type is None else desk.rules.kind_of(stream_type)
+    if (
+        stream_type is not None
+        and kind.catalogue == "closed"
+        and event.event_type not in closed_catalogue(desk.rules, kind)
+    ):
+        raise Flaw("shape", "event_type", f"is not in the closed catalogue of {kind.name!r}")
+    if len(desk.known) >= _KNOWN_MAX:
+        desk.known.clear()
+    desk.known[event.event_type, event.event_version, stream_type] = kind
 
 
 def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> None:

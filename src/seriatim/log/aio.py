@@ -1,14 +1,9 @@
-"""The same log, awaited: appends await the committer's futures, reads run in worker threads."""
+"""The same log, awaited: appends go by the loop's own lane, reads run in worker threads."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seriatim.core.decide import StaleRules
@@ -16,7 +11,7 @@ from seriatim.core.doors import LOG
 from seriatim.core.event import AppendResult, EventRecord, StreamRef
 from seriatim.core.query import EVERYTHING, Query
 from seriatim.core.request import Command, Condition
-from seriatim.log.appending import RULE_RELOADS, Draft, Watch, give_up, rules_kept_changing
+from seriatim.log.appending import RULE_RELOADS, Draft, Watch, rules_kept_changing
 from seriatim.log.arguments import bad, check_count, check_timeout, is_async
 
 if TYPE_CHECKING:
@@ -69,26 +64,10 @@ class AsyncLog:
                 try:
                     if connection is not None:
                         return watch.done(await log.store.append_in(connection, watch.request))
-                    return watch.done(await self._submitted(watch, seconds))
+                    return watch.done(await log.appender.lane().append(watch.request, seconds))
                 except StaleRules:
                     await asyncio.to_thread(log.appender.reload_rules)
             raise rules_kept_changing()
-
-    async def _submitted(self, watch: Watch, seconds: float) -> AppendResult:
-        assert watch.request is not None  # noqa: S101 - set by the caller, for the type checker
-        future = self._log.appender.committer.submit(watch.request)
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[AppendResult] = loop.create_future()
-        timer = loop.call_later(seconds, _give_up, waiter, future)
-        wakeups = _wakeups_of(loop)
-        future.add_done_callback(lambda done: wakeups.announce(waiter, done))
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            future.cancel()  # not sent yet: nothing is left behind
-            raise
-        finally:
-            timer.cancel()
 
     async def page(self, **filters: Any) -> Page:
         """Read one page; see `Log.page`."""
@@ -127,56 +106,6 @@ class AsyncLog:
     async def call(self, act: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run any other act of the log without blocking the event loop."""
         return await asyncio.to_thread(act, *args, **kwargs)
-
-
-class _Wakeups:
-    """Wakes an event loop once for all appends of a group: a wake-up costs more than an append."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._ready: deque[tuple[asyncio.Future[AppendResult], Future[AppendResult]]] = deque()
-        self._lock = threading.Lock()
-        self._called = False
-
-    def announce(self, waiter: asyncio.Future[AppendResult], done: Future[AppendResult]) -> None:
-        """Hand an answer over, from the writer's thread."""
-        with self._lock:
-            self._ready.append((waiter, done))
-            if self._called:
-                return
-            self._called = True
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        with self._lock:
-            self._called = False
-            ready = list(self._ready)
-            self._ready.clear()
-        for waiter, done in ready:
-            if waiter.done() or done.cancelled():
-                continue
-            if (error := done.exception()) is not None:
-                waiter.set_exception(error)
-            else:
-                waiter.set_result(done.result())
-
-
-_WAKEUPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Wakeups] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def _wakeups_of(loop: asyncio.AbstractEventLoop) -> _Wakeups:
-    found = _WAKEUPS.get(loop)
-    if found is None:
-        found = _WAKEUPS[loop] = _Wakeups(loop)
-    return found
-
-
-def _give_up(waiter: asyncio.Future[AppendResult], future: Future[AppendResult]) -> None:
-    if not waiter.done():
-        waiter.set_exception(give_up(future))
 
 
 async def in_threads(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from seriatim.config import Settings
 from seriatim.core.decide import StaleRules
 from seriatim.core.doors import Door
-from seriatim.core.errors import BackendFailure, SeriatimError, TimedOut
+from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
 from seriatim.core.guard import Guard
 from seriatim.core.ids import uuid7
@@ -23,8 +23,9 @@ from seriatim.core.kinds import Rules
 from seriatim.core.prepare import Desk, prepare
 from seriatim.core.request import Command, Request, check_conditions, prepare_command
 from seriatim.core.schema import compile_schema
-from seriatim.store.committer import Committer
-from seriatim.store.port import Store
+from seriatim.log.lane import Lane
+from seriatim.store.committer import Committer, give_up
+from seriatim.store.port import Deferred, Store
 from seriatim.telemetry.bus import Telemetry, append_metadata, logger, reuse_metadata
 
 RULE_RELOADS = 5
@@ -82,7 +83,31 @@ class Appender:
             limits=settings.limits,
             writers=settings.writers or store.best_writers,
         )
+        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = (
+            weakref.WeakKeyDictionary()
+        )
         self.reload_rules()
+
+    def lane(self) -> Lane:
+        """Return the way of the running event loop's appends."""
+        loop = asyncio.get_running_loop()
+        lane = self._lanes.get(loop)
+        if lane is None:
+            lane = Lane(loop, self._store, self.committer, self._settings.limits)
+            self._lanes[loop] = lane
+        return lane
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process."""
+        self._lanes = weakref.WeakKeyDictionary()
+        self.committer.after_fork()
+        self.new_id.after_fork()
+
+    def close(self, timeout: float) -> None:
+        """Finish what was accepted, bounded by the timeout."""
+        for lane in list(self._lanes.values()):
+            lane.close(timeout)
+        self.committer.close(timeout)
 
     def reload_rules(self) -> None:
         """Read the declarations anew, after this or another process changed them."""
@@ -140,31 +165,34 @@ class Appender:
 
     def append(self, draft: Draft, timeout: float | None) -> AppendResult:
         """Append and wait for the receipt."""
+        seconds = timeout or self._settings.timeout_s
         watch = Watch(self._telemetry, draft.tenant_id)
         with watch:
             for _ in range(RULE_RELOADS):
                 watch.request = self.request(draft)
-                future = self.committer.submit(watch.request)
                 try:
-                    return watch.done(self._wait(future, timeout))
+                    return watch.done(self._commit(watch.request, seconds))
                 except StaleRules:
                     self.reload_rules()
             raise rules_kept_changing()
 
-    def _wait(self, future: Future[AppendResult], timeout: float | None) -> AppendResult:
+    def _commit(self, request: Request, seconds: float) -> AppendResult:
+        """Commit at once when nobody else does, else with the others."""
+        deadline = time.monotonic() + seconds
         try:
-            return future.result(timeout or self._settings.timeout_s)
-        except FutureTimeout:
-            raise give_up(future) from None
-
-
-def give_up(future: Future[AppendResult]) -> SeriatimError:
-    """Withdraw an append that took too long, and say honestly whether it may be stored."""
-    if future.cancel():
-        msg = "the append waited too long for its turn; nothing was sent or stored"
-        return TimedOut(msg)
-    msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
-    return BackendFailure(msg, details={"ambiguous": True})
+            outcome = self.committer.alone(lambda: self._store.at_once(request, seconds))
+        except Deferred as deferred:
+            [request] = deferred.requests
+            outcome = None
+        if outcome is None:
+            ticket = self.committer.submit(request)
+            try:
+                return ticket.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise give_up(ticket) from None
+        if isinstance(outcome, AppendResult):
+            return outcome
+        raise outcome
 
 
 def rules_kept_changing() -> BackendFailure:

@@ -346,7 +346,7 @@ class BaseLog:
 
     def close(self) -> None:
         """Finish what was accepted, bounded by the timeout, then let go of the store."""
-        self.appender.committer.close(self.settings.timeout_s)
+        self.appender.close(self.settings.timeout_s)
         self.store.close()
         _OPEN_LOGS.discard(self)
 
@@ -379,8 +379,7 @@ _OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()
 def _after_fork() -> None:
     """Give a forked child committers and connections of its own."""
     for log in _OPEN_LOGS:
-        log.appender.committer.after_fork()
-        log.appender.new_id.after_fork()
+        log.appender.after_fork()
         log.store.after_fork()
 
 

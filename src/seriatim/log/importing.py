@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,13 +16,12 @@ from seriatim.core.errors import (
     InvalidEvent,
     SeriatimError,
 )
-from seriatim.core.event import AppendResult
 from seriatim.core.request import Condition, ExpectedSeq, Request
-from seriatim.log.appending import Draft, give_up
+from seriatim.log.appending import Draft
 from seriatim.log.histories import Histories
 from seriatim.log.imported import Append, new_event, of_a_command, shares_keys
 from seriatim.log.transfer import Source
-from seriatim.store.committer import Committer
+from seriatim.store.committer import Committer, Ticket, give_up
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
@@ -100,7 +98,7 @@ def import_events(
 class _Sent(msgspec.Struct):
     append: Append
     size: int
-    future: Future[AppendResult]
+    future: Ticket
 
 
 class _Flight:
@@ -170,7 +168,7 @@ class _Flight:
         self._bytes -= sent.size
         return sent
 
-    def _refusal(self, future: Future[AppendResult]) -> SeriatimError | StaleRules | None:
+    def _refusal(self, future: Ticket) -> SeriatimError | StaleRules | None:
         """Wait for an answer and count a receipt; a failing store ends the import."""
         try:
             result = future.result(self._log.settings.timeout_s)

@@ -85,6 +85,17 @@ class MemoryStore:
         del rules
         return request
 
+    def at_once(self, request: Request, timeout: float) -> Outcome:
+        del timeout
+        return self.append([request])[0]
+
+    def light(self, request: Request) -> bool:
+        del request
+        return False
+
+    def begin(self, group: Sequence[Request]) -> None:
+        del group
+
     def append_in(self, connection: Any, request: Request) -> Any:
         del connection, request
         msg = "only a Postgres log can append in the caller's own transaction"

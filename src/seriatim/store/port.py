@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from seriatim.core.decide import StaleRules
-from seriatim.core.errors import SeriatimError
+from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
@@ -16,6 +16,45 @@ from seriatim.core.request import Request
 
 Scope = Literal["log", "traces", "aggregates"]
 Outcome = AppendResult | SeriatimError | StaleRules
+
+
+class Deferred(Exception):  # noqa: N818 - not an error: a request to take the usual way
+    """Nothing was stored yet: commit these requests by `append`."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        super().__init__()
+        self.requests = requests
+
+
+def unanswered() -> BackendFailure:
+    """Make the error for an append that was sent and not answered in time."""
+    msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
+    return BackendFailure(msg, details={"ambiguous": True})
+
+
+class Exchange(Protocol):
+    """A group on its way to a server, for a caller that waits for the socket by itself."""
+
+    def fileno(self) -> int: ...
+    def flushed(self) -> bool:
+        """Send what is still to be sent; True when all of it is."""
+        ...
+
+    def answered(self) -> bool:
+        """Take in what has come; True when the answer is whole."""
+        ...
+
+    def outcomes(self) -> list[Outcome]:
+        """Return each request's own answer, or raise Deferred."""
+        ...
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return them when they have come, however long that takes within the timeout."""
+        ...
+
+    def abandon(self) -> None:
+        """Let go of it: nobody will ask for its answers."""
+        ...
 
 
 class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +136,21 @@ class Store(Protocol):
 
     def packed(self, request: Request, rules: Rules) -> Request:
         """Return the request with what can be made ready in its caller's thread."""
+        ...
+
+    def at_once(self, request: Request, timeout: float) -> Outcome | None:
+        """Commit an append in its caller's thread, within that time; may raise Deferred.
+
+        None when it would have to wait for something: it is then appended in a group.
+        """
+        ...
+
+    def light(self, request: Request) -> bool:
+        """Tell whether `begin` takes such an append."""
+        ...
+
+    def begin(self, group: Sequence[Request]) -> Exchange | None:
+        """Send a group to a server without waiting for anything; None when that cannot be."""
         ...
 
     def append_in(self, connection: Any, request: Request) -> Any:

@@ -223,6 +223,14 @@ class Borrowed:
         """Do everything else as the lent store does it."""
         return getattr(self.lent, name)
 
+    def at_once(self, request: Request, timeout: float) -> None:
+        """Take the usual way: `append` is what these stores do differently."""
+
+    def light(self, request: Request) -> bool:
+        """Take the usual way."""
+        del request
+        return False
+
     def after_fork(self) -> None:
         """Leave it to the log that owns the store."""
 

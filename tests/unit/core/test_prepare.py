@@ -252,6 +252,39 @@ def test_sizes() -> None:
     assert error.details == {"limit": "append_bytes", "bound": exact - 1, "actual": exact}
 
 
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [
+        (_new("a", event_version=True), "event_version"),
+        (_new("a", event_version=1.0), "event_version"),
+        (_new(["a"]), "event_type"),
+        (_new("a", stream=("s",)), "stream"),
+        (_new("a", stream=["s", "1"]), "stream"),
+        (_new("a", stream=(1, "1")), "stream_type"),
+        (_new("a", stream=("s", "")), "stream_id"),
+        (_new("a", stream_seq=1), "stream_seq"),
+    ],
+)
+def test_a_known_type_excuses_nothing_else(event: Any, field: str) -> None:
+    """L1: what is like a type that passed before, but not the same, is checked like any other."""
+    table = desk()
+    prepare(table, [NewEvent("a"), NewEvent("a", stream=("s", "1"))])
+
+    with pytest.raises(InvalidEvent) as caught:
+        prepare(table, [event])
+
+    assert caught.value.details["field"] == field
+
+
+def test_what_is_known_is_bounded() -> None:
+    """K3: a hostile number of types does not fill the memory."""
+    table = desk()
+    for number in range(5000):
+        prepare(table, [NewEvent(f"type-{number}")])
+
+    assert 0 < len(table.known) < 5000
+
+
 def test_terms_of_declared_indexes() -> None:
     """A8, K3: an event of an indexed type has a key for each scalar, and a bound for all."""
     rules = Rules((), (), 1, (StoredIndex("a", "x"), StoredIndex("a", "l[]")))

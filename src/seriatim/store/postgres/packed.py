@@ -46,6 +46,8 @@ class Packed(msgspec.Struct, frozen=True):
 def pack(request: Request, rules: Rules, look: Look) -> Packed:
     """Pack an append, and look at its contexts, in its caller's thread and before any lock."""
     events = request.events
+    if len(events) == 1 and not request.conditions and request.command is None:
+        return _pack_one(request, rules)
     tagged = any(event.tags or event.term_keys for event in events)
     if request.command is not None or _needs_decision(request, rules):
         return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
@@ -62,6 +64,19 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
             expected[event.stream] = given
         rows.append(composite(event, offset, given, first_seq))
     return Packed(rows=tuple(rows), tagged=tagged)
+
+
+def _pack_one(request: Request, rules: Rules) -> Packed:
+    """Pack the commonest append of all, one event without conditions, with the fewest steps."""
+    [event] = request.events
+    tagged = bool(event.tags or event.term_keys)
+    first_seq = 0
+    if event.stream_type is not None:
+        kind = rules.kind_of(event.stream_type)
+        if kind.expected_seq_required:
+            return Packed(tagged=tagged)
+        first_seq = kind.first_seq
+    return Packed((composite(event, 0, event.given_seq, first_seq),), (), tagged)
 
 
 def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:

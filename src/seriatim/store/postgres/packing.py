@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -184,11 +185,11 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
             _A_HASH,
             bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
             _typed_keys(keys) if (keys := event.index_keys()) else _NO_TAGS,
-            text(event.tenant_id),
+            _common_text(event.tenant_id),
             _NO_TEXT if is_uuid(event.event_id) else text(event.event_id),
-            text(event.stream_type),
+            _common_text(event.stream_type),
             text(event.stream_id),
-            text(event.event_type),
+            _common_text(event.event_type),
             _NO_TEXTS if options == _ABSENT else b"".join(map(text, options)),
             text(canonical_text(event.metadata)) if event.metadata else _NO_TEXT,
             text(event.payload),
@@ -203,6 +204,9 @@ def _typed_text(value: str | None) -> bytes:
         return _NO_TEXT
     raw = value.encode()
     return _TYPED(_OID_TEXT, len(raw)) + raw
+
+
+_common_text = lru_cache(maxsize=4096)(_typed_text)  # tenants and types are few
 
 
 def _typed_keys(keys: Iterable[bytes]) -> bytes:

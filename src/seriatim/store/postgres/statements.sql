@@ -21,7 +21,7 @@ select log_id::text, epoch from {schema}.log;
 select coalesce(max(position), 0) from {schema}.events;
 
 -- name: append_group
-select head, recorded_us, stream_seqs from {schema}.append_group($1, $2, $3, $4, $5);
+select {schema}.append_group($1, $2, $3, $4, $5, $6);
 
 -- name: lock
 select pg_advisory_xact_lock(%s);

@@ -34,10 +34,11 @@ from seriatim.store.postgres.connecting import Connection, Hello, connect, greet
 from seriatim.store.postgres.consuming import Consumers
 from seriatim.store.postgres.deciding import Decision, drive, drive_async
 from seriatim.store.postgres.declaring import declare, rules_of
+from seriatim.store.postgres.exchange import Exchange
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
-from seriatim.store.postgres.packed import Seen, pack
+from seriatim.store.postgres.packed import Packed, Seen, pack
 from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
@@ -65,8 +66,10 @@ class PostgresStore:
         self._pool_lock = threading.Lock()
         self._pool_pid = 0
         self._connect_error: SeriatimError | None = None
-        self._writer = Writer(self.address, settings, self._open_writer, lambda: self._rules)
         self._listener = Listener(lambda: connect(self.address), self.schema)
+        self._writer = Writer(
+            self.address, settings, self._open_writer, lambda: self._rules, self._listener.hint
+        )
         self._consumers = Consumers(self.schema)
         self._queries = Queries(self.schema, self._reading, lambda: self._rules)
 
@@ -146,9 +149,21 @@ class PostgresStore:
         return msgspec.structs.replace(request, packed=pack(request, rules, self._look))
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
-        outcomes = self._writer.commit(group)
-        self._listener.hint()
-        return outcomes
+        return self._writer.commit(group)
+
+    def at_once(self, request: Request, timeout: float) -> Outcome | None:
+        exchange = self._writer.begin([request])
+        if exchange is None:
+            return None
+        [outcome] = exchange.wait(timeout)
+        return outcome
+
+    def light(self, request: Request) -> bool:
+        packed: Packed = request.packed
+        return bool(packed.rows)
+
+    def begin(self, group: Sequence[Request]) -> Exchange | None:
+        return self._writer.begin(group)
 
     def append_in(self, connection: Any, request: Request) -> Any:
         """B12: the lock is held until the caller commits, so keep such transactions short."""

@@ -7,11 +7,9 @@ group is decided in core with the lock held, and each request gets its own answe
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import psycopg
 
@@ -20,51 +18,87 @@ from seriatim.core.errors import SeriatimError
 from seriatim.core.event import AppendResult
 from seriatim.core.kinds import Rules
 from seriatim.core.request import Request
-from seriatim.store.grouping import Placed
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
 from seriatim.store.postgres.deciding import Decision, drive
+from seriatim.store.postgres.exchange import Exchange, receipts
 from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
-from seriatim.store.postgres.lean import append_group
+from seriatim.store.postgres.lean import Reply, send
 from seriatim.store.postgres.packed import Packed
 from seriatim.store.postgres.statements import statements
 
-Opener = Callable[[], tuple[Connection, Hello]]
+Held = tuple[Connection, Hello]
+_IDLE_MAX = 4
 
 
 class Writer:
-    """Commits groups, on one connection for each thread that calls it."""
+    """Commits groups, each on a connection that is its own for so long."""
 
     def __init__(
         self,
         address: Address,
         settings: Settings,
-        opener: Opener,
+        opener: Callable[[], Held],
         rules: Callable[[], Rules],
+        hint: Callable[[], None],
     ) -> None:
         self._address = address
         self._settings = settings
         self._open = opener
         self._rules = rules
+        self._hint = hint
         self._sql = statements(address.schema)
         self._append_group = self._sql["append_group"].encode()
+        self._wait_ms = round(settings.lock_wait_s * 1000)
         self._start_fresh()
 
     def _start_fresh(self) -> None:
-        self._mine = threading.local()
-        self._all: list[Connection] = []
+        self._idle: list[Held] = []
+        self._closed = False
 
-    def _connection(self) -> tuple[Connection, Hello]:
-        held: tuple[Connection, Hello] | None = getattr(self._mine, "held", None)
-        if held is not None and not is_dead(held[0]):
-            return held
-        if held is not None:
+    def _take_idle(self) -> Held | None:
+        """Take a connection that nobody uses and that is alive."""
+        while True:
+            try:
+                held = self._idle.pop()  # atomic, and the warmest one
+            except IndexError:
+                return None
+            if not is_dead(held[0]):
+                return held
             held[0].close()
-            self._all = [one for one in self._all if not one.closed]
-        held = self._open()
-        self._mine.held = held
-        self._all.append(held[0])
-        return held
+
+    def _give_back(self, held: Held) -> None:
+        if self._closed or held[0].closed or len(self._idle) >= _IDLE_MAX:
+            held[0].close()
+        else:
+            self._idle.append(held)
+
+    @contextmanager
+    def _lent(self) -> Iterator[Held]:
+        held = self._take_idle() or self._open()
+        try:
+            yield held
+        finally:
+            self._give_back(held)
+
+    def begin(self, group: Sequence[Request]) -> Exchange | None:
+        """Send a group the lean way, if all of it may go there and a connection is at hand."""
+        if not all(request.packed.rows for request in group) or has_twins(group):
+            return None
+        held = self._take_idle()
+        if held is None:
+            return None
+        connection, hello = held
+        try:
+            send(connection, self._append_group, hello, self._wait_ms, group)
+        except psycopg.Error:  # it was not sent whole, so nothing is stored
+            connection.close()
+            return None
+        return Exchange(connection, group, lambda: self._done_with(held))
+
+    def _done_with(self, held: Held) -> None:
+        self._give_back(held)
+        self._hint()
 
     def commit(self, group: Sequence[Request]) -> list[Outcome]:
         """Give each request of a group its own answer; large appends go by themselves, by COPY."""
@@ -73,7 +107,7 @@ class Writer:
             packed: Packed = request.packed
             way = "lean" if packed.rows else "copy" if packed.tails else "decide"
             ways[way].append(index)
-        if len(ways["lean"]) > 1 and _has_twins([group[index] for index in ways["lean"]]):
+        if len(ways["lean"]) > 1 and has_twins([group[index] for index in ways["lean"]]):
             ways["decide"] = sorted(ways["decide"] + ways["lean"])
             ways["lean"] = []
         answers: dict[int, Outcome] = {}
@@ -81,6 +115,7 @@ class Writer:
             if indexes:
                 requests = [group[index] for index in indexes]
                 answers.update(zip(indexes, self._commit_by(way, requests), strict=True))
+        self._hint()
         return [answers[index] for index in range(len(group))]
 
     def _commit_by(self, way: str, requests: list[Request]) -> list[Outcome]:
@@ -88,45 +123,29 @@ class Writer:
         deadline = time.monotonic() + self._settings.timeout_s
         while True:
             try:
-                connection, hello = self._connection()
-            except SeriatimError as error:
-                return [error] * len(requests)
-            try:
-                if way == "lean":
-                    return self._lean(connection, hello, requests)
-                trusting = way == "copy"
-                return self._decided(connection, hello, requests, trusting=trusting)
-            except psycopg.Error as error:
-                if error.sqlstate in TO_BE_DECIDED and way != "decide":
-                    way = "decide"
-                    continue
-                if error.sqlstate == LOCK_BUSY and time.monotonic() < deadline:
-                    # A courtesy: if it fails, the next try shows what is wrong.
-                    with suppress(psycopg.Error):
-                        self._relieve(connection, hello)
-                    continue
-                return [failure(error, "appending", sent=True)] * len(requests)
+                with self._lent() as (connection, hello):
+                    try:
+                        if way == "lean":
+                            return self._lean(connection, hello, requests)
+                        trusting = way == "copy"
+                        return self._decided(connection, hello, requests, trusting=trusting)
+                    except psycopg.Error as error:
+                        if error.sqlstate in TO_BE_DECIDED and way != "decide":
+                            way = "decide"
+                        elif error.sqlstate == LOCK_BUSY and time.monotonic() < deadline:
+                            # A courtesy: if it fails, the next try shows what is wrong.
+                            with suppress(psycopg.Error):
+                                self._relieve(connection, hello)
+                        else:
+                            return [failure(error, "appending", sent=True)] * len(requests)
             except SeriatimError as error:
                 return [error] * len(requests)
 
     def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
-        head, recorded_us, seqs = append_group(
-            connection,
-            self._append_group,
-            hello,
-            wait_ms=round(self._settings.lock_wait_s * 1000),
-            rules_version=requests[0].rules_version,
-            rows=[row for request in requests for row in request.packed.rows],
-            tagged=any(request.packed.tagged for request in requests),
-        )
-        answers: list[Outcome] = []
-        at = 0
-        for request in requests:
-            end = at + len(request.events)
-            placed = Placed(request, head + at + 1, tuple(seqs[at:end]))
-            answers.append(placed.result(recorded_us))
-            at = end
-        return answers
+        send(connection, self._append_group, hello, self._wait_ms, requests)
+        reply = Reply(connection)
+        reply.wait()
+        return receipts(requests, *reply.numbers())
 
     def _decided(
         self, connection: Connection, hello: Hello, requests: list[Request], *, trusting: bool
@@ -174,21 +193,23 @@ class Writer:
         self._start_fresh()
 
     def close(self) -> None:
-        """Close every thread's connection."""
-        for connection in self._all:
-            connection.close()
-        self._start_fresh()
+        """Close the connections that are idle, and the others when they come back."""
+        self._closed = True
+        while (held := self._take_idle()) is not None:
+            held[0].close()
 
 
-def _has_twins(requests: list[Request]) -> bool:
+def has_twins(requests: Sequence[Request]) -> bool:
     """Tell whether two appends share a key or an id, or were checked under different rules."""
-    ids: list[Any] = []
-    keys: list[bytes] = []
-    for request in requests:
-        for event in request.events:
-            ids.append((event.tenant_id, event.event_key))
-            if event.idempotency_index is not None:
-                keys.append(event.idempotency_index)
+    if len(requests) == 1:
+        return False
+    ids = [event.event_key for request in requests for event in request.events]
+    keys = [
+        event.idempotency_index
+        for request in requests
+        for event in request.events
+        if event.idempotency_index is not None
+    ]
     return (
         len(set(ids)) != len(ids)
         or len(set(keys)) != len(keys)

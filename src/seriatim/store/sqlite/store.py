@@ -99,6 +99,20 @@ class SqliteStore:
         del rules
         return request
 
+    def at_once(self, request: Request, timeout: float) -> Outcome | None:
+        """Leave it to a group."""
+        del request, timeout
+        return None
+
+    def light(self, request: Request) -> bool:
+        """Say no: there is no server."""
+        del request
+        return False
+
+    def begin(self, group: Sequence[Request]) -> None:
+        """There is no server."""
+        del group
+
     def append_in(self, connection: Any, request: Request) -> Any:
         """Refuse: SQLite's one writer is the log's own."""
         del connection, request

@@ -197,51 +197,57 @@ begin
 end $$;
 revoke all on function {schema}.raise_epoch(boolean) from public;
 
--- One group of appends: lock, number and insert in one statement that the server finishes alone,
--- so a client that stops or dies holds nothing. The lock is a statement of its own: those after it
--- take their snapshot when the lock is held.
+-- One group of appends: lock, number and insert in one call that the server finishes alone, so a
+-- client that stops or dies holds nothing. The lock is had before the insert begins, which then
+-- takes its snapshot. Calls in expressions and not by PERFORM: those are run without an executor.
+-- Returns the head before the group, its time, and the stream number of each event.
 create function {schema}.append_group(
     p_lock bigint, p_lock_wait_ms integer, p_rules integer, p_rows {schema}.new_event[],
-    p_tagged boolean, out head bigint, out recorded_us bigint, out stream_seqs bigint[]
-) language plpgsql volatile
+    p_ranks integer[],  -- which of its stream's events in this group each one is; null: the first
+    p_tagged boolean
+) returns bigint[] language plpgsql volatile
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+declare
+    v_wait   text := set_config('lock_timeout', p_lock_wait_ms::text, true);
+    v_locked boolean := pg_advisory_xact_lock(p_lock) is not null;
+    v_now    bigint := {schema}.now_us();
+    v_placed bigint[];
 begin
-    perform set_config('lock_timeout', p_lock_wait_ms::text, true);
-    perform pg_advisory_xact_lock(p_lock);
-    if coalesce((select max(version) from {schema}.declarations), 0) <> p_rules then
-        raise exception using errcode = 'SQ002', message = 'the declarations have changed';
-    end if;
-    head := coalesce((select max(e.position) from {schema}.events e), 0);
-    recorded_us := {schema}.now_us();
     with placed as (
         insert into {schema}.events
-        select append_group.head + i.ordinality,
-               append_group.head + i.ordinality - i.append_offset,
-               append_group.recorded_us,
+        select l.head + i.ordinality,
+               l.head + i.ordinality - i.append_offset,
+               v_now,
                case when i.stream_key is not null then coalesce(
                    i.given_seq,
-                   coalesce(h.stream_seq, i.first_seq - 1)
-                       + row_number() over (partition by i.stream_key order by i.ordinality))
+                   coalesce(h.stream_seq, i.first_seq - 1) + coalesce(p_ranks[i.ordinality], 1))
                end,
                i.occurred_us, i.event_version, i.event_key, i.stream_key, i.idempotency_index,
                i.payload_hash, i.tenant_id, i.event_id, i.stream_type, i.stream_id, i.event_type,
                i.occurred_at, i.producer_id, i.source_system, i.source_subsystem, i.actor_type,
                i.actor_id, i.request_id, i.correlation_id, i.causation_id, i.idempotency_key,
                i.app_id, i.env_id, i.metadata, i.payload, i.tags
-        from unnest(p_rows) with ordinality i
+        from (select coalesce(max(e.position), 0) as head from {schema}.events e) l
+        cross join unnest(p_rows) with ordinality i
         left join lateral (
             select e.stream_seq from {schema}.events e
             where e.stream_key = i.stream_key
             order by e.stream_seq desc limit 1
         ) h on true
+        where p_rules = (select coalesce(max(d.version), 0) from {schema}.declarations d)
         returning position, stream_seq
     )
-    select array_agg(p.stream_seq order by p.position) into stream_seqs from placed p;
+    select array[min(p.position) - 1, v_now] || array_agg(p.stream_seq order by p.position)
+    into v_placed from placed p;
+    if v_placed[1] is null then
+        raise exception using errcode = 'SQ002', message = 'the declarations have changed';
+    end if;
     if p_tagged then
         insert into {schema}.event_tags
-        select distinct k, append_group.head + i.ordinality
+        select distinct k, v_placed[1] + i.ordinality
         from unnest(p_rows) with ordinality i, unnest(i.tag_keys) k;
     end if;
+    return v_placed;
 end $$;
 
 -- Sees every group once, however it was inserted: positions and streams without gaps, opening and

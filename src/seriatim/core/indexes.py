@@ -6,13 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from seriatim.core.canonical import read_json
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.ids import hash_key, id_problem, tag_key, text_problem
+from seriatim.core.ids import frame, id_problem, tag_key, text_problem
 
 # Keys of objects; None stands for any element of an array.
 Steps = tuple[str | None, ...]
@@ -109,7 +111,11 @@ def indexed_path(stored: StoredIndex) -> IndexedPath:
 
 def term_key(tenant_id: str, event_type: str, path: str, scalar: Any) -> bytes:
     """Return the index key of a scalar at a path; tags have fewer parts, so none is a term."""
-    return hash_key(tenant_id, event_type, path, _scalar_text(scalar))
+    framed = _place(tenant_id, event_type, path) + frame(_scalar_text(scalar))
+    return sha256(framed).digest()[:16]
+
+
+_place = lru_cache(maxsize=4096)(frame)  # declared paths are few
 
 
 def _scalar_text(scalar: Any) -> str:

@@ -62,10 +62,13 @@ def routes(tenant_id: str, query: Query, rules: Rules, after: int, until: int) -
 
 
 def _options(tenant_id: str, one: Filter, rules: Rules) -> list[_Terms]:
-    """Return the known terms of each event type under each predicate; nothing if one has none."""
+    """Return the known terms of each event type under each predicate; nothing if one has none.
+
+    Streams are mostly shorter than what a term has, and have an index of their own.
+    """
     types = dict.fromkeys(one.types or ())
     predicates = one.payload or ()
-    if len(types) * len(predicates) > ALTERNATIVES_MAX:
+    if one.streams is not None or len(types) * len(predicates) > ALTERNATIVES_MAX:
         return []
     options: list[_Terms] = []
     for event_type in types:
@@ -95,7 +98,7 @@ def _route(one: Filter, low: int, high: int, tags: Keys, options: list[_Terms]) 
             for terms, keys in zip(options, usable, strict=True)
         )
         keys = tuple(dict.fromkeys((*tags, *keys) for keys in usable))
-        return Route(one, low, high, keys, proven=whole and one.streams is None)
+        return Route(one, low, high, keys, proven=whole)
     if tags:
         bare = one.types is None and one.payload is None and one.streams is None
         return Route(one, low, high, (tags,), proven=bare)

@@ -13,7 +13,7 @@ from seriatim.store.port import ReadSpec
 from seriatim.store.sqlite import payloads, queries, reads
 from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.store import SqliteStore
-from seriatim.store.sqlite.walks import Walk
+from seriatim.store.sqlite.walks import READ_THROUGH, Walk
 
 RULES = Rules((), (), 1, (StoredIndex("indexed", "x"),))
 RANGE = {"start": 0, "after": 0, "until": 9, "limit": 1, "after_seq": 0, "until_seq": 9}
@@ -87,11 +87,20 @@ def test_look_ups_of_many_keys_use_their_index(
     check_plan(steps, index)
 
 
+def test_the_state_of_a_log_is_found_by_index(connection: sqlite3.Connection) -> None:
+    """F7: the ends of streams are read from their index alone, and nothing is scanned."""
+    text = SQL["state"].replace("{ends}", f", {SQL['end']}" * 2)
+    steps = plan(connection, text, [b"", b""])
+    check_plan(steps, "COVERING INDEX events_by_stream (stream_key=?)")
+    assert sum("events_by_stream" in step for step in steps) == 2
+
+
 def spec(**changes: Any) -> ReadSpec:
     """Read a page of a tenant."""
     return ReadSpec(**{"tenant_id": "default", "limit": 10, **changes})
 
 
+STREAM = "events_by_stream (stream_key=? AND stream_seq>? AND stream_seq<?)"
 SPECS = [
     (spec(tenant_id=None), "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     (spec(), "events_by_tenant (tenant_id=? AND rowid>? AND rowid<?)"),
@@ -103,7 +112,7 @@ SPECS = [
         spec(types=("a", "b")),
         "events_by_type (tenant_id=? AND event_type=? AND rowid>? AND rowid<?)",
     ),
-    (spec(stream=("a", "b")), "events_by_stream (stream_key=? AND stream_seq>? AND stream_seq<?)"),
+    (spec(stream=("a", "b")), STREAM),
     (
         spec(stream=("a", "b"), types=("a",)),
         "events_by_stream_type (stream_key=? AND event_type=? AND rowid>? AND rowid<?)",
@@ -122,7 +131,9 @@ def test_reads_walk_their_index(
 
 
 def check_walk(connection: sqlite3.Connection, walk: Walk, index: str, *, back: bool) -> None:
-    """Check the plan of one walk."""
+    """Check the plan of one walk; the first events of a stream are read through for a type."""
+    if walk.until_seq == READ_THROUGH:
+        index = STREAM
     check_plan(plan(connection, walk.sql(back=back), {**walk.values, **RANGE}), index)
 
 

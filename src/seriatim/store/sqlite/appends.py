@@ -9,27 +9,45 @@ from seriatim.core.request import Request
 from seriatim.store.grouping import Placed, decide_group
 from seriatim.store.port import Outcome
 from seriatim.store.sqlite.declarations import Declarations
-from seriatim.store.sqlite.rows import Row, row_of, tag_rows
+from seriatim.store.sqlite.lookups import state
+from seriatim.store.sqlite.rows import Row, tag_rows, tail_of
 from seriatim.store.sqlite.statements import SQL
-from seriatim.store.sqlite.view import Foreseen, LockedView
+from seriatim.store.sqlite.view import Foreseen, LockedView, heads, streams_of
 
 
-def append(
+def append(  # noqa: PLR0913 - a group and what is known beforehand
     connection: sqlite3.Connection,
     group: Sequence[Request],
     declarations: Declarations,
     foreseen: Foreseen,
     recorded_us: int,
+    *,
+    trusting: bool,
 ) -> list[Placed | Outcome]:
-    """Decide a group and insert what it adds, inside the transaction that is open."""
-    head, version = connection.execute(SQL["state"]).fetchone()
+    """Decide a group and insert what it adds, inside the transaction that is open.
+
+    Trusting, its keys and ids are taken for new, and looked up only if something is refused: what
+    was stored before is no conflict. If one is known after all, the unique indexes object.
+    """
+    head, version, ends = state(connection, streams_of(group))
     rules = declarations.rules(connection, version)
-    view = LockedView(connection, head, foreseen, group, rules)
+    view = LockedView(connection, head, heads(connection, group, ends, rules), foreseen, rules)
+    if trusting:
+        placed = _all_placed(decide_group(group, view, rules, head, recorded_us))
+        if placed:
+            _insert(connection, placed, recorded_us)
+            return list(placed)
+    view.look_up_known(group)
     answers = decide_group(group, view, rules, head, recorded_us)
     placed = [answer for answer in answers if isinstance(answer, Placed)]
     if placed:
         _insert(connection, placed, recorded_us)
     return answers
+
+
+def _all_placed(answers: Sequence[Placed | Outcome]) -> list[Placed]:
+    placed = [answer for answer in answers if isinstance(answer, Placed)]
+    return placed if len(placed) == len(answers) else []
 
 
 def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: int) -> None:
@@ -39,7 +57,7 @@ def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: i
     for one in placed:
         first = position = one.first_position
         for event, seq in zip(one.request.events, one.stream_seqs, strict=True):
-            events.append(row_of(event, position, first, seq, recorded_us))
+            events.append((position, first, seq, recorded_us, *tail_of(event)))
             if event.tags or event.term_keys:
                 tags.extend(tag_rows(event, position))
             position += 1

@@ -17,15 +17,15 @@ class Declarations:
     """The rules as last read from the file."""
 
     def __init__(self) -> None:
-        self._rules = NO_RULES
+        self.known = NO_RULES
 
     def rules(self, connection: sqlite3.Connection, version: int | None = None) -> Rules:
         """Return the rules of the newest version; declarations only ever grow in number."""
         if version is None:
             (version,) = connection.execute(SQL["rules_version"]).fetchone()
-        rules = self._rules
+        rules = self.known
         if rules.version != version:
-            rules = self._rules = _read(connection)
+            rules = self.known = _read(connection)
         return rules
 
     def declare(self, connection: sqlite3.Connection, declared: Declaration) -> None:

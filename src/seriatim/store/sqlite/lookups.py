@@ -26,16 +26,31 @@ def look_up(connection: sqlite3.Connection, name: str, keys: Sequence[Row]) -> l
     return found
 
 
-def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Cut rows into powers of two, so that few different statements are ever prepared."""
-    done = 0
-    while done < len(rows):
-        size = min(_KEYS_MAX, 1 << (len(rows) - done).bit_length() - 1)
-        yield rows[done : done + size]
-        done += size
+def state(
+    connection: sqlite3.Connection, streams: Sequence[bytes]
+) -> tuple[int, int, dict[bytes, int | None]]:
+    """Return the head, the version of the rules, and the last number of each stream."""
+    ends: dict[bytes, int | None] = {}
+    for some in _chunks(streams) if streams else ((),):
+        head, version, *numbers = connection.execute(_state(len(some)), some).fetchone()
+        ends.update(zip(some, numbers, strict=True))
+    return head, version, ends
+
+
+def _chunks(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut keys into powers of two, the last one repeated, so that few statements are prepared."""
+    for start in range(0, len(keys), _KEYS_MAX):
+        some = keys[start : start + _KEYS_MAX]
+        size = 1 << (len(some) - 1).bit_length()
+        yield [*some, *[some[-1]] * (size - len(some))]
 
 
 @cache
 def _text(name: str, rows: int, columns: int) -> str:
     row = f"({', '.join('?' * columns)})"
     return SQL[name].replace("{rows}", ", ".join([row] * rows))
+
+
+@cache
+def _state(streams: int) -> str:
+    return SQL["state"].replace("{ends}", f", {SQL['end']}" * streams)

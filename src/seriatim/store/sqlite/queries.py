@@ -13,7 +13,7 @@ from seriatim.core.routes import Route, routes
 from seriatim.store.sqlite import payloads
 from seriatim.store.sqlite.reads import listed
 from seriatim.store.sqlite.rows import record_of
-from seriatim.store.sqlite.walks import NO_END, WALKS_MAX, Walk, collect, highest
+from seriatim.store.sqlite.walks import NO_END, WALKS_MAX, Walk, by_type, collect, highest
 
 
 def select(  # noqa: PLR0913 - a query and its range
@@ -82,23 +82,15 @@ def _walks_of_route(tenant_id: str, route: Route) -> list[Walk]:
     if route.alternatives:
         return _along_keys(tenant_id, route, values, conditions)
     steps = [
-        {"stream": stream, "type": type_}
+        {**values, "stream": stream, "type": type_}
         for stream in _keys(tenant_id, one) or (None,)
         for type_ in dict.fromkeys(one.types or (None,))
     ]
-    name = _NAMES[one.streams is not None, one.types is not None]
-    return [
-        Walk(name, {**values, **step}, tuple(conditions), route.after, route.until)
-        for step in steps
-    ]
-
-
-_NAMES = {
-    (False, False): "tenant",
-    (False, True): "type",
-    (True, False): "stream",
-    (True, True): "stream_type",
-}
+    narrowing = tuple(conditions)
+    if one.streams is not None and one.types is not None:
+        return [walk for step in steps for walk in by_type(step, narrowing)]
+    name = "stream" if one.streams is not None else "type" if one.types is not None else "tenant"
+    return [Walk(name, step, narrowing, route.after, route.until) for step in steps]
 
 
 def _along_keys(

@@ -10,7 +10,7 @@ from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.store.port import ReadSpec
-from seriatim.store.sqlite.walks import NO_END, WALKS_MAX, Walk, collect
+from seriatim.store.sqlite.walks import NO_END, WALKS_MAX, Walk, by_type, collect
 
 _OCCURRED = "coalesce(events.occurred_us, events.recorded_us)"
 _CONDITIONS = {
@@ -52,8 +52,10 @@ def walks_of(spec: ReadSpec) -> list[Walk]:
         values["stream"] = stream_key(spec.tenant_id, *spec.stream)
     if types is None:
         return [Walk("tenant" if spec.stream is None else "stream", values, conditions)]
-    name = "type" if spec.stream is None else "stream_type"
-    return [Walk(name, {**values, "type": one}, conditions) for one in dict.fromkeys(types)]
+    each = [{**values, "type": one} for one in dict.fromkeys(types)]
+    if spec.stream is None:
+        return [Walk("type", one, conditions) for one in each]
+    return [walk for one in each for walk in by_type(one, conditions)]
 
 
 def _narrowed(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:

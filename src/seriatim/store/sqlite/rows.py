@@ -21,22 +21,16 @@ _OCCURRED, _RECORDED, _METADATA, _HASH, _TAGS = map(
 )
 
 
-def row_of(
-    event: Prepared, position: int, append_position: int, stream_seq: int | None, recorded_us: int
-) -> Row:
-    """Return the row an event is stored as, its index keys last."""
+def tail_of(event: Prepared) -> Row:
+    """Return the row of an event without its place, which stands first, its index keys last."""
     return (
-        position,
-        append_position,
         event.event_id,
         event.tenant_id,
         event.stream_type,
         event.stream_id,
-        stream_seq,
         event.event_type,
         event.event_version,
         event.occurred_at,
-        recorded_us,
         event.producer_id,
         event.source_system,
         event.source_subsystem,

@@ -38,7 +38,17 @@ COLUMNS = (
     "payload_hash",
     "tags",
 )
+# A row's columns after its place in the log, which is known last, and its index keys.
+_PLACE = ("position", "append_position", "stream_seq", "recorded_us")
+_KEYS = ("occurred_us", "event_key", "stream_key", "idempotency_index")
+TAIL = (*(name for name in COLUMNS if name not in _PLACE), *_KEYS)
 _SELECTED = ", ".join(f"events.{name}" for name in COLUMNS)
+
+_COLUMN_LISTS = {
+    "{columns}": _SELECTED,
+    "{tail}": ", ".join(TAIL),
+    "{tail_values}": ", ".join("?" * len(TAIL)),
+}
 
 
 def script(path: str) -> str:
@@ -47,11 +57,13 @@ def script(path: str) -> str:
 
 
 def named(path: str) -> dict[str, str]:
-    """Return the statements of a file by name, with the columns of a record filled in."""
+    """Return the statements of a file by name, with the columns of records and rows filled in."""
     found: dict[str, str] = {}
     for part in script(path).split(_NAME)[1:]:
         name, _, text = part.partition("\n")
-        found[name.strip()] = text.strip().replace("{columns}", _SELECTED)
+        for hole, columns in _COLUMN_LISTS.items():
+            text = text.replace(hole, columns)
+        found[name.strip()] = text.strip()
     return found
 
 

@@ -3,9 +3,13 @@
 -- name: head
 select coalesce(max(position), 0) from events
 
+-- name: end
+(select max(stream_seq) from events indexed by events_by_stream where stream_key = ?)
+
 -- name: state
+-- What every group of appends asks first, in one step, with the last numbers of its streams.
 select (select coalesce(max(position), 0) from events),
-    (select coalesce(max(version), 0) from declarations)
+    (select coalesce(max(version), 0) from declarations){ends}
 
 -- The next three look up many keys in one step, numbered in the order in which they are given.
 -- name: stream_heads
@@ -73,14 +77,45 @@ and not exists (
 order by first.position limit :limit
 
 -- name: insert_event
-insert into events (
-    position, append_position, event_id, tenant_id, stream_type, stream_id, stream_seq,
-    event_type, event_version, occurred_at, recorded_us, producer_id, source_system,
-    source_subsystem, actor_type, actor_id, request_id, correlation_id, causation_id,
-    idempotency_key, app_id, env_id, metadata, payload, payload_hash, tags,
-    occurred_us, event_key, stream_key, idempotency_index
+insert into events (position, append_position, stream_seq, recorded_us, {tail})
+values (?, ?, ?, ?, {tail_values})
+
+-- name: insert_plain
+-- One event that asks for no more than its place; another version of the rules makes it NULL.
+insert into events (position, append_position, stream_seq, recorded_us, {tail})
+values (
+    (select coalesce(max(position), 0) + 1 from events),
+    case (select coalesce(max(version), 0) from declarations) when ?
+    then (select coalesce(max(position), 0) + 1 from events) end,
+    coalesce(
+        (
+            select max(stream_seq) + 1 from events indexed by events_by_stream
+            where stream_key = ?
+        ), ?
+    ),
+    ?, {tail_values}
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: insert_plain_group
+-- Many such events, which know their places within the group; no row under other rules.
+insert into events (position, append_position, stream_seq, recorded_us, {tail})
+with fresh (number, append_number, first_seq, nth, recorded_us, {tail}) as (values {rows}),
+log (head) as (select coalesce(max(position), 0) from events)
+select head + number, head + append_number,
+    coalesce(
+        (
+            select max(stream_seq) + 1 from events indexed by events_by_stream
+            where events.stream_key = fresh.stream_key
+        ), first_seq
+    ) + nth,
+    recorded_us, {tail}
+from log cross join fresh
+where (select coalesce(max(version), 0) from declarations) = ?
+
+-- name: stream_seqs
+select json_group_array(stream_seq) from (
+    select stream_seq from events where position between ? and ? order by position
+)
 
 -- name: insert_tag
 insert into event_tags (tag_key, position) values (?, ?)

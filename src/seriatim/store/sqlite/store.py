@@ -20,6 +20,7 @@ from seriatim.store.sqlite import (
     consumers,
     failures,
     forking,
+    plain,
     queries,
     reads,
     schema,
@@ -70,17 +71,37 @@ class SqliteStore:
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         """Commit a group, giving each request its own answer; one never fails another."""
-        try:
-            return self._append(group)
-        except (BackendFailure, ValueError, OverflowError) as error:
-            # What the database itself refuses is one request's doing: find out whose.
-            if not _refused(error):
-                raise
-            if len(group) == 1:
-                return [_as_failure(error)]
-            return [outcome for request in group for outcome in self.append([request])]
+        refusal: Exception | None = None
+        for way in (self._append_plain, self._append_trusting, self._append_decided):
+            try:
+                outcomes = way(group)
+            except (BackendFailure, ValueError, OverflowError) as error:
+                if not _refused(error):
+                    raise
+                refusal = error
+            else:
+                if outcomes:
+                    return outcomes
+        # What the database itself refuses is one request's doing: find out whose.
+        if len(group) == 1:
+            return [_as_failure(refusal)]
+        return [outcome for request in group for outcome in self.append([request])]
 
-    def _append(self, group: Sequence[Request]) -> list[Outcome]:
+    def _append_plain(self, group: Sequence[Request], *, patient: bool = True) -> list[Outcome]:
+        """Commit a group in one statement; no outcome if it is not plain, or the rules changed."""
+        rules = self._declarations.known
+        if not plain.is_plain(group, rules):
+            return []
+        appending = plain.Plain(group, rules)
+        places = self._writer.at_once(appending.insert, appending.places, patient=patient)
+        if places is None:
+            return []
+        return self._told(places, appending.recorded_us)
+
+    def _append_trusting(self, group: Sequence[Request]) -> list[Outcome]:
+        return self._append_decided(group, trusting=True)
+
+    def _append_decided(self, group: Sequence[Request], *, trusting: bool = False) -> list[Outcome]:
         foreseen: view.Foreseen = {}
         if view.has_contexts(group):
             with self._readers.connection() as connection:
@@ -88,10 +109,17 @@ class SqliteStore:
                 foreseen = view.foresee(connection, group, rules)
         with self._writer.transaction() as connection:
             recorded_us = consumers.now_us()
-            answers = appends.append(connection, group, self._declarations, foreseen, recorded_us)
-        last = [answer for answer in answers if isinstance(answer, Placed)][-1:]
-        for placed in last:
-            self._wakeups.tell(placed.first_position + len(placed.request.events) - 1)
+            answers = appends.append(
+                connection, group, self._declarations, foreseen, recorded_us, trusting=trusting
+            )
+        return self._told(answers, recorded_us)
+
+    def _told(self, answers: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcome]:
+        """Wake those who wait for what was committed, and return its receipts."""
+        for answer in reversed(answers):
+            if isinstance(answer, Placed):
+                self._wakeups.tell(answer.first_position + len(answer.request.events) - 1)
+                break
         return finish(answers, recorded_us)
 
     def packed(self, request: Request, rules: Rules) -> Request:
@@ -100,9 +128,15 @@ class SqliteStore:
         return request
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
-        """Leave it to a group."""
-        del request, timeout
-        return None
+        """Commit a plain append here and now, unless somebody else is writing."""
+        del timeout  # it never waits
+        try:
+            outcomes = self._append_plain([request], patient=False)
+        except (BackendFailure, ValueError, OverflowError) as error:
+            if not _refused(error):
+                raise
+            return None
+        return outcomes[0] if outcomes else None
 
     def light(self, request: Request) -> bool:
         """Say no: there is no server."""
@@ -266,7 +300,7 @@ def _refused(error: Exception) -> bool:
     )
 
 
-def _as_failure(error: Exception) -> BackendFailure:
+def _as_failure(error: Exception | None) -> BackendFailure:
     if isinstance(error, BackendFailure):
         return error
     return failures.lasting(f"SQLite cannot hold a value of this append: {type(error).__name__}")

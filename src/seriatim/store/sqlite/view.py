@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seriatim.core.decide import Head, View
@@ -11,7 +11,7 @@ from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
-from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
+from seriatim.core.request import ExpectedContext, ExpectedSeq, Request, StoredCommand
 from seriatim.store.sqlite import queries
 from seriatim.store.sqlite.lookups import look_up
 from seriatim.store.sqlite.rows import Row, record_of
@@ -64,31 +64,37 @@ def foresee(connection: sqlite3.Connection, group: Sequence[Request], rules: Rul
 class LockedView(View):
     """The look-ups of a decision, on the connection that holds the lock.
 
-    What the group's events are sure to ask for is looked up at once, for all of them together.
+    The ends of the group's streams come with it. That its keys and ids are new is believed until
+    `look_up_known`: almost always they are, and the unique indexes object if not.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         head: int,
+        heads: dict[bytes, Head],
         foreseen: Foreseen,
-        group: Sequence[Request],
         rules: Rules,
     ) -> None:
         self._connection = connection
         self._head = head
+        self._heads = heads
         self._foreseen = foreseen
         self._rules = rules
+        self._known_keys: set[Row] = set()
+        self._known_ids: set[Row] = set()
+
+    def look_up_known(self, group: Sequence[Request]) -> None:
+        """Find out which keys and ids of the group's events are stored."""
         events = [event for request in group for event in request.events]
-        self._heads = _heads(connection, _streams(group, events))
         keys = dict.fromkeys(
             (event.idempotency_index,) for event in events if event.idempotency_index is not None
         )
-        self._known_keys = _known(connection, "known_keys", list(keys))
+        self._known_keys = _known(self._connection, "known_keys", list(keys))
         ids = dict.fromkeys(
             (event.event_key, event.tenant_id) for event in events if event.given_id
         )
-        self._known_ids = _known(connection, "known_ids", list(ids))
+        self._known_ids = _known(self._connection, "known_ids", list(ids))
 
     def stream_head(self, stream_key: bytes) -> Head | None:
         """Return the end of a stream."""
@@ -126,20 +132,43 @@ class LockedView(View):
         return None if row is None else StoredCommand(*row)
 
 
-def _streams(group: Sequence[Request], events: Sequence[Prepared]) -> list[bytes]:
-    keys = {event.stream_key for event in events if event.stream_key is not None}
-    keys.update(
-        stream_key(request.tenant_id, *condition.stream)
+def streams_of(group: Sequence[Request]) -> list[bytes]:
+    """Return the streams whose ends matter to a group."""
+    keys = {
+        event.stream_key
         for request in group
-        for condition in request.conditions
-        if isinstance(condition, ExpectedSeq)
-    )
+        for event in request.events
+        if event.stream_key is not None
+    }
+    for request in group:
+        for condition in request.conditions:
+            if isinstance(condition, ExpectedSeq):
+                keys.add(stream_key(request.tenant_id, *condition.stream))
     return list(keys)
 
 
-def _heads(connection: sqlite3.Connection, keys: list[bytes]) -> dict[bytes, Head]:
-    found = look_up(connection, "stream_heads", [(key,) for key in keys])
-    return {keys[number]: Head(seq, event_type) for number, seq, event_type in found}
+def heads(
+    connection: sqlite3.Connection,
+    group: Sequence[Request],
+    ends: Mapping[bytes, int | None],
+    rules: Rules,
+) -> dict[bytes, Head]:
+    """Return the ends of streams, with the type of the last event where it may be a closing one."""
+    found = {key: Head(seq, "") for key, seq in ends.items() if seq is not None}
+    if any(kind.closing_types for kind in map(rules.kind_of, _stream_types(group))):
+        keys = list(found)
+        for number, seq, event_type in look_up(connection, "stream_heads", [(k,) for k in keys]):
+            found[keys[number]] = Head(seq, event_type)
+    return found
+
+
+def _stream_types(group: Sequence[Request]) -> set[str]:
+    return {
+        event.stream_type
+        for request in group
+        for event in request.events
+        if event.stream_type is not None
+    }
 
 
 def _known(connection: sqlite3.Connection, name: str, keys: list[Row]) -> set[Row]:

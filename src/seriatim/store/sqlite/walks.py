@@ -17,6 +17,7 @@ from seriatim.store.sqlite.statements import SQL, WALKS
 
 WALKS_MAX = 256
 NO_END = (1 << 63) - 1
+READ_THROUGH = 100  # events of a stream that no index knows by type: see the schema
 
 _position = itemgetter(0)
 
@@ -29,6 +30,7 @@ class Walk(msgspec.Struct, frozen=True):
     conditions: tuple[str, ...] = ()
     after: int = 0
     until: int = NO_END
+    until_seq: int = NO_END
 
     def rows(
         self, connection: sqlite3.Connection, after: int, until: int, *, limit: int, back: bool
@@ -46,7 +48,7 @@ class Walk(msgspec.Struct, frozen=True):
             values["after_seq"] = max(
                 seq_at(connection, stream, after), -1 if least is None else least
             )
-            values["until_seq"] = seq_at(connection, stream, until)
+            values["until_seq"] = min(seq_at(connection, stream, until), self.until_seq)
             if values["after_seq"] >= values["until_seq"]:
                 return ()
         return connection.execute(self.sql(back=back), values)
@@ -65,6 +67,15 @@ _BEYOND = {
     False: "tagged.position >= leap.position + (leap.agreed = :keys) and tagged.position <= :until",
     True: "tagged.position <= leap.position - (leap.agreed = :keys) and tagged.position > :after",
 }
+
+
+def by_type(values: dict[str, Any], conditions: tuple[str, ...]) -> list[Walk]:
+    """Return the walks that meet one type in one stream, the later events first."""
+    of_type = (*conditions, "events.event_type = :type")
+    return [
+        Walk("stream_type", values, conditions),
+        Walk("stream", values, of_type, until_seq=READ_THROUGH),
+    ]
 
 
 def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> int:

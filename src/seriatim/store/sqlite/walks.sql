@@ -22,7 +22,8 @@ order by stream_seq {direction} limit :limit
 
 -- name: stream_type
 select {columns} from events indexed by events_by_stream_type
-where stream_key = :stream and event_type = :type and position > :after and position <= :until {more}
+where stream_key = :stream and event_type = :type and stream_seq > 100
+and position > :after and position <= :until {more}
 order by position {direction} limit :limit
 
 -- name: tag

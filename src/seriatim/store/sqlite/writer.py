@@ -5,13 +5,16 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import random
+from typing import TypeVar
 
 from seriatim.core.errors import BackendFailure
 from seriatim.store.sqlite import failures, forking
 from seriatim.store.sqlite.file import File
+
+_Found = TypeVar("_Found")
 
 _BEGIN_PAUSE_S = 0.001
 _JOURNAL_BYTES_MAX = 64 * 1024 * 1024
@@ -34,7 +37,7 @@ class Writer:
             connection = self._opened()
             try:
                 with failures.translated(path):
-                    self._begin(connection)
+                    self._patiently(_begin, connection)
                     yield connection
             except BaseException as error:
                 self._undo(connection, error)
@@ -61,18 +64,43 @@ class Writer:
         self._file.check()
         return self._connection or self.connect()
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def at_once(
+        self,
+        act: Callable[[sqlite3.Connection], sqlite3.Cursor],
+        then: Callable[[sqlite3.Cursor], _Found],
+        *,
+        patient: bool,
+    ) -> _Found | None:
+        """Run one statement that is its own transaction, and return what is found right after.
+
+        Without patience nothing is waited for: None when somebody else is writing.
+        """
+        if not self._lock.acquire(blocking=patient):
+            return None
+        try:
+            connection = self._opened()
+            try:
+                return then(self._patiently(act, connection) if patient else act(connection))
+            except sqlite3.Error as error:
+                if failures.is_busy(error) and not patient:
+                    return None
+                self._undo(connection, error)
+                raise failures.failure(error, self._file.path, at_commit=True) from error
+        finally:
+            self._lock.release()
+
+    def _patiently(
+        self, act: Callable[[sqlite3.Connection], sqlite3.Cursor], connection: sqlite3.Connection
+    ) -> sqlite3.Cursor:
         """Take the write lock, asking more often than SQLite's own pauses of up to 100 ms would."""
         deadline = time.monotonic() + self._file.busy_timeout_s
         while True:
             try:
-                connection.execute("begin immediate")
+                return act(connection)
             except sqlite3.Error as error:
                 if not failures.is_busy(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(_BEGIN_PAUSE_S * (0.5 + random()))  # noqa: S311 - only a pause
-            else:
-                return
 
     def _undo(self, connection: sqlite3.Connection, error: BaseException) -> None:
         cause = error.__cause__ if isinstance(error, BackendFailure) else error
@@ -121,6 +149,10 @@ class Writer:
             self._connection = None
 
 
+def _begin(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    return connection.execute("begin immediate")
+
+
 def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
     """Turn write-ahead logging on; SQLite does not wait when two processes do so at once."""
     while True:
@@ -132,7 +164,7 @@ def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
             time.sleep(_BEGIN_PAUSE_S)
         else:
             break
-    connection.execute("pragma busy_timeout = 0")  # `_begin` waits in its own way
+    connection.execute("pragma busy_timeout = 0")  # `_patiently` waits in its own way
     connection.execute("pragma synchronous = full")
     connection.execute(f"pragma journal_size_limit = {_JOURNAL_BYTES_MAX}")
     connection.execute(f"pragma wal_autocheckpoint = {_CHECKPOINT_PAGES}")

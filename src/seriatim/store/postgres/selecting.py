@@ -152,6 +152,8 @@ def _along(  # noqa: PLR0913 - the parts of one statement
         either = " or ".join(_predicates(route.one.payload, parameters))
         conditions = [*conditions, f"({either})"]
     walks = named_statements("walks.sql", schema)
+    if name == "last" and size == 1 and not conditions:
+        return walks["last_of_keys"]
     kept = walks["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
     found = walks["found"].replace("{step}", walks[order]).replace("{kept}", kept)
     return walks[name].replace("{found}", found)

@@ -12,6 +12,15 @@ cross join lateral (
 -- name: last
 select max(f.position) {found};
 
+-- name: last_of_keys
+-- The commonest question, of single keys that say all, is also the quickest to plan.
+select max(f.position)
+from unnest(%(keys)s::uuid[]) a (key)
+cross join lateral (
+    select k.position from {schema}.event_tags k
+    where k.tag_key = a.key and k.position > %(after)s::bigint and k.position <= %(until)s::bigint
+    order by k.position desc limit 1) f;
+
 -- name: records
 select {columns}
 from (select distinct f.position {found} order by position limit %(limit)s) m

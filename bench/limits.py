@@ -22,12 +22,6 @@ LIMITS: dict[str, str] = {
     "batches of 100, many": _STREAMS,
     "batches of 1,000, many": _STREAMS,
     "import": "reading, checking and packing each event in Python, on one core",
-    "append_if by indexed payload": (
-        "testing the newest 200 payloads, and the index's list of what is not merged yet"
-    ),
-    "append_if by indexed payload, 1 M, dense": (
-        "the payload index finds all matches, not the last one: a tag answers in a millisecond"
-    ),
     "plain beside worst": "the same two cores: the lock is not held longer for a context",
     "SQLite": "Python in the process: checks, the decision and a change of threads for each append",
 }

@@ -9,7 +9,7 @@ from typing import Self
 import seriatim
 from bench.callers import alone, tasks, threads
 from bench.harness import Contestant
-from bench.workload import Orders, prefill_batches
+from bench.workload import PAYLOAD_INDEXES, Orders, prefill_batches
 from seriatim import NewEvent
 
 PREFILL_BATCH = 5000
@@ -36,6 +36,7 @@ class OurLog:
 
     def fill(self, total: int) -> None:
         """Append prefilled events until the log holds so many, a few callers at once."""
+        self.log.declare(*PAYLOAD_INDEXES)  # they know what comes after them
         batches = prefill_batches(self.log.head(), total, PREFILL_BATCH)
         lock = threading.Lock()
         errors: list[BaseException] = []

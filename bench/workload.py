@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from seriatim import Filter, NewEvent, Query
+from seriatim import Filter, NewEvent, PayloadIndex, Query
 from seriatim.log.appending import IdMaker
 
 STREAM_TYPE = "order"
@@ -155,12 +155,20 @@ TAG_CONTEXTS = {
     "dense": Query([Filter(tags=["region:eu"])]),
     "dense, last match old": Query([Filter(tags=["year:2024"])]),
 }
+PAYLOAD_INDEXES = [
+    PayloadIndex(event_type, path)
+    for event_type in EVENT_TYPES
+    for path in ("customer", "region", "labels[]")
+]
 PAYLOAD_CONTEXTS = {
-    "absent key": Query([Filter(payload=[{"customer": ABSENT_CUSTOMER}])]),
-    "selective": Query([Filter(payload=[{"customer": customer(7)}])]),
-    "dense": Query([Filter(payload=[{"region": "eu"}])]),
-    "dense, last match old": Query([Filter(payload=[{"labels": ["year-2024"]}])]),
+    name: Query([Filter(types=EVENT_TYPES, payload=[predicate])])
+    for name, predicate in {
+        "absent key": {"customer": ABSENT_CUSTOMER},
+        "selective": {"customer": customer(7)},
+        "dense": {"region": "eu"},
+        "dense, last match old": {"labels": ["year-2024"]},
+    }.items()
 }
-# Two dense terms that never meet: whoever intersects them walks half the log to find nothing.
+# Two dense keys that never meet: whoever tests one's events for the other walks half the log.
 WORST_TAGS = Query([Filter(tags=["year:2024", "year:2025"])])
-WORST_PAYLOAD = Query([Filter(payload=[{"labels": ["year-2024", "year-2025"]}])])
+WORST_PAYLOAD = Query([Filter(types=EVENT_TYPES, payload=[{"labels": ["year-2024", "year-2025"]}])])

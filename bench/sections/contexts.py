@@ -10,7 +10,6 @@ from bench.ours import OurLog
 from bench.plan import Plan
 from bench.workload import PAYLOAD_CONTEXTS, TAG_CONTEXTS, WORST_PAYLOAD, WORST_TAGS, Orders
 from seriatim import BackendFailure, ExpectedContext, Query, TimedOut
-from seriatim.store.postgres.migrate import add_payload_index, drop_payload_index
 
 OVERHEAD_GOAL_MS = 3.0
 BUDGET_S = 4.0
@@ -21,20 +20,13 @@ Act = Callable[[], object]
 
 def contexts(ours: OurLog, plan: Plan, size: str, orders: Orders) -> list[Figure]:
     """Measure `append_if` by tags and by payload at the size the log has."""
-    figures = [
+    paths = "declared payload path"
+    return [
         *_overheads(ours, plan, f"append_if by tags, {size}", TAG_CONTEXTS, orders),
         *_beside(ours, plan, "tags", size, WORST_TAGS, orders),
+        *_overheads(ours, plan, f"append_if by {paths}, {size}", PAYLOAD_CONTEXTS, orders),
+        *_beside(ours, plan, paths, size, WORST_PAYLOAD, orders),
     ]
-    # Payload predicates have an index of their own, which a log has only if it is asked for.
-    add_payload_index(ours.url)
-    try:
-        with OurLog(ours.url) as indexed:
-            name = f"append_if by indexed payload, {size}"
-            figures += _overheads(indexed, plan, name, PAYLOAD_CONTEXTS, orders)
-            figures += _beside(indexed, plan, "indexed payload", size, WORST_PAYLOAD, orders)
-    finally:
-        drop_payload_index(ours.url)
-    return figures
 
 
 def _beside(  # noqa: PLR0913 - a log, and what to do with it

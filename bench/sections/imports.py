@@ -8,7 +8,7 @@ import seriatim
 from bench.floors import BareCopy
 from bench.harness import Contestant, Figure, Sample, Stopwatch, beside, interleave, ratio
 from bench.plan import Stage
-from bench.workload import EVENT_TYPES, EVENTS_PER_STREAM, STREAM_TYPE, new_id, payload
+from bench.workload import EVENTS_PER_STREAM, STREAM_TYPE, new_id, payload
 from seriatim import NewEvent
 from seriatim.log.importing import import_events
 from seriatim.log.transfer import export_log
@@ -76,7 +76,7 @@ def _write_export(path: Path, events: int, size: int) -> None:
 def _event(prefix: str, index: int) -> NewEvent:
     stream_id = f"{prefix}-{index // EVENTS_PER_STREAM}"
     return NewEvent(
-        EVENT_TYPES[index % len(EVENT_TYPES)],
+        "order.imported",
         payload(index, None),
         stream=(STREAM_TYPE, stream_id),
         event_id=new_id(),

@@ -26,6 +26,7 @@ from seriatim.core.errors import (
     Unauthorized,
 )
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, NewEvent
+from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.query import Filter, Query
@@ -64,6 +65,7 @@ __all__ = [
     "LogIdentityChanged",
     "NewEvent",
     "NotFound",
+    "PayloadIndex",
     "PiiPolicyViolation",
     "ProjectionOutOfDate",
     "ProjectionTimeout",

@@ -9,9 +9,11 @@ from seriatim import (
     EventType,
     Filter,
     NewEvent,
+    PayloadIndex,
     Query,
     StreamKind,
 )
+from seriatim.core.kinds import Declaration
 from seriatim.testing.factories import TRACE_PAYLOADS
 
 TENANTS = ["default", "other"]
@@ -28,7 +30,7 @@ PAYLOADS: list[dict[str, Any]] = [
 TAGS = ["t", "u"]
 TIMES = ["2024-01-01T00:00:00Z", "2024-01-01T01:30:00+01:00", "2024-01-02T00:00:00.000001Z"]
 
-DECLARATIONS: list[StreamKind | EventType] = [
+DECLARATIONS: list[Declaration] = [
     StreamKind(name="case", opening_type="opened", closing_types=("won", "lost")),
     StreamKind(name="case"),
     StreamKind(name="doc", expected_seq_required=True),
@@ -39,6 +41,12 @@ DECLARATIONS: list[StreamKind | EventType] = [
     EventType(event_type="paid", schema={"required": ["total"]}),
     EventType(event_type="paid", event_version=2, schema={"properties": {"total": {"minimum": 0}}}),
     EventType(event_type="paid", schema={"required": ["other"]}),
+    PayloadIndex("a", "n"),
+    PayloadIndex("a", "n[]"),
+    PayloadIndex("a", '["n"]'),
+    PayloadIndex("b", "deep.n"),
+    PayloadIndex("b", "n"),
+    PayloadIndex("paid", "total"),
 ]
 
 maybe = st.none() | st.none()

@@ -1,15 +1,19 @@
 """D3 on generated JSON: what each backend finds is what the core's matcher finds."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from seriatim import Filter, Log, NewEvent, Query
+from seriatim import EventRecord, Filter, Log, NewEvent, PayloadIndex, Query
 from seriatim.core.doors import FACTS
+from seriatim.core.indexes import path_text, term_key, wanted_scalars
 from seriatim.core.query import matches, matches_json
+from seriatim.log.verify import verify
 from tests.property.logs import EXAMPLES, opener
 
 Draw = Any
@@ -114,8 +118,13 @@ def check(log: Log, events: list[NewEvent], queries: list[Query]) -> None:
     """Compare a backend with the core's matcher, on a tenant of its own."""
     view = log.for_tenant(f"tenant-{next(_tenants)}")
     records = view.append_draft(view.draft(FACTS, events)).records
-    head = log.head()
     assert tuple(view.read()) == records
+    compare(view, records, queries)
+
+
+def compare(view: Log, records: Sequence[EventRecord], queries: list[Query]) -> None:
+    """Ask a log what it finds of these records."""
+    log, head = view, view.head()
     for query in queries:
         expected = [record.position for record in records if matches(query, record)]
         found = log.store.select(view.tenant_id, query, 0, head, 100)
@@ -167,6 +176,111 @@ def test_numbers_by_value(request: pytest.FixtureRequest, backend: str) -> None:
             check(log, events, queries)
     finally:
         remove()
+
+
+@st.composite
+def indexed_cases(draw: Draw) -> tuple[list[NewEvent], list[Query], list[tuple[int, PayloadIndex]]]:
+    """A case, and indexes declared before its first event, between two of them or after all."""
+    events, queries = draw(cases())
+    payloads = [event.payload for event in events]
+    paths = {steps for payload in payloads for steps, _ in wanted_scalars(payload) if steps}
+    paths.add(tuple(draw(st.lists(st.none() | keys, min_size=1, max_size=3))))
+    when = st.sampled_from([0, 0, 0, 0, len(events) // 2, len(events), None])
+    declared = [
+        (at, PayloadIndex(event_type, path))
+        for path in sorted(map(path_text, paths))
+        for event_type in "ab"
+        if (at := draw(when)) is not None
+    ]
+    some = draw(st.lists(st.sampled_from(payloads), min_size=1, max_size=2))
+    predicates = [draw(near(one)) for one in some]
+    types = draw(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2))
+    queries += [
+        Query([Filter(types=types, payload=predicates)]),
+        Query([Filter(types=types, payload=some), Filter(types=["b"], payload=some, tags=["t"])]),
+    ]
+    return events, queries, declared
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3, A8: whenever paths are declared, before, between or after, the matcher's answer holds.
+
+    Event types are new in each example, so that the log knows no indexes of theirs.
+    """
+    log, remove = opener(request, backend)()
+    numbers = itertools.count(1)
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(indexed_cases())
+    def run(case: tuple[list[NewEvent], list[Query], list[tuple[int, PayloadIndex]]]) -> None:
+        events, queries, declared = case
+        mark = f"{next(numbers)}-"
+        view = log.for_tenant(f"tenant-{next(_tenants)}")
+        records: list[EventRecord] = []
+        for number in range(len(events) + 1):
+            for at, index in declared:
+                if at == number:
+                    view.declare(PayloadIndex(mark + index.event_type, index.path))
+            for event in events[number : number + 1]:
+                renamed = msgspec.structs.replace(event, event_type=mark + event.event_type)
+                records += view.append_draft(view.draft(FACTS, [renamed])).records
+        compare(view, records, [_marked(query, mark) for query in queries])
+
+    try:
+        run()
+        assert verify(log.store).ok
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_what_one_element_must_have(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3: keys found in two elements never stand for what one of them must have."""
+    log, remove = opener(request, backend)()
+    elements: list[Any] = [{"a": one, "b": other} for one in (0, 1) for other in (0, 1)]
+    elements += [0, {"a": 0}, {"b": 1}, [0, 1], [0], []]
+    pairs = [[one, other] for one in elements for other in elements]
+    streams = [None, ("s", "1"), ("s", "2")]
+    events = [
+        NewEvent("e", {"x": pair, "n": number % 2}, stream=streams[number % 3])
+        for number, pair in enumerate(pairs)
+    ]
+    wanted: list[dict[str, Any]] = [
+        {"x": some} for some in ([], *([one] for one in elements), *pairs)
+    ]
+    wanted += [{**one, "n": 1} for one in wanted]
+    sides: list[dict[str, Any]] = [{}, {"streams": [("s", "2")]}]
+    queries = [
+        Query([Filter(types=["e"], payload=[one], **side)]) for one in wanted for side in sides
+    ]
+    try:
+        log.declare(*(PayloadIndex("e", path) for path in ("x[]", "x[].a", "x[].b", "x[][]", "n")))
+        check(log, events, queries)
+    finally:
+        remove()
+
+
+def _marked(query: Query, mark: str) -> Query:
+    return Query(
+        [
+            msgspec.structs.replace(one, types=one.types and [mark + name for name in one.types])
+            for one in query.filters or ()
+        ]
+    )
+
+
+@settings(max_examples=EXAMPLES * 3, deadline=None)
+@given(scalars, scalars | st.none())
+def test_terms_are_equal_as_scalars_are(one: Any, other: Any) -> None:
+    """D3: two scalars have one key exactly when the matcher calls them equal."""
+    for want, have in [(one, other), *((one, number) for number in (*NUMBERS, *TEXTS, True))]:
+        same = term_key("t", "a", "p", want) == term_key("t", "a", "p", have)
+        assert same is matches_json(want, have)
 
 
 @settings(max_examples=EXAMPLES * 3, deadline=None)

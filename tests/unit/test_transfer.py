@@ -9,6 +9,7 @@ import pytest
 from seriatim.core.decide import StaleRules
 from seriatim.core.errors import BackendFailure, Conflict, InvalidEvent
 from seriatim.core.event import EventRecord, NewEvent
+from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
 from seriatim.log import histories, importing
@@ -31,6 +32,7 @@ def full_log() -> Log:
     log.declare(
         StreamKind(name="case", first_seq=0, numbered_by="caller", expected_seq_required=True),
         EventType(event_type="noted", schema={"type": "object"}),
+        PayloadIndex("noted", "n"),
     )
     log.append([NewEvent("noted", {"n": 10**30, "f": 1e16, "é": "\u2028"}, tags=("b", "a"))])
     log.append([NewEvent("opened", stream=("case", "1"), stream_seq=0)])
@@ -88,6 +90,8 @@ def test_an_export_goes_into_an_empty_log_whole() -> None:
     assert report.ok, report.refusals
     assert counts(report) == (9, 0, 0)
     assert kept(target) == kept(source)
+    assert target.store.rules().knows_index(PayloadIndex("noted", "n"))
+    assert target.store.rules().version == source.store.rules().version
 
 
 def test_a_second_import_stores_nothing() -> None:

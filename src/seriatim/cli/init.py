@@ -18,13 +18,6 @@ def init(  # noqa: PLR0913 - two acts, and where
         str | None,
         typer.Option(help="Postgres: grant this role what an application needs, and no more."),
     ] = None,
-    payload_index: Annotated[
-        bool | None,
-        typer.Option(
-            "--payload-index/--no-payload-index",
-            help="Postgres: make, or drop, the index that payload predicates need on a large log.",
-        ),
-    ] = None,
     raise_epoch: Annotated[
         bool,
         typer.Option(
@@ -39,9 +32,9 @@ def init(  # noqa: PLR0913 - two acts, and where
     """Create the log, or bring its schema up to date; safe to repeat."""
     with session(ctx, Common(url, tenant, as_json)) as one:
         if _is_postgres(one.url):
-            _prepare_postgres(one.url, app_role, payload_index)
-        elif app_role is not None or payload_index is not None:
-            raise bad("--app-role", "and --payload-index are for a Postgres log")
+            _prepare_postgres(one.url, app_role)
+        elif app_role is not None:
+            raise bad("--app-role", "is for a Postgres log")
         with one.open(create=True) as log:
             identity = log.store.raise_epoch() if raise_epoch else log.identity()
             shown = {
@@ -64,12 +57,10 @@ def _is_postgres(url: str) -> bool:
     return url.startswith(("postgresql:", "postgres:"))
 
 
-def _prepare_postgres(url: str, app_role: str | None, payload_index: bool | None) -> None:
-    """Do what only the log's owner may do: its schema, its grants, its optional index."""
+def _prepare_postgres(url: str, app_role: str | None) -> None:
+    """Do what only the log's owner may do: its schema and its grants."""
     from seriatim.store.postgres import migrate  # noqa: PLC0415 - an extra
 
     migrate.migrate(url)
     if app_role is not None:
         migrate.grant(url, app_role)
-    if payload_index is not None:
-        (migrate.add_payload_index if payload_index else migrate.drop_payload_index)(url)

@@ -68,12 +68,16 @@ def text_problem(value: object) -> str | None:
     return None
 
 
-def hash_key(*parts: str | None) -> bytes:
-    """Return 16 bytes that stand for the parts; lengths go in first, so no two tuples meet."""
-    framed = b"".join(
+def frame(*parts: str | None) -> bytes:
+    """Join the parts, their lengths going in first, so that no two tuples meet."""
+    return b"".join(
         b"-" if part is None else b"%d:%b" % (len(raw := part.encode()), raw) for part in parts
     )
-    return sha256(framed).digest()[:16]
+
+
+def hash_key(*parts: str | None) -> bytes:
+    """Return 16 bytes that stand for the parts."""
+    return sha256(frame(*parts)).digest()[:16]
 
 
 def event_key(event_id: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Stream kinds and event types: the declared rules that every process and the database share."""
+"""Stream kinds, event types and payload indexes: the rules that all processes share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, check_json
+from seriatim.core.canonical import canonical_text, check_json, read_json
 from seriatim.core.errors import Conflict, Flaw, InvalidArgument
 from seriatim.core.ids import id_problem
+from seriatim.core.indexes import (
+    IndexedPath,
+    PayloadIndex,
+    StoredIndex,
+    index_keys,
+    indexed_path,
+    steps_of,
+    term_keys,
+)
 from seriatim.core.trace_shapes import TRACE_TYPES
 
 TRACE_KIND = "trace"
@@ -100,7 +109,11 @@ class Rules:
     """All declarations of one log, as one immutable look-up; each declaration raises `version`."""
 
     def __init__(
-        self, kinds: tuple[StreamKind, ...], types: tuple[EventType, ...], version: int = 0
+        self,
+        kinds: tuple[StreamKind, ...],
+        types: tuple[EventType, ...],
+        version: int = 0,
+        indexes: tuple[StoredIndex, ...] = (),
     ) -> None:
         self.version = version
         self.kinds = {kind.name: kind for kind in (*BUILT_IN_KINDS, *kinds)}
@@ -109,6 +122,11 @@ class Rules:
         self._versions: dict[str, set[int]] = {}
         for entry in types:
             self._versions.setdefault(entry.event_type, set()).add(entry.event_version)
+        self.indexes = indexes
+        self.indexed_paths: dict[str, tuple[IndexedPath, ...]] = {}
+        for index in indexes:
+            before = self.indexed_paths.get(index.event_type, ())
+            self.indexed_paths[index.event_type] = (*before, indexed_path(index))
 
     def kind_of(self, stream_type: str) -> StreamKind:
         """Return the kind of a stream; an undeclared one follows `aggregate`."""
@@ -134,6 +152,21 @@ class Rules:
             raise _redeclared("event type", f"{entry.event_type} v{entry.event_version}")
         return True
 
+    def stored_keys(self, row: tuple[int, str, str, str | None, str | None]) -> tuple[bytes, ...]:
+        """Return the keys of an event as it is stored: position, tenant, type, tags, payload."""
+        position, tenant_id, event_type, tags, payload = row
+        paths = [path for path in self.indexed_paths.get(event_type, ()) if path.since < position]
+        try:
+            terms = term_keys(tenant_id, event_type, paths, payload) if paths and payload else ()
+        except (ValueError, RecursionError):
+            terms = ()  # that the payload is broken is for others to tell
+        return index_keys(tenant_id, read_json(tags) if tags else (), terms)
+
+    def knows_index(self, index: PayloadIndex) -> bool:
+        """Tell whether this very path is indexed, however it is spelled."""
+        steps = steps_of(index.path)
+        return any(path.steps == steps for path in self.indexed_paths.get(index.event_type, ()))
+
 
 def _text(schema: dict[str, Any] | None) -> str:
     return canonical_text(schema)
@@ -145,6 +178,8 @@ def _redeclared(what: str, name: str) -> Conflict:
 
 
 NO_RULES = Rules((), ())
+
+Declaration = StreamKind | EventType | PayloadIndex
 
 
 def closed_catalogue(rules: Rules, kind: StreamKind) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     append_bytes: int = 16 * MIB
     tags: int = 64
     tag_bytes: int = 256
+    index_terms: int = 1000
     metadata_entries: int = 64
     metadata_bytes: int = 8 * 1024
     filters: int = 64

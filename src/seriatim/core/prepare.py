@@ -26,6 +26,7 @@ from seriatim.core.errors import (
 from seriatim.core.event import NewEvent
 from seriatim.core.guard import DEFAULT, TRACES_V1, Guard, Scanned
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
+from seriatim.core.indexes import term_keys
 from seriatim.core.kinds import AGGREGATE, NO_RULES, Rules, StreamKind, closed_catalogue
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.request import Prepared
@@ -209,6 +210,10 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
     stream_type, stream_id = event.stream or (None, None)
     tenant = desk.tenant_id
     indexed = key is not None and desk.door.keys_are_unique
+    paths = desk.rules.indexed_paths.get(event.event_type)
+    terms = term_keys(tenant, event.event_type, paths, text) if paths else ()
+    if terms:
+        desk.limits.check("index_terms", len(terms))
     return Prepared(
         event_id,
         event_key(event_id),
@@ -238,6 +243,7 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
         text,
         text_hash(text),
         tuple(event.tags),
+        terms,
     )
 
 

@@ -11,6 +11,7 @@ from seriatim.core.canonical import canonical_text, check_json, text_hash
 from seriatim.core.errors import Flaw, InvalidArgument
 from seriatim.core.event import EventRecord, StreamRef
 from seriatim.core.ids import hash_key, id_problem, key_problem
+from seriatim.core.indexes import index_keys
 from seriatim.core.limits import Limits
 from seriatim.core.query import Query, check_query, check_version
 from seriatim.core.times import format_us
@@ -97,6 +98,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):  # many wait at once, in 
     payload: str
     payload_hash: str
     tags: tuple[str, ...]
+    term_keys: tuple[bytes, ...] = ()  # of declared payload indexes, so nearly always none
 
     @property
     def stream(self) -> StreamRef | None:
@@ -104,6 +106,12 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):  # many wait at once, in 
         if self.stream_type is None or self.stream_id is None:
             return None
         return self.stream_type, self.stream_id
+
+    def index_keys(self) -> tuple[bytes, ...]:
+        """Return the keys, each once, under which the event is found: its tags' and its terms'."""
+        if not self.tags:
+            return self.term_keys
+        return index_keys(self.tenant_id, self.tags, self.term_keys)
 
     def record(
         self, position: int, append_position: int, stream_seq: int | None, recorded_us: int

@@ -24,7 +24,8 @@ from seriatim.core.event import (
     StreamRef,
 )
 from seriatim.core.guard import DEFAULT, Guard
-from seriatim.core.kinds import EventType, StreamKind, check_event_type, check_kind
+from seriatim.core.indexes import PayloadIndex, check_payload_index
+from seriatim.core.kinds import Declaration, EventType, StreamKind, check_event_type, check_kind
 from seriatim.core.query import EVERYTHING, Query, check_query
 from seriatim.core.request import Command, Condition, check_stream
 from seriatim.core.schema import compile_schema
@@ -290,8 +291,8 @@ class BaseLog:
 
     # -- declare
 
-    def declare(self, *declarations: StreamKind | EventType) -> None:
-        """Declare stream kinds and event types in the store, for every process."""
+    def declare(self, *declarations: Declaration) -> None:
+        """Declare stream kinds, event types and payload indexes in the store, for every process."""
         for one in declarations:
             if isinstance(one, StreamKind):
                 check_kind(one)
@@ -299,8 +300,10 @@ class BaseLog:
                 check_event_type(one)
                 if one.schema is not None:
                     compile_schema(one.schema)
+            elif isinstance(one, PayloadIndex):
+                check_payload_index(one)
             else:
-                raise bad("declarations", "are StreamKind or EventType values")
+                raise bad("declarations", "are StreamKind, EventType or PayloadIndex values")
             self.store.declare(one)
         self.appender.reload_rules()
 

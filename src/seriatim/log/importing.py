@@ -80,7 +80,8 @@ def import_events(
     """
     source = Source(lines)
     if source.header is not None:
-        log.declare(*source.header.kinds, *source.header.types)
+        header = source.header
+        log.declare(*header.kinds, *header.types, *header.indexes)
     with ThreadPoolExecutor(1, "seriatim-import") as writer:
         flight = _Flight(log, writer)
         try:

@@ -15,6 +15,7 @@ import msgspec
 
 from seriatim.core.errors import InvalidEvent, LogIdentityChanged
 from seriatim.core.event import EventRecord
+from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import BUILT_IN_KINDS, EventType, StreamKind
 from seriatim.log.pages import pages
 from seriatim.store.port import ReadSpec, Store
@@ -38,6 +39,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     after: int = 0
     kinds: list[StreamKind] = []
     types: list[EventType] = []
+    indexes: list[PayloadIndex] = []
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +101,7 @@ def export_log(  # noqa: PLR0913 - what, where to, from where to where
         after=after,
         kinds=[kind for kind in rules.kinds.values() if kind not in BUILT_IN_KINDS],
         types=list(rules.types.values()),
+        indexes=[index.declared for index in rules.indexes],
     )
     write(_encoded(header))
     events = 0

@@ -14,7 +14,8 @@ from seriatim.core.decide import Head
 from seriatim.core.errors import InvalidArgument, LeaseLost
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import event_key, stream_key
-from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.indexes import StoredIndex
+from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
 from seriatim.core.query import Query, matches
 from seriatim.core.request import Request, StoredCommand
 from seriatim.core.times import format_us
@@ -41,6 +42,7 @@ class MemoryStore:
         self._commands: dict[bytes, tuple[StoredCommand, float]] = {}
         self._kinds: list[StreamKind] = []
         self._types: list[EventType] = []
+        self._indexes: list[StoredIndex] = []
         self._cursors: dict[_CursorKey, Cursor] = {}
         self._leases: dict[tuple[str, str], tuple[Lease, str, float]] = {}
 
@@ -191,16 +193,20 @@ class MemoryStore:
     # -- declarations
 
     def rules(self) -> Rules:
-        version = len(self._kinds) + len(self._types)
-        return Rules(tuple(self._kinds), tuple(self._types), version)
+        version = len(self._kinds) + len(self._types) + len(self._indexes)
+        return Rules(tuple(self._kinds), tuple(self._types), version, tuple(self._indexes))
 
-    def declare(self, declaration: StreamKind | EventType) -> None:
+    def declare(self, declaration: Declaration) -> None:
         with self._changed:
+            rules = self.rules()
             if isinstance(declaration, StreamKind):
-                if not self.rules().knows_kind(declaration):
+                if not rules.knows_kind(declaration):
                     self._kinds.append(declaration)
-            elif not self.rules().knows_type(declaration):
-                self._types.append(declaration)
+            elif isinstance(declaration, EventType):
+                if not rules.knows_type(declaration):
+                    self._types.append(declaration)
+            elif not rules.knows_index(declaration):
+                self._indexes.append(StoredIndex(declaration.event_type, declaration.path))
 
     # -- consumers
 

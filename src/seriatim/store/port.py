@@ -10,7 +10,7 @@ import msgspec
 from seriatim.core.decide import StaleRules
 from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
-from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
 from seriatim.core.request import Request
 
@@ -176,7 +176,7 @@ class Store(Protocol):
 
     # -- declarations
     def rules(self) -> Rules: ...
-    def declare(self, declaration: StreamKind | EventType) -> None: ...
+    def declare(self, declaration: Declaration) -> None: ...
 
     # -- consumers
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None: ...

@@ -1,12 +1,14 @@
-"""What a read keeps and what a cursor may do, for backends that judge it in Python."""
+"""What a read keeps, what a cursor may do and what indexes know, judged in Python."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.event import EventRecord
-from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.kinds import TRACE_KIND, Rules
 from seriatim.core.times import instant_us
-from seriatim.store.port import Cursor, ReadSpec, StreamSummary
+from seriatim.store.port import Cursor, Finding, ReadSpec, StreamSummary
 
 
 def keeps(spec: ReadSpec, record: EventRecord) -> bool:
@@ -49,6 +51,17 @@ def summary(first: EventRecord, last: EventRecord) -> StreamSummary:
         last.stream_seq or 0,
         last.event_type,
     )
+
+
+def index_findings(rules: Rules) -> Iterator[Finding]:
+    """Tell doctor which payload indexes there are, and which of them know only newer events."""
+    for index in rules.indexes:
+        if index.since:
+            message = f"{index.path} of {index.event_type} up to position {index.since} is walked"
+            cure = "import an export of the log into a new one, which indexes all of it"
+            yield Finding("warning", "payload index", message, cure)
+    if rules.indexes:
+        yield Finding("ok", "payload indexes", f"{len(rules.indexes)} are declared")
 
 
 def check_cursor_move(stored: Cursor | None, wanted: Cursor, *, reset: bool) -> None:

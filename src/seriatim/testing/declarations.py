@@ -1,4 +1,4 @@
-"""A5, A8: stream kinds and event types, declared in the store for every process."""
+"""A5, A8: stream kinds, event types and payload indexes, declared in the store for all."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -7,7 +7,11 @@ from typing import Any
 
 from seriatim.core.errors import Conflict
 from seriatim.core.event import INFRASTRUCTURE_TENANT
+from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import AGGREGATE, TRACE, EventType, StreamKind
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import ExpectedContext
+from seriatim.log.verify import verify
 from seriatim.opening import Log
 from seriatim.testing.factories import (
     at_once,
@@ -20,6 +24,7 @@ from seriatim.testing.factories import (
 
 _kind: Any = StreamKind  # for values that its types forbid
 _entry: Any = EventType
+_index: Any = PayloadIndex
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -189,6 +194,86 @@ class DeclarationContract:
         assert at_once(act, 4) == [None] * 4
         assert log.head() == 15
 
+    def test_payload_indexes_change_no_answer(self, log: Log) -> None:
+        """A8, D3: declared before, between or after the events, an index only makes it quick."""
+        payloads: list[dict[str, Any]] = [
+            {"seat": "12A", "price": 30, "labels": ["aisle", "late"]},
+            {"seat": "12B", "price": 30.0, "labels": ["late"]},
+            {"seat": ["12A"], "price": "30", "labels": []},
+            {"seat": "12A", "price": True, "labels": "late"},
+        ]
+        predicates: list[tuple[dict[str, Any], list[int]]] = [
+            ({"seat": "12A"}, [0, 3]),
+            ({"seat": "12A", "price": 30}, [0]),
+            ({"labels": ["late"]}, [0, 1]),
+            ({"labels": ["late", "aisle"], "seat": "12A"}, [0]),
+            ({"price": 30}, [0, 1]),
+            ({"seat": "13F"}, []),
+        ]
+        indexes = [PayloadIndex("seat", path) for path in ("seat", "labels[]", "price")]
+        for index in [None, *indexes]:
+            if index is not None:
+                log.declare(index)
+            for payload in payloads:
+                log.append([event("seat", payload=payload), event("other", payload=payload)])
+
+        records = [record for record in log.read() if record.event_type == "seat"]
+        for predicate, numbers_found in predicates:
+            found = log.query(Query([Filter(types=["seat"], payload=[predicate])])).records
+            assert [record.position for record in found] == [
+                record.position
+                for number, record in enumerate(records)
+                if number % len(payloads) in numbers_found
+            ]
+        either = Filter(types=["seat", "other"], payload=[{"seat": "12B"}, {"price": "30"}])
+        assert len(log.query(Query([either])).records) == 16
+        assert verify(log.store).ok
+
+    def test_a_condition_on_a_declared_path(self, log: Log) -> None:
+        """B9, D5: of all who race for what a payload says, exactly one wins."""
+        log.declare(PayloadIndex("seat", "seat"))
+        seat = Query([Filter(types=["seat"], payload=[{"seat": "12A"}])])
+
+        def act(number: int) -> int:
+            reserved = event("seat", payload={"seat": "12A", "by": number})
+            return log.append([reserved], ExpectedContext(seat, None)).first_position
+
+        won = [answer for answer in at_once(act, 4) if isinstance(answer, int)]
+        assert won == [1]
+        assert log.query(seat).context_version == 1
+        with refused(log, "conditional_append_conflict", expected=None, actual=1):
+            act(9)
+
+    def test_an_index_is_declared_once(self, log: Log) -> None:
+        """A8: the same path again, spelled in any way, is no change."""
+        log.declare(PayloadIndex("seat", "a.b"), PayloadIndex("seat", 'a["b.c"][]'))
+        version = log.store.rules().version
+        log.declare(PayloadIndex("seat", "a.b"), PayloadIndex("seat", '["a"]["b"]'))
+        assert log.store.rules().version == version
+        log.declare(PayloadIndex("other", "a.b"), PayloadIndex("seat", "a"))
+        assert log.store.rules().version == version + 2
+
+    def test_indexes_declared_while_others_append(self, log: Log) -> None:
+        """A8: what another process appends after a declaration is in the index, at once."""
+        with borrowing(log) as other:
+            other.append([event("seat", payload={"n": 0})])
+
+            def act(number: int) -> None:
+                for round_number in range(1, 6):
+                    if number == 0:
+                        log.declare(PayloadIndex("seat", "n" * round_number))
+                    else:
+                        other.append([event("seat", payload={"n": number, "nn": round_number})])
+
+            assert at_once(act, 4) == [None] * 4
+        for number in range(4):
+            query = Query([Filter(types=["seat"], payload=[{"n": number}])])
+            assert len(log.query(query).records) == (5 if number else 1)
+        for round_number in range(1, 6):
+            query = Query([Filter(types=["seat"], payload=[{"nn": round_number}])])
+            assert len(log.query(query).records) == 3
+        assert verify(log.store).ok
+
     def test_bad_declarations(self, log: Log) -> None:
         """A8: names, numbers and schemas that could not be kept are refused by name."""
         bad = "invalid_argument"
@@ -220,6 +305,11 @@ class DeclarationContract:
             "schema no object": (_entry(event_type="x", schema=[]), "schema"),
             "schema invalid": (_entry(event_type="x", schema={"type": "no"}), "schema"),
             "schema with NUL": (_entry(event_type="x", schema={"title": "\0"}), "schema"),
+            "indexed type": (_index("", "a"), "event_type"),
+            "path empty": (_index("x", ""), "path"),
+            "path a tuple": (_index("x", ("a",)), "path"),
+            "path with a number": (_index("x", "a[0]"), "path"),
+            "path with NUL": (_index("x", '["\\u0000"]'), "path"),
         }
         refuse_all(
             log,

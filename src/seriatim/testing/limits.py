@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from seriatim.core.indexes import PayloadIndex
 from seriatim.core.limits import Limits
 from seriatim.core.query import Filter, Query
 from seriatim.opening import Log
@@ -65,6 +66,15 @@ class LimitContract:
             log.append([event(tags=("t",) * 65)])
         with refused(log, "limit_exceeded", limit="tag_bytes", index=0, bound=256):
             log.append([event(tags=("é" * 129,))])
+
+    def test_1000_terms(self, log: Log) -> None:
+        """K3: declared payload indexes find at most 1,000 values in one event."""
+        log.declare(PayloadIndex("seat", "labels[]"))
+        log.append([event("seat", payload={"labels": [number % 1000 for number in range(2000)]})])
+
+        with refused(log, "limit_exceeded", limit="index_terms", index=0, bound=1000):
+            log.append([event("seat", payload={"labels": list(range(1001))})])
+        log.append([event("other", payload={"labels": list(range(1001))})])
 
     def test_metadata(self, log: Log) -> None:
         """K3: metadata has at most 64 entries and 8 KiB."""

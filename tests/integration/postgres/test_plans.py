@@ -14,8 +14,11 @@ import psycopg
 import pytest
 
 import seriatim
-from seriatim import Filter, NewEvent
+from seriatim import Filter, NewEvent, Query
 from seriatim.core.ids import event_key, stream_key
+from seriatim.core.indexes import StoredIndex
+from seriatim.core.kinds import Rules
+from seriatim.core.routes import Route, routes
 from seriatim.store.port import ReadSpec
 from seriatim.store.postgres.packing import RowArray, RowArrayDumper, uuid_array
 from seriatim.store.postgres.selecting import filter_statement, last_statement, read_statement
@@ -42,6 +45,23 @@ def named(name: str, *parameters: Any) -> Statement:
 def stream() -> uuid.UUID:
     """Return the stream's key."""
     return uuid.UUID(bytes=stream_key("small", *STREAM))
+
+
+def route(one: Filter) -> Route:
+    """Return the way along which a filter is followed where two paths are declared."""
+    indexes = (StoredIndex("type-3", "n"), StoredIndex("type-3", "m[]"), StoredIndex("type-2", "n"))
+    [only] = routes("small", Query([one]), Rules((), (), 3, indexes), 0, EVENTS)
+    return only
+
+
+def found(one: Filter) -> Statement:
+    """Return the statement of a filter's records."""
+    return filter_statement(SCHEMA, "small", route(one), 10)
+
+
+def last(one: Filter) -> Statement:
+    """Return the statement of a filter's last position."""
+    return last_statement(SCHEMA, "small", route(one))
 
 
 PATHS: list[tuple[str, Callable[[], Statement], str]] = [
@@ -80,23 +100,23 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ("the head", lambda: named("head"), "events_position"),
     ("the id at a position", lambda: named("event_id_at", 77), "events_position"),
     ("the events of an append", lambda: named("between", 70, 90), "events_position"),
+    ("a query by type", lambda: found(Filter(types=["type-3"])), "events_type"),
+    ("the last of a type", lambda: last(Filter(types=["type-3"])), "events_type"),
     (
-        "a query by type",
-        lambda: filter_statement(SCHEMA, "small", Filter(types=["type-3"]), 0, EVENTS, 10),
+        "the last of a type that matches a predicate",
+        lambda: last(Filter(types=["type-3"], payload=[{"o": 3}])),
         "events_type",
     ),
+    ("the last of a tag", lambda: last(Filter(tags=["tag-5"])), "event_tags_key"),
+    ("the last of two tags", lambda: last(Filter(tags=["tag-5", "tag-6"])), "event_tags_key"),
     (
-        "the last of a type",
-        lambda: last_statement(
-            SCHEMA, "small", Filter(types=["type-3"]), 0, EVENTS, by_payload=False
-        ),
-        "events_type",
+        "the last of a declared path",
+        lambda: last(Filter(types=["type-3", "type-2"], payload=[{"n": 3}, {"n": 2.0}])),
+        "event_tags_key",
     ),
     (
-        "the last of a tag",
-        lambda: last_statement(
-            SCHEMA, "small", Filter(tags=["tag-5"]), 0, EVENTS, by_payload=False
-        ),
+        "the last of declared paths and tags",
+        lambda: last(Filter(types=["type-3"], payload=[{"n": 3, "m": [3]}], tags=["tag-3"])),
         "event_tags_key",
     ),
 ]

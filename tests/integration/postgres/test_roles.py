@@ -20,7 +20,7 @@ from seriatim import (
 )
 from seriatim.log.verify import verify
 from seriatim.store.port import Finding
-from seriatim.store.postgres.migrate import add_payload_index, grant, migrate
+from seriatim.store.postgres.migrate import grant, migrate
 from tests.fixtures.postgres_server import PostgresServer
 from tests.integration.postgres.conftest import as_role, role_of
 
@@ -125,7 +125,6 @@ def test_owner_need_not_be_superuser(postgres_server: PostgresServer, make_role:
 
     migrate(url)
     grant(url, app)
-    add_payload_index(url)
     use_everything(url)
     with seriatim.open(as_role(admin_url, app)) as log:
         log.append([NewEvent("app", {})])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from seriatim.core.event import NewEvent
+from seriatim.core.indexes import PayloadIndex
 from seriatim.store.port import Finding
 from seriatim.store.sqlite import checks
 from seriatim.store.sqlite.store import SqliteStore
@@ -19,11 +20,12 @@ def levels(findings: list[Finding]) -> dict[str, str]:
 
 @pytest.fixture
 def filled(store: SqliteStore, scribe: Scribe) -> SqliteStore:
-    """A log of a few streams, tags and keys."""
+    """A log of a few streams, tags, keys and an indexed path."""
+    store.declare(PayloadIndex("u", "n"))
     for number in range(5):
         stream = ("order", f"{number % 2}")
         event = NewEvent("t", {"n": number}, stream=stream, tags=("a", "b", "a"))
-        scribe.append(store, event, NewEvent("u"), key=f"k{number}")
+        scribe.append(store, event, NewEvent("u", {"n": number}), key=f"k{number}")
     return store
 
 
@@ -63,6 +65,13 @@ def test_a_sound_log_passes_every_check(filled: SqliteStore) -> None:
             "index_keys",
         ),
         ("event_tags_keep_delete", "delete from event_tags where position = 1", "tags"),
+        ("event_tags_keep_delete", "delete from event_tags where position = 2", "index_keys"),
+        ("event_tags_keep_delete", "delete from event_tags where position = 2", "tags"),
+        (
+            "event_tags_of_events",
+            "insert into event_tags (tag_key, position) values (randomblob(16), 2)",
+            "tags",
+        ),
     ],
 )
 def test_tampering_is_found(
@@ -83,6 +92,15 @@ def test_a_healthy_setting_has_nothing_to_cure(filled: SqliteStore) -> None:
     found = levels(list(filled.doctor()))
     assert found["durability"] == found["schema"] == found["permissions"] == "ok"
     assert {"disk_space", "wal_size", "file_system"} <= set(found)
+
+
+def test_doctor_tells_what_indexes_know(filled: SqliteStore) -> None:
+    """A8: an index that was declared after events of its type is named, with a cure."""
+    filled.declare(PayloadIndex("t", "n"))
+    found = [one for one in filled.doctor() if one.check.startswith("payload index")]
+    assert [one.level for one in found] == ["warning", "ok"]
+    assert found[0].message == "n of t up to position 10 is walked"
+    assert found[0].cure
 
 
 def test_doctor_names_what_endangers_a_log(

@@ -48,7 +48,7 @@ def intruder(store: SqliteStore, scribe: Scribe, path: str) -> Iterator[sqlite3.
         "insert or replace into events select * from events where position = 1",
         "update event_tags set position = 2",
         "delete from event_tags",
-        "insert into event_tags (tag_key, position) values (randomblob(16), 2)",
+        "insert into event_tags (tag_key, position) values (randomblob(16), 99)",
         "update log set log_id = '00000000-0000-0000-0000-000000000000'",
         "update log set epoch = 0",
         "delete from log",

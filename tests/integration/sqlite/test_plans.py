@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from seriatim.core.indexes import StoredIndex
+from seriatim.core.kinds import Rules
 from seriatim.core.query import EVERYTHING, Filter, Query
 from seriatim.store.port import ReadSpec
 from seriatim.store.sqlite import payloads, queries, reads
@@ -13,7 +15,8 @@ from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.store import SqliteStore
 from seriatim.store.sqlite.walks import READ_THROUGH, Walk
 
-RANGE = {"after": 0, "until": 9, "limit": 1, "after_seq": 0, "until_seq": 9}
+RULES = Rules((), (), 1, (StoredIndex("indexed", "x"),))
+RANGE = {"start": 0, "after": 0, "until": 9, "limit": 1, "after_seq": 0, "until_seq": 9}
 
 
 @pytest.fixture
@@ -52,6 +55,7 @@ def check_plan(steps: list[str], index: str) -> None:
             "events_opening (tenant_id=? AND rowid>?)",
         ),
         ("command", (b"",), "commands"),
+        ("has_type", ("",), "events_by_type (tenant_id=? AND event_type=?)"),
         ("purge_commands", (1,), "commands_by_age"),
     ],
 )
@@ -151,13 +155,21 @@ def check_walk(connection: sqlite3.Connection, walk: Walk, index: str, *, back: 
             Query([Filter(tags=["a", "b"], types=["a"], streams=[("a", "b")])]),
             "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)",
         ),
+        (
+            Query([Filter(types=["indexed"], payload=[{"x": 1}, {"x": "y"}])]),
+            "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)",
+        ),
+        (
+            Query([Filter(types=["indexed"], payload=[{"x": 1}], tags=["a"])]),
+            "tagged USING PRIMARY KEY (tag_key=? AND position>? AND position<?)",
+        ),
     ],
 )
 def test_queries_walk_the_narrowest_index(
     connection: sqlite3.Connection, query: Query, index: str, back: bool
 ) -> None:
     """F7: a context is evaluated along an index from its end, and needs no sort."""
-    walks = queries.walks_of("default", query)
+    walks = queries.walks_of("default", query, RULES, 0, 9)
     assert walks
     for walk in walks:
         check_walk(connection, walk, index, back=back)

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from seriatim.core.errors import Conflict, InvalidArgument
+from seriatim.core.ids import tag_key
+from seriatim.core.indexes import PayloadIndex, StoredIndex, term_key
 from seriatim.core.kinds import (
     AGGREGATE,
     NO_RULES,
@@ -154,3 +156,27 @@ def test_good_entries() -> None:
     ]
     for fields in good:
         check_event_type(EventType(event_type="x", **fields))
+
+
+def test_payload_indexes() -> None:
+    """A8: a declared path is known however it is spelled; other paths and types are not."""
+    rules = Rules((), (), 2, (StoredIndex("a", "x.y"), StoredIndex("a", "z[]", 5)))
+
+    assert rules.knows_index(PayloadIndex("a", "x.y"))
+    assert rules.knows_index(PayloadIndex("a", '["x"]["y"]'))
+    assert not rules.knows_index(PayloadIndex("a", "x"))
+    assert not rules.knows_index(PayloadIndex("b", "x.y"))
+    assert [path.since for path in rules.indexed_paths["a"]] == [0, 5]
+
+
+def test_keys_of_stored_events() -> None:
+    """A8: verify knows which keys an event has: its tags, and the paths declared before it."""
+    rules = Rules((), (), 2, (StoredIndex("a", "x"), StoredIndex("a", "z[]", 5)))
+    x, z = term_key("t", "a", "x", 1), term_key("t", "a", "z[]", 2)
+    payload = '{"x":1,"z":[2]}'
+
+    assert rules.stored_keys((6, "t", "a", '["p","p"]', payload)) == (tag_key("t", "p"), x, z)
+    assert rules.stored_keys((5, "t", "a", None, payload)) == (x,)
+    assert rules.stored_keys((6, "t", "b", None, payload)) == ()
+    assert rules.stored_keys((6, "t", "a", '["p"]', "{broken")) == (tag_key("t", "p"),)
+    assert rules.stored_keys((6, "t", "a", None, None)) == ()

@@ -20,6 +20,7 @@ def test_the_defaults() -> None:
         "append_bytes": 16 * mib,
         "tags": 64,
         "tag_bytes": 256,
+        "index_terms": 1000,
         "metadata_entries": 64,
         "metadata_bytes": 8192,
         "filters": 64,

@@ -19,7 +19,8 @@ from seriatim.core.errors import (
 )
 from seriatim.core.event import NewEvent
 from seriatim.core.guard import PERSONAL
-from seriatim.core.ids import event_key, idempotency_index_key, stream_key
+from seriatim.core.ids import event_key, idempotency_index_key, stream_key, tag_key
+from seriatim.core.indexes import StoredIndex, term_key
 from seriatim.core.kinds import EventType, Rules, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.prepare import Desk, prepare
@@ -282,3 +283,25 @@ def test_what_is_known_is_bounded() -> None:
         prepare(table, [NewEvent(f"type-{number}")])
 
     assert 0 < len(table.known) < 5000
+
+
+def test_terms_of_declared_indexes() -> None:
+    """A8, K3: an event of an indexed type has a key for each scalar, and a bound for all."""
+    rules = Rules((), (), 1, (StoredIndex("a", "x"), StoredIndex("a", "l[]")))
+    events = [
+        NewEvent("a", {"x": 1, "l": [True, True]}, tags=("p",)),
+        NewEvent("a", {"y": 1}),
+        NewEvent("b", {"x": 1}, tags=("p", "p")),
+    ]
+
+    (full, bare, other), _ = prepare(desk(rules=rules), events)
+
+    keys = term_key(full.tenant_id, "a", "x", 1), term_key(full.tenant_id, "a", "l[]", True)
+    tag = tag_key(full.tenant_id, "p")
+    assert full.term_keys == keys
+    assert full.index_keys() == (tag, *keys)
+    assert (bare.term_keys, bare.index_keys()) == ((), ())
+    assert (other.term_keys, other.index_keys()) == ((), (tag,))
+    wide = NewEvent("a", {"l": [1, 2, 3]})
+    error = refusal([wide], rules=rules, limits=Limits(index_terms=2))
+    assert error.details == {"limit": "index_terms", "bound": 2, "actual": 3, "index": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, LiteralString
@@ -13,8 +14,10 @@ from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure
 from seriatim.store.port import Finding
 from seriatim.store.postgres.connecting import Address, Connection, connect, parse_url
+from seriatim.store.postgres.declaring import rules_of
 from seriatim.store.postgres.migrate import SCHEMA_VERSION, installed_version
-from seriatim.store.postgres.statements import named_statements
+from seriatim.store.postgres.statements import named_statements, statements
+from seriatim.store.reading import index_findings
 
 _UNSAFE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 _COSTS = {
@@ -23,6 +26,7 @@ _COSTS = {
     "synchronous_commit": "a crash takes back acknowledged events",
 }
 _GIB = 1 << 30
+_PAGE = 5000
 
 
 def _all(connection: Connection, text: LiteralString) -> list[tuple[Any, ...]]:
@@ -46,14 +50,33 @@ def verify(connection: Connection, schema: str) -> Iterator[Finding]:
     yield _judged("streams", broken, "every stream is contiguous", "streams with holes")
     reopened = _all(connection, named["reopened_streams"])
     yield _judged("closings", reopened, "no closed stream goes on", "streams go on after closing")
-    [(tags, expected)] = _all(connection, named["tag_count"])
-    yield (
-        Finding("ok", "tags", f"{tags} tags are indexed")
-        if tags == expected
-        else Finding("error", "tags", f"{tags} tags are indexed, {expected} are in events")
-    )
+    yield _keys(connection, schema, last)
     invalid = _all(connection, named["invalid_indexes"])
     yield _judged("indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them")
+
+
+def _keys(connection: Connection, schema: str, until: int) -> Finding:
+    """Compare the keys that events have with those that are indexed, each one and their number."""
+    named = named_statements("checks.sql", schema)
+    rules = rules_of(_all(connection, statements(schema)["declarations"]))
+    values = {"types": list(rules.indexed_paths), "after": 0, "until": until, "limit": _PAGE}
+    expected = missing = 0
+    first = None
+    while rows := connection.execute(named["keyed_events"], values).fetchall():
+        pairs = [(key, row[0]) for row in rows for key in rules.stored_keys(row)]
+        asked = {
+            "keys": [uuid.UUID(bytes=key) for key, _ in pairs],
+            "positions": [position for _, position in pairs],
+        }
+        [(absent, where)] = connection.execute(named["missing_keys"], asked).fetchall()
+        expected, missing, first = expected + len(pairs), missing + absent, first or where
+        values["after"] = rows[-1][0]
+    [(stored,)] = connection.execute(named["key_count"], values).fetchall()
+    if not missing and stored == expected:
+        return Finding("ok", "tags", f"{stored} keys of tags and payload indexes, none else")
+    begin = f", the first at position {first}" if first else ""
+    message = f"{missing} of {expected} keys of tags and payload indexes are missing{begin}"
+    return Finding("error", "tags", f"{message}; {stored - expected + missing} are superfluous")
 
 
 def _judged(check: str, bad: list[tuple[Any, ...]], good: str, problem: str) -> Finding:
@@ -86,6 +109,7 @@ def doctor(
     yield from _triggers(connection, named)
     yield from _transactions(connection, named)
     yield _pooler(reach)
+    yield from index_findings(rules_of(_all(connection, statements(schema)["declarations"])))
     [(rows, total, indexes)] = _all(connection, named["size"])
     sizes = f"{total / _GIB:.2f} GiB, of which {indexes / _GIB:.2f} indexes"
     yield Finding("ok", "size", f"about {max(rows, 0)} events, {sizes}")

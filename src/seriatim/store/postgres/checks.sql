@@ -23,11 +23,22 @@ where exists (
     where later.stream_key = e.stream_key and later.stream_seq > e.stream_seq)
 limit 10;
 
--- name: tag_count
-select (select count(*) from {schema}.event_tags),
-       (select coalesce(sum(n), 0) from (
-            select (select count(distinct t) from jsonb_array_elements_text(e.tags::jsonb) t) as n
-            from {schema}.events e where e.tags is not null) counted);
+-- name: keyed_events
+select position, tenant_id, event_type, tags,
+       case when event_type = any (%(types)s) then payload end
+from {schema}.events
+where position > %(after)s and position <= %(until)s
+  and (tags is not null or event_type = any (%(types)s))
+order by position limit %(limit)s;
+
+-- name: missing_keys
+select count(*), min(k.position)
+from unnest(%(keys)s::uuid[], %(positions)s::bigint[]) k (tag_key, position)
+where (select true from {schema}.event_tags t
+       where t.tag_key = k.tag_key and t.position = k.position) is null;
+
+-- name: key_count
+select count(*) from {schema}.event_tags where position <= %(until)s;
 
 -- name: invalid_indexes
 select c.relname from pg_index i

@@ -39,7 +39,6 @@ class Hello(msgspec.Struct, frozen=True):
     identity: LogIdentity
     row_array: int
     row_type: int
-    payload_index: bool
 
     @property
     def lock_key(self) -> int:
@@ -107,7 +106,7 @@ def greet(connection: Connection, address: Address, settings: Settings) -> Hello
     if row is None:
         msg = "the log's schema is there but empty: run seriatim init"
         raise BackendFailure(msg, retryable=False)
-    log_id, epoch, same_place, standby, synchronous, version, row_array, row_type, indexed = row
+    log_id, epoch, same_place, standby, synchronous, version, row_array, row_type = row
     if version < OLDEST_SERVER:
         msg = f"Postgres 13 or newer is needed, this is {version // 10000}"
         raise BackendFailure(msg, retryable=False)
@@ -123,7 +122,7 @@ def greet(connection: Connection, address: Address, settings: Settings) -> Hello
     if not same_place:
         raised = connection.execute(named["raise_epoch"], (False,)).fetchone()
         epoch = raised[0] if raised and raised[0] else epoch + 1
-    return Hello(LogIdentity(log_id, epoch), row_array, row_type, indexed)
+    return Hello(LogIdentity(log_id, epoch), row_array, row_type)
 
 
 def is_dead(connection: Connection) -> bool:

@@ -20,6 +20,7 @@ from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
+from seriatim.core.routes import routes
 from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.connecting import Hello
@@ -33,7 +34,7 @@ from seriatim.store.postgres.packing import (
     uuid_array,
 )
 from seriatim.store.postgres.rows import record_of
-from seriatim.store.postgres.selecting import filters_of, last_statement
+from seriatim.store.postgres.selecting import last_statement
 from seriatim.store.postgres.statements import statements
 
 
@@ -166,17 +167,10 @@ class Decision:
                 seen = self._seen[key]
                 version = seen.version
                 if head > seen.head:
-                    for one in filters_of(condition.query):
-                        rows = yield Run(
-                            *last_statement(
-                                self._schema,
-                                request.tenant_id,
-                                one,
-                                seen.head,
-                                head,
-                                by_payload=False,
-                            )
-                        )
+                    for route in routes(
+                        request.tenant_id, condition.query, self._rules, seen.head, head
+                    ):
+                        rows = yield Run(*last_statement(self._schema, request.tenant_id, route))
                         version = max([version or 0, *(row[0] or 0 for row in rows)]) or None
                 facts.contexts[key] = version
 

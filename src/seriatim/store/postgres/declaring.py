@@ -1,14 +1,16 @@
-"""Stream kinds and event types in the database, where every process and the triggers see them."""
+"""Declarations in the database, where every process and the triggers see them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, LiteralString
 
 import msgspec
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.ids import compose
+from seriatim.core.indexes import PayloadIndex, StoredIndex
+from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
 from seriatim.store.postgres.connecting import Connection, Hello
 from seriatim.store.postgres.statements import statements
 
@@ -17,45 +19,88 @@ def rules_of(rows: Iterable[tuple[Any, ...]]) -> Rules:
     """Make the rules of all declarations, given as (version, what, body)."""
     kinds: list[StreamKind] = []
     types: list[EventType] = []
+    indexes: list[StoredIndex] = []
     version = 0
     for version, what, body in rows:  # noqa: B007 - the last version is the rules' own
         if what == "kind":
             kinds.append(msgspec.json.decode(body, type=StreamKind))
-        else:
+        elif what == "type":
             types.append(msgspec.json.decode(body, type=EventType))
-    return Rules(tuple(kinds), tuple(types), version)
+        else:
+            indexes.append(msgspec.json.decode(body, type=StoredIndex))
+    return Rules(tuple(kinds), tuple(types), version, tuple(indexes))
 
 
-def declare(
-    connection: Connection, schema: str, hello: Hello, declaration: StreamKind | EventType
-) -> None:
+def declare(connection: Connection, schema: str, hello: Hello, declaration: Declaration) -> None:
     """Add a declaration under the log's lock, unless it is there already."""
     named = statements(schema)
+    looked = _look(connection, named, declaration)
     with connection.transaction():
         connection.execute(named["lock"], (hello.lock_key,))
         rules = rules_of(connection.execute(named["declarations"]).fetchall())
-        version = rules.version + 1
-        body = canonical_text(msgspec.to_builtins(declaration))
         if isinstance(declaration, StreamKind):
-            if rules.knows_kind(declaration):
-                return
-            values = (version, "kind", declaration.name, 0, body)
-            connection.execute(named["insert_declaration"], values)
-            connection.execute(
-                named["insert_kind"],
-                (
-                    declaration.name,
-                    declaration.first_seq,
-                    declaration.opening_type,
-                    list(declaration.closing_types),
-                    declaration.catalogue == "closed",
-                ),
-            )
-            return
-        if rules.knows_type(declaration):
-            return
-        entry = (version, "type", declaration.event_type, declaration.event_version, body)
-        connection.execute(named["insert_declaration"], entry)
-        if declaration.kind is not None:
-            pair = (declaration.kind, declaration.event_type)
-            connection.execute(named["insert_kind_type"], pair)
+            if not rules.knows_kind(declaration):
+                _add(connection, named, rules, ("kind", declaration.name, 0), declaration)
+                _add_kind(connection, named, declaration)
+        elif isinstance(declaration, EventType):
+            if not rules.knows_type(declaration):
+                key = ("type", declaration.event_type, declaration.event_version)
+                _add(connection, named, rules, key, declaration)
+                if declaration.kind is not None:
+                    pair = (declaration.kind, declaration.event_type)
+                    connection.execute(named["insert_kind_type"], pair)
+        elif not rules.knows_index(declaration):
+            stored = _covering(connection, named, declaration, looked)
+            key = ("index", compose(declaration.event_type, declaration.path), 0)
+            _add(connection, named, rules, key, stored)
+
+
+def _add(
+    connection: Connection,
+    named: dict[str, LiteralString],
+    rules: Rules,
+    key: tuple[str, str, int],
+    declaration: Declaration,
+) -> None:
+    body = canonical_text(msgspec.to_builtins(declaration))
+    connection.execute(named["insert_declaration"], (rules.version + 1, *key, body))
+
+
+def _add_kind(connection: Connection, named: dict[str, LiteralString], kind: StreamKind) -> None:
+    connection.execute(
+        named["insert_kind"],
+        (
+            kind.name,
+            kind.first_seq,
+            kind.opening_type,
+            list(kind.closing_types),
+            kind.catalogue == "closed",
+        ),
+    )
+
+
+def _look(
+    connection: Connection, named: dict[str, LiteralString], declaration: Declaration
+) -> tuple[int, bool]:
+    """Look, before the lock is taken, whether a log of any size holds events of the type."""
+    if not isinstance(declaration, PayloadIndex):
+        return 0, False
+    row = connection.execute(named["head"]).fetchone()
+    head = 0 if row is None else int(row[0])
+    found = connection.execute(named["has_type"], {"type": declaration.event_type}).fetchone()
+    return head, found is not None
+
+
+def _covering(
+    connection: Connection,
+    named: dict[str, LiteralString],
+    index: PayloadIndex,
+    looked: tuple[int, bool],
+) -> StoredIndex:
+    """Return the index as it is stored: it knows all events of a type that has none yet."""
+    before, there = looked
+    row = connection.execute(named["head"]).fetchone()
+    head = 0 if row is None else int(row[0])
+    values = {"after": before, "type": index.event_type}
+    newer = connection.execute(named["has_newer_of_type"], values).fetchone()
+    return StoredIndex(index.event_type, index.path, head if there or newer else 0)

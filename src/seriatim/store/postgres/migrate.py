@@ -125,30 +125,3 @@ def grant(url: str, role: str) -> None:
             connection.execute(render(_GRANTS, address.schema).replace("{role}", quoted))
         except psycopg.Error as error:
             raise failure(error, "granting rights") from error
-
-
-def add_payload_index(url: str) -> None:
-    """Index payloads for predicates of any shape, without stopping writers."""
-    _run_alone(url, _PAYLOAD_INDEX, "indexing payloads")
-
-
-def drop_payload_index(url: str) -> None:
-    """Do without the payload index: appends get cheaper, payload contexts walk the log."""
-    _run_alone(url, _NO_PAYLOAD_INDEX, "dropping the payload index")
-
-
-def _run_alone(url: str, text: str, doing: str) -> None:
-    address = parse_url(url, Settings())
-    with connect(address) as connection:
-        try:
-            connection.execute(render(text, address.schema))
-        except psycopg.Error as error:
-            raise failure(error, doing) from error
-
-
-_NO_PAYLOAD_INDEX = "drop index concurrently if exists {schema}.events_payload"
-_PAYLOAD_INDEX = """
-create index concurrently if not exists events_payload on {schema}.events
-    using gin ((payload::jsonb) jsonb_path_ops)
-    with (fastupdate = on, gin_pending_list_limit = 1024)
-"""

@@ -46,7 +46,7 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
     events = request.events
     if len(events) == 1 and not request.conditions and request.command is None:
         return _pack_one(request, rules)
-    tagged = any(event.tags for event in events)
+    tagged = any(event.tags or event.term_keys for event in events)
     if request.command is not None or _needs_decision(request, rules):
         return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
     expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
@@ -67,14 +67,15 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
 def _pack_one(request: Request, rules: Rules) -> Packed:
     """Pack the commonest append of all, one event without conditions, with the fewest steps."""
     [event] = request.events
+    tagged = bool(event.tags or event.term_keys)
     first_seq = 0
     if event.stream_type is not None:
         kind = rules.kind_of(event.stream_type)
         if kind.expected_seq_required:
-            return Packed(tagged=bool(event.tags))
+            return Packed(tagged=tagged)
         first_seq = kind.first_seq
     row = composite(event, 0, event.given_seq, first_seq)
-    return Packed((row,), (first_seq,), bool(event.tags))
+    return Packed((row,), (first_seq,), tagged)
 
 
 def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:

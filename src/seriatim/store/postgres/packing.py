@@ -13,7 +13,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
-from seriatim.core.ids import is_uuid, tag_key
+from seriatim.core.ids import is_uuid
 from seriatim.core.request import Prepared
 
 _LENGTH = struct.Struct("!i").pack
@@ -87,11 +87,6 @@ def uuid_array(keys: Iterable[bytes]) -> RowArray:
     return array_of(_OID_UUIDS, _OID_UUID, [b"\0\0\0\x10" + key for key in keys])
 
 
-def tag_keys(event: Prepared) -> set[bytes]:
-    """Return the index keys of an event's tags."""
-    return {tag_key(event.tenant_id, tag) for tag in event.tags}
-
-
 def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: int) -> bytes:
     """Pack one event as an element of a new_event array: each field behind its type."""
     text = _typed_text
@@ -107,7 +102,7 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
             _NO_KEY if event.idempotency_index is None else _A_KEY + event.idempotency_index,
             _A_HASH,
             bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
-            _typed_keys(tag_keys(event)) if event.tags else _NO_TAGS,
+            _typed_keys(keys) if (keys := event.index_keys()) else _NO_TAGS,
             _common_text(event.tenant_id),
             _NO_TEXT if is_uuid(event.event_id) else text(event.event_id),
             _common_text(event.stream_type),
@@ -133,6 +128,6 @@ def _typed_text(value: str | None) -> bytes:
 _common_text = lru_cache(maxsize=4096)(_typed_text)  # tenants and types are few
 
 
-def _typed_keys(keys: set[bytes]) -> bytes:
-    data = uuid_array(sorted(keys)).data
+def _typed_keys(keys: Iterable[bytes]) -> bytes:
+    data = uuid_array(keys).data
     return _TYPED(_OID_UUIDS, len(data)) + data

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import msgspec
+
 from seriatim.core.event import EventRecord
-from seriatim.core.query import Filter, Query
+from seriatim.core.kinds import Rules
+from seriatim.core.query import Query
+from seriatim.core.routes import routes
 from seriatim.store.port import ReadSpec
 from seriatim.store.postgres.connecting import Connection
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.selecting import (
     filter_statement,
-    filters_of,
     last_statement,
     read_statement,
 )
-
-# The newest events are asked first: a dense context answers there, however large the log is.
-_TAIL = 200
 
 
 class Queries:
@@ -30,11 +30,11 @@ class Queries:
         self,
         schema: str,
         reading: Callable[[], AbstractContextManager[Connection]],
-        payload_index: Callable[[], bool],
+        rules: Callable[[], Rules],
     ) -> None:
         self._schema = schema
         self._reading = reading
-        self._payload_index = payload_index
+        self._rules = rules
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         """Return one page of a read."""
@@ -49,8 +49,8 @@ class Queries:
         """Return the first matching records of a range, each once, whatever filters it matches."""
         pages: list[list[EventRecord]] = []
         with self._reading() as connection:
-            for one in filters_of(query):
-                statement = filter_statement(self._schema, tenant_id, one, after, until, limit)
+            for route in routes(tenant_id, query, self._rules(), after, until):
+                statement = filter_statement(self._schema, tenant_id, route, limit)
                 pages.append(_records(connection, *statement))
         if len(pages) == 1:
             return pages[0]
@@ -62,34 +62,15 @@ class Queries:
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches any filter."""
+        best = 0
         with self._reading() as connection:
-            found = [self._last(connection, tenant_id, one, until) for one in filters_of(query)]
-        return max((position for position in found if position is not None), default=None)
-
-    def _last(self, connection: Connection, tenant_id: str, one: Filter, until: int) -> int | None:
-        if one.payload is None or until <= _TAIL or not self._payload_index():
-            return self._last_in(connection, tenant_id, one, 0, until, by_payload=False)
-        start = until - _TAIL
-        recent = self._last_in(connection, tenant_id, one, start, until, by_payload=False)
-        if recent is not None:
-            return recent
-        return self._last_in(connection, tenant_id, one, 0, start, by_payload=True)
-
-    def _last_in(  # noqa: PLR0913 - one filter over one range
-        self,
-        connection: Connection,
-        tenant_id: str,
-        one: Filter,
-        after: int,
-        until: int,
-        *,
-        by_payload: bool,
-    ) -> int | None:
-        text, parameters = last_statement(
-            self._schema, tenant_id, one, after, until, by_payload=by_payload
-        )
-        row = connection.execute(text, parameters).fetchone()
-        return None if row is None else row[0]
+            for route in routes(tenant_id, query, self._rules(), 0, until):
+                if route.until > best:
+                    above = msgspec.structs.replace(route, after=max(route.after, best))
+                    statement = last_statement(self._schema, tenant_id, above)
+                    row = connection.execute(*statement).fetchone()
+                    best = max(best, (row and row[0]) or 0)
+        return best or None
 
 
 def _records(connection: Connection, text: Any, parameters: Any) -> list[EventRecord]:

@@ -1,7 +1,7 @@
 """Reads and queries as SQL: each filter becomes conditions that an index can answer.
 
-A query's filters run as separate statements over one range and are merged: an OR across filters
-would take every one of them away from its index.
+A query's filters run as separate statements and are merged: an OR across filters would take every
+one of them away from its index.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any, LiteralString
 from psycopg.types.json import Jsonb
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.ids import stream_key, tag_key
+from seriatim.core.ids import stream_key
 from seriatim.core.kinds import TRACE_KIND
-from seriatim.core.query import Filter, Query
+from seriatim.core.routes import Route
 from seriatim.store.port import ReadSpec
-from seriatim.store.postgres.statements import COLUMNS
+from seriatim.store.postgres.statements import COLUMNS, named_statements
 
 Parameters = dict[str, Any]
+
+_RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
 
 
 def _range(parameters: Parameters, after: int, until: int | None) -> list[str]:
@@ -64,7 +66,7 @@ def read_statement(  # noqa: C901 - one condition per argument of a read
         if (value := getattr(spec, name)) is not None:
             add(f"e.{name} = %({name})s", **{name: value})
     _add_windows(spec, add)
-    return _select(schema, "", conditions, f"{order} limit %(limit)s"), parameters
+    return _select(schema, conditions, f"{order} limit %(limit)s"), parameters
 
 
 def _add_windows(spec: ReadSpec, add: Any) -> None:
@@ -79,113 +81,100 @@ def _add_windows(spec: ReadSpec, add: Any) -> None:
         add("e.recorded_us <= %(recorded_until)s", recorded_until=spec.recorded_until_us)
 
 
-def _select(schema: str, source: str, conditions: list[str], order: str) -> LiteralString:
+def _select(schema: str, conditions: list[str], order: str) -> LiteralString:
     return (
-        f'select {COLUMNS} from "{schema}".events e{source}'  # noqa: S608 - all parts are ours
+        f'select {COLUMNS} from "{schema}".events e'  # noqa: S608 - all parts are ours
         f" where {' and '.join(conditions)} order by {order}"
     )
 
 
-def filters_of(query: Query) -> list[Filter]:
-    """Return the filters that can match anything; a query without filters is one open filter."""
-    if not query.filters:
-        return [Filter()]
-    return [
-        one
-        for one in query.filters
-        if not any(
-            side is not None and not side
-            for side in (one.types, one.payload, one.tags, one.streams)
-        )
-    ]
-
-
-def filter_statement(  # noqa: PLR0913 - one filter over one range
-    schema: str, tenant_id: str, one: Filter, after: int, until: int, limit: int
+def filter_statement(
+    schema: str, tenant_id: str, route: Route, limit: int
 ) -> tuple[LiteralString, Parameters]:
-    """Return the statement of one filter's records, in order."""
-    parameters: Parameters = {"limit": limit}
-    source, conditions, position = _filter(schema, tenant_id, one, after, until, parameters)
-    return _select(schema, source, conditions, f"{position} limit %(limit)s"), parameters
+    """Return the statement of the records along one route, in order."""
+    conditions, parameters = _conditions(tenant_id, route)
+    parameters["limit"] = limit
+    if route.alternatives:
+        return _along(schema, "records", "ascending", route, conditions, parameters), parameters
+    return _in_order(schema, COLUMNS, "asc", route, conditions, parameters), parameters
 
 
-def last_statement(  # noqa: PLR0913 - one filter over one range
-    schema: str, tenant_id: str, one: Filter, after: int, until: int, *, by_payload: bool
-) -> tuple[LiteralString, Parameters]:
-    """Return the statement of one filter's highest position.
+def last_statement(schema: str, tenant_id: str, route: Route) -> tuple[LiteralString, Parameters]:
+    """Return the statement of the highest position along one route."""
+    conditions, parameters = _conditions(tenant_id, route)
+    parameters["limit"] = 1
+    if route.alternatives:
+        return _along(schema, "last", "descending", route, conditions, parameters), parameters
+    return _in_order(schema, "e.position", "desc", route, conditions, parameters), parameters
 
-    It walks back from the end, or, `by_payload`, collects what the payload index finds: a planner
-    that hopes to meet a match soon would walk the whole log for one that is not there.
+
+def _in_order(  # noqa: PLR0913 - the parts of one statement
+    schema: str,
+    columns: str,
+    order: str,
+    route: Route,
+    conditions: list[str],
+    parameters: Parameters,
+) -> LiteralString:
+    """Go through a range without keys.
+
+    Predicates are judged behind a fence: a planner that takes them for rare would test and sort
+    the whole range, where a dense one is met within the first few events.
     """
-    parameters: Parameters = {}
-    if _is_one_tag(one):
-        return _last_of_tag(schema, tenant_id, one, after, until)
-    source, conditions, position = _filter(schema, tenant_id, one, after, until, parameters)
-    found = (
-        f'select {position} as position from "{schema}".events e{source}'  # noqa: S608
-        f" where {' and '.join(conditions)}"
-    )
-    if by_payload:
-        text = f"with found as materialized ({found}) select max(position) from found"  # noqa: S608
-    else:
-        text = f"{found} order by {position} desc limit 1"
-    return text, parameters
-
-
-def _is_one_tag(one: Filter) -> bool:
+    ranged = [*_RANGE, *conditions]
+    inner = f'"{schema}".events e where {" and ".join(ranged)} order by e.position {order}'
+    if route.one.payload is None:
+        return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
+    either = " or ".join(_predicates(route.one.payload, parameters))
     return (
-        one.tags is not None
-        and len(one.tags) == 1
-        and one.types is None
-        and one.payload is None
-        and one.streams is None
+        f"select {columns} from (select * from {inner} offset 0) e"  # noqa: S608
+        f" where {either} limit %(limit)s"
     )
 
 
-def _last_of_tag(
-    schema: str, tenant_id: str, one: Filter, after: int, until: int
-) -> tuple[LiteralString, Parameters]:
-    text = (
-        f'select position from "{schema}".event_tags where tag_key = %(tag)s'  # noqa: S608
-        " and position > %(after)s and position <= %(until)s order by position desc limit 1"
-    )
-    key = uuid.UUID(bytes=tag_key(tenant_id, (one.tags or ("",))[0]))
-    return text, {"tag": key, "after": after, "until": until}
+def _along(  # noqa: PLR0913 - the parts of one statement
+    schema: str,
+    name: str,
+    order: str,
+    route: Route,
+    conditions: list[str],
+    parameters: Parameters,
+) -> LiteralString:
+    """Follow a route's keys, and judge what they lead to by the rest of the filter."""
+    size = max(map(len, route.alternatives))
+    # An alternative with fewer keys names its last one again, which changes nothing.
+    parameters["keys"] = [
+        [uuid.UUID(bytes=keys[min(index, len(keys) - 1)]) for index in range(size)]
+        for keys in route.alternatives
+    ]
+    parameters["size"] = size
+    if route.one.payload is not None and not route.proven:
+        either = " or ".join(_predicates(route.one.payload, parameters))
+        conditions = [*conditions, f"({either})"]
+    walks = named_statements("walks.sql", schema)
+    if name == "last" and size == 1 and not conditions:
+        return walks["last_of_keys"]
+    kept = walks["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
+    found = walks["found"].replace("{step}", walks[order]).replace("{kept}", kept)
+    return walks[name].replace("{found}", found)
 
 
-def _filter(  # noqa: PLR0913 - one filter over one range
-    schema: str, tenant_id: str, one: Filter, after: int, until: int, parameters: Parameters
-) -> tuple[str, list[str], str]:
-    """Return a filter's joins, its conditions, and the column that walks in position order."""
-    parameters["tenant"] = tenant_id
-    conditions = _range(parameters, after, until)
-    conditions.append("e.tenant_id = %(tenant)s")
-    source = _add_sides(schema, tenant_id, one, conditions, parameters)
-    return source, conditions, "t0.position" if one.tags else "e.position"
-
-
-def _add_sides(
-    schema: str, tenant_id: str, one: Filter, conditions: list[str], parameters: Parameters
-) -> str:
-    source = ""
+def _conditions(tenant_id: str, route: Route) -> tuple[list[str], Parameters]:
+    """Return what a route asks of events beside keys and predicates."""
+    one = route.one
+    conditions: list[str] = []
+    parameters: Parameters = {"after": route.after, "until": route.until}
+    if route.proven:
+        return conditions, parameters
+    if not route.alternatives:  # keys are of one tenant
+        parameters["tenant"] = tenant_id
+        conditions.append("e.tenant_id = %(tenant)s")
     if one.types is not None:
         _add_any(conditions, parameters, "e.event_type", "type", list(one.types))
     if one.streams is not None:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in one.streams]
         _add_any(conditions, parameters, "e.stream_key", "stream", keys)
-    if one.tags is not None:
-        for index, tag in enumerate(dict.fromkeys(one.tags)):
-            alias = f"t{index}"
-            source += f' join "{schema}".event_tags {alias} on {alias}.position = e.position'
-            conditions.append(f"{alias}.tag_key = %({alias})s")
-            parameters[alias] = uuid.UUID(bytes=tag_key(tenant_id, tag))
-            # The tag's own index walks in the order that is asked for.
-            for bound, sign in (("after", ">"), ("until", "<=")):
-                if bound in parameters:
-                    conditions.append(f"{alias}.position {sign} %({bound})s")
-    if one.payload is not None:
-        conditions.append(f"({' or '.join(_predicates(one.payload, parameters))})")
-    return source
+    return conditions, parameters
 
 
 def _add_any(

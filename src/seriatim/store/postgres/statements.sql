@@ -8,9 +8,7 @@ select l.log_id::text, l.epoch, l.fingerprint = {schema}.fingerprint() as same_p
        (select oid from pg_type where typname = '_new_event'
           and typnamespace = {schema_text}::regnamespace)::bigint as row_array,
        (select oid from pg_type where typname = 'new_event'
-          and typnamespace = {schema_text}::regnamespace)::bigint as row_type,
-       coalesce((select indisvalid from pg_index
-          where indexrelid = to_regclass({schema_text} || '.events_payload')), false)
+          and typnamespace = {schema_text}::regnamespace)::bigint as row_type
 from {schema}.log l;
 
 -- name: raise_epoch
@@ -122,6 +120,23 @@ select version, what, body from {schema}.declarations order by version;
 -- name: insert_declaration
 insert into {schema}.declarations (version, what, name, event_version, body)
 values (%s, %s, %s, %s, %s);
+
+-- name: has_type
+-- From tenant to tenant, along the index of their types: no tenant's events are counted.
+with recursive tenants (tenant_id) as (
+    (select tenant_id from {schema}.events order by tenant_id limit 1)
+    union all
+    select (select e.tenant_id from {schema}.events e where e.tenant_id > t.tenant_id
+            order by e.tenant_id limit 1)
+    from tenants t where t.tenant_id is not null
+)
+select 1 from tenants t
+where exists (
+    select from {schema}.events e where e.tenant_id = t.tenant_id and e.event_type = %(type)s)
+limit 1;
+
+-- name: has_newer_of_type
+select 1 from {schema}.events where position > %(after)s and event_type = %(type)s limit 1;
 
 -- name: insert_kind
 insert into {schema}.stream_kinds (name, first_seq, opening_type, closing_types, closed)

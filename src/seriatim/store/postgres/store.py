@@ -18,7 +18,7 @@ from seriatim.core.decide import StaleRules
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import event_key, stream_key
-from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
 from seriatim.core.request import Request
 from seriatim.store.port import (
@@ -72,7 +72,7 @@ class PostgresStore:
             self.address, settings, self._open_writer, lambda: self._rules, self._listener.hint
         )
         self._consumers = Consumers(self.schema)
-        self._queries = Queries(self.schema, self._reading, lambda: self._hello.payload_index)
+        self._queries = Queries(self.schema, self._reading, lambda: self._rules)
 
     # -- connections
 
@@ -143,9 +143,7 @@ class PostgresStore:
             msg = "the log's identity is missing"
             raise BackendFailure(msg, retryable=False)
         identity = LogIdentity(row[0], row[1])
-        self._hello = Hello(
-            identity, self._hello.row_array, self._hello.row_type, self._hello.payload_index
-        )
+        self._hello = Hello(identity, self._hello.row_array, self._hello.row_type)
         return identity
 
     def packed(self, request: Request, rules: Rules) -> Request:
@@ -253,7 +251,7 @@ class PostgresStore:
             self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
         return self._rules
 
-    def declare(self, declaration: StreamKind | EventType) -> None:
+    def declare(self, declaration: Declaration) -> None:
         with self._reading("declaring") as connection:
             declare(connection, self.schema, self._hello, declaration)
 

@@ -31,7 +31,7 @@ def append(  # noqa: PLR0913 - a group and what is known beforehand
     """
     head, version, ends = state(connection, streams_of(group))
     rules = declarations.rules(connection, version)
-    view = LockedView(connection, head, heads(connection, group, ends, rules), foreseen)
+    view = LockedView(connection, head, heads(connection, group, ends, rules), foreseen, rules)
     if trusting:
         placed = _all_placed(decide_group(group, view, rules, head, recorded_us))
         if placed:
@@ -58,7 +58,7 @@ def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: i
         first = position = one.first_position
         for event, seq in zip(one.request.events, one.stream_seqs, strict=True):
             events.append((position, first, seq, recorded_us, *tail_of(event)))
-            if event.tags:
+            if event.tags or event.term_keys:
                 tags.extend(tag_rows(event, position))
             position += 1
         command = one.request.command

@@ -8,11 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from seriatim.core.ids import event_key, idempotency_index_key, stream_key, tag_key
+from seriatim.core.ids import event_key, idempotency_index_key, stream_key
+from seriatim.core.kinds import Rules
 from seriatim.store.port import Finding
+from seriatim.store.reading import index_findings
 from seriatim.store.sqlite import schema
+from seriatim.store.sqlite.declarations import Declarations
 from seriatim.store.sqlite.rows import Row
 from seriatim.store.sqlite.statements import CHECKS
 
@@ -24,7 +25,7 @@ _NETWORK = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "ceph", "glusterfs", "lust
 _RESTORE = "restore the file from a backup, then raise the epoch"
 
 
-def verify(connection: sqlite3.Connection) -> Iterator[Finding]:
+def verify(connection: sqlite3.Connection, declarations: Declarations) -> Iterator[Finding]:
     """Yield what holds of the file as a whole: pages, positions, streams, appends, index keys."""
     pages = _pages(connection)
     yield pages
@@ -36,7 +37,7 @@ def verify(connection: sqlite3.Connection) -> Iterator[Finding]:
     for check, what in (("broken_streams", "streams"), ("broken_appends", "appends")):
         (broken,) = connection.execute(CHECKS[check]).fetchone()
         yield _verdict(what, broken == 0, f"{broken} {what} are not contiguous")
-    yield from _index_keys(connection)
+    yield from _index_keys(connection, declarations.rules(connection), most)
 
 
 def _pages(connection: sqlite3.Connection) -> Finding:
@@ -47,26 +48,30 @@ def _pages(connection: sqlite3.Connection) -> Finding:
     return _verdict("integrity", found == ["ok"], "SQLite's own check: " + "; ".join(found)[:500])
 
 
-def _index_keys(connection: sqlite3.Connection) -> Iterator[Finding]:
-    after = tags = wrong = 0
+def _index_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Iterator[Finding]:
+    after = expected = wrong = missing = 0
     first_wrong = None
-    while rows := connection.execute(CHECKS["index_keys"], (after, _PAGE)).fetchall():
+    while rows := connection.execute(CHECKS["index_keys"], (after, until, _PAGE)).fetchall():
         for row in rows:
-            keys = _tag_keys(row)
-            tags += len(keys)
-            if not (_keys_fit(row) and _tags_stand(connection, row[0], keys)):
+            keys = rules.stored_keys(row[:5])
+            expected += len(keys)
+            absent = _absent(connection, row[0], keys)
+            missing += absent
+            if absent or not _keys_fit(row):
                 wrong += 1
                 first_wrong = first_wrong or row[0]
         after = rows[-1][0]
-    (stored,) = connection.execute(CHECKS["tag_count"]).fetchone()
+    (stored,) = connection.execute(CHECKS["key_count"], (until,)).fetchone()
     where = f", first at position {first_wrong}" if first_wrong else ""
     yield _verdict("index_keys", wrong == 0, f"{wrong} events have other index keys{where}")
-    yield _verdict("tags", tags == stored, f"{stored} rows index {tags} tags")
+    message = f"{stored} rows hold {expected} keys of tags and payload indexes"
+    yield _verdict("tags", stored == expected and not missing, message)
 
 
 def _keys_fit(row: Row) -> bool:
-    event_id, tenant, stream_type, stream_id, producer, key = row[1:7]
-    stored_event, stored_stream, stored_key = row[8:11]
+    tenant = row[1]
+    event_id, stream_type, stream_id, producer, key = row[5:10]
+    stored_event, stored_stream, stored_key = row[10:]
     stream = None if stream_type is None else stream_key(tenant, stream_type, stream_id)
     return bool(
         stored_event == event_key(event_id)
@@ -75,15 +80,9 @@ def _keys_fit(row: Row) -> bool:
     )
 
 
-def _tag_keys(row: Row) -> set[bytes]:
-    if row[7] is None:
-        return set()
-    return {tag_key(row[2], tag) for tag in msgspec.json.decode(row[7], type=list[str])}
-
-
-def _tags_stand(connection: sqlite3.Connection, position: int, keys: set[bytes]) -> bool:
-    return all(
-        connection.execute(CHECKS["has_tag"], (key, position)).fetchone() == (1,) for key in keys
+def _absent(connection: sqlite3.Connection, position: int, keys: tuple[bytes, ...]) -> int:
+    return sum(
+        connection.execute(CHECKS["has_key"], (key, position)).fetchone() == (0,) for key in keys
     )
 
 
@@ -92,7 +91,7 @@ def _verdict(check: str, sound: bool, message: str) -> Finding:
 
 
 def doctor(
-    path: str, settings: tuple[str, int], connection: sqlite3.Connection
+    path: str, settings: tuple[str, int], connection: sqlite3.Connection, rules: Rules
 ) -> Iterator[Finding]:
     """Yield what the settings and surroundings of the file cost or endanger."""
     mode, level = settings
@@ -105,6 +104,7 @@ def doctor(
     yield _space(path)
     yield _wal(path)
     yield _file_system(path)
+    yield from index_findings(rules)
 
 
 def _version(connection: sqlite3.Connection) -> Finding:

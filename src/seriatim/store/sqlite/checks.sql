@@ -15,12 +15,12 @@ select count(*) from events as later join events as earlier on earlier.position 
 where later.append_position not in (later.position, earlier.append_position)
 
 -- name: index_keys
-select position, event_id, tenant_id, stream_type, stream_id, producer_id, idempotency_key, tags,
-    event_key, stream_key, idempotency_index
-from events where position > ? order by position limit ?
+select position, tenant_id, event_type, tags, payload, event_id, stream_type, stream_id,
+    producer_id, idempotency_key, event_key, stream_key, idempotency_index
+from events where position > ? and position <= ? order by position limit ?
 
--- name: tag_count
-select count(*) from event_tags
+-- name: key_count
+select count(*) from event_tags where position <= ?
 
--- name: has_tag
+-- name: has_key
 select count(*) from event_tags where tag_key = ? and position = ?

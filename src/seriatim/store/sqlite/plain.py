@@ -37,7 +37,7 @@ def is_plain(group: Sequence[Request], rules: Rules) -> bool:
 
 
 def _is_plain(event: Prepared, rules: Rules) -> bool:
-    if event.tags or event.given_seq is not None:
+    if event.tags or event.term_keys or event.given_seq is not None:
         return False
     return event.stream_type is None or not rules.kind_of(event.stream_type).expected_seq_required
 

@@ -8,7 +8,6 @@ import msgspec
 
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
 from seriatim.core.event import EventRecord
-from seriatim.core.ids import tag_key
 from seriatim.core.request import Prepared
 from seriatim.core.times import format_us
 from seriatim.store.sqlite.statements import COLUMNS
@@ -55,8 +54,8 @@ def tail_of(event: Prepared) -> Row:
 
 
 def tag_rows(event: Prepared, position: int) -> list[Row]:
-    """Return the rows by which an event is found under its tags."""
-    return [(tag_key(event.tenant_id, tag), position) for tag in dict.fromkeys(event.tags)]
+    """Return the rows by which an event is found under its tags and terms."""
+    return [(key, position) for key in event.index_keys()]
 
 
 def record_of(row: Row) -> EventRecord:

@@ -140,6 +140,19 @@ select what, body from declarations order by version
 -- name: declare
 insert into declarations (version, what, name, event_version, body) values (?, ?, ?, ?, ?)
 
+-- name: has_type
+with recursive tenants (tenant_id) as (
+    select min(tenant_id) from events
+    union all
+    select (select min(tenant_id) from events where tenant_id > tenants.tenant_id)
+    from tenants where tenant_id is not null
+)
+select 1 from tenants where exists (
+    select 1 from events indexed by events_by_type
+    where events.tenant_id = tenants.tenant_id and event_type = ?
+)
+limit 1
+
 -- name: identity
 select log_id, epoch from log
 

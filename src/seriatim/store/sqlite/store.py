@@ -9,7 +9,7 @@ from typing import Any
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import event_key, stream_key
-from seriatim.core.kinds import EventType, Rules, StreamKind
+from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
 from seriatim.core.request import Request
 from seriatim.store.grouping import Placed, finish
@@ -105,7 +105,8 @@ class SqliteStore:
         foreseen: view.Foreseen = {}
         if view.has_contexts(group):
             with self._readers.connection() as connection:
-                foreseen = view.foresee(connection, group)
+                rules = self._declarations.rules(connection)
+                foreseen = view.foresee(connection, group, rules)
         with self._writer.transaction() as connection:
             recorded_us = consumers.now_us()
             answers = appends.append(
@@ -199,14 +200,18 @@ class SqliteStore:
     ) -> list[EventRecord]:
         """Return the first records in (after, until] that match a query."""
         with self._readers.connection() as connection:
+            rules = self._declarations.rules(connection)
             return queries.select(
-                connection, tenant_id, query, after=after, until=until, limit=limit
+                connection, tenant_id, query, rules, after=after, until=until, limit=limit
             )
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches a query."""
         with self._readers.connection() as connection:
-            return queries.context_version(connection, tenant_id, query, after=0, until=until)
+            rules = self._declarations.rules(connection)
+            return queries.context_version(
+                connection, tenant_id, query, rules, after=0, until=until
+            )
 
     # -- declarations
 
@@ -215,7 +220,7 @@ class SqliteStore:
         with self._readers.connection() as connection:
             return self._declarations.rules(connection)
 
-    def declare(self, declaration: StreamKind | EventType) -> None:
+    def declare(self, declaration: Declaration) -> None:
         """Store a declaration unless it is stored already."""
         with self._writer.transaction() as connection:
             self._declarations.declare(connection, declaration)
@@ -271,13 +276,14 @@ class SqliteStore:
     def verify(self) -> Iterator[Finding]:
         """Return what the file can prove of itself."""
         with self._readers.connection() as connection:
-            return iter(list(checks.verify(connection)))
+            return iter(list(checks.verify(connection, self._declarations)))
 
     def doctor(self) -> Iterator[Finding]:
         """Return what the settings and surroundings of the file cost or endanger."""
         settings = self._writer.settings()
         with self._readers.connection() as connection:
-            return iter(list(checks.doctor(self._file.path, settings, connection)))
+            rules = self._declarations.rules(connection)
+            return iter(list(checks.doctor(self._file.path, settings, connection, rules)))
 
     def after_fork(self) -> None:
         """Begin anew in a child process, with connections of its own."""

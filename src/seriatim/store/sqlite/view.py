@@ -42,7 +42,7 @@ def has_contexts(group: Sequence[Request]) -> bool:
     )
 
 
-def foresee(connection: sqlite3.Connection, group: Sequence[Request]) -> Foreseen:
+def foresee(connection: sqlite3.Connection, group: Sequence[Request], rules: Rules) -> Foreseen:
     """Evaluate the contexts of a group before the lock is taken.
 
     The log is immutable and grows at its end only, so what was true up to a head stays true, and
@@ -55,7 +55,7 @@ def foresee(connection: sqlite3.Connection, group: Sequence[Request]) -> Foresee
             if isinstance(condition, ExpectedContext):
                 key = request.tenant_id, id(condition.query)
                 version = queries.context_version(
-                    connection, request.tenant_id, condition.query, after=0, until=seen
+                    connection, request.tenant_id, condition.query, rules, after=0, until=seen
                 )
                 found[key] = seen, version
     return found
@@ -74,11 +74,13 @@ class LockedView(View):
         head: int,
         heads: dict[bytes, Head],
         foreseen: Foreseen,
+        rules: Rules,
     ) -> None:
         self._connection = connection
         self._head = head
         self._heads = heads
         self._foreseen = foreseen
+        self._rules = rules
         self._known_keys: set[Row] = set()
         self._known_ids: set[Row] = set()
 
@@ -120,7 +122,7 @@ class LockedView(View):
         if seen >= self._head:
             return version
         newer = queries.context_version(
-            self._connection, tenant_id, query, after=seen, until=self._head
+            self._connection, tenant_id, query, self._rules, after=seen, until=self._head
         )
         return version if newer is None else newer
 

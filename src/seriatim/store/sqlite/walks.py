@@ -23,18 +23,25 @@ _position = itemgetter(0)
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """One statement of walks.sql, what it looks for, and the conditions that narrow it."""
+    """One statement of walks.sql, what it looks for where, and the conditions that narrow it."""
 
     name: str
     values: dict[str, Any]
     conditions: tuple[str, ...] = ()
+    after: int = 0
+    until: int = NO_END
     until_seq: int = NO_END
 
     def rows(
         self, connection: sqlite3.Connection, after: int, until: int, *, limit: int, back: bool
     ) -> Iterable[Row]:
         """Yield the rows in (after, until], lazily, each with its position first."""
+        after, until = max(after, self.after), min(until, self.until)
+        if after >= until:
+            return ()
         values = {**self.values, "after": after, "until": until, "limit": limit}
+        if self.name == "tags":
+            values["start"] = until + 1 if back else after
         if self.name == "stream":
             stream = values["stream"]
             least = values.get("since_seq")
@@ -50,7 +57,16 @@ class Walk(msgspec.Struct, frozen=True):
         """Return the walk's text, which SQLite's plans can be asked for."""
         more = "".join(f"and {condition} " for condition in self.conditions)
         text = WALKS[self.name].replace("{more}", more)
+        if self.name == "tags":
+            keys = ", ".join(f"({turn}, :key_{turn})" for turn in range(self.values["keys"]))
+            text = text.replace("{keys}", keys).replace("{beyond}", _BEYOND[back])
         return text.replace("{direction}", "desc" if back else "asc")
+
+
+_BEYOND = {
+    False: "tagged.position >= leap.position + (leap.agreed = :keys) and tagged.position <= :until",
+    True: "tagged.position <= leap.position - (leap.agreed = :keys) and tagged.position > :after",
+}
 
 
 def by_type(values: dict[str, Any], conditions: tuple[str, ...]) -> list[Walk]:

@@ -28,11 +28,25 @@ order by position {direction} limit :limit
 
 -- name: tag
 select {columns} from event_tags as tagged cross join events on events.position = tagged.position
-where tagged.tag_key = :tag and tagged.position > :after and tagged.position <= :until {more}
+where tagged.tag_key = :key_0 and tagged.position > :after and tagged.position <= :until {more}
 order by tagged.position {direction} limit :limit
 
--- name: other_tag
-exists (
-    select 1 from event_tags as other
-    where other.tag_key = :tag_{number} and other.position = tagged.position
+-- name: tags
+-- The keys take turns: each leaps to its next position not before that of the key before it.
+-- Where all agree is a match, and the leaps go on behind it.
+with recursive wanted (turn, tag_key) as (values {keys}),
+leap (position, agreed, turn) as (
+    select :start, :keys, -1
+    union all
+    select next.position,
+        case when next.position = leap.position then leap.agreed + 1 else 1 end, wanted.turn
+    from leap
+    cross join wanted on wanted.turn = (leap.turn + 1) % :keys
+    cross join event_tags as next on next.tag_key = wanted.tag_key and next.position = (
+        select tagged.position from event_tags as tagged
+        where tagged.tag_key = wanted.tag_key and {beyond}
+        order by tagged.position {direction} limit 1
+    )
 )
+select {columns} from leap cross join events on events.position = leap.position
+where leap.agreed = :keys and leap.turn >= 0 {more} limit :limit

@@ -64,6 +64,7 @@ create index events_type on {schema}.events (tenant_id, event_type, position);
 create index events_stream_type on {schema}.events (stream_key, event_type, position)
     where stream_key is not null;
 
+-- Keys of tags, and of what declared payload indexes find in payloads.
 create table {schema}.event_tags (
     tag_key  uuid   not null,
     position bigint not null,
@@ -73,7 +74,7 @@ create table {schema}.event_tags (
 -- Declarations are numbered without gaps; the highest number is the version of the rules.
 create table {schema}.declarations (
     version       integer          primary key check (version >= 1),
-    what          text collate "C" not null check (what in ('kind', 'type')),
+    what          text collate "C" not null check (what in ('kind', 'type', 'index')),
     name          text collate "C" not null,
     event_version integer          not null default 0,
     body          text             not null,

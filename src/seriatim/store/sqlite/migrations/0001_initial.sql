@@ -65,6 +65,7 @@ create index events_by_stream_type on events (stream_key, event_type) where stre
 -- The first event of a stream has number 0 or 1, so a listing of streams meets few others.
 create index events_opening on events (tenant_id) where stream_seq <= 1;
 
+-- Keys of tags, and of what declared payload indexes find in payloads.
 create table event_tags (
     tag_key blob not null check (length(tag_key) = 16),
     position integer not null,
@@ -73,7 +74,7 @@ create table event_tags (
 
 create table declarations (
     version integer primary key check (version >= 1),
-    what text not null check (what in ('kind', 'type')),
+    what text not null check (what in ('kind', 'type', 'index')),
     name text not null,
     event_version integer not null,
     body text not null,
@@ -181,8 +182,8 @@ create trigger events_keep_delete before delete on events begin
 end;
 
 create trigger event_tags_of_events before insert on event_tags begin
-    select raise(abort, 'there is no such tagged event') where not exists (
-        select 1 from events where position = new.position and tags is not null
+    select raise(abort, 'there is no such event') where not exists (
+        select 1 from events where position = new.position
     );
 end;
 

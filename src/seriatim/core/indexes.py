@@ -1,0 +1,187 @@
+"""Declared payload indexes: paths into payloads, and the keys of the scalars found there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import read_json
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.ids import frame, id_problem, tag_key, text_problem
+
+# Keys of objects; None stands for any element of an array.
+Steps = tuple[str | None, ...]
+
+_STEP = re.compile(r'\[\]|\[("(?:[^"\\]|\\.)*")\]|(\.?)([^.\[\]"]+)')
+_plain = re.compile(r'[^.\[\]"]+').fullmatch
+
+
+class PayloadIndex(msgspec.Struct, frozen=True):
+    """The scalars at one path of one event type's payloads can be looked up at once.
+
+    The path is `seat`, `order.customer`, `items[].sku`, or `labels["odd.key"]`.
+    """
+
+    event_type: str
+    path: str
+
+
+class StoredIndex(PayloadIndex, frozen=True):
+    """A declared index, and the head when it was declared: it knows the events behind that."""
+
+    since: int = 0
+
+    @property
+    def declared(self) -> PayloadIndex:
+        """What the user declared."""
+        return PayloadIndex(self.event_type, self.path)
+
+
+class IndexedPath(msgspec.Struct, frozen=True):
+    """One indexed path of an event type, in the form that look-ups need."""
+
+    steps: Steps
+    text: str
+    since: int  # the path is indexed in events behind this position
+
+
+def check_payload_index(index: PayloadIndex) -> None:
+    """Refuse an index with a bad event type or a path that cannot be understood."""
+    if problem := id_problem(index.event_type):
+        raise _bad("event_type", problem)
+    if problem := text_problem(index.path):
+        raise _bad("path", problem)
+    steps_of(index.path)
+
+
+def _bad(field: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"{field} {problem}", details={"argument": field})
+
+
+def steps_of(path: str) -> Steps:
+    """Return the steps of a path."""
+    steps: list[str | None] = []
+    at = 0
+    while at < len(path) or not steps:
+        found = _STEP.match(path, at)
+        if found is None or (found[3] and bool(found[2]) == (at == 0)):
+            raise _bad("path", 'must look like a.b, items[].sku or ["odd.key"]')
+        steps.append(_key(found))
+        at = found.end()
+    return tuple(steps)
+
+
+def _key(found: re.Match[str]) -> str | None:
+    if found[1] is None:
+        return found[3]
+    try:
+        key = str(json.loads(found[1]))
+    except ValueError:
+        raise _bad("path", "has a quoted key that is no JSON string") from None
+    if problem := text_problem(key):
+        raise _bad("path", f"has a key that {problem}")
+    return key
+
+
+def path_text(steps: Steps) -> str:
+    """Return the one spelling of a path."""
+    text = ""
+    for step in steps:
+        if step is None:
+            text += "[]"
+        elif _plain(step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{json.dumps(step, ensure_ascii=False)}]"
+    return text
+
+
+def indexed_path(stored: StoredIndex) -> IndexedPath:
+    """Return a stored index in the form that look-ups need."""
+    steps = steps_of(stored.path)
+    return IndexedPath(steps, path_text(steps), stored.since)
+
+
+def term_key(tenant_id: str, event_type: str, path: str, scalar: Any) -> bytes:
+    """Return the index key of a scalar at a path; tags have fewer parts, so none is a term."""
+    framed = _place(tenant_id, event_type, path) + frame(_scalar_text(scalar))
+    return sha256(framed).digest()[:16]
+
+
+_place = lru_cache(maxsize=4096)(frame)  # declared paths are few
+
+
+def _scalar_text(scalar: Any) -> str:
+    """Return a text that two scalars share exactly when the matcher calls them equal (D3)."""
+    if isinstance(scalar, str):
+        return '"' + scalar
+    if scalar is None or isinstance(scalar, bool):
+        return str(scalar)
+    if isinstance(scalar, float):
+        # By the value of its JSON text, so that 1e23 is ten to the twenty-third.
+        text = repr(float(scalar))
+        return str(int(Decimal(text))) if scalar.is_integer() else text
+    return str(int(scalar))
+
+
+def term_keys(
+    tenant_id: str, event_type: str, paths: Iterable[IndexedPath], payload: str
+) -> tuple[bytes, ...]:
+    """Return the keys, each once, under which a payload's canonical text is found."""
+    data = read_json(payload)
+    keys = {
+        term_key(tenant_id, event_type, path.text, scalar): None
+        for path in paths
+        for scalar in _scalars(data, path.steps)
+    }
+    return tuple(keys)
+
+
+def _scalars(value: Any, steps: Steps) -> Iterator[Any]:
+    if not steps:
+        if not isinstance(value, dict | list):
+            yield value
+    elif steps[0] is None:
+        if isinstance(value, list):
+            for element in value:
+                yield from _scalars(element, steps[1:])
+    elif isinstance(value, dict) and steps[0] in value:
+        yield from _scalars(value[steps[0]], steps[1:])
+
+
+def wanted_scalars(predicate: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
+    """Yield the scalars that every payload has which satisfies a predicate, with their paths."""
+    if isinstance(predicate, dict):
+        for key, inner in predicate.items():
+            yield from wanted_scalars(inner, (*steps, key))
+    elif isinstance(predicate, list | tuple):
+        for inner in predicate:
+            yield from wanted_scalars(inner, (*steps, None))
+    else:
+        yield steps, predicate
+
+
+def is_pointwise(predicate: Any, *, in_array: bool = False) -> bool:
+    """Tell whether a predicate says no more than which scalars stand at its paths.
+
+    An empty object or array says more, and so do two scalars that one element must have.
+    """
+    if not isinstance(predicate, dict | list | tuple):
+        return True
+    if not predicate or (in_array and len(predicate) > 1):
+        return False
+    if isinstance(predicate, dict):
+        return all(is_pointwise(inner, in_array=in_array) for inner in predicate.values())
+    return all(is_pointwise(inner, in_array=True) for inner in predicate)
+
+
+def index_keys(tenant_id: str, tags: Iterable[str], terms: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the keys, each once, under which an event is found: its tags' and its terms'."""
+    return tuple(dict.fromkeys([*(tag_key(tenant_id, tag) for tag in tags), *terms]))

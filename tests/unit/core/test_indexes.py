@@ -1,0 +1,164 @@
+"""Paths into payloads, and the keys of what stands there."""
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.ids import tag_key
+from seriatim.core.indexes import (
+    PayloadIndex,
+    Steps,
+    StoredIndex,
+    check_payload_index,
+    index_keys,
+    indexed_path,
+    is_pointwise,
+    path_text,
+    steps_of,
+    term_key,
+    term_keys,
+    wanted_scalars,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "steps"),
+    [
+        ("seat", ("seat",)),
+        ("order.customer.id", ("order", "customer", "id")),
+        ("items[].sku", ("items", None, "sku")),
+        ("[]", (None,)),
+        ("[].a[][]", (None, "a", None, None)),
+        ('["a.b"].c', ("a.b", "c")),
+        ('a["[]"][""]', ("a", "[]", "")),
+        ('a["\\"\\\\é"]', ("a", '"\\é')),
+        ("two words.#@$*é", ("two words", "#@$*é")),
+    ],
+)
+def test_paths(path: str, steps: Steps) -> None:
+    """A8: keys by dots, any element by [], odd keys quoted; each path has one spelling."""
+    assert steps_of(path) == steps
+    assert path_text(steps) == path
+    check_payload_index(PayloadIndex("seat.reserved", path))
+
+
+def test_other_spellings() -> None:
+    """A8: a key that needs no quotes may have them."""
+    assert steps_of('["a"]["b"]') == steps_of("a.b")
+    assert path_text(steps_of('a["b"]["\\u0063"]')) == "a.b.c"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", ".", ".a", "a.", "a..b", "a[0]", "a[", "a]", "a[]b", "a.[]", '["a', '["a"]b', 'a"b"'),
+        *('["\\x"]', '["\\u0000"]', '["\\ud800"]', "[b]", "a\0", "\ud800", "x" * 600, 1, None),
+    ],
+)
+def test_bad_paths(path: Any) -> None:
+    """A8: what cannot be understood is refused by name."""
+    with pytest.raises(InvalidArgument) as caught:
+        check_payload_index(PayloadIndex("seat.reserved", path))
+    assert caught.value.details == {"argument": "path"}
+
+
+def test_bad_event_types() -> None:
+    """A8: the event type is an id."""
+    with pytest.raises(InvalidArgument) as caught:
+        check_payload_index(PayloadIndex("", "seat"))
+    assert caught.value.details == {"argument": "event_type"}
+
+
+def test_what_is_stored() -> None:
+    """A8: a stored index knows what was declared, and since when."""
+    stored = StoredIndex("a", 'x["y"]', 7)
+
+    assert stored.declared == PayloadIndex("a", 'x["y"]')
+    path = indexed_path(stored)
+    assert (path.steps, path.text, path.since) == (("x", "y"), "x.y", 7)
+
+
+class _Float(float):
+    def __repr__(self) -> str:
+        return "a library's own"
+
+
+SCALARS: list[list[Any]] = [
+    *([None], [True], [False], [""], ["1"], ["True"], ["None"], ["é"], ["e\u0301"], ["a" * 5000]),
+    *([0, 0.0, -0.0], [1, 1.0, _Float(1.0)], [0.1, _Float(0.1)], [-1, -1.0], [1e-7], [5e-324]),
+    *([2**53, float(2**53)], [2**53 + 1], [10**23, 1e23], [10**23 + 1], [2**63], [10**400]),
+    *([int(float(10**23))], [10**308, 1e308], [123456789012345680, 123456789012345678.0]),
+]
+
+
+def test_scalars_have_one_key() -> None:
+    """D3: by JSON type, numbers by the value of their text."""
+    keys = [{term_key("t", "a", "p", scalar) for scalar in same} for same in SCALARS]
+
+    assert all(len(one) == 1 for one in keys)
+    assert len(set.union(*keys)) == len(SCALARS)
+
+
+def test_keys_differ_by_where_they_stand() -> None:
+    """A8: tenant, event type and path are part of a key, and no tag has the key of a term."""
+    keys = {
+        term_key("t", "a", "p", "x"),
+        term_key("u", "a", "p", "x"),
+        term_key("t", "b", "p", "x"),
+        term_key("t", "a", "q", "x"),
+        tag_key("t", "a"),
+        tag_key("t", "x"),
+    }
+    assert len(keys) == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "payload", "scalars"),
+    [
+        ("a", {"a": 1, "b": 2}, [1]),
+        ("a", {"b": 1}, []),
+        ("a", {"a": {"b": 1}}, []),
+        ("a", {"a": [1]}, []),
+        ("a", [1], []),
+        ("a", "a", []),
+        ("a.b", {"a": {"b": None}}, [None]),
+        ("a.b", {"a": [{"b": 1}]}, []),
+        ("a[]", {"a": [1, "x", 1.0, [2], {}]}, [1, "x"]),
+        ("a[]", {"a": 1}, []),
+        ("a[].b", {"a": [{"b": 1}, {"c": 2}, {"b": True}, 3]}, [1, True]),
+        ("[][]", [[1], [2, [3]], 4], [1, 2]),
+    ],
+)
+def test_terms_of_a_payload(path: str, payload: Any, scalars: list[Any]) -> None:
+    """A8: each scalar at the path, once; containers have no key."""
+    paths = [indexed_path(StoredIndex("e", path))]
+    expected = tuple(term_key("t", "e", path, scalar) for scalar in scalars)
+    assert term_keys("t", "e", paths, canonical_text(payload)) == expected
+
+
+def test_wanted_scalars() -> None:
+    """D3: what every payload has that satisfies a predicate."""
+    predicate = {"a": {"b": 1}, "c": ["x", {"d": None}, []], "e": {}, "f": ()}
+    assert list(wanted_scalars(predicate)) == [
+        (("a", "b"), 1),
+        (("c", None), "x"),
+        (("c", None, "d"), None),
+    ]
+    assert list(wanted_scalars("x")) == [((), "x")]
+
+
+def test_index_keys() -> None:
+    """A8: an event is found by its tags and its terms, by each once."""
+    assert index_keys("t", ["a", "b", "a"], [b"x"]) == (tag_key("t", "a"), tag_key("t", "b"), b"x")
+
+
+def test_pointwise_predicates() -> None:
+    """D3: two scalars that one element must have are more than each of them somewhere."""
+    plain: list[Any] = [1, {"a": 1, "b": {"c": None}}, {"a": [1, 2, [3]]}, {"a": [{"b": [1]}, 2]}]
+    for predicate in plain:
+        assert is_pointwise(predicate)
+    more: list[Any] = [{}, [], {"a": {}}, {"a": []}, {"a": [{"b": 1, "c": 2}]}, {"a": [[1, 2]]}]
+    for predicate in (*more, {"a": [{"b": [1, 2]}]}, {"a": [{}]}, {"a": 1, "b": [[]]}):
+        assert not is_pointwise(predicate)

@@ -1,0 +1,135 @@
+"""Which keys lead to what matches a query, and where in the log they do."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from seriatim.core.ids import tag_key
+from seriatim.core.indexes import StoredIndex, term_key
+from seriatim.core.kinds import NO_RULES, Rules
+from seriatim.core.query import Filter, Query
+from seriatim.core.routes import ALTERNATIVES_MAX, TERMS_MAX, Route, routes
+
+INDEXES = (
+    StoredIndex("a", "x"),
+    StoredIndex("a", "y.z"),
+    StoredIndex("a", "l[]"),
+    StoredIndex("b", "x"),
+    StoredIndex("late", "x", 10),
+    StoredIndex("late", "y", 20),
+)
+RULES = Rules((), (), len(INDEXES), INDEXES)
+
+
+def found(one: Filter, rules: Rules = RULES) -> list[Route]:
+    """The routes of one filter over a log of 100 events."""
+    return routes("t", Query([one]), rules, 0, 100)
+
+
+def alternatives(types: Any, *payload: Any, tags: Sequence[str] | None = None) -> Any:
+    """The keys of the one route of a filter."""
+    [route] = found(Filter(types=types, payload=payload, tags=tags))
+    return route.alternatives
+
+
+def proven(**sides: Any) -> bool:
+    """Whether the keys of a filter say all that it does."""
+    [route] = found(Filter(**sides))
+    assert route.alternatives
+    return route.proven
+
+
+def term(event_type: str, path: str, scalar: Any) -> bytes:
+    """A key as it stands in the index."""
+    return term_key("t", event_type, path, scalar)
+
+
+def test_a_term_of_each_alternative() -> None:
+    """D2, D3: every type under every predicate, by all the paths that are declared."""
+    assert alternatives(["a"], {"x": 1}) == ((term("a", "x", 1),),)
+    assert alternatives(["a", "b", "a"], {"x": 1, "q": 2}, {"x": "s"}) == (
+        (term("a", "x", 1),),
+        (term("a", "x", "s"),),
+        (term("b", "x", 1),),
+        (term("b", "x", "s"),),
+    )
+    assert alternatives(["a"], {"y": {"z": None}, "l": ["p", "q"], "x": [1]}) == (
+        (term("a", "y.z", None), term("a", "l[]", "p"), term("a", "l[]", "q")),
+    )
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Filter(payload=[{"x": 1}]),
+        Filter(types=["a"]),
+        Filter(types=["c"], payload=[{"x": 1}]),
+        Filter(types=["a", "c"], payload=[{"x": 1}]),
+        Filter(types=["a"], payload=[{"x": 1}, {"q": 1}]),
+        Filter(types=["a"], payload=[{"x": [1]}]),
+        Filter(types=["a"], payload=[{"x": 1}], streams=[("s", "1")]),
+        Filter(types=["a"], payload=[1, {}, [], {"x": {}}]),
+        Filter(types=["a", "b"], payload=[{"x": n} for n in range(ALTERNATIVES_MAX)]),
+    ],
+)
+def test_without_terms(one: Filter) -> None:
+    """D3: where some alternative has no term, types, streams or tags must do."""
+    assert found(one) == [Route(one, 0, 100)]
+
+
+def test_tags_go_with_terms() -> None:
+    """D2: all tags are demanded, whatever else is."""
+    tags = tag_key("t", "p"), tag_key("t", "q")
+    assert alternatives(["a"], {"x": 1}, tags=["p", "q", "p"]) == ((*tags, term("a", "x", 1)),)
+    assert alternatives(["c"], {"x": 1}, tags=["p", "q"]) == (tags,)
+    assert found(Filter(tags=["p"]), NO_RULES)[0].alternatives == (tags[:1],)
+
+
+def test_what_keys_prove() -> None:
+    """D3: where keys say all that a filter does, nothing else is looked at."""
+    assert proven(tags=["p", "q"])
+    assert not proven(tags=["p"], types=["a"])
+    assert not proven(tags=["p"], payload=[{"x": 1}])
+    assert not proven(tags=["p"], streams=[("s", "1")])
+    whole: list[Any] = [{"x": 1}, {"y": {"z": 1}, "x": 1}, {"l": ["p", "q", "q"]}]
+    for predicate in whole:
+        assert proven(types=["a"], payload=[predicate])
+        assert proven(types=["a"], payload=[predicate, {"x": 2}], tags=["p"])
+        assert not proven(types=["a"], payload=[predicate, {"x": 2, "other": 1}])
+    parts: list[Any] = [{"x": 1, "o": {}}, {"x": 1, "l": []}, {"l": list(range(TERMS_MAX + 1))}]
+    for predicate in parts:
+        assert not proven(types=["a"], payload=[predicate])
+
+
+def test_many_scalars() -> None:
+    """K3: a few keys lead the way, the filter itself judges the rest."""
+    [keys] = alternatives(["a"], {"l": list(range(100))})
+    assert keys == tuple(term("a", "l[]", number) for number in range(TERMS_MAX))
+
+
+def test_nothing_and_everything() -> None:
+    """D2: an empty side matches nothing; no filters match everything."""
+    for one in (Filter(types=[]), Filter(payload=[]), Filter(tags=[]), Filter(streams=[])):
+        assert found(one) == []
+    assert routes("t", Query(), RULES, 3, 9) == [Route(Filter(), 3, 9)]
+
+
+def test_an_index_knows_what_came_after_it() -> None:
+    """A8: older events are looked for in the old way, the newest are asked first."""
+    one = Filter(types=["late"], payload=[{"x": 1, "y": 2}])
+    x, y = term("late", "x", 1), term("late", "y", 2)
+
+    assert found(one) == [
+        Route(one, 20, 100, ((x, y),), proven=True),
+        Route(one, 10, 20, ((x,),)),
+        Route(one, 0, 10),
+    ]
+    assert routes("t", Query([one]), RULES, 10, 20) == [Route(one, 10, 20, ((x,),))]
+    assert routes("t", Query([one]), RULES, 20, 30) == [Route(one, 20, 30, ((x, y),), proven=True)]
+    assert routes("t", Query([one]), RULES, 0, 10) == [Route(one, 0, 10)]
+    mixed = Filter(types=["late", "a"], payload=[{"x": 1}])
+    assert found(mixed) == [
+        Route(mixed, 10, 100, ((x,), (term("a", "x", 1),)), proven=True),
+        Route(mixed, 0, 10),
+    ]

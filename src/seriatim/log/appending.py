@@ -28,7 +28,7 @@ from seriatim.store.committer import Committer, give_up
 from seriatim.store.port import Deferred, Store
 from seriatim.telemetry.bus import Telemetry, append_metadata, logger, reuse_metadata
 
-RULE_RELOADS = 5
+RULE_RELOADS = 20
 _DESKS_MAX = 4096
 
 

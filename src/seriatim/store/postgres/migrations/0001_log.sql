@@ -259,9 +259,10 @@ create function {schema}.append_batch(
     p_tagged boolean, out head bigint, out recorded_us bigint, out ends bigint[]
 ) language plpgsql volatile
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+declare
+    v_wait   text := set_config('lock_timeout', p_lock_wait_ms::text, true);
+    v_locked boolean := pg_advisory_xact_lock(p_lock) is not null;
 begin
-    perform set_config('lock_timeout', p_lock_wait_ms::text, true);
-    perform pg_advisory_xact_lock(p_lock);
     if coalesce((select max(version) from {schema}.declarations), 0) <> p_rules then
         raise exception using errcode = 'SQ002', message = 'the declarations have changed';
     end if;
@@ -308,6 +309,7 @@ declare
     v_last   bigint;
     v_count  bigint;
     v_before bigint;
+    v_told   boolean;
 begin
     select a.first, a.last, a.count,
            coalesce((select max(e.position) from {schema}.events e where e.position < a.first), 0)
@@ -345,7 +347,7 @@ begin
     ) then
         raise exception using errcode = 'SQ001', message = 'a stream''s rules do not allow this';
     end if;
-    perform pg_notify({channel}, '');
+    v_told := pg_notify({channel}, '') is not null;
     return null;
 end $$;
 

@@ -19,11 +19,14 @@ from typing import Any, Self
 import psutil
 
 import seriatim
-from seriatim import Settings
+from seriatim import ExpectedSeq, Settings
 from seriatim.log.verify import verify
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
+
+# A condition on a stream that an append does not touch is always decided with the lock held.
+DECIDED = ExpectedSeq(("untouched", "1"), None)
 
 
 def wait_until(holds: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:

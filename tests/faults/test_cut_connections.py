@@ -11,7 +11,7 @@ import seriatim
 from seriatim import Command, ExpectedContext, Filter, NewEvent, Query
 from seriatim.core.doors import LOG
 from seriatim.store.committer import Ticket
-from tests.faults.support import check_whole
+from tests.faults.support import DECIDED, check_whole
 from tests.fixtures.proxy import Fault, TcpProxy
 
 StartProxy = Callable[[str], TcpProxy]
@@ -31,9 +31,15 @@ def lean_by_key(log: seriatim.Log, number: int = 1) -> Any:
     return log.append(events, idempotency_key=f"k-{number}")
 
 
+def conditional(log: seriatim.Log, number: int = 1) -> Any:
+    """Append the lean way, on condition of a context that holds as far as can be seen."""
+    return log.append([NewEvent("placed", {"n": number}, event_id=f"e-{number}")], ABSENT)
+
+
 def decided(log: seriatim.Log, number: int = 1) -> Any:
     """Append the decided way, on condition of a context."""
-    return log.append([NewEvent("placed", {"n": number}, event_id=f"e-{number}")], ABSENT)
+    event = NewEvent("placed", {"n": number}, event_id=f"e-{number}")
+    return log.append([event], [ABSENT, DECIDED])
 
 
 def batch(log: seriatim.Log, number: int = 1) -> Any:
@@ -51,6 +57,7 @@ def commanded(log: seriatim.Log, number: int = 1) -> Any:
 WAYS = [
     (lean, b"append_group", 1),
     (lean_by_key, b"append_group", 3),
+    (conditional, b"append_group", 1),
     (decided, COMMIT, 1),
     (batch, b"append_batch", 100),
     (commanded, COMMIT, 1),

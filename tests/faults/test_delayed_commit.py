@@ -19,7 +19,7 @@ import seriatim
 from seriatim import ExpectedContext, Filter, NewEvent, Query, Settings
 from seriatim.store.postgres import deciding, writing
 from seriatim.store.postgres.statements import statements
-from tests.faults.support import Follower, Worker, check_whole, skipped, wait_until
+from tests.faults.support import DECIDED, Follower, Worker, check_whole, skipped, wait_until
 from tests.faults.workers import stopping
 from tests.fixtures.postgres_server import PostgresServer
 
@@ -79,7 +79,7 @@ def problems_with_held_writer(
         follower = Follower(log)
         monkeypatch.setattr(writing, "drive", gate.drive)
         appends: list[Future[Any]] = [
-            pool.submit(log.append, [NewEvent("held", {}, stream=("h", "1"))], ABSENT)
+            pool.submit(log.append, [NewEvent("held", {}, stream=("h", "1"))], [ABSENT, DECIDED])
         ]
         assert gate.reached.wait(20)
         follower.wait_for(5)

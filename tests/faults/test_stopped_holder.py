@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 import seriatim
-from seriatim import ExpectedContext, Filter, NewEvent, Query, Settings
+from seriatim import NewEvent, Settings
 from seriatim.store.postgres import deciding, writing
 from seriatim.store.postgres.migrate import migrate
-from tests.faults.support import QUICK, Worker, check_whole, wait_until
+from tests.faults.support import DECIDED, QUICK, Worker, check_whole, wait_until
 from tests.faults.workers import stopping
 
 # The server ends an idle holder after lock_hold_s; a waiter asks again every lock_wait_s.
@@ -117,8 +117,7 @@ def test_writer_that_waited_long_is_not_ended(
         ThreadPoolExecutor(2) as pool,
     ):
         one.append([NewEvent("first", {})], connection=caller)
-        decided = ExpectedContext(Query([Filter(tags=["nobody's"])]), None)
-        queued = pool.submit(one.append, [NewEvent("queued", {})], decided)
+        queued = pool.submit(one.append, [NewEvent("queued", {})], DECIDED)
         time.sleep(2.5)
         behind = pool.submit(other.append, [NewEvent("behind", {})])
         time.sleep(0.1)

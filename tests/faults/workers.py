@@ -21,6 +21,7 @@ from typing import Any
 
 import seriatim
 from seriatim import ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
+from tests.faults.support import DECIDED
 
 BARRIER_S = 60.0
 RESOLVE_S = 60.0
@@ -270,14 +271,15 @@ def hold(arguments: dict[str, Any]) -> None:
         NewEvent("held", {"n": n}, stream=stream, event_id=f"{arguments['name']}-{n}")
         for n in range(arguments.get("count", 1))
     ]
+    conditions = (ExpectedContext(Query([Filter(streams=[stream])]), None), DECIDED)
     with seriatim.open(arguments["url"], settings=Settings(**arguments["settings"])) as log:
         say("ready")
         try:
-            log.append(events, ExpectedContext(Query([Filter(streams=[stream])]), None))
+            log.append(events, conditions)
             say("stored")
         except seriatim.SeriatimError as error:
             say(error.as_dict())
-            receipt = log.append(events, ExpectedContext(Query([Filter(streams=[stream])]), None))
+            receipt = log.append(events, conditions)
             say({"repeated": receipt.replayed})
 
 

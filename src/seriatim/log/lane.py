@@ -22,7 +22,7 @@ from seriatim.core.request import Request
 from seriatim.store.committer import Committer, Queue, Ticket, give_up, unforeseen
 from seriatim.store.port import Deferred, Exchange, Outcome, Store
 
-WORTH_HALVING = 8  # appends; fewer gain less by overlapping than another statement costs
+WORTH_HALVING = 24  # appends; fewer gain less by overlapping than another statement costs
 
 Waiter = asyncio.Future[AppendResult]
 

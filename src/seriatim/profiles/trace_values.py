@@ -16,10 +16,11 @@ from seriatim.store.port import Cursor
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The system an event comes from."""
+    """Where an event comes from: a system, and who in it produced the event."""
 
     system: str
     subsystem: str | None = None
+    producer_id: str | None = None
 
 
 class Actor(msgspec.Struct, frozen=True):
@@ -30,18 +31,21 @@ class Actor(msgspec.Struct, frozen=True):
 
 
 class EventEnvelope(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a trace, as its producer gives it; nothing in it is checked before `append`."""
+    """One event of a trace, as its producer gives it; nothing in it is checked before `append`.
+
+    The producer stands in `source` or beside it.
+    """
 
     event_id: str
     trace_id: str
     trace_seq: int
     event_type: str
     occurred_at: str
-    producer_id: str
     source: Source | Mapping[str, Any]
     actor: Actor | Mapping[str, Any]
     idempotency_key: str
     payload: Mapping[str, Any]
+    producer_id: str | None = None
     correlation_id: str | None = None
     causation_event_id: str | None = None
     schema_version: int = 1
@@ -90,8 +94,8 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> Source:
-        """The system it comes from."""
-        return Source(self.source_system, self.source_subsystem)
+        """Where it comes from."""
+        return Source(self.source_system, self.source_subsystem, self.producer_id)
 
     @property
     def actor(self) -> Actor:
@@ -128,6 +132,7 @@ def new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
         fields.pop("event_type", None),
         fields.pop("payload", None),
         stream,
+        producer_id=_producer(fields.pop("producer_id", None), source.get("producer_id")),
         source_system=source.get("system"),
         source_subsystem=source.get("subsystem"),
         actor_type=actor.get("actor_type"),
@@ -164,6 +169,13 @@ def _part(given: Any, kind: type[Source | Actor], field: str) -> Mapping[str, An
         if name not in kind.__struct_fields__:
             raise _flawed(f"{field}.{str(name)[:80]}", "is no field of an envelope")
     return given
+
+
+def _producer(beside: Any, within: Any) -> Any:
+    """Return the producer, which may be named in the source, beside it, or alike in both."""
+    if beside is not None and within is not None and beside != within:
+        raise _flawed("source.producer_id", "differs from the envelope's producer_id")
+    return within if beside is None else beside
 
 
 def _flawed(field: str, problem: str) -> Exception:

@@ -68,7 +68,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
     fields = msgspec.structs.asdict(stored)
     assert {name: fields[name] for name in expected} == expected
     assert set(fields) - set(expected) == {"recorded_at", "payload_json", "payload_hash"}
-    assert stored.source == Source("desk", "rules")
+    assert stored.source == Source("desk", "rules", "desk-agent")
     assert stored.actor == Actor("agent", "agent-7")
     assert stored.tags == ["b", "a"]
 
@@ -83,6 +83,26 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
     assert log.traces.append_event(value) == log.traces.append_event(given)
     with pytest.raises(AttributeError):
         value.trace_seq = 1  # type: ignore[misc]
+
+
+def test_the_producer_stands_in_the_source_or_beside_it(log: seriatim.Log) -> None:
+    """A1: `source` names the producer too; said twice it must be the same one."""
+    beside = envelope(producer_id="p", source={"system": "desk"})
+    within = {name: value for name, value in beside.items() if name != "producer_id"}
+    within["source"] = {"system": "desk", "producer_id": "p"}
+    stored = log.traces.append_event(within)
+
+    assert stored.producer_id == "p"
+    assert log.traces.append_event(beside) == stored
+    assert log.traces.append_event({**within, "producer_id": "p"}) == stored
+    for wrong, field in (
+        ({**within, "producer_id": "q"}, "source.producer_id"),
+        ({**within, "source": {"system": "desk"}}, "producer_id"),
+        ({**within, "source": {"system": "desk", "producer": "p"}}, "source.producer"),
+    ):
+        with pytest.raises(seriatim.InvalidArgument) as caught:
+            log.traces.append_event(wrong)
+        assert caught.value.details["field"] == field
 
 
 def test_the_hash_is_of_the_canonical_payload_alone(log: seriatim.Log) -> None:

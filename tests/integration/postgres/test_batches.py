@@ -11,7 +11,7 @@ import seriatim
 from seriatim import ExpectedSeq, NewEvent, StreamKind
 from seriatim.core.doors import LOG
 from seriatim.core.event import AppendResult
-from seriatim.store.postgres.batch import BATCH_FROM
+from seriatim.store.postgres.packed import BATCH_FROM
 
 LARGE = BATCH_FROM + 8
 

@@ -16,8 +16,6 @@ from seriatim.store.postgres.connecting import Connection, Hello
 from seriatim.store.postgres.lean import error_of
 from seriatim.store.postgres.packing import array_of, uuid_array
 
-BATCH_FROM = 32  # events in a group from which looking each stream up once pays
-
 _OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S, _OID_INT8S, _OID_UUIDS = 16, 23, 20, 1007, 1016, 2951
 _INT4 = struct.Struct("!i").pack
 _INT8 = struct.Struct("!q")
@@ -25,11 +23,6 @@ _SIZED_INT4 = struct.Struct("!ii").pack
 _SIZED_INT8 = struct.Struct("!iq").pack
 _BINARY = [pq.Format.BINARY] * 9
 _ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound
-
-
-def is_light(request: Request) -> bool:
-    """Tell whether an append is small and needs no decision: it may go beside the writers."""
-    return 0 < len(request.packed.rows) < BATCH_FROM
 
 
 class _Count:

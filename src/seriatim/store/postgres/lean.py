@@ -1,7 +1,7 @@
 """The lean statement, sent through libpq itself: a whole group for the price of one short call.
 
 The driver's cursors are made for any query and cost more than the rest of a small append. This is
-one query with six parameters of known types, sent and answered in steps, so that whoever sends it
+one query with seven parameters of known types, sent and answered in steps, so that whoever sends it
 may wait for the answer in its own way: a thread by polling, an event loop by watching the socket.
 """
 
@@ -22,7 +22,7 @@ from seriatim.store.postgres.packing import array_of
 _OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S = 16, 23, 20, 1007
 _INT4 = struct.Struct("!i").pack
 _INT8 = struct.Struct("!q").pack
-_BINARY = [pq.Format.BINARY] * 6
+_BINARY = [pq.Format.BINARY] * 7
 _ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound
 _ELEMENTS = struct.Struct("!iq")
 _NULL = -1
@@ -42,8 +42,9 @@ def send(
             array_of(hello.row_array, hello.row_type, rows).data,
             _ranks(group),
             b"\1" if any(request.packed.tagged for request in group) else b"\0",
+            None if (head := group[0].packed.head) is None else _INT8(head),
         ],
-        [_OID_INT8, _OID_INT4, _OID_INT4, hello.row_array, _OID_INT4S, _OID_BOOL],
+        [_OID_INT8, _OID_INT4, _OID_INT4, hello.row_array, _OID_INT4S, _OID_BOOL, _OID_INT8],
         _BINARY,
         pq.Format.BINARY,
     )

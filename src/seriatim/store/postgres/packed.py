@@ -11,6 +11,8 @@ from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Request
 from seriatim.store.postgres.packing import composite
 
+BATCH_FROM = 32  # events in a group from which looking each stream up once pays
+
 
 class Seen(msgspec.Struct, frozen=True):
     """A context as it was outside the lock: true for ever up to `head`."""
@@ -31,14 +33,21 @@ def context_key(tenant_id: str, query: Query) -> ContextKey:
 class Packed(msgspec.Struct, frozen=True, gc=False):
     """An append in the form in which it is sent: its rows, and where each row's stream may begin.
 
-    None of them means that it must be decided with the lock held: it has a command or a context, or
-    belongs to a kind whose rules ask for more than constraints can show.
+    None of them means that it must be decided with the lock held: it has a command, or a context
+    that differs, or belongs to a kind whose rules ask for more than constraints can show.
     """
 
     rows: tuple[bytes, ...] = ()
     first_seqs: tuple[int, ...] = ()
     tagged: bool = False
     seen: Mapping[ContextKey, Seen] = {}
+    head: int | None = None  # its contexts hold if this is still the head; such an append is alone
+
+
+def is_light(request: Request) -> bool:
+    """Tell whether an append is small and may share a group that no writer thread commits."""
+    packed: Packed = request.packed
+    return packed.head is None and 0 < len(packed.rows) < BATCH_FROM
 
 
 def pack(request: Request, rules: Rules, look: Look) -> Packed:
@@ -47,8 +56,13 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
     if len(events) == 1 and not request.conditions and request.command is None:
         return _pack_one(request, rules)
     tagged = any(event.tags or event.term_keys for event in events)
-    if request.command is not None or _needs_decision(request, rules):
-        return Packed(tagged=tagged, seen=_look_at_contexts(request, look))
+    seen = _look_at_contexts(request, look)
+    if (
+        request.command is not None
+        or _needs_decision(request, rules)
+        or (seen and (len(events) >= BATCH_FROM or not _hold(request, seen)))
+    ):
+        return Packed(tagged=tagged, seen=seen)
     expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
     rows: list[bytes] = []
     first_seqs: list[int] = []
@@ -61,7 +75,8 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
             expected[event.stream] = given
         rows.append(composite(event, offset, given, first_seq))
         first_seqs.append(first_seq)
-    return Packed(rows=tuple(rows), first_seqs=tuple(first_seqs), tagged=tagged)
+    head = min([one.head for one in seen.values()], default=None)
+    return Packed(tuple(rows), tuple(first_seqs), tagged, seen, head)
 
 
 def _pack_one(request: Request, rules: Rules) -> Packed:
@@ -86,12 +101,23 @@ def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:
     }
 
 
+def _hold(request: Request, seen: Mapping[ContextKey, Seen]) -> bool:
+    """Tell whether all contexts are as they are expected to be, as far as can be seen."""
+    return all(
+        seen[context_key(request.tenant_id, condition.query)].version == condition.version
+        for condition in request.conditions
+        if isinstance(condition, ExpectedContext)
+    )
+
+
 def _needs_decision(request: Request, rules: Rules) -> bool:
     if not request.conditions and not rules.demands_expected_seq:
         return False
     touched = {event.stream for event in request.events}
     for condition in request.conditions:
-        if not isinstance(condition, ExpectedSeq) or condition.stream not in touched:
+        if isinstance(condition, ExpectedContext):
+            continue
+        if condition.stream not in touched:
             return True
         first_seq = rules.kind_of(condition.stream[0]).first_seq
         # To expect a number before the first is not to expect that there is no stream.

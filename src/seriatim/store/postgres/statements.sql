@@ -21,7 +21,7 @@ select log_id::text, epoch from {schema}.log;
 select coalesce(max(position), 0) from {schema}.events;
 
 -- name: append_group
-select {schema}.append_group($1, $2, $3, $4, $5, $6);
+select {schema}.append_group($1, $2, $3, $4, $5, $6, $7);
 
 -- name: append_batch
 select head, recorded_us, ends from {schema}.append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9);

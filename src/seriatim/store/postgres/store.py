@@ -29,7 +29,6 @@ from seriatim.store.port import (
     ReadSpec,
     StreamSummary,
 )
-from seriatim.store.postgres.batch import is_light
 from seriatim.store.postgres.checking import doctor, examine, verify
 from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, is_dead, parse_url
 from seriatim.store.postgres.consuming import Consumers
@@ -39,7 +38,7 @@ from seriatim.store.postgres.exchange import Exchange
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
-from seriatim.store.postgres.packed import Seen, pack
+from seriatim.store.postgres.packed import Seen, is_light, pack
 from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements

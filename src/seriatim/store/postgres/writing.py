@@ -19,13 +19,13 @@ from seriatim.core.event import AppendResult
 from seriatim.core.kinds import Rules
 from seriatim.core.request import Request
 from seriatim.store.port import Outcome
-from seriatim.store.postgres.batch import BATCH_FROM, append_batch, is_light
+from seriatim.store.postgres.batch import append_batch
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
 from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.exchange import Exchange, receipts
 from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
 from seriatim.store.postgres.lean import Reply, send
-from seriatim.store.postgres.packed import Packed
+from seriatim.store.postgres.packed import BATCH_FROM, Packed, is_light
 from seriatim.store.postgres.statements import statements
 
 Held = tuple[Connection, Hello]
@@ -85,7 +85,8 @@ class Writer:
 
     def begin(self, group: Sequence[Request]) -> Exchange | None:
         """Send a group the lean way, if all of it may go there and a connection is at hand."""
-        if not all(map(is_light, group)) or has_twins(group):
+        alone = len(group) == 1 and 0 < len(group[0].packed.rows) < BATCH_FROM
+        if not alone and (not all(map(is_light, group)) or has_twins(group)):
             return None
         held = self._take_idle()
         if held is None:
@@ -107,8 +108,8 @@ class Writer:
         ways: dict[str, list[int]] = {"lean": [], "decide": []}
         for index, request in enumerate(group):
             packed: Packed = request.packed
-            way = "lean" if packed.rows else "decide"
-            ways[way].append(index)
+            lean = packed.rows and (packed.head is None or len(group) == 1)
+            ways["lean" if lean else "decide"].append(index)
         if len(ways["lean"]) > 1 and has_twins([group[index] for index in ways["lean"]]):
             ways["decide"] = sorted(ways["decide"] + ways["lean"])
             ways["lean"] = []

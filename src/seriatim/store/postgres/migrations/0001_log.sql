@@ -204,7 +204,8 @@ revoke all on function {schema}.raise_epoch(boolean) from public;
 create function {schema}.append_group(
     p_lock bigint, p_lock_wait_ms integer, p_rules integer, p_rows {schema}.new_event[],
     p_ranks integer[],  -- which of its stream's events in this group each one is; null: the first
-    p_tagged boolean
+    p_tagged boolean,
+    p_head bigint  -- where the log must still end, for an append whose contexts were seen there
 ) returns bigint[] language plpgsql volatile
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -235,12 +236,13 @@ begin
             order by e.stream_seq desc limit 1
         ) h on true
         where p_rules = (select coalesce(max(d.version), 0) from {schema}.declarations d)
+          and (p_head is null or p_head = l.head)
         returning position, stream_seq
     )
     select array[min(p.position) - 1, v_now] || array_agg(p.stream_seq order by p.position)
     into v_placed from placed p;
     if v_placed[1] is null then
-        raise exception using errcode = 'SQ002', message = 'the declarations have changed';
+        raise exception using errcode = 'SQ002', message = 'the declarations or the head have changed';
     end if;
     if p_tagged then
         insert into {schema}.event_tags

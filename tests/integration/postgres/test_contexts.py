@@ -1,0 +1,59 @@
+"""Appends on condition of a context: seen before the lock, and trusted if nothing came since."""
+
+from __future__ import annotations
+
+import pytest
+
+import seriatim
+from seriatim import ConditionalAppendConflict, ExpectedContext, Filter, NewEvent, Query
+
+SEAT = Query([Filter(types=["seat.reserved"], payload=[{"seat": "12A"}])])
+
+
+def reserve(log: seriatim.Log, version: int | None = None, **options: object) -> int:
+    """Reserve the seat, on condition of what was seen."""
+    event = NewEvent("seat.reserved", {"seat": "12A"}, **options)  # type: ignore[arg-type]
+    return log.append([event], ExpectedContext(SEAT, version)).first_position
+
+
+def test_a_context_that_holds_is_one_statement(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D5: if the log still ends where the context was seen, nothing is decided under the lock."""
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent("other")])
+        monkeypatch.setattr("seriatim.store.postgres.writing.drive", pytest.fail)
+
+        assert reserve(log) == 2
+        assert reserve(log, 2) == 3
+
+
+def test_what_came_since_is_looked_at(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D5: an append between the look and the lock is judged, whether it matters or not."""
+    with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
+        log.append([NewEvent("first")])
+        look = log.store._look  # type: ignore[attr-defined]
+        between = [NewEvent("other"), NewEvent("seat.reserved", {"seat": "12A"})]
+
+        def slow_look(*args: object) -> object:
+            seen = look(*args)
+            if between:
+                other.append([between.pop(0)])
+            return seen
+
+        monkeypatch.setattr(log.store, "_look", slow_look)
+
+        assert reserve(log) == 3
+        with pytest.raises(ConditionalAppendConflict) as caught:
+            reserve(log, 3)
+        assert caught.value.details["actual"] == 4
+        assert log.head() == 4
+
+
+def test_a_repeat_is_no_conflict(postgres_url: str) -> None:
+    """B4, C3: what was stored before is found before its condition is judged."""
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent("first")])
+
+        assert reserve(log, event_id="e") == reserve(log, event_id="e") == 2
+        assert log.head() == 2

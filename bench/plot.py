@@ -41,7 +41,6 @@ def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.svg"
     chart.savefig(path, metadata={"Date": None})
-    chart.savefig(path.with_suffix(".png"), dpi=144)
     plt.close(chart)
     return path
 

@@ -149,6 +149,18 @@ def test_broken_streams_are_refused(
     assert refused.value.sqlstate == "SQ001"
 
 
+def test_nothing_goes_before_the_beginning_of_a_stream(filled: str) -> None:
+    """F2: also when its kind is declared to begin at 0 after the stream began at 1."""
+    with seriatim.open(filled) as log:
+        log.append([NewEvent("a", stream=("late", "1"))])
+        log.declare(StreamKind(name="late", first_seq=0))
+
+    with psycopg.connect(filled) as connection, pytest.raises(psycopg.Error) as refused:
+        insert_by_hand(connection, 6, stream=("late", "1"), seq=0, event_type="a")
+
+    assert refused.value.sqlstate == "SQ001"
+
+
 def test_sound_row_is_accepted(filled: str) -> None:
     """F2: the same insert with the right numbers passes: it is the rules that refuse."""
     with psycopg.connect(filled) as connection:

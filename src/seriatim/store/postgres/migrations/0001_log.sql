@@ -336,6 +336,10 @@ begin
         where s.last - s.first + 1 <> s.count
            or (p.position is null and s.first <> coalesce(k.first_seq, 1))
            or p.event_type = any (k.closing_types)
+           -- A kind may have been declared to begin at 0 when its streams had begun at 1.
+           or (s.first = 0 and exists (
+               select from {schema}.events n
+               where n.stream_key = s.stream_key and n.stream_seq > s.last))
     ) or exists (
         select from added a join {schema}.stream_kinds k on k.name = a.stream_type
         where (k.opening_type is not null

@@ -26,11 +26,13 @@ def event(name: str, **options: Any) -> list[NewEvent]:
 
 
 async def warm_up(log: seriatim.Log) -> None:
-    """Append until connections are at hand, and see that no thread is needed any more."""
-    for count in (1, 20):
-        await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(count)))
-    while len(log.store._writer._idle) < 2:  # type: ignore[attr-defined]
-        await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(20)))
+    """Append in crowds until two connections are at hand, and no thread is needed any more."""
+    writer = log.store._writer  # type: ignore[attr-defined]
+    for _ in range(100):
+        await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(60)))
+        if len(writer._idle) > 1:
+            return
+    pytest.fail("the second connection never came")
 
 
 def run(url: str, act: Callable[[seriatim.Log], Awaitable[Any]]) -> Any:

@@ -1,0 +1,138 @@
+"""The decision graph: one known answer, who is first, what is unfinished, and two recipes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim.core.decision_graph import Graph
+
+DEAL_DESK = json.loads((Path(__file__).parents[2] / "vectors" / "deal_desk.json").read_text())
+
+
+def graph_of(events: list[dict[str, Any]]) -> Graph:
+    """Append envelopes to an empty log and build their graph."""
+    graph = Graph()
+    with seriatim.open("memory:") as log:
+        for envelope in events:
+            log.traces.append_event(envelope)
+        for record in log.read():
+            graph.add(record)
+    return graph
+
+
+def event(number: int, event_type: str, trace_id: str = "t", **payload: Any) -> dict[str, Any]:
+    """Make one envelope."""
+    given = DEAL_DESK["events"][0]
+    return {
+        **given,
+        "event_id": f"{trace_id}-{number}",
+        "trace_id": trace_id,
+        "trace_seq": number,
+        "event_type": event_type,
+        "idempotency_key": f"{trace_id}/{number}",
+        "payload": payload,
+    }
+
+
+def start(trace_id: str = "t", **entity: Any) -> dict[str, Any]:
+    """Make the start of a trace."""
+    primary = {"entity_type": "deal", "entity_id": "d-1", **entity}
+    return event(0, "TraceStarted", trace_id, workflow="w", title="Ä", primary_entity=primary)
+
+
+def test_the_known_answer() -> None:
+    """T3: the shipped trace has the four digests of the original, bit for bit."""
+    graph = graph_of(DEAL_DESK["events"])
+
+    assert graph.digests("dg-v1") == DEAL_DESK["digests"]
+    assert (len(graph.nodes), len(graph.edges), len(graph.traces)) == (10, 8, 1)
+    assert len(list(graph.precedents())) == 2
+
+
+def test_the_order_of_events_within_a_position_range_is_all_that_counts() -> None:
+    """T3: the first event to name a node wins, whichever trace it belongs to."""
+    graph = graph_of([start("a"), start("b")])
+
+    assert graph.nodes["entity:deal:d-1"].trace_id == "a"
+    assert {edge.trace_id for edge in graph.edges.values()} == {"a", "b"}
+
+
+def test_placeholders() -> None:
+    """T3: an edge names its ends; a trace that is only cited carries its own id."""
+    approver = {"actor_type": "person", "actor_id": "p"}
+    target = {"entity_type": "deal", "entity_id": "d-2"}
+    graph = graph_of(
+        [
+            start(),
+            event(1, "PrecedentCited", cited_trace_id="old", reason="alike"),
+            event(
+                2,
+                "ApprovalRecorded",
+                approval_id="a",
+                subject={"subject_type": "exception", "subject_id": "x"},
+                approver=approver,
+                decision="approved",
+            ),
+            event(
+                3,
+                "ApprovalRecorded",
+                approval_id="b",
+                subject={"subject_type": "action", "subject_id": "y"},
+                approver=approver | {"actor_id": "q"},
+                decision="approved",
+            ),
+            event(
+                4,
+                "ActionProposed",
+                action_id="y",
+                action_type="discount",
+                target_entity=target,
+                target_system="crm",
+                changes=[],
+            ),
+        ]
+    )
+
+    assert graph.nodes["trace:old"].trace_id == "old"
+    assert graph.nodes["exception:x"].trace_id == "t"
+    assert "actor:person:p" in graph.nodes
+    assert "actor:person:q" not in graph.nodes
+    edge = graph.edges["action_targets_entity:action:y:entity:deal:d-2:t-4"]
+    assert (edge.from_node_id, edge.to_node_id) == ("action:y", "entity:deal:d-2")
+
+
+@pytest.mark.parametrize(("recipe", "count", "last"), [("dg-v1", 1, 1), ("v2", 2, 2)])
+def test_an_unfinished_trace(recipe: Any, count: int, last: int) -> None:
+    """T3: it has no outcome and no precedents; the original counts its start alone."""
+    policy = {"policy_id": "p", "policy_version": "1"}
+    graph = graph_of(
+        [start(), event(1, "PolicyEvaluated", policy=policy, inputs=[], decision="deny")]
+    )
+
+    row = graph.traces["t"].summary(recipe)
+    assert (row["event_count"], row["last_log_seq"]) == (count, last)
+    assert (row["outcome"], row["finished_at"]) == (None, None)
+    assert list(graph.precedents()) == []
+
+
+def test_recipes() -> None:
+    """T3: `v2` counts truly and does not escape; a system is optional."""
+    policy = {"policy_id": "p", "policy_version": "1"}
+    graph = graph_of(
+        [
+            start(),
+            event(1, "ExceptionRequested", exception_id="x", policy=policy, reason="r"),
+            event(2, "TraceFinished", outcome="success"),
+        ]
+    )
+
+    assert graph.traces["t"].summary("v2")["event_count"] == 3
+    [precedent] = graph.precedents()
+    assert (precedent.exception_id, precedent.primary_entity_system) == ("x", None)
+    old, new = graph.digests("dg-v1"), graph.digests()
+    assert old["graph"] == new["graph"]
+    assert old["summary"] != new["summary"]
+    assert old["precedent"] == new["precedent"]

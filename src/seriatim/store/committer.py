@@ -185,10 +185,14 @@ class Committer:
         except Exception as error:
             raise unforeseen(error) from error
         finally:
-            with self._ready:
-                self._busy -= 1
-                if self._closed or self._queue:
-                    self._ready.notify_all()
+            self._step_down()
+
+    def _step_down(self) -> None:
+        """Let those go on who waited for somebody to have finished."""
+        with self._ready:
+            self._busy -= 1
+            if self._closed or self._queue:
+                self._ready.notify_all()
 
     def _start_writer(self) -> None:
         name = f"seriatim-writer-{len(self._threads)}"
@@ -204,10 +208,7 @@ class Committer:
     def _serve(self, group: list[Ticket]) -> None:
         for ticket, outcome in zip(group, self._outcomes(group), strict=True):
             ticket.answer(outcome)
-        with self._ready:
-            self._busy -= 1
-            if self._closed or self._queue:
-                self._ready.notify_all()
+        self._step_down()
 
     def _outcomes(self, group: list[Ticket]) -> list[Outcome]:
         """Commit a group; whatever happens, there is an answer for everyone."""

@@ -44,6 +44,19 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+def placed_in_order(
+    requests: Sequence[Request], first_position: int, stream_seqs: Sequence[int | None]
+) -> list[Placed]:
+    """Give appends that were stored one after another their places."""
+    places: list[Placed] = []
+    at = 0
+    for request in requests:
+        end = at + len(request.events)
+        places.append(Placed(request, first_position + at, tuple(stream_seqs[at:end])))
+        at = end
+    return places
+
+
 class Group(View):
     """A view of the store overlaid with what the appends of this group add to it."""
 

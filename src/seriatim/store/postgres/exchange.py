@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 
 from seriatim.core.request import Request
-from seriatim.store.grouping import Placed
+from seriatim.store.grouping import placed_in_order
 from seriatim.store.port import Deferred, Outcome, unanswered
 from seriatim.store.postgres.connecting import Connection
 from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
@@ -88,14 +88,7 @@ def receipts(
     group: Sequence[Request], head: int, recorded_us: int, seqs: list[int | None]
 ) -> list[Outcome]:
     """Give each append of a committed group its receipt."""
-    answers: list[Outcome] = []
-    at = 0
-    for request in group:
-        end = at + len(request.events)
-        placed = Placed(request, head + at + 1, tuple(seqs[at:end]))
-        answers.append(placed.result(recorded_us))
-        at = end
-    return answers
+    return [place.result(recorded_us) for place in placed_in_order(group, head + 1, seqs)]
 
 
 def _to_be_decided(request: Request) -> Request:

@@ -44,10 +44,14 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
     head: int | None = None  # its contexts hold if this is still the head; such an append is alone
 
 
+def is_small(request: Request) -> bool:
+    """Tell whether an append needs no decision and is no batch."""
+    return 0 < len(request.packed.rows) < BATCH_FROM
+
+
 def is_light(request: Request) -> bool:
     """Tell whether an append is small and may share a group that no writer thread commits."""
-    packed: Packed = request.packed
-    return packed.head is None and 0 < len(packed.rows) < BATCH_FROM
+    return request.packed.head is None and is_small(request)
 
 
 def pack(request: Request, rules: Rules, look: Look) -> Packed:

@@ -25,7 +25,7 @@ from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.exchange import Exchange, receipts
 from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
 from seriatim.store.postgres.lean import Reply, send
-from seriatim.store.postgres.packed import BATCH_FROM, Packed, is_light
+from seriatim.store.postgres.packed import BATCH_FROM, Packed, is_light, is_small
 from seriatim.store.postgres.statements import statements
 
 Held = tuple[Connection, Hello]
@@ -85,8 +85,8 @@ class Writer:
 
     def begin(self, group: Sequence[Request]) -> Exchange | None:
         """Send a group the lean way, if all of it may go there and a connection is at hand."""
-        alone = len(group) == 1 and 0 < len(group[0].packed.rows) < BATCH_FROM
-        if not alone and (not all(map(is_light, group)) or has_twins(group)):
+        fits = is_small if len(group) == 1 else is_light
+        if not all(map(fits, group)) or has_twins(group):
             return None
         held = self._take_idle()
         if held is None:

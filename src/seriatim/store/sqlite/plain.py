@@ -15,7 +15,7 @@ import msgspec
 
 from seriatim.core.kinds import Rules
 from seriatim.core.request import Prepared, Request
-from seriatim.store.grouping import Placed
+from seriatim.store.grouping import Placed, placed_in_order
 from seriatim.store.sqlite.consumers import now_us
 from seriatim.store.sqlite.rows import tail_of
 from seriatim.store.sqlite.statements import SQL, TAIL
@@ -90,14 +90,7 @@ class Plain:
         last = cursor.lastrowid
         position = last - cursor.rowcount + 1
         found = cursor.connection.execute(SQL["stream_seqs"], (position, last)).fetchone()
-        numbers = _NUMBERS.decode(found[0])
-        places: list[Placed] = []
-        at = 0
-        for request in self._group:
-            end = at + len(request.events)
-            places.append(Placed(request, position + at, tuple(numbers[at:end])))
-            at = end
-        return places
+        return placed_in_order(self._group, position, _NUMBERS.decode(found[0]))
 
 
 @cache

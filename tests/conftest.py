@@ -3,4 +3,5 @@
 pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
+    "tests.fixtures.spark",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 URL_VARIABLE = "SERIATIM_URL"
+MASTER_VARIABLE = "SERIATIM_SPARK_MASTER"
 MISMATCH_VARIABLE = "EVENT_STORE_IDEMPOTENCY_MISMATCH_MODE"
 
 
@@ -40,3 +42,21 @@ def mismatch_mode() -> Literal["error", "warn"]:
         msg = f"{MISMATCH_VARIABLE} must be error or warn"
         raise InvalidArgument(msg, details={"argument": MISMATCH_VARIABLE})
     return "warn" if value == "warn" else "error"
+
+
+def spark_master() -> str:
+    """Return the Spark master that jobs run on: local threads unless the environment says more."""
+    return os.environ.get(MASTER_VARIABLE) or "local[*]"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def prepare_for_spark(*, local: bool) -> None:
+    """Tell Spark which Python its workers use, and to stay on loopback when it runs here."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

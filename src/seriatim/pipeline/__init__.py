@@ -1,0 +1,1 @@
+"""The log on Spark: reading, appending, projecting, archiving and auditing it."""

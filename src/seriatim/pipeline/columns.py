@@ -1,0 +1,58 @@
+"""The columns in which Spark sees an event: one list for the source, the archive and the lake."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+# In the order of EventRecord. `occurred_text` is the producer's own spelling of `occurred_at`,
+# null where the log set the time itself.
+EVENTS = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("append_position", pa.int64(), nullable=False),
+        pa.field("event_id", pa.string(), nullable=False),
+        pa.field("tenant_id", pa.string(), nullable=False),
+        pa.field("stream_type", pa.string()),
+        pa.field("stream_id", pa.string()),
+        pa.field("stream_seq", pa.int64()),
+        pa.field("event_type", pa.string(), nullable=False),
+        pa.field("event_version", pa.int32(), nullable=False),
+        pa.field("occurred_at", _TIME, nullable=False),
+        pa.field("occurred_text", pa.string()),
+        pa.field("recorded_at", _TIME, nullable=False),
+        pa.field("producer_id", pa.string()),
+        pa.field("source_system", pa.string()),
+        pa.field("source_subsystem", pa.string()),
+        pa.field("actor_type", pa.string()),
+        pa.field("actor_id", pa.string()),
+        pa.field("request_id", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        pa.field("causation_id", pa.string()),
+        pa.field("idempotency_key", pa.string()),
+        pa.field("app_id", pa.string()),
+        pa.field("env_id", pa.string()),
+        pa.field("metadata", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("payload", pa.string(), nullable=False),
+        pa.field("payload_hash", pa.string(), nullable=False),
+        pa.field("tags", pa.list_(pa.string()), nullable=False),
+    ]
+)
+NAMES: tuple[str, ...] = tuple(EVENTS.names)
+
+_SPARK_TYPES: dict[pa.DataType, t.DataType] = {
+    pa.int64(): t.LongType(),
+    pa.int32(): t.IntegerType(),
+    pa.string(): t.StringType(),
+    _TIME: t.TimestampType(),
+    pa.map_(pa.string(), pa.string()): t.MapType(t.StringType(), t.StringType()),
+    pa.list_(pa.string()): t.ArrayType(t.StringType()),
+}
+
+
+def spark_schema(names: tuple[str, ...] = NAMES) -> t.StructType:
+    """Return the schema of these columns, in this order."""
+    fields = (EVENTS.field(name) for name in names)
+    return t.StructType([t.StructField(f.name, _SPARK_TYPES[f.type], f.nullable) for f in fields])

@@ -9,8 +9,8 @@ from pyspark.sql import functions as f
 from seriatim.core.errors import ProjectionFailed
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import Folder
+from seriatim.pipeline.project.job import Job
 from seriatim.pipeline.project.outcome import Outcome, outcome_of
-from seriatim.pipeline.project.projector import Projector
 from seriatim.store.readmodel.port import Step
 
 Range = tuple[int, int]  # after, until
@@ -28,7 +28,7 @@ class Gap(Exception):  # noqa: N818 - not an error: the stream begins anew
 
 
 def apply_batch(
-    job: Projector, given: DataFrame, position: int, side: Side, seen: Range | None = None
+    job: Job, given: DataFrame, position: int, side: Side, seen: Range | None = None
 ) -> int:
     """Apply the events of a batch that lie after a position, and return the new one.
 
@@ -55,7 +55,7 @@ def apply_batch(
 
 
 def _frame_outcome(
-    job: Projector, given: DataFrame, position: int, seen: Range | None
+    job: Job, given: DataFrame, position: int, seen: Range | None
 ) -> tuple[Outcome, Range]:
     kept = given if seen else given.persist()
     try:
@@ -72,13 +72,13 @@ def _frame_outcome(
     return outcome_of(job.projection, sent), seen
 
 
-def _spread(job: Projector, given: DataFrame) -> int:
+def _spread(job: Job, given: DataFrame) -> int:
     """Leave a batch where it is when it lies in one partition, as live ones do."""
     return 1 if given.rdd.getNumPartitions() == 1 else job.spread
 
 
 def _stop(
-    job: Projector, given: DataFrame, outcome: Outcome, folder: Folder, side: Side
+    job: Job, given: DataFrame, outcome: Outcome, folder: Folder, side: Side
 ) -> ProjectionFailed:
     """Store all that lies before the first event that failed, and the failure."""
     first = min(outcome.failures, key=lambda failure: failure.position)

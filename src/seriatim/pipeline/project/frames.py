@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.projection import Projection, Table, is_path
+from seriatim.core.projection import STREAM, Projection, Table, is_path
 from seriatim.pipeline.columns import NAMES, spark_schema
 from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, batches_of
@@ -49,7 +49,17 @@ def keyed(events: DataFrame, projection: Projection) -> DataFrame:
     if is_path(key):
         path = "$" + "".join(f"['{part}']" for part in key.split(".")[1:])
         return events.withColumn(KEY, f.get_json_object("payload", path))
+    if key == STREAM:
+        return events.withColumn(
+            KEY, f.concat(_part("stream_type"), f.lit(":"), _part("stream_id"))
+        )
     return events.withColumn(KEY, f.col(key).cast("string"))
+
+
+def _part(column: str) -> Column:
+    """Escape a part of a key as `seriatim.core.ids.compose` does."""
+    escaped = f.replace(f.col(column), f.lit("%"), f.lit("%25"))
+    return f.replace(escaped, f.lit(":"), f.lit("%3A"))
 
 
 def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> DataFrame:

@@ -20,7 +20,7 @@ from seriatim.opening import open_read_model
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.folding import FrameLoader, Loader
-from seriatim.pipeline.project.projector import Projector, Report
+from seriatim.pipeline.project.job import Job, Report
 from seriatim.store.readmodel.moment import Found, Moment
 from seriatim.store.readmodel.port import FailureStatus, Progress, Step
 
@@ -57,7 +57,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         return self.difference is None and self.digest == (self.stored_digest or self.digest)
 
 
-def rebuild(job: Projector, *, accept: bool = False) -> Proof:
+def rebuild(job: Job, *, accept: bool = False) -> Proof:
     """Fold the whole log into a shadow, compare it with what is there, and switch.
 
     With an unchanged declaration a difference blocks the switch, unless it is accepted.
@@ -76,7 +76,7 @@ def rebuild(job: Projector, *, accept: bool = False) -> Proof:
         return msgspec.structs.replace(proof, switched=True)
 
 
-def verify(job: Projector) -> Proof:
+def verify(job: Job) -> Proof:
     """Fold the whole log into a shadow and compare; nothing else changes."""
     live = job.model.progress(job.projection.name)
     if live is None:
@@ -88,7 +88,7 @@ def verify(job: Projector) -> Proof:
         return _compared(job, token)
 
 
-def _comparable(job: Projector, live: Progress) -> bool:
+def _comparable(job: Job, live: Progress) -> bool:
     """Tell whether the live tables come from this declaration and this log."""
     seen = LogIdentity(live.log_id, live.epoch)
     same_log = problem_with(job.store, seen, live.position, live.tip) is None
@@ -96,7 +96,7 @@ def _comparable(job: Projector, live: Progress) -> bool:
 
 
 @contextmanager
-def _shadow(job: Projector) -> Iterator[int]:
+def _shadow(job: Job) -> Iterator[int]:
     """Make a shadow of one's own, keep others from it, and take it away whatever happens."""
     name, owner = job.projection.name, uuid.uuid4().hex
     known = job.model.progress(name, shadow=True)
@@ -117,7 +117,7 @@ def _shadow(job: Projector) -> Iterator[int]:
 
 
 @contextmanager
-def _kept(job: Projector, token: int) -> Iterator[None]:
+def _kept(job: Job, token: int) -> Iterator[None]:
     """Renew the shadow's lease while the work goes on."""
     done = threading.Event()
 
@@ -136,7 +136,7 @@ def _kept(job: Projector, token: int) -> Iterator[None]:
         keeper.join()
 
 
-def _fold_all(job: Projector, token: int, until: int) -> None:
+def _fold_all(job: Job, token: int, until: int) -> None:
     """Fold the log from its beginning to a position, every part storing its own keys."""
     began = time.monotonic()
     if not until:
@@ -153,7 +153,7 @@ def _fold_all(job: Projector, token: int, until: int) -> None:
     job.watcher(Report(job.projection.name, "rebuild", until, until, pace))
 
 
-def _loaded(job: Projector, until: int) -> list[Failure]:
+def _loaded(job: Job, until: int) -> list[Failure]:
     given = job.events(0, until)
     if job.projection.is_frame:
         rows = frames.transformed(given, job.projection, job.tenant_id)
@@ -165,7 +165,7 @@ def _loaded(job: Projector, until: int) -> list[Failure]:
     return job.outcome(given, loader_of_keys, spread=spread).failures
 
 
-def _advance(job: Projector, token: int, until: int) -> None:
+def _advance(job: Job, token: int, until: int) -> None:
     """Bring the shadow to a position, in batches as a run has them."""
     known = job.model.progress(job.projection.name, shadow=True)
     at = known.position if known else 0
@@ -175,14 +175,14 @@ def _advance(job: Projector, token: int, until: int) -> None:
         at = apply_batch(job, job.events(at, end), at, side, seen=(at, end))
 
 
-def _switch(job: Projector, token: int) -> None:
+def _switch(job: Job, token: int) -> None:
     _advance(job, token, job.store.head())
     while not job.model.switch(job.projection):
         live = job.model.progress(job.projection.name)
         _advance(job, token, live.position if live else 0)
 
 
-def _described(job: Projector) -> Proof:
+def _described(job: Job) -> Proof:
     """Tell what the shadow holds, when there is nothing to compare it with."""
     with job.model.moment() as moment:
         shadow = moment.progress(job.projection.name, shadow=True)
@@ -196,7 +196,7 @@ def _described(job: Projector) -> Proof:
     )
 
 
-def _compared(job: Projector, token: int) -> Proof:
+def _compared(job: Job, token: int) -> Proof:
     """Compare both at one moment in which they stand at one position."""
     name = job.projection.name
     for _ in range(_ROUNDS):
@@ -219,7 +219,7 @@ def _compared(job: Projector, token: int) -> Proof:
     raise Conflict(msg, details={"projection": name})
 
 
-def _compared_now(job: Projector) -> Proof | None:
+def _compared_now(job: Job) -> Proof | None:
     with job.model.moment() as moment:
         live = moment.progress(job.projection.name)
         shadow = moment.progress(job.projection.name, shadow=True)
@@ -244,9 +244,7 @@ def _compared_now(job: Projector) -> Proof | None:
         )
 
 
-def _paired(
-    job: Projector, moment: Moment, table: Table
-) -> Iterator[tuple[Found | None, Found | None]]:
+def _paired(job: Job, moment: Moment, table: Table) -> Iterator[tuple[Found | None, Found | None]]:
     """Walk both tables in the order of their key, side by side."""
     walks = [moment.rows(job.projection, table, shadow=shadow) for shadow in (False, True)]
     left, right = (next(walk, None) for walk in walks)
@@ -276,7 +274,7 @@ def _difference(table: Table, left: Found | None, right: Found | None) -> Differ
     )
 
 
-def _unequal(job: Projector, proof: Proof) -> ProjectionFailed:
+def _unequal(job: Job, proof: Proof) -> ProjectionFailed:
     where = proof.difference
     key = where.key if where else {}
     msg = (

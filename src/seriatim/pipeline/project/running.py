@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, SeriatimError
 from seriatim.opening import open_read_model
 from seriatim.pipeline.project.applying import Gap, Side, apply_batch
+from seriatim.pipeline.project.job import Job, Report
 from seriatim.pipeline.project.mending import mend
-from seriatim.pipeline.project.projector import Projector, Report
 from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Progress
 
@@ -31,7 +31,7 @@ class Runner:
 
     def __init__(
         self,
-        job: Projector,
+        job: Job,
         *,
         live: bool,
         checkpoint: str | None = None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from seriatim.core.errors import NotFound
-from seriatim.pipeline.project import mending, rebuilding
+from seriatim.pipeline.project import rebuilding
 from seriatim.pipeline.project.job import Job
 from seriatim.pipeline.project.rebuilding import Proof
 from seriatim.pipeline.project.running import LEASE_S, Runner
+from seriatim.store.readmodel import operating
 from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
@@ -37,29 +37,20 @@ class Projector(Job):
 
     def failures(self) -> list[FailureRecord]:
         """Return the events that it could not take."""
-        return mending.failures(self)
+        return operating.failures(self.model, self.projection.name)
 
     def retry(self, position: int | None = None) -> int:
         """Try failures again in the next run, all or the one at a position; tell how many."""
-        return mending.retry(self, position)
+        return operating.retry(self.model, self.projection.name, position)
 
     def skip(self, position: int) -> None:
         """Pass over the event at a position, now and in every rebuild."""
-        mending.skip(self, position)
+        operating.skip(self.model, self.projection.name, position)
 
     def pause(self) -> None:
         """Hold the projection where it is until it is resumed."""
-        self._known()
-        self.model.set_status(self.projection.name, "paused")
+        operating.pause(self.model, self.projection.name)
 
     def resume(self) -> None:
         """Let a paused projection go on."""
-        if self._known().status == "paused":
-            self.model.set_status(self.projection.name, "ready")
-
-    def _known(self) -> Progress:
-        found = self.status()
-        if found is None:
-            msg = f"projection {self.projection.name} has no read model yet: seriatim project run"
-            raise NotFound(msg, details={"projection": self.projection.name})
-        return found
+        operating.resume(self.model, self.projection.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from seriatim.pipeline.project import rebuilding
 from seriatim.pipeline.project.job import Job
 from seriatim.pipeline.project.rebuilding import Proof
@@ -14,14 +16,20 @@ class Projector(Job):
     """A projection of a log: run it, prove it, rebuild it, and mend what failed."""
 
     def run(
-        self, *, live: bool = False, checkpoint: str | None = None, lease_s: float = LEASE_S
+        self,
+        *,
+        live: bool = False,
+        checkpoint: str | None = None,
+        lease_s: float = LEASE_S,
+        until: Callable[[], bool] | None = None,
     ) -> Progress:
-        """Catch up with the log's end, or follow it for ever; one runner works, others wait.
+        """Catch up with the log's end, or follow it; one runner works, others wait.
 
         Spark's own notes go to `checkpoint`, by default a folder that is thrown away: where a
-        run goes on is what the read model's cursor says.
+        run goes on is what the read model's cursor says. A live run ends when `until` is true.
         """
-        return Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s).run()
+        runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=until)
+        return runner.run()
 
     def rebuild(self, *, accept: bool = False) -> Proof:
         """Fold the whole log anew beside what is there, compare, and switch at once."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import seriatim
-from seriatim.cli import exits
+from seriatim.cli import exits, projecting
 from seriatim.cli.append import append
 from seriatim.cli.demo import demo
 from seriatim.cli.doctor import doctor
@@ -46,6 +46,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for name, command in _COMMANDS.items():
     app.command(name, epilog=exits.as_help())(command)
+
+app.add_typer(projecting.app, name="project")
 
 
 def _show_version(wanted: bool) -> None:

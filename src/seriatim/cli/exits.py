@@ -35,6 +35,7 @@ _CODES: dict[str, int] = {
     "conditional_append_conflict": CONFLICT,
     "idempotency_conflict": CONFLICT,
     "idempotency_key_reuse": CONFLICT,
+    "projection_failed": FOUND_PROBLEMS,
     "conflict": CONFLICT,
     "lease_lost": CONFLICT,
 }

@@ -14,8 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, SeriatimError
+from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
 from seriatim.opening import open_read_model
+from seriatim.pipeline.failures import failure_of
 from seriatim.pipeline.project.applying import Gap, Side, apply_batch
 from seriatim.pipeline.project.job import Job, Report
 from seriatim.pipeline.project.mending import mend
@@ -198,12 +199,3 @@ class Runner:
             return
         with tempfile.TemporaryDirectory(prefix="seriatim-checkpoint-") as folder:
             yield Path(folder) / "checkpoint"
-
-
-def failure_of(error: PySparkException) -> SeriatimError:
-    """Say what made Spark fail: our own words when they are in it, its own otherwise."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("seriatim.core.errors.")]
-    said = ours[-1].partition(": ")[2] if ours else (lines or ["no reason given"])[0]
-    return BackendFailure(f"Spark failed: {said}"[:2000], retryable=False)

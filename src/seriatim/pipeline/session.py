@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from seriatim import config
+from seriatim.pipeline.java import java_for_spark
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _EVERYWHERE = {
     "spark.ui.enabled": "false",
@@ -14,6 +18,8 @@ _EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # The default ones: who gives extraJavaOptions adds to them, and may name another file.
+    "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 _LOCAL = {
@@ -44,6 +50,5 @@ def session(
     builder = SparkSession.builder.master(where).appName(name)
     for key, value in (known | dict(settings or {})).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    with java_for_spark():
+        return builder.getOrCreate()

@@ -4,4 +4,5 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
     "tests.fixtures.spark",
+    "tests.fixtures.spark_cluster",
 ]

@@ -124,7 +124,7 @@ class Fold:
             else:
                 self._step_with_rows(owner, event)
         except Exception as error:  # noqa: BLE001 - whatever a user's fold raises is the event's
-            self._fail(owner, event, error)
+            self.fail(owner, event, error)
         else:
             self.changed[owner] = event.position
 
@@ -169,7 +169,8 @@ class Fold:
         if place not in rows or self.projection.table(table).keep == "last":
             rows[place] = kept
 
-    def _fail(self, owner: Owner, event: EventRecord, error: Exception) -> None:
+    def fail(self, owner: Owner, event: EventRecord, error: Exception) -> None:
+        """Note what an event's key met, and do as the projection says."""
         reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
         failure = Failure(
             tenant_id=owner[0],

@@ -196,7 +196,7 @@ def frame_projection(  # noqa: PLR0913 - a declaration is its parts
 def checked(made: Projection) -> Projection:
     """Return a projection that can run, or say what is wrong with its declaration."""
     _check_name(made.name, made.name)
-    if not made.events or not all(made.events):
+    if not made.events or not all(map(_is_pattern, made.events)):
         raise _bad(made.name, "events is a list of types, such as 'seat.reserved' or 'seat.*'")
     if made.on_failure not in _POLICIES:
         raise _bad(made.name, f"on_failure is one of {', '.join(_POLICIES)}")
@@ -209,6 +209,10 @@ def checked(made: Projection) -> Projection:
     for table in made.tables:
         _check_table(made, table)
     return made
+
+
+def _is_pattern(text: str) -> bool:
+    return text == "*" or bool(text.removesuffix(".*") and "*" not in text.removesuffix(".*"))
 
 
 def is_path(key: str) -> bool:

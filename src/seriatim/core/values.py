@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import read_json, safe_text
+from seriatim.core.errors import Flaw
 from seriatim.core.times import format_us, instant_us
 
 _INT_END = 1 << 63
@@ -52,7 +53,10 @@ def _datetime(value: Any) -> datetime:
 
 
 def _json(value: Any) -> str:
-    return safe_text(value)
+    try:
+        return safe_text(value)
+    except Flaw as flaw:
+        raise ValueError(str(flaw)) from None
 
 
 def _wrong(wanted: str, value: Any) -> TypeError:

@@ -91,7 +91,6 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
                 "stream_types": None if self.stream_types is None else list(self.stream_types),
                 "key": self.key if isinstance(self.key, str) else "function",
                 "kind": "frame" if self.is_frame else "fold",
-                "on_failure": self.on_failure,
                 "upcasters": sorted(f"{name} {version}" for name, version in self.upcasters),
                 "tables": [table.declaration for table in self.tables],
             }

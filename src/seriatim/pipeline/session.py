@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from seriatim import config
 from seriatim.pipeline.java import java_for_spark
+from seriatim.pipeline.source import register
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -35,20 +36,23 @@ def session(
     name: str = "seriatim",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a session on a Spark master: local threads by default, one for each core.
+    """Return a session on a Spark master, with our source: local threads by default, one a core.
 
     A session that the process already has is used as it is.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    spark = SparkSession.getActiveSession() or _started(master, name, settings or {})
+    register(spark)
+    return spark
+
+
+def _started(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
     where = master or config.spark_master()
     config.prepare_for_spark(local=where.startswith("local"))
     known = dict(_EVERYWHERE)
     if where.startswith("local"):
         known |= _LOCAL | {"spark.sql.shuffle.partitions": str(config.cores())}
     builder = SparkSession.builder.master(where).appName(name)
-    for key, value in (known | dict(settings or {})).items():
+    for key, value in {**known, **settings}.items():
         builder = builder.config(key, value)
     with java_for_spark():
         return builder.getOrCreate()

@@ -124,7 +124,7 @@ class ReadModel:
         parked = {
             (one.failure.tenant_id, one.failure.key)
             for one in kept
-            if one.status in ("parked", "retry")
+            if one.status == "parked"
         }
         passed = {one.failure.position for one in kept if one.status == "passed"}
         return frozenset(parked), frozenset(passed)
@@ -230,11 +230,14 @@ class ReadModel:
         """Return what a projection could not take."""
         with self.engine.transaction(write=False) as session:
             found = session.run(self._sql["failures"], {"name": name, "shadow": int(shadow)})
-        return [FailureRecord(Failure(*row[:6]), row[6], format_us(row[7])) for row in found]
+        return [
+            FailureRecord(Failure(*row[:6]), row[6], format_us(row[7]), bool(row[8]))
+            for row in found
+        ]
 
-    def mark(self, name: str, position: int, status: FailureStatus) -> None:
-        """Say what is to become of a failure."""
-        values = {"name": name, "shadow": 0, "position": position, "status": status}
+    def mark(self, name: str, position: int, status: FailureStatus, *, again: bool) -> None:
+        """Say what is to become of a failure, and whether its key is to be folded anew."""
+        values = {"name": name, "position": position, "status": status, "again": int(again)}
         with self.engine.transaction() as session:
             if not session.run(self._sql["set_failure"], values):
                 msg = f"projection {name} has no failure at position {position}"
@@ -254,6 +257,7 @@ class ReadModel:
             self._remove(session, projection, [owner], shadow=False)
             values = {"name": projection.name, "tenant_id": owner[0], "key": owner[1]}
             session.run(self._sql["forget_failures_of"], values)
+            session.run(self._sql["settle_failures_of"], values)
             self.write(session, projection, step, shadow=False)
 
     def set_status(self, name: str, status: Status) -> None:

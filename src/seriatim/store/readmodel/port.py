@@ -11,7 +11,7 @@ import msgspec
 from seriatim.core.fold import Failure, Kept, Owner
 
 Status = Literal["ready", "paused", "failed"]
-FailureStatus = Literal["stopped", "parked", "skipped", "passed", "retry"]
+FailureStatus = Literal["stopped", "parked", "skipped", "passed"]
 
 EVERY_TENANT = "*"
 
@@ -34,11 +34,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureRecord(msgspec.Struct, frozen=True):
-    """A failure that is kept, and what became of it."""
+    """A failure that is kept, what became of it, and whether its key is to be folded anew."""
 
     failure: Failure
     status: FailureStatus
     failed_at: str
+    again: bool
 
 
 class Step(msgspec.Struct, kw_only=True):

@@ -29,8 +29,9 @@ create table if not exists {at}seriatim_failures (
     event_id   text    not null,
     event_type text    not null,
     reason     text    not null,
-    status     text    not null check (status in ('stopped', 'parked', 'skipped', 'passed', 'retry')),
+    status     text    not null check (status in ('stopped', 'parked', 'skipped', 'passed')),
     failed_us  bigint  not null,
+    again      integer not null default 0,  -- 1: its key is to be folded anew
     primary key (name, shadow, position)
 );
 
@@ -82,7 +83,7 @@ where name = :name and shadow = :shadow and token = :token
 returning token;
 
 -- name: failures
-select tenant_id, key, position, event_id, event_type, reason, status, failed_us
+select tenant_id, key, position, event_id, event_type, reason, status, failed_us, again
 from {at}seriatim_failures where name = :name and shadow = :shadow
 order by position;
 
@@ -94,8 +95,8 @@ on conflict (name, shadow, position)
 do update set reason = excluded.reason, status = excluded.status, failed_us = excluded.failed_us;
 
 -- name: set_failure
-update {at}seriatim_failures set status = :status
-where name = :name and shadow = :shadow and position = :position
+update {at}seriatim_failures set status = :status, again = :again
+where name = :name and shadow = 0 and position = :position
 returning position;
 
 -- name: forget_failures
@@ -105,6 +106,10 @@ delete from {at}seriatim_failures where name = :name and shadow = :shadow;
 -- What an operator passed over stays passed over.
 delete from {at}seriatim_failures
 where name = :name and shadow = 0 and tenant_id = :tenant_id and key = :key and status <> 'passed';
+
+-- name: settle_failures_of
+update {at}seriatim_failures set again = 0
+where name = :name and shadow = 0 and tenant_id = :tenant_id and key = :key;
 
 -- name: forget_failure
 delete from {at}seriatim_failures where name = :name and shadow = 0 and position = :position;

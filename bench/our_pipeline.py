@@ -28,6 +28,12 @@ def read_all(spark: SparkSession, url: str, count: int) -> int:
     return count
 
 
+def scan_archive(spark: SparkSession, url: str, archive: Path, count: int) -> int:
+    """Read every column of so many archived events, and throw them away."""
+    spend(events(spark, url, archive=str(archive), endingPosition=count))
+    return count
+
+
 def catch_up(spark: SparkSession, url: str, batch: int, home: Path) -> int:
     """Stream the whole log in batches of this size to nowhere; return how many events came."""
     query = (

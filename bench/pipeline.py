@@ -12,6 +12,7 @@ from bench.harness import Figure, Stopwatch
 from bench.our_pipeline import read_all
 from bench.ours import PREFILL_BATCH, OurLog
 from bench.pipeline_plan import PipelinePlan, PipelineStage, plan_from
+from bench.pipeline_sections.archive import archive
 from bench.pipeline_sections.catch_up import catch_up
 from bench.pipeline_sections.graph import graph
 from bench.pipeline_sections.growth import growth
@@ -31,6 +32,7 @@ PACKAGES = ("seriatim", "pyspark", "pyarrow", "adbc-driver-postgresql", "psycopg
 
 SECTIONS: dict[str, Callable[[PipelineStage], list[Figure]]] = {
     "read": read,
+    "archive": archive,
     "catch_up": catch_up,
     "memory": memory,
     "rebuild": rebuild,
@@ -79,7 +81,6 @@ def raised(plan: PipelinePlan) -> Iterator[PipelineStage]:
             spark=spark,
             log=log,
             traces=traces,
-            archive=home / "archive",
         )
 
 

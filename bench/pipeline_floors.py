@@ -34,9 +34,10 @@ def spend(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def scan_parquet(spark: SparkSession, files: Sequence[Path]) -> None:
-    """Read Parquet files as anybody would."""
+def scan_parquet(spark: SparkSession, files: Sequence[Path], count: int) -> int:
+    """Read Parquet files that hold so many events, as anybody would."""
     spend(spark.read.parquet(*map(str, files)))
+    return count
 
 
 class RateFloor:

@@ -62,7 +62,6 @@ class PipelineStage:
     spark: SparkSession
     log: OurLog
     traces: OurLog
-    archive: Path
     say: Callable[[str], None] = print
 
     @property

@@ -22,7 +22,8 @@ Key = str | Callable[[EventRecord], str | None]
 RESERVED = frozenset({"tenant_id", "position"})
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_MAX = 40
-_FIELDS = frozenset(EventRecord.__struct_fields__) - {"payload", "metadata", "tags"}
+STREAM = "stream"  # a key: type and id of the stream, composed
+_FIELDS = frozenset({STREAM, *EventRecord.__struct_fields__}) - {"payload", "metadata", "tags"}
 _POLICIES = ("stop", "park", "skip")
 _MERGES = ("sum", "min", "max")
 

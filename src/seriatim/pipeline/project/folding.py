@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
-from seriatim.core.fold import Fold, Owner
-from seriatim.core.projection import Projection
+from seriatim.core.fold import Fold, Kept, Owner, Shape
+from seriatim.core.projection import Projection, Table
 from seriatim.opening import open_read_model
 from seriatim.pipeline.project.outcome import batches_of, lines_of
-from seriatim.pipeline.records import records
+from seriatim.pipeline.records import records_of
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import Step
 
@@ -74,7 +74,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         self, batch: pa.RecordBatch, marks: list[tuple[int, int]]
     ) -> Iterator[tuple[str, EventRecord]]:
         keys = batch.column(KEY).to_pylist()
-        for key, event in zip(keys, records(batch), strict=True):
+        for key, event in zip(keys, records_of(batch), strict=True):
             if not event.event_type:
                 marks.append((event.append_position, event.position))
             elif self._wants(key, event):
@@ -138,6 +138,7 @@ def steps_of(fold: Fold) -> Iterator[Step]:
 def key_of(projection: Projection, event: EventRecord) -> str | None:
     """Return the key of an event as Python finds it; None passes the event over."""
     event = projection.upcast(event)
+    key: Any
     if callable(projection.key):
         key = projection.key(event)
     else:
@@ -162,7 +163,7 @@ class Keyer(msgspec.Struct, frozen=True):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Add the column to every batch."""
         for batch in batches:
-            keys = [self._key(event) for event in records(batch)]
+            keys = [self._key(event) for event in records_of(batch)]
             yield batch.append_column(KEY, pa.array(keys, pa.string()))
 
     def _key(self, event: EventRecord) -> str | None:
@@ -172,3 +173,28 @@ class Keyer(msgspec.Struct, frozen=True):
             return key_of(self.projection, event)
         except Exception:  # noqa: BLE001 - the fold tells it with the event
             return ""
+
+
+class FrameLoader(msgspec.Struct, frozen=True, kw_only=True):
+    """Stores the rows of a DataFrame projection in the shadow: a part of a rebuild."""
+
+    projection: Projection
+    target: str
+    until: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Store every batch, and send nothing back."""
+        table = self.projection.tables[0]
+        model = read_model(self.target)
+        for batch in batches:
+            rows = list(kept_rows(table, batch, self.until))
+            model.load(self.projection, Step(after=0, until=0, tip="", rows={table.name: rows}))
+        yield from ()
+
+
+def kept_rows(table: Table, batch: pa.RecordBatch, until: int) -> Iterator[Kept]:
+    """Yield the rows of a DataFrame in their kept form."""
+    shape, names = Shape(table), list(table.fields)
+    for found in batch.to_pylist():
+        row = shape.kept({name: found[name] for name in names})
+        yield Kept(found["tenant_id"], until, row)

@@ -12,12 +12,11 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.fold import Shape
-from seriatim.core.projection import Projection, Table, is_path
+from seriatim.core.projection import STREAM, Projection, Table, is_path
 from seriatim.pipeline.columns import NAMES, spark_schema
-from seriatim.pipeline.project.folding import KEY, Folder, Keyer
+from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, batches_of
-from seriatim.pipeline.records import batch_of, records
+from seriatim.pipeline.records import batch_of, records_of
 from seriatim.store.readmodel.port import EVERY_TENANT
 
 _MERGES: dict[str, Callable[[str], Column]] = {"sum": f.sum, "min": f.min, "max": f.max}
@@ -50,7 +49,17 @@ def keyed(events: DataFrame, projection: Projection) -> DataFrame:
     if is_path(key):
         path = "$" + "".join(f"['{part}']" for part in key.split(".")[1:])
         return events.withColumn(KEY, f.get_json_object("payload", path))
+    if key == STREAM:
+        return events.withColumn(
+            KEY, f.concat(_part("stream_type"), f.lit(":"), _part("stream_id"))
+        )
     return events.withColumn(KEY, f.col(key).cast("string"))
+
+
+def _part(column: str) -> Column:
+    """Escape a part of a key as `seriatim.core.ids.compose` does."""
+    escaped = f.replace(f.col(column), f.lit("%"), f.lit("%25"))
+    return f.replace(escaped, f.lit(":"), f.lit("%3A"))
 
 
 def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> DataFrame:
@@ -77,6 +86,11 @@ def sent(rows: DataFrame, projection: Projection, until: int) -> DataFrame:
     return rows.mapInArrow(_Sender(projection.tables[0], until), SPARK_OUTCOME)
 
 
+def stored(rows: DataFrame, loader: FrameLoader) -> DataFrame:
+    """Store the rows of a DataFrame projection from where they are."""
+    return rows.mapInArrow(loader, SPARK_OUTCOME)
+
+
 def _check_columns(projection: Projection, table: Table, rows: DataFrame) -> None:
     found = {field.name: field.dataType for field in rows.schema.fields}
     missing = [name for name in table.fields if name not in found]
@@ -101,7 +115,7 @@ class _Upcaster(msgspec.Struct, frozen=True):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            made = batch_of([self.projection.upcast(event) for event in records(batch)])
+            made = batch_of([self.projection.upcast(event) for event in records_of(batch)])
             yield made.select([name for name in NAMES if name in batch.schema.names])
 
 
@@ -110,12 +124,10 @@ class _Sender(msgspec.Struct, frozen=True):
     until: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shape, coder = Shape(self.table), Coder(self.table)
-        names = list(self.table.fields)
+        coder = Coder(self.table)
         for batch in batches:
-            lines = []
-            for found in batch.to_pylist():
-                row = shape.kept({name: found[name] for name in names})
-                tenant_id = found["tenant_id"]
-                lines.append(("row", self.table.name, tenant_id, None, self.until, coder.text(row)))
-            yield from batches_of(lines)
+            yield from batches_of(
+                ("row", self.table.name, kept.tenant_id, None, kept.position, coder.text(kept.row))
+                for kept in kept_rows(self.table, batch, self.until)
+                if kept.row is not None
+            )

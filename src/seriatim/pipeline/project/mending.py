@@ -8,11 +8,11 @@ from seriatim.core.errors import NotFound
 from seriatim.core.fold import Owner
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import KEY, Folder
-from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.project.job import Job
 from seriatim.store.readmodel.port import FailureRecord
 
 
-def retry(job: Projector, position: int | None = None) -> int:
+def retry(job: Job, position: int | None = None) -> int:
     """Ask that failures be tried again, all or the one at a position; tell how many.
 
     The next run does it, or the runner that is at work.
@@ -28,7 +28,7 @@ def retry(job: Projector, position: int | None = None) -> int:
     return len(wanted)
 
 
-def skip(job: Projector, position: int) -> None:
+def skip(job: Job, position: int) -> None:
     """Pass over the event at a position, now and in every rebuild; its key goes on after it."""
     name = job.projection.name
     for one in failures(job, position):
@@ -37,7 +37,7 @@ def skip(job: Projector, position: int) -> None:
             job.model.set_status(name, "ready")
 
 
-def failures(job: Projector, position: int | None = None) -> list[FailureRecord]:
+def failures(job: Job, position: int | None = None) -> list[FailureRecord]:
     """Return a projection's failures, or the one at a position."""
     name = job.projection.name
     found = [
@@ -51,7 +51,7 @@ def failures(job: Projector, position: int | None = None) -> list[FailureRecord]
     return found
 
 
-def mend(job: Projector, *, token: int) -> None:
+def mend(job: Job, *, token: int) -> None:
     """Fold anew the keys for which that was asked."""
     owners = {
         (one.failure.tenant_id, one.failure.key)
@@ -62,7 +62,7 @@ def mend(job: Projector, *, token: int) -> None:
         _refold(job, owner, token=token)
 
 
-def _refold(job: Projector, owner: Owner, *, token: int) -> None:
+def _refold(job: Job, owner: Owner, *, token: int) -> None:
     progress = job.model.progress(job.projection.name)
     until = progress.position if progress else 0
     tenant_id, key = owner

@@ -62,8 +62,8 @@ def lines_of(fold: Fold, marks: Iterable[tuple[int, int]]) -> Iterator[Line]:
     """Yield all that a task found: the range it saw, then what its events did."""
     yield from (("mark", None, None, None, until, str(after)) for after, until in marks)
     for failure in fold.failures:
-        body = msgspec.json.encode(failure).decode()
-        yield "failure", None, failure.tenant_id, failure.key, failure.position, body
+        said = msgspec.json.encode(failure).decode()
+        yield "failure", None, failure.tenant_id, failure.key, failure.position, said
     projection = fold.projection
     coders = {table.name: Coder(table) for table in projection.tables}
     if projection.state is None:
@@ -94,10 +94,8 @@ def batches_of(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(group: list[Line]) -> pa.RecordBatch:
-    columns = [
-        pa.array(column, kind)
-        for column, kind in zip(zip(*group, strict=True), OUTCOME.types, strict=True)
-    ]
+    columns = zip(zip(*group, strict=True), OUTCOME.types, strict=True)
+    arrays = [pa.array(column, kind) for column, kind in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=OUTCOME)
 
 

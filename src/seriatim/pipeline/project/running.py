@@ -16,9 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, SeriatimError
 from seriatim.opening import open_read_model
-from seriatim.pipeline.project.applying import Gap, apply_batch
+from seriatim.pipeline.project.applying import Gap, Side, apply_batch
+from seriatim.pipeline.project.job import Job, Report
 from seriatim.pipeline.project.mending import mend
-from seriatim.pipeline.project.projector import Projector, Report
 from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Progress
 
@@ -31,7 +31,7 @@ class Runner:
 
     def __init__(
         self,
-        job: Projector,
+        job: Job,
         *,
         live: bool,
         checkpoint: str | None = None,
@@ -59,10 +59,10 @@ class Runner:
             with self._folder() as checkpoint:
                 while self._once(checkpoint):
                     pass
+            return self._progress()
         finally:
             self._watch.renew(self._name, self._token, 0)
             self._watch.close()
-        return self._progress()
 
     def _once(self, checkpoint: Path) -> bool:
         """Run one stream; tell whether another is to follow."""
@@ -129,7 +129,7 @@ class Runner:
         # Spark keeps only the text of what is raised here, and the number restarts at 0 with a
         # new checkpoint: the position alone guards against doing a batch twice.
         try:
-            self._position = apply_batch(self._job, given, self._position, token=self._token)
+            self._position = apply_batch(self._job, given, self._position, Side(self._token))
             self._tell()
         except BaseException as error:
             self._raised = error

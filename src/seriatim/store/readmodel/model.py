@@ -122,9 +122,7 @@ class ReadModel:
         """Return the keys that are parked, and the positions that are passed over."""
         kept = self.failures(name, shadow=shadow)
         parked = {
-            (one.failure.tenant_id, one.failure.key)
-            for one in kept
-            if one.status == "parked"
+            (one.failure.tenant_id, one.failure.key) for one in kept if one.status == "parked"
         }
         passed = {one.failure.position for one in kept if one.status == "passed"}
         return frozenset(parked), frozenset(passed)
@@ -155,9 +153,11 @@ class ReadModel:
                 session.run(self._sql["set_status"], {**named, "status": status})
 
     def load(self, projection: Projection, step: Step) -> None:
-        """Write rows and states of a part of a rebuild into its shadow."""
+        """Write rows and states of a part of a rebuild into its shadow; twice does no harm."""
+        final = tuple(msgspec.structs.replace(table, merge={}) for table in projection.tables)
+        whole = msgspec.structs.replace(projection, tables=final)
         with self.engine.transaction() as session:
-            self.write(session, projection, step, shadow=True)
+            self.write(session, whole, step, shadow=True)
 
     def write(self, session: Session, projection: Projection, step: Step, *, shadow: bool) -> None:
         """Write all of a step but its cursor."""

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.pipeline_floors import spend
 from seriatim.core.projection import Projection
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.project.rebuilding import Proof, rebuild
-from seriatim.pipeline.project.running import Runner
+from seriatim.pipeline.project.rebuilding import Proof
 
 _numbers = itertools.count(1)
 
@@ -67,7 +66,7 @@ class Rebuilt:
         with Projector(
             self._spark, self._projection, self._url, target=target, archive=self._archive
         ) as job:
-            self.proof = rebuild(job)
+            self.proof = job.rebuild()
         return self.proof.position
 
 
@@ -80,7 +79,7 @@ def live(spark: SparkSession, projection: Projection, url: str, schema: str) -> 
     def run() -> None:
         try:
             with Projector(spark, projection, url, target=f"{url}?schema={schema}") as job:
-                Runner(job, live=True).run()
+                job.run(live=True)
         except BaseException as error:  # noqa: BLE001 - raised again below
             failed.append(error)
 

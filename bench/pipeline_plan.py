@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from bench.ours import OurLog
 from bench.plan import GROWTH, Run, read_arguments
+from bench.traces import BLOCK
 from tests.fixtures.postgres_server import PostgresServer
 
 SECTIONS = ("read", "archive", "catch_up", "memory", "rebuild", "graph", "live", GROWTH)
@@ -28,6 +29,11 @@ class PipelinePlan(Run):
     live_events: int = 15  # in each round
     seconds: float = 20.0  # of the projector that is too slow to be waited for
 
+    @property
+    def whole(self) -> bool:
+        """Whether this run may replace the results that are kept: only at its full size."""
+        return super().whole and self.events >= PipelinePlan.events
+
 
 def plan_from(arguments: list[str] | None = None) -> PipelinePlan:
     """Read the command line; a smaller log has parts of it smaller in proportion."""
@@ -41,7 +47,7 @@ def plan_from(arguments: list[str] | None = None) -> PipelinePlan:
         events=events,
         large_events=large,
         small_events=min(full.small_events, large // 10 if given.quick else full.small_events),
-        trace_events=max(2000, round(full.trace_events * share)),
+        trace_events=max(1, round(full.trace_events * share / BLOCK)) * BLOCK,
         batch_events=full.batch_events if events > 1_000_000 else max(1000, events // 5),
         segment_events=full.segment_events if events > 1_000_000 else max(1000, events // 4),
         live_events=5 if given.quick else full.live_events,

@@ -22,6 +22,7 @@ STEPS = (
 )
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 OPEN = 100
+BLOCK = OPEN * len(STEPS)
 ACCOUNTS = 20_000
 POLICIES = 40
 PEOPLE = 200
@@ -29,7 +30,7 @@ PEOPLE = 200
 
 def trace_event(index: int) -> NewEvent:
     """Return the event at an index of a log of traces."""
-    block, within = divmod(index, OPEN * len(STEPS))
+    block, within = divmod(index, BLOCK)
     step, nth = divmod(within, OPEN)
     trace = block * OPEN + nth
     return NewEvent(
@@ -48,7 +49,11 @@ def trace_event(index: int) -> NewEvent:
 
 
 def trace_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
-    """Yield the events from `start` to `total` in batches."""
+    """Yield the events from `start` to `total` in batches of whole traces, in any order to be had.
+
+    Their size and the ends are multiples of a thousand: a hundred traces of ten events.
+    """
+    assert start % BLOCK == total % BLOCK == size % BLOCK == 0
     for first in range(start, total, size):
         yield [trace_event(index) for index in range(first, min(first + size, total))]
 

@@ -8,10 +8,11 @@ import psycopg
 from seriatim.pipeline.archive.writing import archive as copy_log
 
 from bench.harness import Figure, Stopwatch, interleave, ratio, timed
-from bench.models import ORDERS, regions
+from bench.models import ORDERS
 from bench.our_pipeline import Rebuilt, scan_archive
 from bench.pipeline_floors import scan_parquet
 from bench.pipeline_plan import PipelineStage
+from seriatim.pipeline.shipped import activity
 
 SCAN_GOAL = 0.8
 FRAME_GOAL = 3.0
@@ -53,7 +54,7 @@ def _projections(stage: PipelineStage, folder: Path) -> list[Figure]:
     frame, fold = interleave(
         {
             "DataFrame projection from the archive": timed(
-                Rebuilt(stage.spark, regions, stage.url, folder)
+                Rebuilt(stage.spark, activity, stage.url, folder)
             ),
             "fold from the archive": timed(Rebuilt(stage.spark, ORDERS, stage.url, folder)),
         },

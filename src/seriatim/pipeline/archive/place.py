@@ -29,7 +29,10 @@ class Place(Protocol):
     """What an archive needs; a place can be sent to another process."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Store a small object unless there is one of that name; tell whether it was stored."""
+        """Store a small object unless there is one of that name; tell whether it was stored.
+
+        Of a put whose answer was lost it may say no: what is stored then tells more.
+        """
         ...
 
     def read(self, name: str) -> bytes:
@@ -187,8 +190,7 @@ class Bucket(msgspec.Struct, frozen=True):
             try:
                 obstore.put(self._store, name, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
-                # The answer to our own put may have been lost, and the put repeated.
-                return self.read(name) == data
+                return False
         return True
 
     def read(self, name: str) -> bytes:
@@ -242,6 +244,6 @@ def _told(name: str) -> Iterator[None]:
         msg = f"the archive has no {name}"
         raise NotFound(msg, details={"name": name}) from error
     except (BaseError, OSError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        msg = f"the archive's place failed at {name}: {reason}"
+        reason = " ".join(str(error).partition("Debug source")[0].split())[:400]
+        msg = f"the archive's place failed at {name}: {reason or type(error).__name__}"
         raise BackendFailure(msg, details={"name": name}) from error

@@ -95,7 +95,7 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
         return MemoryStore()
     if scheme == "sqlite":
         return SqliteStore(
-            _sqlite_path(url),
+            sqlite_path(url),
             create=create,
             busy_timeout_s=settings.lock_wait_s + settings.lock_hold_s,
             readers=settings.pool_size,
@@ -122,7 +122,8 @@ def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
         yield from store.doctor()
 
 
-def _sqlite_path(url: str) -> str:
+def sqlite_path(url: str) -> str:
+    """Return the path that a SQLite URL names."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path == "/":

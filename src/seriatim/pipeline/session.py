@@ -14,6 +14,7 @@ _EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 _LOCAL = {

@@ -30,10 +30,15 @@ _CURES: dict[str, tuple[str, bool]] = {
 }
 
 
+def cure_of(state: str | None) -> tuple[str, bool]:
+    """Say what helps against an error of this state, and whether to try again."""
+    return _CURES.get(state or "", ("", True))
+
+
 def failure(error: psycopg.Error, doing: str, *, sent: bool = False) -> SeriatimError:
     """Explain an error; `sent` says that an append was under way and may have been committed."""
     state = error.sqlstate
-    cure, retryable = _CURES.get(state or "", ("", True))
+    cure, retryable = cure_of(state)
     # An error that names its state ended the transaction; a lost connection says nothing.
     lost = state is None or isinstance(error, pg.AdminShutdown | pg.CrashShutdown)
     ambiguous = sent and lost

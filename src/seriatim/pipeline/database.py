@@ -1,0 +1,139 @@
+"""Connections of Spark's processes to a log's database, through ADBC: columns, not rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import adbc_driver_postgresql.dbapi as postgres
+import adbc_driver_sqlite.dbapi as sqlite
+import msgspec
+import pyarrow as pa
+from adbc_driver_manager import dbapi
+
+from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
+from seriatim.opening import sqlite_path
+from seriatim.store.postgres.connecting import APPLICATION, DEFAULT_SCHEMA
+from seriatim.store.postgres.failures import cure_of
+from seriatim.store.postgres.statements import check_schema, named_statements
+from seriatim.store.sqlite.statements import named
+
+BATCH_BYTES = 8 * 1024 * 1024
+SQLITE_ROWS = 1024  # a batch of the driver: small, since a payload may be a megabyte
+
+_BUSY_MS = 10_000
+_POSTGRES_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    # A standby may be behind: what it calls the head is none.
+    "target_session_attrs": "primary",
+}
+
+Connection = dbapi.Connection
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The database that a URL names, in the words of its driver."""
+
+    backend: Literal["postgres", "sqlite"]
+    uri: str
+    schema: str = ""
+    secret: str = ""
+
+    @property
+    def sql(self) -> dict[str, str]:
+        """The statements of `scan.sql` by name."""
+        if self.backend == "postgres":
+            return dict(named_statements("scan.sql", self.schema))
+        return named("scan.sql")
+
+
+def find_place(url: str) -> Place:
+    """Understand a log's URL."""
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        return Place("sqlite", f"{Path(sqlite_path(url)).absolute().as_uri()}?mode=ro")
+    if scheme in ("postgresql", "postgres"):
+        return _postgres_place(url)
+    if scheme == "memory":
+        msg = "Spark's processes cannot see a log in the memory of another: use SQLite or Postgres"
+        raise InvalidArgument(msg, details={"argument": "url"})
+    msg = f"{scheme!r:.40} is no backend: use sqlite:///file or postgresql://…"
+    raise InvalidArgument(msg, details={"argument": "url"})
+
+
+def _postgres_place(url: str) -> Place:
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
+    merged = {**_POSTGRES_DEFAULTS, **options, "application_name": APPLICATION}
+    plain = urlunsplit(parts._replace(query=urlencode(merged, quote_via=quote)))
+    return Place("postgres", plain, schema, parts.password or options.get("password", ""))
+
+
+@contextmanager
+def connected(place: Place, doing: str) -> Iterator[Connection]:
+    """Open a connection that only reads, and close it whatever happens; errors are explained."""
+    try:
+        connection = open_connection(place)
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except dbapi.Error as error:
+        raise explain(place, error, doing) from None  # the driver's own text may hold the URL
+
+
+def open_connection(place: Place) -> Connection:
+    """Open a connection that only reads."""
+    driver = postgres if place.backend == "postgres" else sqlite
+    connection: Connection = driver.connect(place.uri, autocommit=True)
+    if place.backend == "postgres":
+        return connection
+    with connection.cursor() as cursor:
+        cursor.execute(f"pragma busy_timeout = {_BUSY_MS}")
+        cursor.fetchall()
+    return connection
+
+
+def batches(connection: Connection, place: Place, statement: str) -> Iterator[pa.RecordBatch]:
+    """Stream the record batches of one statement."""
+    with connection.cursor() as cursor:
+        size = (
+            {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
+            if place.backend == "postgres"
+            else {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)}
+        )
+        cursor.adbc_statement.set_options(**size)
+        cursor.execute(statement)
+        yield from cursor.fetch_record_batch()
+
+
+def explain(place: Place, error: Exception, doing: str) -> SeriatimError:
+    """Turn the driver's error into ours, without the secrets of the URL."""
+    text = str(error).strip()
+    if place.backend == "sqlite":
+        return _sqlite_failure(place, text, doing)
+    state = getattr(error, "sqlstate", None)
+    cure, retryable = cure_of(state)
+    message = f"Postgres failed while {doing}"
+    if cure:
+        message += f": {cure}"
+    elif not place.secret or place.secret not in text:
+        message += f": {text.splitlines()[-1] if text else 'no reason was given'}"
+    return BackendFailure(message, details={"sqlstate": state}, retryable=retryable)
+
+
+def _sqlite_failure(place: Place, text: str, doing: str) -> SeriatimError:
+    path = place.uri.removeprefix("file://").partition("?")[0]
+    if "no such table" in text:
+        return BackendFailure(f"{path} holds no log: run seriatim init", retryable=False)
+    if "unable to open" in text:
+        msg = f"{path} cannot be opened: a log must be there, and be readable from this machine"
+        return BackendFailure(msg, retryable=False)
+    return BackendFailure(f"SQLite failed on {path} while {doing}: {text}")

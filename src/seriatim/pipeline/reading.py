@@ -1,0 +1,26 @@
+"""What one task of Spark reads: a part of a range, from wherever it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from seriatim.pipeline.marks import mark
+from seriatim.pipeline.options import Options
+from seriatim.pipeline.planning import Range
+from seriatim.pipeline.scan import Scan, scan
+from seriatim.pipeline.variants import with_variants
+
+
+def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
+    """Read one part of a range, and its mark if marks are wanted."""
+    found = scan(options.url, wanted, part.after, part.until)
+    if options.marks:
+        found = _marked(found, wanted, part)
+    return with_variants(found) if options.payload == "variant" else found
+
+
+def _marked(found: Iterator[pa.RecordBatch], wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
+    yield from found
+    yield mark(wanted.columns, part.after, part.until)

@@ -1,0 +1,106 @@
+"""The log as a Spark source: `spark.read.format("seriatim")`, and `readStream` likewise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import datasource as ds
+from pyspark.sql import types as t
+
+from seriatim.core.errors import InvalidArgument
+from seriatim.pipeline.columns import NAMES, spark_schema
+from seriatim.pipeline.options import Options, bad, source_options
+from seriatim.pipeline.planning import Range, cut
+from seriatim.pipeline.pushdown import Pushed, push
+from seriatim.pipeline.reading import read_part
+from seriatim.pipeline.scan import END, look
+from seriatim.pipeline.streaming import StreamReader
+
+
+class SeriatimSource(ds.DataSource):
+    """The format `seriatim`: register it once a session, by `seriatim.pipeline.register`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "seriatim"
+
+    def schema(self) -> t.StructType:
+        """Return the columns that were asked for."""
+        options = source_options(self.options)
+        return schema_of(options.scan.columns, variant=options.payload == "variant")
+
+    def reader(self, schema: t.StructType) -> ds.DataSourceReader:
+        """Make the reader of a batch."""
+        return BatchReader(_fitted(source_options(self.options), schema))
+
+    def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:  # noqa: N802
+        """Make the reader of a stream."""
+        return StreamReader(_fitted(source_options(self.options), schema))
+
+
+def schema_of(columns: tuple[str, ...], *, variant: bool) -> t.StructType:
+    """Return the Spark schema of a read."""
+    plain = spark_schema(columns)
+    if not variant:
+        return plain
+    fields = (
+        t.StructField("payload", t.VariantType(), nullable=False) if f.name == "payload" else f
+        for f in plain
+    )
+    return t.StructType(list(fields))
+
+
+def _fitted(options: Options, schema: t.StructType) -> Options:
+    """Read the columns of a schema that the caller gave, if they are those of events."""
+    columns = tuple(schema.names)
+    if set(columns) <= set(NAMES):
+        variant = options.payload == "variant"
+        known = {f.name: f.dataType for f in schema_of(columns, variant=variant)}
+        if all(known[f.name] == f.dataType for f in schema):
+            return msgspec.structs.replace(
+                options, scan=msgspec.structs.replace(options.scan, columns=columns)
+            )
+    msg = "the schema that was given is not that of events: leave it out, or use option columns"
+    raise InvalidArgument(msg)
+
+
+class BatchReader(ds.DataSourceReader):
+    """Reads the log as it is at planning, up to its head or the ending position."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._pushed = Pushed(options.scan)
+
+    def pushFilters(self, filters: list[ds.Filter]) -> list[ds.Filter]:  # noqa: N802
+        """Take over the filters that the log answers itself."""
+        self._pushed, kept = push(self._pushed, filters)
+        return kept
+
+    def partitions(self) -> list[ds.InputPartition]:
+        """Cut the range that is wanted, as far as the log goes now."""
+        options = self._options
+        if options.max_events is not None:
+            raise bad("maxEventsPerBatch", "is for streams; a batch ends at endingPosition")
+        seen = look(options.url)
+        if options.starting == "latest":
+            raise bad("startingPosition", "can be latest in streams only")
+        first = 0 if options.starting == "earliest" else options.starting
+        last = END if options.ending is None else options.ending
+        after = max(first, self._pushed.after)
+        until = min(last, self._pushed.until, seen.head)
+        # Spark wants a part, even of nothing.
+        return [*cut(after, until, options.partitions)] or [Range(after, after)]
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part."""
+        if not isinstance(partition, Range):
+            raise TypeError(type(partition).__name__)
+        if partition.after == partition.until:
+            return iter(())
+        return read_part(self._options, self._pushed.scan, partition)

@@ -1,0 +1,20 @@
+-- What Spark's processes read, through ADBC; numbers and hexadecimal literals fill the holes.
+
+-- name: look
+-- A log that was restored and not yet opened will be of the next epoch.
+select l.log_id::text as log_id,
+       l.epoch + (l.fingerprint <> {schema}.fingerprint())::integer as epoch,
+       h.head, h.until,
+       (select coalesce(e.event_id, e.event_key::text) from {schema}.events e
+        where e.position = {at}) as tip_at,
+       (select coalesce(e.event_id, e.event_key::text) from {schema}.events e
+        where e.position = h.until) as tip_until
+from {schema}.log l, (
+    select m.head, least(m.head, {until}) as until
+    from (select coalesce(max(position), 0) as head from {schema}.events) m
+) h;
+
+-- name: scan
+select {wanted} from {schema}.events e
+where e.position > {after} and e.position <= {until}{conditions}
+order by e.position;

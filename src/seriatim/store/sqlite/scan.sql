@@ -1,0 +1,19 @@
+-- What Spark's processes read, through ADBC; numbers and hexadecimal literals fill the holes.
+
+-- name: look
+select l.log_id, l.epoch, h.head, h.until,
+       (select e.event_id from events e where e.position = {at}) as tip_at,
+       (select e.event_id from events e where e.position = h.until) as tip_until
+from log l, (
+    select m.head, min(m.head, {until}) as until
+    from (select coalesce(max(position), 0) as head from events) m
+) h
+
+-- name: scan
+-- The driver takes each column's type from the first rows, which may all be null: one row that
+-- has every type goes before them, at a position that no event has.
+select {kinds}
+union all
+select {wanted} from events e
+where e.position > {after} and e.position <= {until}{conditions}
+order by 1

@@ -223,7 +223,7 @@ class Bucket(msgspec.Struct, frozen=True):
     def file(self, name: str) -> Iterator[Any]:
         """Open an object for reading: each read is a request for a range."""
         with _told(name):
-            yield obstore.open_reader(self._store, name)
+            yield _Ranges(obstore.open_reader(self._store, name))
 
     @contextmanager
     def copied(self, name: str) -> Iterator[Path]:
@@ -233,6 +233,29 @@ class Bucket(msgspec.Struct, frozen=True):
                 copy.write(chunk)
             copy.flush()
             yield Path(copy.name)
+
+
+class _Ranges:
+    """An object of a bucket in the words in which pyarrow reads files."""
+
+    closed = False
+
+    def __init__(self, reader: obstore.ReadableFile) -> None:
+        self._reader = reader
+        self.seek = reader.seek
+        self.tell = reader.tell
+
+    def read(self, size: int = -1) -> bytes:
+        return bytes(self._reader.read(None if size < 0 else size))
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 @contextmanager

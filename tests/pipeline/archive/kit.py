@@ -1,6 +1,7 @@
 """Logs with everything in them, for tests of what copies logs."""
 
 from contextlib import closing
+from typing import Any
 
 import seriatim
 from seriatim import NewEvent
@@ -78,7 +79,12 @@ def fill_richly(url: str) -> int:
 def _command(log: seriatim.Log) -> None:
     """Append two events with one key, as commands on aggregates do (C7)."""
     seat = ("seat", "1")
-    common = {"request_id": "r-1", "actor_type": "user", "actor_id": "u", "idempotency_key": "cmd"}
+    common: Any = {
+        "request_id": "r-1",
+        "actor_type": "user",
+        "actor_id": "u",
+        "idempotency_key": "cmd",
+    }
     log.aggregates.append(
         [NewEvent("taken", stream=seat, **common), NewEvent("left", stream=seat, **common)]
     )

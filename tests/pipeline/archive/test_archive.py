@@ -120,7 +120,9 @@ def test_the_reader_gives_ranges_and_columns(
 def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
     """J1: the statistics of positions let a reader pass over what it does not want."""
     path = tmp_path / "segment.parquet"
-    table = pa.table({"position": list(range(1, 31)), "event_id": [str(n) for n in range(30)]})
+    schema = pa.schema([EVENTS.field("position"), EVENTS.field("event_id")])
+    columns = {"position": list(range(1, 31)), "event_id": [str(n) for n in range(30)]}
+    table = pa.table(columns, schema=schema)
     pq.write_table(table, path, row_group_size=10)
     raw = bytearray(path.read_bytes())
     group = pq.ParquetFile(path).metadata.row_group(0)

@@ -31,6 +31,9 @@ _FILTERED = ["position", "tenant_id", "stream_type", "stream_id", "event_type"]
 _FILTERED += ["occurred_at", "recorded_at"]
 _COUNTED = {"position": "DELTA_BINARY_PACKED", "append_position": "DELTA_BINARY_PACKED"}
 
+# What a file may raise in which any byte was changed.
+_UNREADABLE = (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError)
+
 
 class HashingSink:
     """A file that is written once, from its begin to its end, and hashed on the way."""
@@ -112,6 +115,7 @@ def read_file(
     wanted = list(NAMES if columns is None else columns)
     try:
         file = pq.ParquetFile(source, pre_buffer=True)
+        _check_columns(file.schema_arrow, wanted)
         groups = [_range(file, index) for index in range(file.num_row_groups)]
         for index, (first, last) in enumerate(groups):
             if last <= after or (until is not None and first > until):
@@ -122,10 +126,17 @@ def read_file(
                 found = batch if whole else _cut(batch, after, until)
                 if found.num_rows:
                     yield found.select(wanted).replace_schema_metadata(None)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
-        reason = str(error).splitlines()[0][:200]
+    except _UNREADABLE as error:
+        reason = str(error).partition("\n")[0][:200]
         msg = f"a segment's file is damaged or no Parquet file: {reason}"
         raise BackendFailure(msg, retryable=False) from error
+
+
+def _check_columns(schema: pa.Schema, wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if not schema.field(name).equals(EVENTS.field(name)):
+            msg = f"its column {name} is not what it was"
+            raise ValueError(msg)
 
 
 def _range(file: pq.ParquetFile, index: int) -> tuple[int, int]:

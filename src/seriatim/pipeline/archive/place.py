@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -23,6 +24,7 @@ from seriatim.core.errors import BackendFailure, InvalidArgument, NotFound
 PART = ".part"  # what is being written to a folder; a bucket shows nothing before it is whole
 _CHUNK_BYTES = 8 * 1024 * 1024
 _UPLOADS = 4
+_RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 
 
 class Place(Protocol):
@@ -182,7 +184,9 @@ class Bucket(msgspec.Struct, frozen=True):
     def _store(self) -> S3Store:
         with _told(str(self)):
             options: Any = self.settings
-            return S3Store(self.name, prefix=self.prefix or None, config=options)
+            return S3Store(
+                self.name, prefix=self.prefix or None, config=options, retry_config=_RETRIES
+            )
 
     def create(self, name: str, data: bytes) -> bool:
         """Store a small object unless there is one, by a conditional put."""

@@ -47,12 +47,22 @@ def seal_of(at: Path, index: int) -> Path:
     return at / segments(str(at))[index].name
 
 
-def flip_a_byte(at: Path) -> None:
-    """Change one byte in the middle of the second segment."""
+def flip_a_byte(at: Path, *, where: float = 0.1) -> None:
+    """Change one byte of the second segment."""
     path = file_of(at, 1)
     raw = bytearray(path.read_bytes())
-    raw[len(raw) // 3] ^= 1
+    raw[int(len(raw) * where)] ^= 1
     path.write_bytes(raw)
+
+
+def flip_a_middle_byte(at: Path) -> None:
+    """Change a byte of the footer, which is most of so small a file."""
+    flip_a_byte(at, where=0.5)
+
+
+def flip_a_late_byte(at: Path) -> None:
+    """Change a byte near the end."""
+    flip_a_byte(at, where=0.95)
 
 
 def truncate(at: Path) -> None:
@@ -93,6 +103,8 @@ def break_a_seal(at: Path) -> None:
     ("damage", "message", "where"),
     [
         (flip_a_byte, "hash differs", "segments/00000000000000000011-"),
+        (flip_a_middle_byte, "hash differs", "segments/00000000000000000011-"),
+        (flip_a_late_byte, "hash differs", "segments/00000000000000000011-"),
         (truncate, "bytes", "segments/00000000000000000011-"),
         (lose_a_segment, "missing", "segments/00000000000000000011-"),
         (swap_two, "were sealed", "segments/00000000000000000011-"),

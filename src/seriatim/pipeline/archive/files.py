@@ -32,7 +32,7 @@ _FILTERED += ["occurred_at", "recorded_at"]
 _COUNTED = {"position": "DELTA_BINARY_PACKED", "append_position": "DELTA_BINARY_PACKED"}
 
 # What a file may raise in which any byte was changed.
-_UNREADABLE = (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError)
+_UNREADABLE = (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError)
 
 
 class HashingSink:
@@ -127,6 +127,8 @@ def read_file(
                 if found.num_rows:
                     yield found.select(wanted).replace_schema_metadata(None)
     except _UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the system, and not of the file's contents
         reason = str(error).partition("\n")[0][:200]
         msg = f"a segment's file is damaged or no Parquet file: {reason}"
         raise BackendFailure(msg, retryable=False) from error

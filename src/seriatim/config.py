@@ -19,6 +19,19 @@ MASTER_VARIABLE = "SERIATIM_SPARK_MASTER"
 JAVA_VARIABLE = "JAVA_HOME"
 MISMATCH_VARIABLE = "EVENT_STORE_IDEMPOTENCY_MISMATCH_MODE"
 
+OBJECT_STORE_VARIABLES = frozenset(
+    {
+        "AWS_ACCESS_KEY_ID",
+        "AWS_ALLOW_HTTP",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+    }
+)
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How a log behaves, beyond where it lives."""
@@ -51,6 +64,18 @@ def mismatch_mode() -> Literal["error", "warn"]:
 def spark_master() -> str:
     """Return the Spark master that jobs run on: local threads unless the environment says more."""
     return os.environ.get(MASTER_VARIABLE) or "local[*]"
+
+
+def object_store() -> dict[str, str]:
+    """Return what the environment says of the S3 server: keys, region, endpoint."""
+    found = {
+        name.lower(): value
+        for name, value in os.environ.items()
+        if name in OBJECT_STORE_VARIABLES and value
+    }
+    if found.get("aws_endpoint_url", "").startswith("http:"):
+        found.setdefault("aws_allow_http", "true")  # it was asked for by name
+    return found
 
 
 def cores() -> int:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.pipeline_floors import spend
 from seriatim.core.projection import Projection
+from seriatim.pipeline.events import events as pipeline_events
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.project.rebuilding import Proof
 
@@ -29,7 +30,7 @@ def read_all(spark: SparkSession, url: str, count: int) -> int:
 
 def scan_archive(spark: SparkSession, url: str, archive: Path, count: int) -> int:
     """Read every column of so many archived events, and throw them away."""
-    spend(events(spark, url, archive=str(archive), endingPosition=count))
+    spend(pipeline_events(spark, url, until=count, archive=str(archive)))
     return count
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import adbc_driver_postgresql.dbapi as postgres
 import adbc_driver_sqlite.dbapi as sqlite
@@ -22,7 +22,7 @@ from seriatim.store.postgres.statements import check_schema, named_statements
 from seriatim.store.sqlite.statements import named
 
 BATCH_BYTES = 8 * 1024 * 1024
-SQLITE_ROWS = 1024  # a batch of the driver: small, since a payload may be a megabyte
+SQLITE_ROWS = 256  # a batch of the driver: small, since a payload may be a megabyte
 
 _BUSY_MS = 10_000
 _POSTGRES_DEFAULTS = {
@@ -130,10 +130,10 @@ def explain(place: Place, error: Exception, doing: str) -> SeriatimError:
 
 
 def _sqlite_failure(place: Place, text: str, doing: str) -> SeriatimError:
-    path = place.uri.removeprefix("file://").partition("?")[0]
+    path = unquote(place.uri.removeprefix("file://").partition("?")[0])
     if "no such table" in text:
         return BackendFailure(f"{path} holds no log: run seriatim init", retryable=False)
-    if "unable to open" in text:
+    if "failed to open" in text or "unable to open" in text:
         msg = f"{path} cannot be opened: a log must be there, and be readable from this machine"
         return BackendFailure(msg, retryable=False)
     return BackendFailure(f"SQLite failed on {path} while {doing}: {text}")

@@ -12,7 +12,7 @@ from seriatim.core.ids import id_problem
 from seriatim.core.times import instant_us
 from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.database import find_place
-from seriatim.pipeline.scan import END, Names, Scan, Window
+from seriatim.pipeline.wanted import END, Names, Scan, Window
 
 EARLIEST, LATEST = "earliest", "latest"
 

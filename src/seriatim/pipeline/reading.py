@@ -9,8 +9,9 @@ import pyarrow as pa
 from seriatim.pipeline.marks import mark
 from seriatim.pipeline.options import Options
 from seriatim.pipeline.planning import Range
-from seriatim.pipeline.scan import Scan, scan
+from seriatim.pipeline.scan import scan
 from seriatim.pipeline.variants import with_variants
+from seriatim.pipeline.wanted import Scan
 
 
 def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:

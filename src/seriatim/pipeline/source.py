@@ -15,8 +15,10 @@ from seriatim.pipeline.options import Options, bad, source_options
 from seriatim.pipeline.planning import Range, cut
 from seriatim.pipeline.pushdown import Pushed, push
 from seriatim.pipeline.reading import read_part
-from seriatim.pipeline.scan import END, look
+from seriatim.pipeline.scan import look
+from seriatim.pipeline.sink import SinkWriter, sink_options
 from seriatim.pipeline.streaming import StreamReader
+from seriatim.pipeline.wanted import END
 
 
 class SeriatimSource(ds.DataSource):
@@ -42,6 +44,10 @@ class SeriatimSource(ds.DataSource):
     def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:  # noqa: N802
         """Make the reader of a stream."""
         return StreamReader(_fitted(source_options(self.options), schema))
+
+    def writer(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceWriter:
+        """Make the writer that appends a frame."""
+        return SinkWriter(sink_options(self.options), schema, overwrite)
 
 
 def schema_of(columns: tuple[str, ...], *, variant: bool) -> t.StructType:

@@ -17,7 +17,8 @@ from seriatim.pipeline.database import Connection, explain, find_place, open_con
 from seriatim.pipeline.options import Options, bad
 from seriatim.pipeline.planning import Range, cut
 from seriatim.pipeline.reading import read_part
-from seriatim.pipeline.scan import END, Look, look_through
+from seriatim.pipeline.scan import Look, look_through
+from seriatim.pipeline.wanted import END
 
 
 class Offset(msgspec.Struct, frozen=True):

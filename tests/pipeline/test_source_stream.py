@@ -55,7 +55,9 @@ class Runs:
         return self.batches
 
     def _note(self, frame: DataFrame, _batch: int) -> None:
-        self.batches.append(sorted(row.position for row in frame.select("position").collect()))
+        found = sorted(row.position for row in frame.select("position").collect())
+        if found:  # Spark's first batch may hold nothing
+            self.batches.append(found)
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_available_now_in_bounded_batches_and_a_restart(
 def test_a_live_query_follows_the_log(runs: Runs, log_url: str) -> None:
     """J1: what is appended while the query runs comes in the next batch."""
     with seriatim.open(log_url) as log:
-        query = runs.start(log_url, live=True, startingPosition="latest", types="a")
+        query = runs.start(log_url, live=True, types="a")
         try:
             for _ in range(3):
                 log.append([NewEvent(event_type="a"), NewEvent(event_type="b")])

@@ -6,6 +6,7 @@ from collections.abc import Iterator, MutableMapping
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
@@ -110,3 +111,9 @@ class BatchReader(ds.DataSourceReader):
         if partition.after == partition.until:
             return iter(())
         return read_part(self._options, self._pushed.scan, partition)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `seriatim` known to a session, with filters pushed down to the log."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(SeriatimSource)

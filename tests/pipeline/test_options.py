@@ -17,13 +17,15 @@ def test_options_come_in_any_case() -> None:
             "maxEventsPerBatch": "100",
             "types": "a.*, b",
             "streamtype": "x,y",
+            "streamId": "a,b",
             "occurredafter": "1970-01-01T00:00:01Z",
             "MARKS": "true",
         }
     )
     assert (found.starting, found.max_events, found.marks) == (7, 100, True)
     assert found.scan.types == Names(("b",), ("a.",))
-    assert found.scan.stream_types == Names(("x,y",))
+    assert found.scan.stream_types == Names(("x", "y"))
+    assert found.scan.stream_ids == Names(("a,b",))  # an id is one id
     assert found.scan.occurred == Window(1_000_000, None)
 
 

@@ -90,7 +90,7 @@ def _scan(found: Mapping[str, str]) -> Scan:
         columns=_columns(found.get("columns")),
         tenants=_exact(found, "tenant"),
         types=_names(found, "types"),
-        stream_types=_exact(found, "streamType"),
+        stream_types=_names(found, "streamType"),
         stream_ids=_exact(found, "streamId"),
         occurred=_window(found, "occurred"),
         recorded=_window(found, "recorded"),

@@ -17,7 +17,6 @@ from seriatim.pipeline.database import (
     BATCH_BYTES,
     Connection,
     Place,
-    batches,
     connected,
     find_place,
 )
@@ -51,6 +50,11 @@ class Look(msgspec.Struct, frozen=True):
     tip_at: str | None
     tip_until: str | None
 
+    @property
+    def identity_and_head(self) -> tuple[str, int, int]:
+        """What an archive is compared with."""
+        return self.identity.log_id, self.identity.epoch, self.head
+
 
 def look(url: str, at: int = 0, until: int = END) -> Look:
     """Look at a log; `until` is lowered to the head."""
@@ -62,7 +66,7 @@ def look(url: str, at: int = 0, until: int = END) -> Look:
 def look_through(connection: Connection, place: Place, at: int, until: int) -> Look:
     """Look at a log over a connection that is kept."""
     text = place.sql["look"].replace("{at}", str(int(at))).replace("{until}", str(int(until)))
-    rows = [row for batch in batches(connection, place, text) for row in batch.to_pylist()]
+    rows = connection.rows(text)
     if not rows:
         msg = "the database has the log's tables and no log in them: run seriatim init"
         raise BackendFailure(msg, retryable=False)
@@ -90,7 +94,7 @@ def scan(url: str, wanted: Scan, after: int, until: int) -> Iterator[pa.RecordBa
     with connected(place, "reading events") as connection:
         unused = _unused(connection, place, wanted, after, until)
         statement = statement_for(place, wanted, after, until, unused)
-        for batch in _grouped(place, batches(connection, place, statement)):
+        for batch in _grouped(place, connection.batches(statement)):
             seen += batch.num_rows
             yield _events(batch, wanted.columns)
     if not wanted.filtered and seen != until - after:
@@ -116,7 +120,7 @@ def _unused(
         .replace("{after}", str(int(after)))
         .replace("{until}", str(int(until)))
     )
-    [row] = [row for batch in batches(connection, place, text) for row in batch.to_pylist()]
+    [row] = connection.rows(text)
     return frozenset(name for name in asked if not row[name])
 
 

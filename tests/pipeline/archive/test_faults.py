@@ -26,7 +26,7 @@ from tests.fixtures.s3_server import S3Server, environment
 from tests.pipeline.archive.kit import fill, head, records
 
 ROOT = Path(__file__).parents[3]
-START_S = 90.0
+START_S = 150.0
 
 
 class Job:

@@ -26,6 +26,14 @@ def at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
+@pytest.fixture(params=["sqlite-folder", "postgres-s3"])
+def log_and_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """An empty log and a place, for tests that take long: each backend and each storage once."""
+    if request.param == "sqlite-folder":
+        return f"sqlite:///{tmp_path}/log.db", f"{tmp_path}/archive"
+    return request.getfixturevalue("postgres_url"), request.getfixturevalue("s3_url")
+
+
 @pytest.fixture
 def another_url(
     log_url: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -26,7 +26,7 @@ from tests.fixtures.s3_server import S3Server, environment
 from tests.pipeline.archive.kit import fill, head, records
 
 ROOT = Path(__file__).parents[3]
-START_S = 90.0
+START_S = 150.0
 
 
 class Job:
@@ -67,9 +67,10 @@ def leftovers(at: str) -> list[str]:
     ("point", "sealed"), [("before the second seal", 1), ("after the second seal", 2)]
 )
 def test_an_archiver_killed_at_a_seal(
-    spark: SparkSession, log_url: str, at: str, point: str, sealed: int
+    spark: SparkSession, log_and_place: tuple[str, str], point: str, sealed: int
 ) -> None:
     """J1: whatever was sealed stays, whatever was not is nothing, and the next run goes on."""
+    log_url, at = log_and_place
     fill(log_url, 35)
 
     Job("archive", point, log_url, at, segment_events=10).killed()
@@ -84,10 +85,10 @@ def test_an_archiver_killed_at_a_seal(
 
 @pytest.mark.slow
 def test_an_archiver_killed_in_the_middle_of_a_file(
-    spark: SparkSession, log_url: str, tmp_path: Path
+    spark: SparkSession, postgres_url: str, tmp_path: Path
 ) -> None:
     """J1: half a file is seen by nobody, and is gone after the next run."""
-    at = str(tmp_path / "archive")
+    log_url, at = postgres_url, str(tmp_path / "archive")
     fill(log_url, 60_000)
     job = Job("archive", "none", log_url, at, segment_events=60_000)
     try:
@@ -121,8 +122,9 @@ def test_a_restore_killed_in_the_middle_is_continued(
     assert records(copy) == records(log_url)
 
 
-def test_two_archivers_at_once(spark: SparkSession, log_url: str, at: str) -> None:
+def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, str]) -> None:
     """J1: of two archivers each segment has one seal, and both reports are true."""
+    log_url, at = log_and_place
     fill(log_url, 200)
     reports: list[ArchiveReport] = []
     start = threading.Barrier(2)
@@ -193,11 +195,11 @@ def through_proxy(
 
 
 def test_a_connection_cut_in_the_middle_of_a_segment(
-    spark: SparkSession, log_url: str, through_proxy: tuple[str, TcpProxy]
+    spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
     """J1: a lost connection is one more attempt, or an error; never half a segment."""
     at, proxy = through_proxy
-    fill(log_url, 20_000)
+    fill(postgres_url, 20_000)
     sent = 0
 
     def mid_segment(piece: bytes) -> bool:
@@ -207,44 +209,44 @@ def test_a_connection_cut_in_the_middle_of_a_segment(
 
     fault = proxy.cut_when(mid_segment, server_sees_it=False)
 
-    report = archive(spark, log_url, at, segment_events=10_000)
+    report = archive(spark, postgres_url, at, segment_events=10_000)
 
     fault.wait()
     assert report.end == 20_000
-    assert verify_archive(spark, log_url, at).ok
+    assert verify_archive(spark, postgres_url, at).ok
 
 
 def test_a_server_that_goes_away_and_comes_back(
-    spark: SparkSession, log_url: str, through_proxy: tuple[str, TcpProxy]
+    spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
     """L2: a place that cannot be reached is a failure that says so; the next run goes on."""
     at, proxy = through_proxy
-    fill(log_url, 300)
+    fill(postgres_url, 300)
 
     def gone(*_: int) -> None:
         proxy.cut(refuse=True)
 
     with pytest.raises(BackendFailure, match="the archive's place failed"):
-        archive(spark, log_url, at, segment_events=50, progress=gone)
+        archive(spark, postgres_url, at, segment_events=50, progress=gone)
     proxy.resume()
 
     assert [one.last for one in segments(at)] == [50]
-    assert archive(spark, log_url, at, segment_events=50).end == 300
-    assert verify_archive(spark, log_url, at).ok
+    assert archive(spark, postgres_url, at, segment_events=50).end == 300
+    assert verify_archive(spark, postgres_url, at).ok
     assert leftovers(at) == []
 
 
 def test_a_seal_whose_answer_is_lost_is_ours(
-    spark: SparkSession, log_url: str, through_proxy: tuple[str, TcpProxy]
+    spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
     """J1: the repeated put finds the seal there, and sees that it made it."""
     at, proxy = through_proxy
-    fill(log_url, 20)
+    fill(postgres_url, 20)
     fault = proxy.drop_replies_after(b"/seals/00000000000000000011.json HTTP", ends=b"")
 
-    report = archive(spark, log_url, at, segment_events=10)
+    report = archive(spark, postgres_url, at, segment_events=10)
 
     fault.wait()
     assert [one.first for one in report.sealed] == [1, 11]
     assert report.sealed_by_others == 0
-    assert verify_archive(spark, log_url, at).ok
+    assert verify_archive(spark, postgres_url, at).ok

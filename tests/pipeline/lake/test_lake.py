@@ -190,15 +190,15 @@ def test_a_restored_log_is_not_followed_blindly(
     ("point", "there"), [("before the second commit", 20), ("after the second commit", 40)]
 )
 def test_an_exporter_killed_at_a_commit(
-    spark: SparkSession, log_url: str, lake: Lake, point: str, there: int
+    spark: SparkSession, postgres_url: str, lake: Lake, point: str, there: int
 ) -> None:
     """J1: killed before or after a commit, the next run neither repeats nor loses an event."""
-    fill(log_url, 55)
+    fill(postgres_url, 55)
 
-    Job(lake.name, point, log_url, *lake.arguments, file_events=10).killed()
+    Job(lake.name, point, postgres_url, *lake.arguments, file_events=10).killed()
 
     assert positions(lake) == list(range(1, there + 1))
-    report = lake.export(spark, log_url, file_events=10)
+    report = lake.export(spark, postgres_url, file_events=10)
     assert (report.position, report.events) == (55, 55 - there)
     assert positions(lake) == list(range(1, 56))
 

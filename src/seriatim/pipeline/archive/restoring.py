@@ -136,7 +136,7 @@ class _Restoring:
         if place["stream_seq"] == 0 and place["stream_type"] in self._zero_based:
             self._flush()
             self._declare_kind(place["stream_type"])
-        self._group.append(_restored(place, self._rules))
+        self._group.append(restored_event(place, self._rules))
         self._bytes += len(place["payload"])
 
     def _declare_indexes(self) -> None:
@@ -172,7 +172,8 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     return zip(*columns, strict=True)
 
 
-def _restored(row: dict[str, Any], rules: Rules) -> Restored:
+def restored_event(row: dict[str, Any], rules: Rules) -> Restored:
+    """Return an event of an archive with the keys it is found by; times are in microseconds."""
     tenant, stream = row["tenant_id"], (row["stream_type"], row["stream_id"])
     key, occurred = row["idempotency_key"], row["occurred_text"]
     paths = [

@@ -15,7 +15,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from seriatim.config import Settings
-from seriatim.core.errors import InvalidArgument, LogIdentityChanged, NotFound
+from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged, NotFound
 from seriatim.core.event import LogIdentity
 from seriatim.core.kinds import BUILT_IN_KINDS
 from seriatim.opening import open_store
@@ -151,6 +151,18 @@ class _Run:
 
     def write(self, spans: list[Span], target: int, progress: Progress | None) -> None:
         """Write segments and seal them in order, until another archiver did otherwise."""
+        try:
+            self._write(spans, target, progress)
+        except (BackendFailure, NotFound):
+            # Another archiver that was faster removes what cannot be sealed any more.
+            done = self.report.end
+            self._reopen()
+            if self.archive.end <= done:
+                raise
+            self.report.sealed_by_others += 1
+        self._reopen()
+
+    def _write(self, spans: list[Span], target: int, progress: Progress | None) -> None:
         act = partial(write_segment, self._url, self._place, self._identity)
         declared = _declared(self._store)
         for draft in on_spark(self._spark, act, spans):
@@ -163,7 +175,6 @@ class _Run:
             self.report.end, self.report.digest = there.last, there.total
             if progress is not None:
                 progress(there.last, target)
-        self._reopen()
 
     def _seal(self, segment: Segment) -> Segment:
         """Seal a segment unless another archiver was first; return the seal that holds."""

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-from seriatim.pipeline.archive.writing import archive as copy_log
 
 from bench.harness import Figure, Stopwatch, interleave, ratio, timed
 from bench.models import ORDERS
 from bench.our_pipeline import Rebuilt, scan_archive
 from bench.pipeline_floors import scan_parquet
 from bench.pipeline_plan import PipelineStage
+from seriatim.pipeline.archive.writing import archive as copy_log
 from seriatim.pipeline.shipped import activity
 
 SCAN_GOAL = 0.8

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-import adbc_driver_postgresql.dbapi as postgres
-import adbc_driver_sqlite.dbapi as sqlite
+import adbc_driver_manager as adbc
+import adbc_driver_postgresql as postgres
+import adbc_driver_sqlite as sqlite
 import msgspec
 import pyarrow as pa
-from adbc_driver_manager import dbapi
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
 from seriatim.opening import sqlite_path
@@ -34,7 +34,31 @@ _POSTGRES_DEFAULTS = {
     "target_session_attrs": "primary",
 }
 
-Connection = dbapi.Connection
+
+class Connection:
+    """An open connection; the drivers' DB-API would import pandas into every worker."""
+
+    def __init__(self, database: adbc.AdbcDatabase) -> None:
+        self._database = database
+        try:
+            self._connection = adbc.AdbcConnection(database)
+        except adbc.Error:
+            database.close()
+            raise
+
+    def batches(self, statement: str, **options: str) -> Iterator[pa.RecordBatch]:
+        """Stream the record batches of one statement."""
+        with adbc.AdbcStatement(self._connection) as prepared:
+            prepared.set_options(**options)
+            prepared.set_sql_query(statement)
+            stream, _ = prepared.execute_query()
+            with pa.RecordBatchReader._import_from_c(stream.address) as reader:  # noqa: SLF001
+                yield from reader
+
+    def close(self) -> None:
+        """Close it, and with it whatever it was reading."""
+        self._connection.close()
+        self._database.close()
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -85,33 +109,28 @@ def connected(place: Place, doing: str) -> Iterator[Connection]:
             yield connection
         finally:
             connection.close()
-    except dbapi.Error as error:
+    except adbc.Error as error:
         raise explain(place, error, doing) from None  # the driver's own text may hold the URL
 
 
 def open_connection(place: Place) -> Connection:
     """Open a connection that only reads."""
-    driver = postgres if place.backend == "postgres" else sqlite
-    connection: Connection = driver.connect(place.uri, autocommit=True)
     if place.backend == "postgres":
-        return connection
-    with connection.cursor() as cursor:
-        cursor.execute(f"pragma busy_timeout = {_BUSY_MS}")
-        cursor.fetchall()
+        return Connection(postgres.connect(place.uri))
+    connection = Connection(sqlite.connect(place.uri))
+    for _ in connection.batches(f"pragma busy_timeout = {_BUSY_MS}"):
+        pass
     return connection
 
 
 def batches(connection: Connection, place: Place, statement: str) -> Iterator[pa.RecordBatch]:
     """Stream the record batches of one statement."""
-    with connection.cursor() as cursor:
-        size = (
-            {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
-            if place.backend == "postgres"
-            else {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)}
-        )
-        cursor.adbc_statement.set_options(**size)
-        cursor.execute(statement)
-        yield from cursor.fetch_record_batch()
+    size = (
+        {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
+        if place.backend == "postgres"
+        else {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)}
+    )
+    yield from connection.batches(statement, **size)
 
 
 def explain(place: Place, error: Exception, doing: str) -> SeriatimError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import adbc_driver_manager as adbc
 import msgspec
 import pyarrow as pa
-from adbc_driver_manager import dbapi
 from pyspark.sql import datasource as ds
 from pyspark.sql.streaming import datasource as limits
 
@@ -72,12 +72,12 @@ class Eyes:
         if self._kept is not None:
             try:
                 return look_through(self._kept, self._place, at, until)
-            except dbapi.Error:
+            except adbc.Error:
                 self.close()
         try:
             self._kept = open_connection(self._place)
             return look_through(self._kept, self._place, at, until)
-        except dbapi.Error as error:
+        except adbc.Error as error:
             self.close()
             raise explain(self._place, error, "looking at the log") from None
         finally:
@@ -90,7 +90,7 @@ class Eyes:
         if kept is not None:
             try:
                 kept.close()
-            except dbapi.Error:
+            except adbc.Error:
                 return  # it was broken already
 
 

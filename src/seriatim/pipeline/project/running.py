@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, SeriatimError
+from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
 from seriatim.opening import open_read_model
+from seriatim.pipeline.failures import failure_of
 from seriatim.pipeline.project.applying import Gap, Side, apply_batch
 from seriatim.pipeline.project.job import Job, Report
 from seriatim.pipeline.project.mending import mend
@@ -36,11 +37,13 @@ class Runner:
         live: bool,
         checkpoint: str | None = None,
         lease_s: float = LEASE_S,
+        until: Callable[[], bool] | None = None,
     ) -> None:
         self._job = job
         self._live = live
         self._checkpoint = checkpoint
         self._lease_s = lease_s
+        self._until = until or (lambda: False)
         self._owner = uuid.uuid4().hex
         self._name = job.projection.name
         # Renewals must not wait for the transaction of a batch.
@@ -57,7 +60,7 @@ class Runner:
             self._job.begin()
             self._claim()
             with self._folder() as checkpoint:
-                while self._once(checkpoint):
+                while self._once(checkpoint) and not self._until():
                     pass
             return self._progress()
         finally:
@@ -139,7 +142,7 @@ class Runner:
         """Keep the lease while the stream runs; tell whether it was stopped to begin anew."""
         while not self._ended(query):
             self._renew()
-            if self._live and self._wanted():
+            if self._live and (self._until() or self._wanted()):
                 return True
         return False
 
@@ -196,12 +199,3 @@ class Runner:
             return
         with tempfile.TemporaryDirectory(prefix="seriatim-checkpoint-") as folder:
             yield Path(folder) / "checkpoint"
-
-
-def failure_of(error: PySparkException) -> SeriatimError:
-    """Say what made Spark fail: our own words when they are in it, its own otherwise."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("seriatim.core.errors.")]
-    said = ours[-1].partition(": ")[2] if ours else (lines or ["no reason given"])[0]
-    return BackendFailure(f"Spark failed: {said}"[:2000], retryable=False)

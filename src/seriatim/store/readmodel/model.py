@@ -102,7 +102,7 @@ class ReadModel:
     def states(
         self, projection: Projection, owners: Sequence[Owner], *, shadow: bool = False
     ) -> dict[Owner, Any]:
-        """Return the states of these keys, as far as they have one."""
+        """Return the states of these keys in their kept form, as far as they have one."""
         table = tables.own(projection)
         where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
         key = next(iter(table.key))
@@ -113,7 +113,7 @@ class ReadModel:
         found: dict[Owner, Any] = {}
         with self.engine.transaction(write=False) as session:
             for tenant_id, row, _ in map(reader(self.engine, table), session.among(sql, owners)):
-                found[tenant_id, row[key]] = _state_of(projection, row)
+                found[tenant_id, row[key]] = row if projection.state is None else row["state"]
         return found
 
     def exceptions(
@@ -336,12 +336,6 @@ class ReadModel:
         """See everything as it is at one moment, whatever is written meanwhile."""
         with self.engine.transaction(write=False) as session:
             yield Moment(self.engine, session, self._sql["progress"])
-
-
-def _state_of(projection: Projection, row: dict[str, Any]) -> Any:
-    if projection.state is None:
-        return row
-    return msgspec.json.decode(row["state"], type=projection.state)
 
 
 def _statements(engine: Engine) -> dict[str, str]:

@@ -155,7 +155,7 @@ def projection(  # noqa: PLR0913 - a declaration is its parts
     if (columns is None) == (tables is None) or (tables is None) != (state is None):
         raise _bad(name, "give columns, or tables and the type of the state")
     if columns is not None:
-        column = key if isinstance(key, str) and key in _FIELDS else "key"
+        column = key if isinstance(key, str) and key in _FIELDS - RESERVED else "key"
         tables = [Table(name, {column: str}, columns)]
 
     def declare(apply: Callable[[Any, EventRecord], Any]) -> Projection:

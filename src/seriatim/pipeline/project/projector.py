@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from seriatim.core.errors import NotFound
-from seriatim.pipeline.project import mending, rebuilding
+from collections.abc import Callable
+
+from seriatim.pipeline.project import rebuilding
 from seriatim.pipeline.project.job import Job
 from seriatim.pipeline.project.rebuilding import Proof
 from seriatim.pipeline.project.running import LEASE_S, Runner
+from seriatim.store.readmodel import operating
 from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
@@ -14,14 +16,20 @@ class Projector(Job):
     """A projection of a log: run it, prove it, rebuild it, and mend what failed."""
 
     def run(
-        self, *, live: bool = False, checkpoint: str | None = None, lease_s: float = LEASE_S
+        self,
+        *,
+        live: bool = False,
+        checkpoint: str | None = None,
+        lease_s: float = LEASE_S,
+        until: Callable[[], bool] | None = None,
     ) -> Progress:
-        """Catch up with the log's end, or follow it for ever; one runner works, others wait.
+        """Catch up with the log's end, or follow it; one runner works, others wait.
 
         Spark's own notes go to `checkpoint`, by default a folder that is thrown away: where a
-        run goes on is what the read model's cursor says.
+        run goes on is what the read model's cursor says. A live run ends when `until` is true.
         """
-        return Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s).run()
+        runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=until)
+        return runner.run()
 
     def rebuild(self, *, accept: bool = False) -> Proof:
         """Fold the whole log anew beside what is there, compare, and switch at once."""
@@ -37,29 +45,20 @@ class Projector(Job):
 
     def failures(self) -> list[FailureRecord]:
         """Return the events that it could not take."""
-        return mending.failures(self)
+        return operating.failures(self.model, self.projection.name)
 
     def retry(self, position: int | None = None) -> int:
         """Try failures again in the next run, all or the one at a position; tell how many."""
-        return mending.retry(self, position)
+        return operating.retry(self.model, self.projection.name, position)
 
     def skip(self, position: int) -> None:
         """Pass over the event at a position, now and in every rebuild."""
-        mending.skip(self, position)
+        operating.skip(self.model, self.projection.name, position)
 
     def pause(self) -> None:
         """Hold the projection where it is until it is resumed."""
-        self._known()
-        self.model.set_status(self.projection.name, "paused")
+        operating.pause(self.model, self.projection.name)
 
     def resume(self) -> None:
         """Let a paused projection go on."""
-        if self._known().status == "paused":
-            self.model.set_status(self.projection.name, "ready")
-
-    def _known(self) -> Progress:
-        found = self.status()
-        if found is None:
-            msg = f"projection {self.projection.name} has no read model yet: seriatim project run"
-            raise NotFound(msg, details={"projection": self.projection.name})
-        return found
+        operating.resume(self.model, self.projection.name)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,11 +36,13 @@ class Runner:
         live: bool,
         checkpoint: str | None = None,
         lease_s: float = LEASE_S,
+        until: Callable[[], bool] | None = None,
     ) -> None:
         self._job = job
         self._live = live
         self._checkpoint = checkpoint
         self._lease_s = lease_s
+        self._until = until or (lambda: False)
         self._owner = uuid.uuid4().hex
         self._name = job.projection.name
         # Renewals must not wait for the transaction of a batch.
@@ -57,7 +59,7 @@ class Runner:
             self._job.begin()
             self._claim()
             with self._folder() as checkpoint:
-                while self._once(checkpoint):
+                while self._once(checkpoint) and not self._until():
                     pass
             return self._progress()
         finally:
@@ -139,7 +141,7 @@ class Runner:
         """Keep the lease while the stream runs; tell whether it was stopped to begin anew."""
         while not self._ended(query):
             self._renew()
-            if self._live and self._wanted():
+            if self._live and (self._until() or self._wanted()):
                 return True
         return False
 

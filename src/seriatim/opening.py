@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from seriatim.config import Settings, default_url, mismatch_mode
 from seriatim.core.errors import BackendFailure, InvalidArgument
@@ -17,17 +18,19 @@ from seriatim.core.query import Query
 from seriatim.log.aio import AsyncLog
 from seriatim.log.base import BaseLog
 from seriatim.log.deciding import Decider, decide_and_append
+from seriatim.log.projections import Places
 from seriatim.profiles.aggregates import Aggregates
 from seriatim.profiles.facts import Facts
 from seriatim.profiles.traces import Traces
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Finding, Store
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import EVERY_TENANT
+from seriatim.store.readmodel.port import EVERY_TENANT, Engine
 from seriatim.store.sqlite.engine import SqliteEngine
 from seriatim.store.sqlite.store import SqliteStore
 
 _PLAIN_MAX = 16
+_SCHEMA_MAX = 41  # what a log's own schema may have
 
 
 class Log(BaseLog):
@@ -79,7 +82,13 @@ def open_log(
     known = settings or Settings(on_id_mismatch=mismatch_mode())
     store = open_store(address, known, create=create)
     try:
-        return Log(store, settings=known, guard=_guard(guard), tenant_id=tenant_id)
+        return Log(
+            store,
+            settings=known,
+            guard=_guard(guard),
+            tenant_id=tenant_id,
+            places=_places(address),
+        )
     except BaseException:
         store.close()
         raise
@@ -130,25 +139,49 @@ def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
 
 def open_read_model(url: str) -> ReadModel:
     """Open the place of read models that a URL names: a SQLite file or a Postgres schema."""
+    return ReadModel(_engine(url))
+
+
+def find_read_model(url: str) -> ReadModel | None:
+    """Open the place of read models that a URL names, None unless it is there."""
+    if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
+        return None
+    engine = _engine(url)
+    if engine.ready():
+        return ReadModel(engine)
+    engine.close()
+    return None
+
+
+def _engine(url: str) -> Engine:
     if url.startswith("sqlite:"):
-        return ReadModel(SqliteEngine(sqlite_path(url)))
+        return SqliteEngine(sqlite_path(url))
     if url.startswith(("postgresql:", "postgres:")):
-        return _postgres_read_model(url)
+        return _postgres_engine(url)
     msg = "a read model lives in a database: sqlite:///file or postgresql://…"
     raise InvalidArgument(msg, details={"argument": "target"})
+
+
+def _places(url: str) -> Places:
+    if url.startswith("memory:"):
+        return Places(find_read_model, None)
+    return Places(find_read_model, lambda tenant_id: read_model_url(url, tenant_id))
 
 
 def read_model_url(url: str, tenant_id: str = DEFAULT_TENANT) -> str:
     """Return where a log's read models are unless told otherwise: beside it, each tenant apart."""
     part = _plain_name(tenant_id)
-    if url.startswith("sqlite:"):
-        stem = url.removesuffix(".db")
-        return f"{stem}.{part}.read.db" if part else f"{stem}.read.db"
     parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        stem = parts.path.removesuffix(".db")
+        return f"sqlite://{stem}.{part}.read.db" if part else f"sqlite://{stem}.read.db"
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = options.get("schema", "seriatim")
-    options["schema"] = f"{schema}_read_{part}" if part else f"{schema}_read"
-    return urlunsplit(parts._replace(query=urlencode(options)))
+    made = f"{schema}_read_{part}" if part else f"{schema}_read"
+    if len(made) > _SCHEMA_MAX:
+        made = f"{schema[:_PLAIN_MAX]}_read_{hash_key(schema, tenant_id).hex()[: _PLAIN_MAX + 2]}"
+    options["schema"] = made
+    return urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
 
 
 def _plain_name(tenant_id: str) -> str:
@@ -172,13 +205,13 @@ def sqlite_path(url: str) -> str:
     return path[1:]
 
 
-def _postgres_read_model(url: str) -> ReadModel:
+def _postgres_engine(url: str) -> Engine:
     _postgres()
     from seriatim.store.postgres import connecting, engine  # noqa: PLC0415 - an extra
 
     if "schema" not in dict(parse_qsl(urlsplit(url).query)):
         url = read_model_url(url)
-    return ReadModel(engine.PostgresEngine(connecting.parse_url(url, Settings())))
+    return engine.PostgresEngine(connecting.parse_url(url, Settings()))
 
 
 def _postgres() -> ModuleType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -11,12 +11,14 @@ import msgspec
 from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
 from seriatim.core.projection import Projection, Table
-from seriatim.core.values import VALUES
+from seriatim.core.values import VALUES, text_flaw
 
 Owner = tuple[str, str]  # tenant and key
 Row = dict[str, Any]
 
 _REASON_MAX = 500
+_KEY_BYTES_MAX = 2000  # with a tenant's 512, what a page of a Postgres index takes
+_FRESH_MAX = 10_000
 _DIGEST_END = 1 << 256
 
 
@@ -64,11 +66,15 @@ class Shape:
             value = row[name]
             try:
                 made[name] = None if value is None else keep(value)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"column {name}: {error}") from None
-        if any(made[name] is None for name in self.key):
+            except Exception as error:  # noqa: BLE001 - whatever is wrong, the column is told
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                msg = f"column {name}: {error}"
+                raise kind(msg) from None
+        key = [made[name] for name in self.key]
+        if None in key:
             msg = f"the key columns {', '.join(self.key)} must have a value"
             raise ValueError(msg)
+        _check_key(key)
         return made
 
     def given(self, row: Row) -> Row:
@@ -78,6 +84,13 @@ class Shape:
             if copy[name] is not None:
                 copy[name] = given(copy[name])
         return copy
+
+
+def _check_key(values: Iterable[Any]) -> None:
+    text = "".join(value for value in values if type(value) is str)
+    if len(text) * 4 > _KEY_BYTES_MAX and len(text.encode()) > _KEY_BYTES_MAX:
+        msg = f"the key is longer than {_KEY_BYTES_MAX} bytes"
+        raise ValueError(msg)
 
 
 def _unlike(row: Row, names: Iterable[str]) -> str:
@@ -91,7 +104,9 @@ def _unlike(row: Row, names: Iterable[str]) -> str:
 class Fold:
     """One projection over events in ascending position.
 
-    `parked` keys take no event; events at `skipped` positions are passed over.
+    `parked` keys take no event; events at `skipped` positions are passed over. States are kept as
+    a database gives them back, the row or JSON text: an event that fails leaves none half changed,
+    and a state that could not be loaded again is the failure of the event that made it.
     """
 
     def __init__(
@@ -110,8 +125,10 @@ class Fold:
         self.failures: list[Failure] = []
         self.stopped = False
         self._shapes = {table.name: Shape(table) for table in projection.tables}
-        self._main = projection.tables[0]
-        self._key_column = next(iter(self._main.key))
+        self._last = {table.name for table in projection.tables if table.keep == "last"}
+        self._main = self._shapes[projection.tables[0].name]
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(projection.state or dict)
+        self._fresh: dict[Owner, Any] = {}  # states as loaded, which nobody has touched
 
     def add(self, key: str, event: EventRecord) -> None:
         """Take in the next event of a key."""
@@ -119,6 +136,7 @@ class Fold:
         if self.stopped or owner in self.parked or event.position in self.skipped:
             return
         try:
+            _check_key((key,))
             if self.projection.state is None:
                 self._step(owner, event)
             else:
@@ -130,30 +148,49 @@ class Fold:
 
     def _step(self, owner: Owner, event: EventRecord) -> None:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
-        shape = self._shapes[self._main.name]
         before = self.states.get(owner)
-        given = None if before is None else shape.given(before)
+        given = None if before is None else self._main.given(before)
         after = self.projection.apply(given, self.projection.upcast(event))
         if isinstance(after, dict):
-            after = {self._key_column: owner[1], **after}
-        self.states[owner] = None if after is None else shape.kept(after)
+            column, key = self._main.key[0], owner[1]
+            after = {column: key, **after}
+            if after[column] != key:
+                msg = f"column {column} is the key, which a fold cannot change"
+                raise ValueError(msg)
+        self.states[owner] = None if after is None else self._main.kept(after)
 
     def _step_with_rows(self, owner: Owner, event: EventRecord) -> None:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
-        result = self.projection.apply(self.states.get(owner), self.projection.upcast(event))
-        try:
-            state, made = result
-            emitted = [(table, row) for table, rows in made.items() for row in rows]
-        except (TypeError, ValueError, AttributeError):
+        result = self.projection.apply(self._loaded(owner), self.projection.upcast(event))
+        if not isinstance(result, tuple) or len(result) != 2 or not _is_rows(result[1]):  # noqa: PLR2004
             msg = "the fold returns (state, {table: [rows]})"
-            raise TypeError(msg) from None
-        if not isinstance(state, self.projection.state or object):
-            msg = f"the fold returned a state of type {type(state).__name__}"
             raise TypeError(msg)
-        kept = [(table, self._shape(table).kept(row)) for table, row in emitted]
+        state, made = result
+        kept = [
+            (table, self._shape(table).kept(row)) for table, rows in made.items() for row in rows
+        ]
+        text, fresh = self._kept_state(state)
         for table, row in kept:
             self.emit(table, Kept(owner[0], event.position, row))
-        self.states[owner] = state
+        self.states[owner] = text
+        if len(self._fresh) >= _FRESH_MAX:
+            self._fresh.clear()
+        self._fresh[owner] = fresh
+
+    def _loaded(self, owner: Owner) -> Any:
+        text = self.states.get(owner)
+        if text is None:
+            return None
+        # The fold may change what it gets: it gets it once.
+        return self._fresh.pop(owner) if owner in self._fresh else self._decoder.decode(text)
+
+    def _kept_state(self, state: Any) -> tuple[str, Any]:
+        try:
+            text = msgspec.json.encode(state).decode()
+            return text, self._decoder.decode(text)
+        except Exception as error:  # noqa: BLE001 - a state's own hooks may raise anything
+            msg = f"the state does not come back from JSON as it was declared: {error}"
+            raise TypeError(msg) from None
 
     def _shape(self, table: str) -> Shape:
         if table not in self._shapes:
@@ -166,19 +203,20 @@ class Fold:
         assert kept.row is not None  # noqa: S101 - only keys of their own table lose rows
         place = (kept.tenant_id, *(kept.row[name] for name in self._shapes[table].key))
         rows = self.rows[table]
-        if place not in rows or self.projection.table(table).keep == "last":
+        if table in self._last or place not in rows:
             rows[place] = kept
 
     def fail(self, owner: Owner, event: EventRecord, error: Exception) -> None:
         """Note what an event's key met, and do as the projection says."""
-        reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
+        if self.stopped or event.position in self.skipped:
+            return
         failure = Failure(
             tenant_id=owner[0],
             key=owner[1],
             position=event.position,
             event_id=event.event_id,
             event_type=event.event_type,
-            reason=reason,
+            reason=_reason(error),
         )
         self.failures.append(failure)
         if self.projection.on_failure == "stop":
@@ -190,6 +228,22 @@ class Fold:
         """Yield the rows of the keys that changed, where the row is the state."""
         for owner, position in self.changed.items():
             yield owner, Kept(owner[0], position, self.states[owner])
+
+
+def _is_rows(made: Any) -> bool:
+    return isinstance(made, Mapping) and all(
+        isinstance(rows, Iterable) and not isinstance(rows, str | Mapping) for rows in made.values()
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, in words that every database can hold."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - it was written by a user
+        said = "it does not say why"
+    text = f"{type(error).__name__}: {said}"[:_REASON_MAX]
+    return text if text_flaw(text) is None else ascii(text)[1:-1][:_REASON_MAX]
 
 
 class Digest:

@@ -26,7 +26,10 @@ def _int(value: Any) -> int:
 def _float(value: Any) -> float:
     if type(value) not in (int, float) or value - value != 0:  # NaN and infinities differ from 0
         raise _wrong("a finite float", value)
-    return float(value)
+    try:
+        return float(value) + 0.0  # SQLite knows no negative zero
+    except OverflowError:
+        raise _wrong("a finite float", value) from None
 
 
 def _bool(value: Any) -> bool:
@@ -38,18 +41,28 @@ def _bool(value: Any) -> bool:
 def _str(value: Any) -> str:
     if type(value) is not str:
         raise _wrong("a str", value)
-    if not value.isascii():
-        value.encode()  # lone surrogates are refused
-    if "\0" in value:
-        msg = "text with U+0000 cannot be stored"
-        raise ValueError(msg)
+    if problem := text_flaw(value):
+        raise ValueError(problem)
     return value
 
 
 def _datetime(value: Any) -> datetime:
-    if not isinstance(value, datetime) or value.tzinfo is None:
+    # Exactly a datetime: a library's own may be finer than the microseconds of a database.
+    if type(value) is not datetime or value.utcoffset() is None:
         raise _wrong("a datetime with a time zone", value)
     return value.astimezone(UTC)
+
+
+def _dict(value: Any) -> str:
+    if not isinstance(value, dict):
+        raise _wrong("a dict", value)
+    return _json(value)
+
+
+def _list(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        raise _wrong("a list", value)
+    return _json(value)
 
 
 def _json(value: Any) -> str:
@@ -57,6 +70,17 @@ def _json(value: Any) -> str:
         return safe_text(value)
     except Flaw as flaw:
         raise ValueError(str(flaw)) from None
+
+
+def text_flaw(text: str) -> str | None:
+    """Say why a database cannot hold a text, or None when it can."""
+    if "\0" in text:
+        return "text with U+0000 cannot be stored"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "text with lone surrogates cannot be stored"
+    return None
 
 
 def _wrong(wanted: str, value: Any) -> TypeError:
@@ -70,7 +94,11 @@ def time_text(value: datetime) -> str:
 
 def text_time(text: str) -> datetime:
     """Undo `time_text`."""
-    return _EPOCH + (instant_us(text) or 0) * _MICROSECOND
+    moment = instant_us(text)
+    if moment is None:
+        msg = f"{text!r:.80} is no time"
+        raise ValueError(msg)
+    return _EPOCH + moment * _MICROSECOND
 
 
 def _same(value: Any) -> Any:
@@ -97,6 +125,6 @@ VALUES: dict[Any, Value] = {
     float: Value("float", _float),
     bool: Value("boolean", _bool),
     datetime: Value("time", _datetime, to_json=time_text, from_json=text_time),
-    dict: Value("json", _json, read_json, read_json, _json),
-    list: Value("json", _json, read_json, read_json, _json),
+    dict: Value("json", _dict, read_json),
+    list: Value("json", _list, read_json),
 }

@@ -13,6 +13,7 @@ from seriatim.core.query import EVERYTHING, Query
 from seriatim.core.request import Command, Condition
 from seriatim.log.appending import RULE_RELOADS, Draft, Watch, rules_kept_changing
 from seriatim.log.arguments import bad, check_count, check_timeout, is_async
+from seriatim.log.projections import AsyncProjections
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog, Events, Page, QueryResult
@@ -102,6 +103,15 @@ class AsyncLog:
         """Follow the log under a durable name; see `Log.subscribe`."""
         subscription = self._log.subscribe(name, query, **options)
         return in_threads(iter(subscription), subscription.stop)
+
+    @property
+    def projections(self) -> AsyncProjections:
+        """The projections beside this log; see `Log.projections`."""
+        return AsyncProjections(self._log.projections)
+
+    def projections_at(self, target: str) -> AsyncProjections:
+        """Return the projections at another place; see `Log.projections_at`."""
+        return AsyncProjections(self._log.projections_at(target))
 
     async def call(self, act: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run any other act of the log without blocking the event loop."""

@@ -80,14 +80,14 @@ def check_name(name: str, value: object) -> str:
     return str(value)
 
 
-def check_timeout(timeout: object) -> float:
+def check_timeout(timeout: object, name: str = "timeout") -> float:
     """Return a timeout in seconds."""
     if (
         isinstance(timeout, bool)
         or not isinstance(timeout, int | float)
         or not 0 < timeout <= threading.TIMEOUT_MAX
     ):
-        raise bad("timeout", "must be a number of seconds above 0")
+        raise bad(name, "must be a number of seconds above 0")
     return float(timeout)
 
 

@@ -41,6 +41,7 @@ from seriatim.log.arguments import (
 )
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
+from seriatim.log.projections import Places, Projections
 from seriatim.log.subscription import Subscription, Tail
 from seriatim.store.port import ReadSpec, Scope, Store, StreamSummary
 from seriatim.telemetry.bus import Telemetry
@@ -79,6 +80,7 @@ class BaseLog:
         settings: Settings | None = None,
         guard: Guard = DEFAULT,
         tenant_id: str = DEFAULT_TENANT,
+        places: Places | None = None,
     ) -> None:
         self.store = store
         self.settings = settings or Settings()
@@ -86,6 +88,7 @@ class BaseLog:
         self.telemetry = Telemetry()
         self.appender = Appender(store, self.settings, guard, self.telemetry)
         self.catalogue = Catalogue(self)
+        self.places = places or Places(lambda _: None, None)
         self._parent: BaseLog | None = None
         self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
         _OPEN_LOGS.add(self)
@@ -335,6 +338,15 @@ class BaseLog:
     def _check_room_to_follow(self) -> None:
         self.settings.limits.check("subscriptions", len(self._followers) + 1)
 
+    @property
+    def projections(self) -> Projections:
+        """The projections whose read models lie beside this log."""
+        return self.projections_at(self.places.beside(self.tenant_id))
+
+    def projections_at(self, target: str) -> Projections:
+        """Return the projections whose read models lie at another place."""
+        return Projections(self, target)
+
     # -- life
 
     def purge_commands(self, *, older_than_hours: float = 24.0) -> int:
@@ -347,6 +359,7 @@ class BaseLog:
     def close(self) -> None:
         """Finish what was accepted, bounded by the timeout, then let go of the store."""
         self.appender.close(self.settings.timeout_s)
+        self.places.close()
         self.store.close()
         _OPEN_LOGS.discard(self)
 

@@ -13,6 +13,7 @@ from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
 from seriatim.core.fold import Fold, Kept, Owner, Shape
 from seriatim.core.projection import Projection, Table
+from seriatim.core.values import VALUES
 from seriatim.opening import open_read_model
 from seriatim.pipeline.project.outcome import batches_of, lines_of
 from seriatim.pipeline.records import records_of
@@ -124,10 +125,7 @@ def steps_of(fold: Fold) -> Iterator[Step]:
         return
     changed = iter(fold.changed.items())
     while states := dict(islice(changed, _CHUNK)):
-        encoded = {
-            owner: (position, msgspec.json.encode(fold.states[owner]).decode())
-            for owner, position in states.items()
-        }
+        encoded = {owner: (position, fold.states[owner]) for owner, position in states.items()}
         yield Step(after=0, until=0, tip="", states=encoded)
     for name, rows in fold.rows.items():
         kept = iter(rows.values())
@@ -146,7 +144,7 @@ def key_of(projection: Projection, event: EventRecord) -> str | None:
     if key is not None and (not isinstance(key, str) or not key):
         msg = f"a key is a text that is not empty, got {type(key).__name__}"
         raise TypeError(msg)
-    return key
+    return None if key is None else VALUES[str].keep(key)
 
 
 def _found(value: Any, path: Sequence[str]) -> str | None:

@@ -73,8 +73,7 @@ def lines_of(fold: Fold, marks: Iterable[tuple[int, int]]) -> Iterator[Line]:
             yield "own", None, tenant_id, key, kept.position, body
         return
     for (tenant_id, key), position in fold.changed.items():
-        state = msgspec.json.encode(fold.states[tenant_id, key]).decode()
-        yield "state", None, tenant_id, key, position, state
+        yield "state", None, tenant_id, key, position, fold.states[tenant_id, key]
     for name, rows in fold.rows.items():
         for kept in rows.values():
             if kept.row is not None:

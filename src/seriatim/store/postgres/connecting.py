@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import uuid
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import psycopg
@@ -51,7 +51,7 @@ def parse_url(url: str, settings: Settings) -> Address:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
-    plain = urlunsplit(parts._replace(query=urlencode(options)))
+    plain = urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
     try:
         given = conninfo_to_dict(plain)
     except psycopg.ProgrammingError as error:

@@ -12,9 +12,10 @@ from typing import Any
 
 import psycopg
 
+from seriatim.core.errors import SeriatimError
 from seriatim.core.fold import Owner
 from seriatim.store.postgres.connecting import Address, Connection, connect, is_dead
-from seriatim.store.postgres.failures import failure
+from seriatim.store.postgres.failures import LOCK_BUSY, failure
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _CHUNK = 10_000
@@ -36,6 +37,17 @@ _ARRAYS = {
 }
 _OWNERS = "(select * from unnest(:tenants::text[], :keys::text[]) as u (tenant_id, key))"
 _SETUP_LOCK = 7_306_093_113_441_296_996
+_CURES = {
+    "42501": (
+        "the role lacks rights on the read model: let the owner grant it usage and create on the "
+        "schema and rights on its tables, or name another place with --target"
+    ),
+    "42P01": "a table of the read model is missing: rebuild the projection",
+    "42P07": "a table of that name is there already: drop it, or rename the projection",
+    "2BP01": "something depends on a table of the read model: drop it, rebuild, make it again",
+    "22003": "a sum is larger than an int of 64 bits",
+    "55P03": "somebody reads the read model in a long transaction: end it, then try again",
+}
 
 
 class PostgresSession:
@@ -76,6 +88,14 @@ class PostgresSession:
         return self.run(sql.replace("{owners}", _OWNERS), {"tenants": tenants, "keys": keys})
 
 
+def _explained(error: psycopg.Error) -> SeriatimError:
+    found = failure(error, "using a read model")
+    if error.sqlstate in _CURES:
+        found.message = f"Postgres failed while using a read model: {_CURES[error.sqlstate]}"
+        found.retryable = error.sqlstate == LOCK_BUSY
+    return type(found)(found.message, details=found.details, retryable=found.retryable)
+
+
 def _translated(sql: str) -> bytes:
     return _PARAMETER.sub(r"%(\1)s", sql).encode()
 
@@ -85,23 +105,41 @@ class PostgresEngine:
 
     now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
     lock = "for update"
+    strict = ""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self.at = f'"{address.schema}".'
+        failures = f"{self.at}seriatim_failures"
+        # Two that begin at once: the second finds what the first made.
+        self.beginning: Sequence[str] = (
+            f"lock table {self.at}seriatim_projections in share row exclusive mode",
+        )
+        # New tables show nothing to a snapshot that is older than their rows: whoever looks at a
+        # moment takes this lock before the snapshot, and holds off switches until the end.
+        self.looking: Sequence[str] = (f"lock table {failures} in access share mode",)
+        self.switching: Sequence[str] = (
+            "set local lock_timeout = '2s'",
+            f"lock table {failures} in access exclusive mode",
+        )
         self._lock = threading.RLock()
         self._connection = connect(address)
+
+    def ready(self) -> bool:
+        """Look for the last of our own tables."""
+        with self.transaction(write=False) as session:
+            found = session.run(
+                "select to_regclass(:table)", {"table": f"{self.at}seriatim_failures"}
+            )
+        return found[0][0] is not None
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Make the schema and our own tables, unless they are there."""
         with self.transaction() as session:
-            found = session.run(
-                "select to_regclass(:table)", {"table": f"{self.at}seriatim_failures"}
-            )
-            if found[0][0] is not None:
-                return
             session.run("select pg_advisory_xact_lock(:key)", {"key": _SETUP_LOCK})
-            session.run(f"create schema if not exists {self.at[:-1]}")
+            found = session.run("select to_regnamespace(:name)", {"name": self.at[:-1]})
+            if found[0][0] is None:  # making one takes a right on the database
+                session.run(f"create schema {self.at[:-1]}")
             for statement in statements:
                 session.run(statement)
 
@@ -134,7 +172,7 @@ class PostgresEngine:
                         )
                     yield PostgresSession(connection)
             except psycopg.Error as error:
-                raise failure(error, "using a read model") from error
+                raise _explained(error) from error
 
     def _alive(self) -> Connection:
         if is_dead(self._connection):

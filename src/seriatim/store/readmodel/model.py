@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.errors import Conflict, LeaseLost, NotFound
+from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, NotFound
 from seriatim.core.event import LogIdentity
 from seriatim.core.fold import Failure, Kept, Owner
 from seriatim.core.projection import Projection, Table
@@ -28,6 +29,9 @@ from seriatim.store.readmodel.port import (
 )
 
 _NAME = "-- name: "
+_LOCKED = "55P03"
+_SWITCH_S = 60.0
+_SWITCH_PAUSE_S = 0.5
 
 
 class Moved(Exception):  # noqa: N818 - not an error: the work is done, or somebody else's
@@ -40,6 +44,8 @@ class ReadModel:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._sql = _statements(engine)
+        if engine.ready():
+            return
         engine.prepare([self._sql["create_projections"], self._sql["create_failures"]])
 
     def close(self) -> None:
@@ -77,9 +83,11 @@ class ReadModel:
             "epoch": log.epoch,
         }
         with self.engine.transaction() as session:
-            self._check_tenant(session, tenant_id)
-            if not session.run(self._sql["progress"], named):
-                session.run(self._sql["add_progress"], values)
+            known = session.run(self._sql["progress"], named)
+            for statement in () if known else self.engine.beginning:
+                session.run(statement)
+            self._check_place(session, projection, tenant_id)
+            if not known and session.run(self._sql["add_progress"], values):
                 for table in tables.held(projection):
                     session.run(tables.create(self.engine, projection.name, table, shadow=shadow))
                 if shadow:
@@ -88,7 +96,8 @@ class ReadModel:
             assert found is not None  # noqa: S101 - it was made above
             return found
 
-    def _check_tenant(self, session: Session, tenant_id: str) -> None:
+    def _check_place(self, session: Session, projection: Projection, tenant_id: str) -> None:
+        names = {tables.name(projection.name, table.name) for table in projection.tables}
         for other in map(progress_of, session.run(self._sql["all_progress"])):
             if other.tenant_id != tenant_id:
                 msg = (
@@ -96,13 +105,17 @@ class ReadModel:
                     f"{tenant_id!r:.80}: name another place with --target"
                 )
                 raise Conflict(msg, details={"tenant_id": tenant_id})
+            taken = names.intersection(tables.declared(other))
+            if taken and other.name != projection.name:
+                msg = f"projection {other.name} has a table {min(taken)} already: rename one"
+                raise Conflict(msg, details={"projection": projection.name})
 
     # -- what a fold begins with
 
     def states(
         self, projection: Projection, owners: Sequence[Owner], *, shadow: bool = False
     ) -> dict[Owner, Any]:
-        """Return the states of these keys, as far as they have one."""
+        """Return the states of these keys in their kept form, as far as they have one."""
         table = tables.own(projection)
         where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
         key = next(iter(table.key))
@@ -113,7 +126,7 @@ class ReadModel:
         found: dict[Owner, Any] = {}
         with self.engine.transaction(write=False) as session:
             for tenant_id, row, _ in map(reader(self.engine, table), session.among(sql, owners)):
-                found[tenant_id, row[key]] = _state_of(projection, row)
+                found[tenant_id, row[key]] = row if projection.state is None else row["state"]
         return found
 
     def exceptions(
@@ -301,19 +314,35 @@ class ReadModel:
         known = self._progress(session, "progress", projection.name, shadow=shadow)
         declared = [tables.name(projection.name, one.name) for one in tables.held(projection)]
         if known is not None:
-            said = msgspec.json.decode(known.declaration)["tables"]
-            declared += [tables.name(projection.name, one["name"]) for one in said]
+            declared += tables.declared(known)
             declared.append(tables.name(projection.name, tables.STATES.name))
         return [tables.suffixed(one, shadow=shadow) for one in dict.fromkeys(declared)]
 
     def switch(self, projection: Projection, *, at_least: int = 0) -> bool:
-        """Put the shadow in the place of the live tables, unless these are further on."""
+        """Put the shadow in the place of the live tables, unless these are further on.
+
+        Whoever reads the live tables in a transaction of their own is waited for, and meanwhile
+        let go first again and again: nobody queues behind a switch for long.
+        """
+        until = time.monotonic() + _SWITCH_S
+        while True:
+            try:
+                return self._switch(projection, at_least)
+            except BackendFailure as error:
+                if error.details.get("sqlstate") != _LOCKED or time.monotonic() > until:
+                    raise
+                time.sleep(_SWITCH_PAUSE_S)
+
+    def _switch(self, projection: Projection, at_least: int) -> bool:
         with self.engine.transaction() as session:
             live = self._progress(session, "locked", projection.name, shadow=False)
             shadow = self._progress(session, "locked", projection.name, shadow=True)
             if shadow is None or shadow.position < max(at_least, live.position if live else 0):
                 return False
+            for statement in self.engine.switching:
+                session.run(statement)
             if live is not None:
+                session.run(self._sql["inherit_late"], {"name": projection.name})
                 self._drop(session, projection, shadow=False)
             for table in tables.held(projection):
                 old = tables.place(self.engine, projection.name, table.name, shadow=True)
@@ -335,13 +364,9 @@ class ReadModel:
     def moment(self) -> Iterator[Moment]:
         """See everything as it is at one moment, whatever is written meanwhile."""
         with self.engine.transaction(write=False) as session:
+            for statement in self.engine.looking:
+                session.run(statement)
             yield Moment(self.engine, session, self._sql["progress"])
-
-
-def _state_of(projection: Projection, row: dict[str, Any]) -> Any:
-    if projection.state is None:
-        return row
-    return msgspec.json.decode(row["state"], type=projection.state)
 
 
 def _statements(engine: Engine) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from seriatim.core.errors import BackendFailure
 from seriatim.core.fold import Digest, Row
 from seriatim.core.projection import Projection, Table
 from seriatim.core.times import format_us
@@ -52,10 +53,15 @@ def reader(engine: Engine, table: Table) -> Callable[[tuple[Any, ...]], Found]:
 
     def read(found: tuple[Any, ...]) -> Found:
         tenant_id, *values, position = found
-        row = {
-            name: None if value is None else engine.loaded(kind, value)
-            for (name, kind), value in zip(inner, values, strict=True)
-        }
+        try:
+            row = {
+                name: None if value is None else engine.loaded(kind, value)
+                for (name, kind), value in zip(inner, values, strict=True)
+            }
+        except ValueError as error:
+            key = dict(zip(table.key, values, strict=False))
+            msg = f"table {table.name} was changed by hand at key {key!r:.200}: {error}"
+            raise BackendFailure(msg, retryable=False) from error
         return tenant_id, row, position
 
     return read

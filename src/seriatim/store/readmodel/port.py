@@ -84,6 +84,15 @@ class Engine(Protocol):
     at: str  # what stands before a table's name
     now: str  # its clock in microseconds
     lock: str  # what locks the rows that a select finds
+    strict: str  # what a table is made with
+    # What is run first by who begins a projection, switches one, or looks at one moment.
+    beginning: Sequence[str]
+    switching: Sequence[str]
+    looking: Sequence[str]
+
+    def ready(self) -> bool:
+        """Tell whether the place and its own tables are there."""
+        ...
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Make the place and its own tables, if they are not there; safe when others do too."""

@@ -54,7 +54,8 @@ from {at}seriatim_projections order by name, shadow;
 insert into {at}seriatim_projections
     (name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us)
 values (:name, :shadow, :tenant_id, :declaration, 0, :log_id, :epoch, '', 'ready', {now})
-on conflict (name, shadow) do nothing;
+on conflict (name, shadow) do nothing
+returning name;
 
 -- name: move
 update {at}seriatim_projections set position = :position, tip = :tip, updated_us = {now}
@@ -120,6 +121,15 @@ insert into {at}seriatim_failures
 select name, 1, position, tenant_id, key, event_id, event_type, reason, status, failed_us
 from {at}seriatim_failures where name = :name and shadow = 0 and status = 'passed'
 on conflict (name, shadow, position) do nothing;
+
+-- name: inherit_late
+-- What was passed over since the shadow began: there the key is to be folded anew.
+insert into {at}seriatim_failures as f
+    (name, shadow, position, tenant_id, key, event_id, event_type, reason, status, failed_us, again)
+select name, 1, position, tenant_id, key, event_id, event_type, reason, status, failed_us, 1
+from {at}seriatim_failures where name = :name and shadow = 0 and status = 'passed'
+on conflict (name, shadow, position)
+do update set status = 'passed', again = 1 where f.status <> 'passed';
 
 -- name: enthrone_failures
 update {at}seriatim_failures set shadow = 0 where name = :name and shadow = 1;

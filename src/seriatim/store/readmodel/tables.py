@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from seriatim.core.projection import Projection, Table
 from seriatim.core.values import VALUES
-from seriatim.store.readmodel.port import Engine
+from seriatim.store.readmodel.port import Engine, Progress
 
 _SHADOW = "__shadow"
 
@@ -41,6 +43,12 @@ def name(projection: str, table: str) -> str:
     return projection if table == projection else f"{projection}_{table}"
 
 
+def declared(progress: Progress) -> list[str]:
+    """Name the tables of a declaration as it was stored, which may be an older one."""
+    said = msgspec.json.decode(progress.declaration)["tables"]
+    return [name(progress.name, one["name"]) for one in said]
+
+
 def kinds(table: Table) -> dict[str, str]:
     """Return the kind of every column, in the order of the table."""
     fields = {column: VALUES[kind].name for column, kind in table.fields.items()}
@@ -55,7 +63,8 @@ def create(engine: Engine, projection: str, table: Table, *, shadow: bool) -> st
         for column, kind in kinds(table).items()
     )
     where = place(engine, projection, table.name, shadow=shadow)
-    return f"create table {where} ({', '.join(columns)}, primary key ({key_of(table)}))"
+    keyed = f"primary key ({key_of(table)})"
+    return f"create table {where} ({', '.join(columns)}, {keyed}) {engine.strict}"
 
 
 def key_of(table: Table) -> str:

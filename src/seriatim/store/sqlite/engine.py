@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from seriatim.core.errors import InvalidArgument
 from seriatim.core.fold import Owner
 from seriatim.core.values import text_time, time_text
+from seriatim.store.sqlite import forking
 from seriatim.store.sqlite.failures import translated
 from seriatim.store.sqlite.file import File
 
@@ -62,20 +64,40 @@ class SqliteEngine:
     at = ""
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
     lock = ""
+    strict = "strict"  # a sum beyond 64 bits is refused, not turned into a float
+    # One writer at a time, and snapshots that hold tables, need no locks.
+    beginning: Sequence[str] = ()
+    switching: Sequence[str] = ()
+    looking: Sequence[str] = ()
 
     def __init__(self, path: str, *, busy_timeout_s: float = 30.0, create: bool = True) -> None:
         self._file = File(path, busy_timeout_s)
         self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
         with translated(self._file.path):
-            self._connection = self._file.open(mode="rwc" if create else "rw")
+            self._open("rwc" if create else "rw")
+        self._file.remember()
+        forking.watch(self)
+
+    def _open(self, mode: str = "rw") -> sqlite3.Connection:
+        self._connection = self._file.open(mode=mode)
+        # A lost last batch is folded again: rows and cursor are lost together.
+        self._connection.execute("pragma synchronous = normal")
+        return self._connection
+
+    def ready(self) -> bool:
+        """Look for the last of our own tables."""
+        with self.transaction(write=False) as session:
+            return bool(session.run("pragma table_info(seriatim_failures)"))
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Make our own tables."""
         with self._lock, translated(self._file.path):
-            self._connection.execute("pragma journal_mode = wal")
-            # A lost last batch is folded again: rows and cursor are lost together.
-            self._connection.execute("pragma synchronous = normal")
+            (self._connection or self._open()).execute("pragma journal_mode = wal")
         with self.transaction() as session:
+            if session.run("pragma table_info(seriatim_schema)"):
+                msg = f"{self._file.path} is a log: a read model needs a file of its own"
+                raise InvalidArgument(msg, details={"argument": "target"})
             for statement in statements:
                 session.run(statement)
 
@@ -103,15 +125,45 @@ class SqliteEngine:
     def transaction(self, *, write: bool = True) -> Iterator[SqliteSession]:
         """Do all or nothing."""
         with self._lock, translated(self._file.path):
-            self._connection.execute("begin immediate" if write else "begin")
+            self._file.check()
+            connection = self._connection or self._open()
+            connection.execute("begin immediate" if write else "begin")
             try:
-                yield SqliteSession(self._connection)
-                self._connection.execute("commit")
+                yield SqliteSession(connection)
+                connection.execute("commit")
             except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("rollback")
+                if connection.in_transaction:
+                    connection.execute("rollback")
                 raise
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        with self._lock:
+            self._file.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    # -- forks
+
+    def pause(self, seconds: float) -> bool:
+        """Have no connection until `resume`; False if it is in use."""
+        if not self._lock.acquire(timeout=seconds):
+            return False
+        if self._connection is not None:
+            if self._connection.in_transaction:  # of the thread that forks
+                self._lock.release()
+                return False
+            self._connection.close()
+            self._connection = None
+        return True
+
+    def resume(self) -> None:
+        """Open a connection when it is needed."""
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process."""
+        self._lock = threading.RLock()
+        forking.abandon(self._connection)
+        self._connection = None

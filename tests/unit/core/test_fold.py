@@ -1,0 +1,608 @@
+"""Folds: batches of any size give the same, rubbish is refused, failures do as they are told."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seriatim.core.event import EventRecord
+from seriatim.core.fold import Digest, Fold, Kept, Owner, Shape, row_hash
+from seriatim.core.projection import Projection, Table, projection
+
+OWNER = ("default", "1a")
+
+
+def event(
+    position: int, payload: dict[str, Any] | None = None, *, tenant: str = "default"
+) -> EventRecord:
+    """Make a record."""
+    nothing = dict.fromkeys(EventRecord.__struct_fields__)
+    fields = {
+        "position": position,
+        "event_id": f"e{position}",
+        "tenant_id": tenant,
+        "event_type": "seat.changed",
+        "event_version": 1,
+        "payload": json.dumps(payload or {}),
+    }
+    return EventRecord(**{**nothing, **fields})  # type: ignore[arg-type]
+
+
+def seats(apply: Any, **changes: Any) -> Projection:
+    """Declare a fold whose row is its state."""
+    columns = {"count": int, "notes": dict, "names": list}
+    return projection("seats", **{"key": "stream_id", "columns": columns, **changes})(apply)
+
+
+class State(msgspec.Struct):
+    """The state of a fold."""
+
+    count: int = 0
+    seen: list[int] = []
+
+
+TABLES = [
+    Table("firsts", {"name": str}, {"at": int}, keep="first"),
+    Table("lasts", {"name": str}, {"at": int}),
+]
+
+
+def stateful(apply: Any, **changes: Any) -> Projection:
+    """Declare a fold with a state of its own."""
+    options = {"key": "stream_id", "tables": TABLES, "state": State, **changes}
+    return projection("plan", **options)(apply)
+
+
+def counted(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
+    """Do as the event says, changing the given row in place."""
+    said = event.data
+    row = state or {"count": 0, "notes": {}, "names": []}
+    row["count"] += 1
+    row["notes"][said.get("note", "none")] = event.position
+    row["names"].append(event.event_id)
+    if said.get("raise"):
+        msg = "as told"
+        raise RuntimeError(msg)
+    return None if said.get("gone") else row
+
+
+def noted(state: State | None, event: EventRecord) -> tuple[State, dict[str, Any]]:
+    """Do as the event says, changing the given state in place."""
+    said = event.data
+    state = state or State(seen=[])
+    state.count += 1
+    state.seen.append(event.position)
+    rows = [{"name": name, "at": event.position * 1000 + state.count} for name in said["names"]]
+    if said.get("raise"):
+        msg = "as told"
+        raise RuntimeError(msg)
+    return state, {"firsts": rows, "lasts": rows}
+
+
+def folded(made: Projection, *events: tuple[str, EventRecord], **options: Any) -> Fold:
+    """Fold events at once."""
+    fold = Fold(made, **options)
+    for key, one in events:
+        fold.add(key, one)
+    return fold
+
+
+# -- the state is the row
+
+
+def test_a_row_is_the_state_of_its_key() -> None:
+    """I1: a fold gets the row that it returned, its key filled in."""
+    fold = folded(seats(counted), ("1a", event(1)), ("1b", event(2)), ("1a", event(5)))
+
+    assert fold.states[OWNER] == {
+        "stream_id": "1a",
+        "count": 2,
+        "notes": '{"none":5}',
+        "names": '["e1","e5"]',
+    }
+    assert fold.changed == {OWNER: 5, ("default", "1b"): 2}
+    assert dict(fold.own_rows())[OWNER] == Kept("default", 5, fold.states[OWNER])
+    assert fold.failures == []
+
+
+def test_tenants_are_apart() -> None:
+    """K1: one key of two tenants is two keys."""
+    fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, tenant="other")))
+
+    assert [fold.states[owner]["count"] for owner in fold.changed] == [1, 1]
+    assert [kept.tenant_id for _, kept in fold.own_rows()] == ["default", "other"]
+
+
+def test_none_takes_the_row_away() -> None:
+    """I1: without a row the next event finds none, and the table is told to let it go."""
+    fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, {"gone": True})))
+
+    assert list(fold.own_rows()) == [(OWNER, Kept("default", 2, None))]
+    fold.add("1a", event(3))
+    assert fold.states[OWNER]["count"] == 1
+
+
+def test_null_columns() -> None:
+    """A column may hold nothing; what a fold gets of it is None."""
+    given_rows: list[Any] = []
+
+    def empty(state: Any, _event: EventRecord) -> Any:
+        given_rows.append(state)
+        return {"count": None, "notes": None, "names": None}
+
+    fold = folded(seats(empty), ("1a", event(1)), ("1a", event(2)))
+
+    assert given_rows[1] == {"stream_id": "1a", "count": None, "notes": None, "names": None}
+    assert fold.failures == []
+
+
+def test_a_failed_event_leaves_the_row_as_it_was() -> None:
+    """I7: also a row that the fold had changed in place before it raised."""
+    made = seats(counted, on_failure="skip")
+    fold = folded(
+        made, ("1a", event(1)), ("1a", event(2, {"raise": True, "note": "x"})), ("1a", event(3))
+    )
+
+    assert fold.states[OWNER] == {
+        "stream_id": "1a",
+        "count": 2,
+        "notes": '{"none":3}',
+        "names": '["e1","e3"]',
+    }
+
+
+ROW = {"count": 1, "notes": {}, "names": []}
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        (7, "TypeError: a row is a dict, got int"),
+        ([], "TypeError: a row is a dict, got list"),
+        (False, "TypeError: a row is a dict, got bool"),
+        ({}, "ValueError: the row lacks count, notes, names"),
+        ({**ROW, "more": 1}, "ValueError: the row has the undeclared more"),
+        (
+            {"count": 1, "notes": {}, 5: 1},
+            "ValueError: the row lacks names and has the undeclared 5",
+        ),
+        ({**ROW, "count": "1"}, "TypeError: column count: wants an int of 64 bits, got str"),
+        ({**ROW, "count": 1 << 63}, "TypeError: column count: wants an int of 64 bits, got int"),
+        ({**ROW, "notes": []}, "TypeError: column notes: wants a dict, got list"),
+        ({**ROW, "notes": {"a": {1}}}, "ValueError: column notes: $.a: set is not a JSON type"),
+        ({**ROW, "names": ["\ud800"]}, "ValueError: column names: $[0]: text must not hold lone"),
+        (
+            {**ROW, "stream_id": "1b"},
+            "ValueError: column stream_id is the key, which a fold cannot",
+        ),
+        (
+            {**ROW, "stream_id": None},
+            "ValueError: column stream_id is the key, which a fold cannot",
+        ),
+    ],
+)
+def test_rubbish_is_refused(returned: Any, reason: str) -> None:
+    """I7: a fold that returns what no table takes fails at that event, and says why."""
+    (failure,) = folded(seats(lambda *_: returned), ("1a", event(4))).failures
+
+    assert failure.reason.startswith(reason)
+    assert (failure.tenant_id, failure.key) == OWNER
+    assert (failure.position, failure.event_id, failure.event_type) == (4, "e4", "seat.changed")
+
+
+def test_json_too_deep_names_its_column() -> None:
+    """I7: a limit is told like every other problem of a column."""
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    (failure,) = folded(seats(lambda *_: {**ROW, "names": deep}), ("1a", event(1))).failures
+
+    assert failure.reason.startswith("ValueError: column names: ")
+
+
+def test_a_row_without_columns_may_be_empty() -> None:
+    """A table of keys alone is a table."""
+    fold = folded(seats(lambda *_: {}, columns={}), ("1a", event(1)))
+
+    assert fold.states == {OWNER: {"stream_id": "1a"}}
+
+
+@pytest.mark.parametrize(("key", "fits"), [("ü" * 1000, True), ("ü" * 1000 + "x", False)])
+@pytest.mark.parametrize("made", [seats(counted), stateful(lambda s, _: (s or State(), {}))])
+def test_a_key_has_bounds(key: str, fits: bool, made: Projection) -> None:
+    """I7: a key that Postgres could not index is the event's failure, not the batch's."""
+    fold = folded(made, (key, event(1)))
+
+    assert (not fold.failures) is fits
+    if not fits:
+        assert fold.failures[0].reason == "ValueError: the key is longer than 2000 bytes"
+
+
+# -- a state of its own, and rows
+
+
+def test_rows_beside_a_state() -> None:
+    """I1: the first row of a key stays where that is asked, elsewhere the last."""
+    fold = folded(
+        stateful(noted),
+        ("1a", event(1, {"names": ["x", "y"]})),
+        ("1b", event(2, {"names": ["x"]})),
+        ("1a", event(3, {"names": ["x"]})),
+    )
+
+    assert {place[1]: kept.position for place, kept in fold.rows["firsts"].items()} == {
+        "x": 1,
+        "y": 1,
+    }
+    assert {place[1]: kept.row for place, kept in fold.rows["lasts"].items()} == {
+        "x": {"name": "x", "at": 3002},
+        "y": {"name": "y", "at": 1001},
+    }
+    assert msgspec.json.decode(fold.states[OWNER]) == {"count": 2, "seen": [1, 3]}
+
+
+def test_two_rows_of_one_event() -> None:
+    """I1: within one event, too, the first or the last of two rows stays."""
+
+    def twice(_state: Any, _event: EventRecord) -> Any:
+        rows = [{"name": "x", "at": 1}, {"name": "x", "at": 2}]
+        return State(), {"firsts": rows, "lasts": iter(rows)}
+
+    fold = folded(stateful(twice), ("1a", event(1)))
+    found = {name: [kept.row for kept in rows.values()] for name, rows in fold.rows.items()}
+
+    assert found == {"firsts": [{"name": "x", "at": 1}], "lasts": [{"name": "x", "at": 2}]}
+
+
+def test_rows_of_tenants_are_apart() -> None:
+    """K1: one row's key of two tenants is two rows."""
+    fold = folded(
+        stateful(noted),
+        ("1a", event(1, {"names": ["x"]})),
+        ("1a", event(2, {"names": ["x"]}, tenant="other")),
+    )
+
+    assert set(fold.rows["firsts"]) == {("default", "x"), ("other", "x")}
+
+
+def test_a_failed_event_leaves_state_and_rows_as_they_were() -> None:
+    """I7: also a state that the fold had changed in place before it raised."""
+    fold = folded(
+        stateful(noted, on_failure="skip"),
+        ("1a", event(1, {"names": []})),
+        ("1a", event(2, {"names": ["x"], "raise": True})),
+        ("1a", event(3, {"names": ["y"]})),
+    )
+
+    assert msgspec.json.decode(fold.states[OWNER]) == {"count": 2, "seen": [1, 3]}
+    assert [place[1] for place in fold.rows["lasts"]] == ["y"]
+
+
+class Odd:
+    """Nothing that JSON has."""
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        (None, "the fold returns (state, {table: [rows]})"),
+        (State(), "the fold returns (state, {table: [rows]})"),
+        ((State(),), "the fold returns (state, {table: [rows]})"),
+        ((State(), {}, {}), "the fold returns (state, {table: [rows]})"),
+        ("ab", "the fold returns (state, {table: [rows]})"),
+        ((State(), None), "the fold returns (state, {table: [rows]})"),
+        ((State(), []), "the fold returns (state, {table: [rows]})"),
+        ((State(), {"lasts": 5}), "the fold returns (state, {table: [rows]})"),
+        ((State(), {"lasts": {"name": "x", "at": 1}}), "the fold returns (state, {table: [rows]})"),
+        ((State(), {"lasts": "x"}), "the fold returns (state, {table: [rows]})"),
+        ((State(), {"lasts": [5]}), "a row is a dict, got int"),
+        ((State(), {"lasts": [None]}), "a row is a dict, got NoneType"),
+        ((State(), {"lasts": [{"name": "x"}]}), "the row lacks at"),
+        ((State(), {"lasts": [{"name": None, "at": 1}]}), "the key columns name must have a value"),
+        ((State(), {"lasts": [{"name": "x" * 2001, "at": 1}]}), "the key is longer than 2000"),
+        ((State(), {"others": [{}]}), "the fold wrote to the undeclared table 'others'"),
+        ((None, {}), "the state does not come back from JSON as it was declared"),
+        ((5, {}), "the state does not come back from JSON as it was declared"),
+        ((Odd(), {}), "the state does not come back from JSON as it was declared"),
+        ((State(count="1"), {}), "Expected `int`, got `str` - at `$.count`"),  # type: ignore[arg-type]
+        ((State(seen=[Odd()]), {}), "does not come back"),  # type: ignore[list-item]
+        ((State(count=float("nan")), {}), "Expected `int`, got `null`"),  # type: ignore[arg-type]
+    ],
+)
+def test_rubbish_beside_a_state_is_refused(returned: Any, reason: str) -> None:
+    """I7: a state that could not be loaded again fails at the event that made it."""
+    fold = folded(stateful(lambda *_: returned), ("1a", event(4)))
+
+    assert reason in fold.failures[0].reason
+    assert (fold.states, fold.changed) == ({}, {})
+    assert not any(fold.rows.values())
+
+
+def test_what_a_fold_raises_while_it_makes_rows_is_told() -> None:
+    """I7: rows may come from a generator, whose own error is not hidden."""
+
+    def rows() -> Any:
+        yield {"name": "x", "at": 1}
+        msg = "no such seat"
+        raise TypeError(msg)
+
+    (failure,) = folded(
+        stateful(lambda *_: (State(), {"lasts": rows()})), ("1a", event(1))
+    ).failures
+
+    assert failure.reason == "TypeError: no such seat"
+
+
+def test_states_of_plain_types() -> None:
+    """I1: a state may be a dict, and has the form that JSON gives it in every batch."""
+    states: list[Any] = []
+
+    def keep(state: Any, event: EventRecord) -> Any:
+        states.append(state)
+        return {"last": (event.position, 1.0)}, {}
+
+    folded(stateful(keep, state=dict[str, Any]), ("1a", event(1)), ("1a", event(2)))
+
+    assert states == [None, {"last": [1, 1.0]}]
+
+
+def test_many_keys() -> None:
+    """I1: states that are not at hand as objects are loaded from their kept form."""
+    keys = [str(number) for number in range(10_001)]
+    fold = Fold(stateful(noted))
+    for turn in range(2):
+        for number, key in enumerate(keys):
+            fold.add(key, event(turn * 20_000 + number + 1, {"names": []}))
+
+    assert all(
+        msgspec.json.decode(fold.states["default", key])["seen"] == [number + 1, number + 20_001]
+        for number, key in enumerate(keys)
+    )
+
+
+# -- failures
+
+
+def poisoned(policy: Literal["stop", "park", "skip"], **options: Any) -> Fold:
+    """Fold five events of two keys, the second of which fails."""
+    made = seats(counted, on_failure=policy)
+    return folded(
+        made,
+        ("1a", event(1)),
+        ("1a", event(2, {"raise": True})),
+        ("1b", event(3)),
+        ("1a", event(4)),
+        ("1b", event(5)),
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "changed"),
+    [("stop", {"1a": 1}), ("park", {"1a": 1, "1b": 5}), ("skip", {"1a": 4, "1b": 5})],
+)
+def test_policies(policy: Any, changed: dict[str, int]) -> None:
+    """I7: stop there, go on with the other keys, or go on with all."""
+    fold = poisoned(policy)
+
+    assert {key: position for (_, key), position in fold.changed.items()} == changed
+    assert [failure.position for failure in fold.failures] == [2]
+    assert fold.failures[0].reason == "RuntimeError: as told"
+    assert (fold.stopped, fold.parked) == (policy == "stop", {OWNER} if policy == "park" else set())
+
+
+def test_parked_keys_take_nothing() -> None:
+    """I7: a key that was parked before stays so; the same key of another tenant goes on."""
+    fold = folded(
+        seats(counted, on_failure="park"),
+        ("1a", event(1)),
+        ("1a", event(2, tenant="other")),
+        parked=[OWNER],
+    )
+
+    assert list(fold.changed) == [("other", "1a")]
+    assert fold.failures == []
+
+
+def test_passed_positions_are_passed_over() -> None:
+    """I7: an event that an operator passed over fails no more, whatever the policy."""
+    fold = poisoned("stop", skipped=[2])
+
+    assert {key: position for (_, key), position in fold.changed.items()} == {"1a": 4, "1b": 5}
+    assert (fold.failures, fold.stopped) == ([], False)
+
+
+def test_an_event_without_a_key_can_be_passed_over() -> None:
+    """I7: so does one whose key could not even be found; and after a stop nothing is noted."""
+    fold = Fold(seats(counted), skipped=[1])
+    for position in (1, 2, 3):
+        fold.fail(("default", ""), event(position), ValueError("no key"))
+
+    assert [failure.position for failure in fold.failures] == [2]
+
+
+class Mute(Exception):  # noqa: N818 - a user's own
+    """An error that cannot be shown."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("x" * 1000), "ValueError: " + "x" * 488),
+        (ValueError("a\0b"), "ValueError: a\\x00b"),
+        (ValueError("a\ud800b"), "ValueError: a\\ud800b"),
+        (ValueError("ü"), "ValueError: ü"),
+        (Mute(), "Mute: it does not say why"),
+        (KeyError("seat"), "KeyError: 'seat'"),
+    ],
+)
+def test_reasons_can_be_stored(error: Exception, reason: str) -> None:
+    """I7: whatever an error says, the failure record holds it, and any database the record."""
+    fold = Fold(seats(counted))
+    fold.fail(OWNER, event(1), error)
+
+    assert fold.failures[0].reason == reason
+
+
+def test_long_reasons_of_odd_characters_have_bounds() -> None:
+    """I7: also when every character must be written out."""
+    fold = Fold(seats(counted))
+    fold.fail(OWNER, event(1), ValueError("\0" * 1000))
+
+    assert len(fold.failures[0].reason) == 500
+
+
+def test_an_upcaster_that_fails_is_the_events_failure() -> None:
+    """I5, I7: the policy says what happens then."""
+    made = seats(counted, on_failure="skip", upcasters={("seat.changed", 1): lambda _: None})
+    fold = folded(made, ("1a", event(1)))
+
+    assert fold.failures[0].reason.startswith("TypeError: the upcaster of seat.changed 1")
+
+
+def test_folds_see_the_newest_version() -> None:
+    """I5: the fold knows one version only."""
+    made = seats(counted, upcasters={("seat.changed", 1): lambda old: {"note": old["n"]}})
+    fold = folded(made, ("1a", event(1, {"n": "x"})))
+
+    assert fold.states[OWNER]["notes"] == '{"x":1}'
+
+
+# -- batches of any size
+
+SAID = st.fixed_dictionaries(
+    {"names": st.lists(st.sampled_from("xyz"), max_size=3)},
+    optional={"raise": st.just(True), "gone": st.just(True), "note": st.sampled_from("pq")},
+)
+EVENTS = st.lists(st.tuples(st.sampled_from(["1a", "1b", "1c"]), SAID), max_size=25)
+
+
+def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int]) -> Any:
+    """Fold in batches, everything between two of them going through a database's form."""
+    states: dict[Owner, Any] = {}
+    tables: dict[str, dict[Any, Kept]] = {table.name: {} for table in made.tables}
+    parked: set[Owner] = set()
+    failures: list[int] = []
+    for start, end in zip([0, *ends], [*ends, len(events)], strict=True):
+        fold = Fold(made, parked=parked)
+        fold.states = {owner: state for owner, state in states.items() if state is not None}
+        for number in range(start, end):
+            key, said = events[number]
+            fold.add(key, event(number + 1, said))
+        states |= {owner: fold.states[owner] for owner in fold.changed}
+        parked, failures = fold.parked, failures + [one.position for one in fold.failures]
+        for name, rows in fold.rows.items():
+            first = made.table(name).keep == "first"
+            for place, kept in rows.items():
+                if not (first and place in tables[name]):
+                    tables[name][place] = kept
+    return {o: s for o, s in states.items() if s is not None}, tables, failures
+
+
+@pytest.mark.parametrize("policy", ["park", "skip"])
+@given(events=EVENTS, cuts=st.sets(st.integers(0, 25)))
+def test_batches_of_any_size_give_the_same(policy: Any, events: Any, cuts: set[int]) -> None:
+    """I3: what a key has does not depend on where the batches end, failures among them."""
+    ends = sorted(cut for cut in cuts if cut <= len(events))
+    for made in (seats(counted, on_failure=policy), stateful(noted, on_failure=policy)):
+        assert stored_after(made, events, ends) == stored_after(made, events, [])
+
+
+@given(events=EVENTS, seed=st.integers(0, 1000))
+def test_keys_do_not_meet(events: Any, seed: int) -> None:
+    """I8: the events of a key are folded in order, wherever those of others are."""
+    made = seats(counted, on_failure="park")
+    at_once = folded(made, *((key, event(n + 1, said)) for n, (key, said) in enumerate(events)))
+    apart = [
+        folded(
+            made, *((k, event(n + 1, said)) for n, (k, said) in enumerate(events) if k == key)
+        ).states
+        for key in random.Random(seed).sample(["1a", "1b", "1c"], 3)
+    ]
+
+    assert {owner: state for part in apart for owner, state in part.items()} == at_once.states
+
+
+# -- digests
+
+WIDE = Table(
+    "wide",
+    {"key": str, "n": int, "at": datetime},
+    {"flag": bool, "size": float, "more": dict},
+)
+WIDE_ROW: dict[str, Any] = {
+    "key": "a",
+    "n": 1,
+    "at": datetime(2026, 1, 1, tzinfo=UTC),
+    "flag": True,
+    "size": 1.0,
+    "more": {"a": 1},
+}
+
+
+def digest_of(*rows: dict[str, Any], table: Table = WIDE, tenant: str = "default") -> str:
+    """Return the digest of rows in this order."""
+    digest, shape = Digest(), Shape(table)
+    for row in rows:
+        digest.add(table, tenant, shape.kept(row))
+    assert digest.count == len(rows)
+    return digest.text()
+
+
+def test_every_value_counts() -> None:
+    """I3: a digest changes with any value, the tenant, the table, and every row."""
+    changes: list[dict[str, Any]] = [
+        {"key": "b"},
+        {"n": 2},
+        {"at": datetime(2026, 1, 1, microsecond=1, tzinfo=UTC)},
+        {"flag": False},
+        {"flag": None},
+        {"size": 1.0000000000000002},
+        {"size": None},
+        {"more": {"a": 1.0}},
+        {"more": {}},
+        {"more": None},
+    ]
+    renamed = msgspec.structs.replace(WIDE, name="other")
+    digests = [digest_of(), digest_of(WIDE_ROW), digest_of(WIDE_ROW, WIDE_ROW)]
+    digests += [digest_of(WIDE_ROW | change) for change in changes]
+    digests += [digest_of(WIDE_ROW, tenant="other"), digest_of(WIDE_ROW, table=renamed)]
+
+    assert len(set(digests)) == len(digests)
+    assert digests[0] == "sum-sha256:" + "0" * 64
+
+
+def test_a_value_does_not_move_to_its_neighbour() -> None:
+    """I3: columns are told apart by name."""
+    table = Table("t", {"k": str}, {"a": str, "b": str})
+    one, other = {"k": "k", "a": "x", "b": None}, {"k": "k", "a": None, "b": "x"}
+
+    assert digest_of(one, table=table) != digest_of(other, table=table)
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_rows_does_not_count(order: list[int]) -> None:
+    """I3: digests are order-independent."""
+    rows = [WIDE_ROW | {"n": n} for n in range(6)]
+
+    assert digest_of(*(rows[n] for n in order)) == digest_of(*rows)
+
+
+def test_a_digest_is_known() -> None:
+    """I3: anyone can recompute it: sha256 of `["t","default",{"k":"a","v":1}]`, summed."""
+    table = Table("t", {"k": str}, {"v": int})
+
+    assert row_hash(table, "default", {"k": "a", "v": 1}) == int(
+        "9872e73b24b0c0792bc3f5a108d100be46c1bf6dbb4067ad2070f4525f6cb41c", 16
+    )

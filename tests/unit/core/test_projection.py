@@ -1,0 +1,426 @@
+"""Declarations of projections: what runs, what is refused and why; and upcasters."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.event import EventRecord
+from seriatim.core.projection import (
+    Projection,
+    Table,
+    checked,
+    frame_projection,
+    is_path,
+    projection,
+)
+
+
+class State(msgspec.Struct):
+    """The state of a fold."""
+
+    count: int = 0
+
+
+class Opaque:
+    """What JSON cannot hold."""
+
+
+def same(state: Any, _event: EventRecord) -> Any:
+    """Change nothing."""
+    return state
+
+
+def fold(name: Any = "seats", **changes: Any) -> Projection:
+    """Declare a fold whose row is its state."""
+    options: dict[str, Any] = {"key": "stream_id", "columns": {"taken": bool}, **changes}
+    return projection(name, **options)(same)
+
+
+def fold_with_state(**changes: Any) -> Projection:
+    """Declare a fold with a state of its own."""
+    tables = [Table("seats", {"seat": str}, {"taken": bool})]
+    options: dict[str, Any] = {"key": "stream_id", "tables": tables, "state": State, **changes}
+    return projection("plan", **options)(same)
+
+
+def frame(**changes: Any) -> Projection:
+    """Declare a DataFrame projection."""
+    options: dict[str, Any] = {
+        "key": {"event_type": str, "hour": datetime},
+        "columns": {"events": int},
+        "merge": {"events": "sum"},
+        **changes,
+    }
+    return frame_projection("activity", **options)(lambda given: given)
+
+
+def event(payload: dict[str, Any], version: int = 1, event_type: str = "seat.taken") -> EventRecord:
+    """Make a record."""
+    nothing = dict.fromkeys(EventRecord.__struct_fields__)
+    fields = {
+        "position": 7,
+        "event_type": event_type,
+        "event_version": version,
+        "payload": json.dumps(payload),
+        "payload_hash": "sha256:0",
+    }
+    return EventRecord(**{**nothing, **fields})  # type: ignore[arg-type]
+
+
+# -- what a declaration makes
+
+
+@pytest.mark.parametrize(
+    ("key", "column"),
+    [
+        ("stream_id", "stream_id"),
+        ("stream", "stream"),
+        ("tenant_id", "key"),
+        ("payload.seat", "key"),
+        (lambda event: event.stream_id, "key"),
+    ],
+)
+def test_the_only_table_has_the_key_of_its_rows(key: Any, column: str) -> None:
+    """I1: with columns alone, the table is named as the projection and keyed by its key."""
+    (table,) = fold(key=key).tables
+
+    assert (table.name, dict(table.key), dict(table.columns)) == (
+        "seats",
+        {column: str},
+        {"taken": bool},
+    )
+    assert table.fields == {column: str, "taken": bool}
+
+
+def test_a_table_is_found_by_its_name() -> None:
+    """Names are the projection's own; an unknown one is answered with those that are there."""
+    made = fold_with_state()
+
+    assert made.table("seats") is made.tables[0]
+    with pytest.raises(InvalidArgument, match="projection plan has no table 'chairs': seats"):
+        made.table("chairs")
+
+
+def test_what_a_declaration_holds() -> None:
+    """I4: the text by which a changed declaration is known."""
+    made = fold(
+        events=["seat.*"],
+        stream_types=iter(["seat"]),
+        version=2,
+        upcasters={("seat.taken", 2): dict, ("seat.taken", 1): dict},
+    )
+
+    assert json.loads(made.declaration) == {
+        "version": 2,
+        "events": ["seat.*"],
+        "stream_types": ["seat"],
+        "key": "stream_id",
+        "kind": "fold",
+        "upcasters": ["seat.taken 1", "seat.taken 2"],
+        "tables": [
+            {
+                "name": "seats",
+                "key": [["stream_id", "text"]],
+                "columns": [["taken", "boolean"]],
+                "keep": "last",
+                "merge": {},
+            }
+        ],
+    }
+
+
+def test_every_change_of_a_declaration_is_seen() -> None:
+    """I4: no two of these have the same text; what may change freely is the policy."""
+    first = Table("seats", {"seat": str}, {"taken": bool}, keep="first")
+    several = [
+        fold(),
+        fold(version=2),
+        fold(events=["seat.taken"]),
+        fold(stream_types=["seat"]),
+        fold(key="actor_id"),
+        fold(key=lambda event: event.stream_id),
+        fold(columns={"taken": int}),
+        fold(columns={"free": bool}),
+        fold(upcasters={("seat.taken", 1): dict}),
+        fold_with_state(),
+        fold_with_state(tables=[first]),
+        frame(),
+        frame(merge={"events": "max"}),
+    ]
+
+    assert len({made.declaration for made in several}) == len(several)
+    assert fold(on_failure="park").declaration == fold().declaration
+
+
+def test_a_fold_with_a_state_is_another_kind() -> None:
+    """I4: one that gains a state needs other tables, though its own look the same."""
+    plain = fold("plan", columns={"taken": bool}, key="payload.x")
+    stateful = projection("plan", key="payload.x", tables=plain.tables, state=State)(same)
+
+    assert plain.declaration != stateful.declaration
+
+
+def test_kinds() -> None:
+    """I1: a fold or a DataFrame transformation."""
+    assert frame().is_frame
+    assert not fold().is_frame
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"events": ["*"]},
+        {"events": ("seat.reserved", "seat.*", "order.line.*")},
+        {"on_failure": "skip"},
+        {"key": "payload.order.id"},
+        {"columns": {"a": str, "b": int, "c": float, "d": bool, "e": datetime, "f": dict}},
+        {"columns": {"select": list, "order": int, "a1_b2": str}},
+        {"columns": {}},
+        {"name": "a" * 40},
+    ],
+)
+def test_declarations_that_run(changes: dict[str, Any]) -> None:
+    """I1: all of this is fine."""
+    assert checked(fold(**changes)).tables
+
+
+@pytest.mark.parametrize("state", [State, dict, dict[str, list[int]], int, State | None])
+def test_states_that_json_holds(state: Any) -> None:
+    """I1: a state is of any type that comes back from JSON."""
+    assert fold_with_state(state=state).state is state
+
+
+# -- what is refused
+
+
+def refusal(make: Any, **changes: Any) -> str:
+    """Return why a declaration is refused."""
+    with pytest.raises(InvalidArgument) as caught:
+        make(**changes)
+    assert caught.value.details == {"argument": "projection"}
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"name": "Seats"}, "'Seats' is no name for a table or column"),
+        ({"name": "a__b"}, "single underscores"),
+        ({"name": "seats_"}, "is no name"),
+        ({"name": "1seats"}, "is no name"),
+        ({"name": "plätze"}, "is no name"),
+        ({"name": "a\n"}, "is no name"),
+        ({"name": ""}, "is no name"),
+        ({"name": None}, "is no name"),
+        ({"name": 'x"; drop table events; --'}, "is no name"),
+        ({"name": "a" * 41}, "at most 40"),
+        ({"name": "seriatim_failures"}, "names that begin with seriatim or sqlite are taken"),
+        ({"name": "seriatim"}, "are taken"),
+        ({"name": "sqlite_master"}, "are taken"),
+        ({"events": []}, "events is a list of types"),
+        ({"events": "seat.*"}, "events is a list of types"),
+        ({"events": 7}, "events is a list of types"),
+        ({"events": [7]}, "events is a list of types"),
+        ({"events": [""]}, "events is a list of types"),
+        ({"events": ["seat*"]}, "'seat.reserved' or 'seat.*'"),
+        ({"events": ["*.taken"]}, "'seat.reserved' or 'seat.*'"),
+        ({"events": [".*"]}, "'seat.reserved' or 'seat.*'"),
+        ({"events": ["a,b"]}, "events is a list of types"),
+        ({"stream_types": "seat"}, "stream_types is a list of types"),
+        ({"stream_types": []}, "stream_types is a list of types"),
+        ({"stream_types": [""]}, "stream_types is a list of types"),
+        ({"stream_types": ["a,b"]}, "stream_types is a list of types"),
+        ({"on_failure": "ignore"}, "on_failure is one of stop, park, skip"),
+        ({"version": 0}, "version counts from 1"),
+        ({"version": True}, "version counts from 1"),
+        ({"version": "1"}, "version counts from 1"),
+        ({"key": "seat"}, "key 'seat' is no field of an event: name one, or payload.name"),
+        ({"key": "payload"}, "key 'payload' is no field"),
+        ({"key": "payload."}, "key 'payload.' is no field"),
+        ({"key": "tags"}, "key 'tags' is no field"),
+        ({"key": None}, "key None is no field"),
+        ({"key": 5}, "key 5 is no field"),
+        ({"columns": {"position": int}}, "the column position is the read model's own"),
+        ({"columns": {"xmin": int}}, "the column xmin is the read model's own"),
+        ({"columns": {"Taken": bool}}, "'Taken' is no name"),
+        ({"columns": {"taken": "bool"}}, "column taken has no type a table can hold: str, int"),
+        ({"columns": {"taken": bytes}}, "column taken has no type a table can hold"),
+        ({"columns": {"taken": []}}, "column taken has no type a table can hold"),
+        ({"columns": {"taken": dict[str, int]}}, "column taken has no type a table can hold"),
+        ({"columns": {"stream_id": str}}, "table seats needs a key apart from its columns"),
+        ({"columns": None}, "give columns, or tables and the type of the state"),
+        ({"state": State}, "give columns, or tables and the type of the state"),
+        ({"tables": []}, "give columns, or tables and the type of the state"),
+        ({"upcasters": {"seat.taken": dict}}, "upcasters are functions by"),
+        ({"upcasters": {("seat.taken", 0): dict}}, "upcasters are functions by"),
+        ({"upcasters": {("seat.taken", True): dict}}, "upcasters are functions by"),
+        ({"upcasters": {("seat.taken", 1): {}}}, "upcasters are functions by"),
+    ],
+)
+def test_a_wrong_fold_is_refused(changes: dict[str, Any], problem: str) -> None:
+    """I1: a wrong declaration says which projection, what is wrong, and what is right."""
+    said = refusal(fold, **changes)
+
+    assert problem in said
+    assert said.startswith(f"projection {changes.get('name', 'seats')!r:.80}")
+
+
+SEATS = Table("seats", {"seat": str}, {"taken": bool})
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"tables": []}, "it needs a table"),
+        ({"tables": [SEATS, SEATS]}, "two tables have one name"),
+        ({"tables": [Table("seats", {}, {"taken": bool})]}, "needs a key"),
+        ({"tables": [Table("seats", {"seat": float}, {})]}, "are str, int or datetime"),
+        ({"tables": [Table("seats", {"seat": dict}, {})]}, "are str, int or datetime"),
+        ({"tables": [Table("seats", {"seat": bool}, {})]}, "are str, int or datetime"),
+        ({"tables": [Table("a__b", {"seat": str}, {})]}, "'a__b' is no name"),
+        (
+            {"tables": [Table("seats", {"seat": str}, {}, keep="best")]},  # type: ignore[arg-type]
+            "table seats keeps first or last",
+        ),
+        (
+            {"tables": [Table("seats", {"seat": str}, {"n": int}, merge={"n": "sum"})]},
+            "merge is for frame_projection: a fold adds up in its state",
+        ),
+        ({"state": None}, "give columns, or tables and the type of the state"),
+        ({"state": Opaque}, "a state is of a type that JSON can hold"),
+        ({"state": "State"}, "a state is of a type that JSON can hold"),
+        ({"state": dict[Opaque, int] | list[int] | set[int]}, "JSON can hold"),
+    ],
+)
+def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None:
+    """I1: so are wrong tables and states."""
+    assert problem in refusal(fold_with_state, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"merge": {}}, "merge says for every column"),
+        ({"merge": {"events": "sum", "more": "sum"}}, "merge says for every column"),
+        ({"merge": {"events": "average"}}, "a column merges by sum, min, max"),
+        ({"columns": {"events": float}}, "column events is a sum: only ints"),
+        ({"columns": {"events": str}}, "column events is a sum: only ints"),
+        ({"columns": {"events": dict}, "merge": {"events": "max"}}, "column events is JSON"),
+        ({"key": {}}, "table activity needs a key"),
+    ],
+)
+def test_a_wrong_frame_is_refused(changes: dict[str, Any], problem: str) -> None:
+    """I1, I3: what cannot be merged to the same result in any order is no frame projection."""
+    assert problem in refusal(frame, **changes)
+
+
+def test_a_name_that_postgres_would_cut_is_refused() -> None:
+    """I4: cut at 63 bytes, a table and its shadow would have one name."""
+    fitting, long = "t" * 14, "t" * 15
+    name = "p" * 40
+
+    def declare(table: str) -> Projection:
+        return projection(
+            name, key="stream_id", tables=[Table(table, {"a": str}, {})], state=State
+        )(same)
+
+    assert len(f"{name}_{fitting}__shadow") == 63
+    assert declare(fitting).tables
+    assert "exceed 55" in refusal(lambda: declare(long))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Projection(name="seats", tables=(SEATS,), key="stream_id"),
+        Projection(name="seats", tables=(SEATS,), transform=3),  # type: ignore[arg-type]
+    ],
+)
+def test_a_projection_needs_code(made: Projection) -> None:
+    """I1: nothing runs without a function."""
+    assert "it needs a function" in refusal(lambda: checked(made))
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [(SEATS, Table("more", {"seat": str}, {})), (Table("seats", {"a": str, "b": str}, {}),)],
+)
+def test_a_row_that_is_the_state_has_one_table_and_one_key(tables: tuple[Table, ...]) -> None:
+    """I1: everything else needs a state."""
+    made = Projection(name="seats", tables=tables, key="stream_id", apply=same)
+
+    assert "need a state's type" in refusal(lambda: checked(made))
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [("payload.a", True), ("payload.a.b", True), ("payload..a", False), ("pay.a", False)],
+)
+def test_paths(key: str, told: bool) -> None:
+    """A key may lie anywhere in the payload."""
+    assert is_path(key) is told
+
+
+# -- upcasters
+
+
+def test_upcasters_lead_from_version_to_version() -> None:
+    """I5: an old event comes in the newest form, one that is newest as it is."""
+    made = fold(
+        upcasters={
+            ("seat.taken", 1): lambda old: {"seat": old["s"]},
+            ("seat.taken", 2): lambda old: {**old, "by": None},
+        }
+    )
+    old, newer = made.upcast(event({"s": "1a"})), made.upcast(event({"seat": "1a"}, 2))
+    newest = event({"seat": "1a", "by": "x"}, 3)
+
+    assert (old.event_version, old.data) == (3, {"seat": "1a", "by": None})
+    assert (newer.event_version, newer.data) == (3, {"seat": "1a", "by": None})
+    assert made.upcast(newest) is newest
+    assert old.position == 7
+
+
+def test_upcasters_are_of_their_type() -> None:
+    """I5: another type of the same version stays as it is; a gap ends the chain."""
+    made = fold(upcasters={("seat.taken", 1): dict, ("seat.taken", 3): dict})
+    other = event({}, event_type="seat.freed")
+
+    assert made.upcast(other) is other
+    assert made.upcast(event({})).event_version == 2
+
+
+def test_an_upcaster_may_change_its_payload_in_place() -> None:
+    """I5: it gets a payload of its own, and the event stays as it was."""
+
+    def change(payload: dict[str, Any]) -> dict[str, Any]:
+        payload["seat"] = payload.pop("s")
+        return payload
+
+    old = event({"s": "1a"})
+    made = fold(upcasters={("seat.taken", 1): change}).upcast(old)
+
+    assert (made.data, old.data, old.event_version) == ({"seat": "1a"}, {"s": "1a"}, 1)
+
+
+@pytest.mark.parametrize("rubbish", [None, [], "{}", 1])
+def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
+    """I5, I7: anything else is the event's failure, told with type and version."""
+    made = fold(upcasters={("seat.taken", 1): lambda _: rubbish})
+
+    with pytest.raises(TypeError, match=r"the upcaster of seat.taken 1 returns a payload, got"):
+        made.upcast(event({}))
+
+
+def test_an_upcaster_returns_json() -> None:
+    """I5: nothing is bent to null on the way."""
+    made = fold(upcasters={("seat.taken", 1): lambda _: {"a": float("nan")}})
+
+    with pytest.raises(Exception, match="NaN"):
+        made.upcast(event({}))

@@ -1,0 +1,206 @@
+"""Kept values: each kind has one form, which is what a database gives back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seriatim.core.errors import LimitExceeded
+from seriatim.core.values import VALUES, text_flaw, text_time, time_text
+
+TOKYO = timezone(timedelta(hours=9))
+
+
+class Nowhere(tzinfo):
+    """A time zone that does not know its offset."""
+
+    def utcoffset(self, _: datetime | None) -> timedelta | None:
+        """Know nothing."""
+        return None
+
+    def dst(self, _: datetime | None) -> timedelta | None:
+        """Know nothing."""
+        return None
+
+    def tzname(self, _: datetime | None) -> str | None:
+        """Know nothing."""
+        return None
+
+
+class Stamp(datetime):
+    """A library's own time, which may be finer than ours."""
+
+
+class Name(str):
+    """A library's own text."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        (str, "", ""),
+        (str, "Grüße 🌍", "Grüße 🌍"),
+        (int, -(1 << 63), -(1 << 63)),
+        (int, (1 << 63) - 1, (1 << 63) - 1),
+        (float, 3, 3.0),
+        (float, 1e-320, 1e-320),
+        (float, -1.5, -1.5),
+        (bool, False, False),
+        (datetime, datetime(2026, 1, 1, 9, tzinfo=TOKYO), datetime(2026, 1, 1, tzinfo=UTC)),
+        (datetime, datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)),
+        (dict, {"b": 1, "a": [1.0, 1e16, 10**20]}, '{"a":[1.0,1e16,100000000000000000000],"b":1}'),
+        (list, ({"a": 1},), '[{"a":1}]'),
+        (list, [], "[]"),
+    ],
+)
+def test_a_value_has_one_kept_form(kind: type, value: Any, kept: Any) -> None:
+    """I3: what a fold returns is kept exactly, in a form of its own type."""
+    found = VALUES[kind].keep(value)
+
+    assert (found, type(found)) == (kept, type(kept))
+
+
+def test_negative_zero_is_zero() -> None:
+    """I3: SQLite gives 0.0 back for -0.0, so nobody keeps -0.0."""
+    assert str(VALUES[float].keep(-0.0)) == "0.0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "problem"),
+    [
+        (str, 1, "wants a str, got int"),
+        (str, Name("x"), "wants a str, got Name"),
+        (str, "a\0b", "U\\+0000"),
+        (str, "a\ud800", "lone surrogates"),
+        (int, True, "wants an int of 64 bits, got bool"),
+        (int, 1.0, "wants an int of 64 bits, got float"),
+        (int, 1 << 63, "wants an int of 64 bits, got int"),
+        (int, -(1 << 63) - 1, "wants an int of 64 bits, got int"),
+        (float, float("nan"), "wants a finite float, got float"),
+        (float, float("inf"), "wants a finite float, got float"),
+        (float, float("-inf"), "wants a finite float, got float"),
+        (float, 10**400, "wants a finite float, got int"),
+        (float, "1", "wants a finite float, got str"),
+        (float, True, "wants a finite float, got bool"),
+        (bool, 1, "wants a bool, got int"),
+        (datetime, "2026-01-01", "wants a datetime with a time zone, got str"),
+        (datetime, datetime(2026, 1, 1), "time zone"),  # noqa: DTZ001 - that is the point
+        (datetime, datetime(2026, 1, 1, tzinfo=Nowhere()), "time zone"),
+        (datetime, Stamp(2026, 1, 1, tzinfo=UTC), "got Stamp"),
+        (dict, [], "wants a dict, got list"),
+        (dict, {1: 2}, "object keys must be strings"),
+        (dict, {"a": {"b": {1, 2}}}, r"\$\.a\.b: set is not a JSON type"),
+        (dict, {"a": float("nan")}, "NaN"),
+        (dict, {"a": "\0"}, "U\\+0000"),
+        (list, {}, "wants a list, got dict"),
+        (list, "text", "wants a list, got str"),
+        (list, ["\ud800"], "lone surrogates"),
+    ],
+)
+def test_another_value_is_refused(kind: type, value: Any, problem: str) -> None:
+    """I7: a wrong value is said to be wrong, and nothing is bent to fit."""
+    with pytest.raises((TypeError, ValueError), match=problem):
+        VALUES[kind].keep(value)
+
+
+def test_json_is_as_deep_as_a_payload() -> None:
+    """Bounds hold for read models too."""
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+
+    with pytest.raises(LimitExceeded):
+        VALUES[list].keep(deep)
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_times_come_back_from_text(value: datetime) -> None:
+    """I3: SQLite has times as text of one width, which sorts as they do."""
+    text = time_text(value)
+
+    assert text_time(text) == value
+    assert len(text) == len("2000-01-01T00:00:00.000000Z")
+
+
+@given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
+def test_times_sort_as_their_text(one: datetime, other: datetime) -> None:
+    """I3: both databases walk a table in one order."""
+    assert (one < other) == (time_text(one) < time_text(other))
+
+
+def test_times_of_summer_are_told_apart() -> None:
+    """An hour that comes twice is two instants."""
+    berlin = ZoneInfo("Europe/Berlin")
+    twice = [datetime(2025, 10, 26, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
+    early, late = map(VALUES[datetime].keep, twice)
+
+    assert late - early == timedelta(hours=1)
+
+
+def test_unreadable_time_is_not_lost_in_silence() -> None:
+    """A row that somebody spoiled by hand is told, not taken for another time."""
+    with pytest.raises(ValueError, match="no time"):
+        text_time("yesterday")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_characters="\0", codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(st.characters(exclude_characters="\0", codec="utf-8")),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "ü"]), JSON))
+def test_json_comes_back_as_it_was(value: dict[str, Any]) -> None:
+    """I3: a fold gets the JSON that it returned, and what it gets is kept as the same text."""
+    kind = VALUES[dict]
+    text = kind.keep(value)
+
+    assert kind.given(text) == value
+    assert kind.keep(kind.given(text)) == text
+
+
+@pytest.mark.parametrize("kind", list(VALUES))
+def test_kept_values_cross_processes(kind: type) -> None:
+    """I3: tasks send kept values as JSON, and they arrive as they were."""
+    samples: dict[type, Any] = {
+        str: "ü",
+        int: (1 << 63) - 1,
+        float: 5.0,
+        bool: True,
+        datetime: datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        dict: {"a": 10**30},
+        list: [1.0, 1e16],
+    }
+    value = VALUES[kind]
+    kept = value.keep(samples[kind])
+    sent = msgspec.json.decode(msgspec.json.encode(value.to_json(kept)))
+    found = value.from_json(sent)
+
+    assert (found, type(found)) == (kept, type(kept))
+
+
+def test_text_that_a_database_holds() -> None:
+    """What Postgres refuses is known before it is asked."""
+    assert text_flaw("Grüße\n") is None
+    assert text_flaw("\0") is not None
+    assert text_flaw("\udfff") is not None

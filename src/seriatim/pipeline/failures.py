@@ -22,4 +22,6 @@ def failure_of(error: PySparkException) -> SeriatimError:
         return _KINDS[name](said[:_SAID_MAX])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = (lines or ["no reason given"])[0]
-    return BackendFailure(f"Spark failed: {said}"[:_SAID_MAX], retryable=False)
+    # A worker that a busy machine was too slow to start may be there at the next try.
+    late = "failed to connect back" in text
+    return BackendFailure(f"Spark failed: {said}"[:_SAID_MAX], retryable=late)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 
 from seriatim.core.errors import Conflict, LeaseLost, SeriatimError
-from seriatim.pipeline.project.applying import Gap, Side, apply_batch
+from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.job import Job, Report
 from seriatim.pipeline.project.leasing import kept_lease
 from seriatim.pipeline.project.mending import mend
@@ -100,12 +100,9 @@ class Runner:
 
         self._began = (time.monotonic(), position)
         with Stream(self._job, position, apply, self._checkpoint) as stream:
-            try:
-                while not stream.ended(_GLANCE_S):
-                    if self._until() or self._wanted(token):
-                        return
-            except Gap:
-                stream.forget()  # its notes are ahead of the read model, whose word counts
+            while not stream.ended(_GLANCE_S):
+                if self._until() or self._wanted(token):
+                    return
 
     def _wanted(self, token: int) -> bool:
         progress = operating.known(self._job.model, self._name)

@@ -52,7 +52,7 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self._query.stop()
         if not self._given:
-            self.forget()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _batch(self, given: DataFrame, _batch_id: int) -> None:
         # Spark keeps only the text of what is raised here. Its batch ids begin at 0 with a new
@@ -71,8 +71,3 @@ class Stream:
             if self._raised is not None:
                 raise self._raised from None
             raise failure_of(error) from error
-
-    def forget(self) -> None:
-        """Throw Spark's notes away."""
-        self._query.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)

@@ -17,6 +17,7 @@ _EVERYWHERE = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",  # in every thread, unlike register()
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # The default ones: who gives extraJavaOptions adds to them, and may name another file.

@@ -5,4 +5,5 @@ pytest_plugins = [
     "tests.fixtures.proxy",
     "tests.fixtures.s3_server",
     "tests.fixtures.spark",
+    "tests.fixtures.spark_cluster",
 ]

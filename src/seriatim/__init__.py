@@ -18,6 +18,7 @@ from seriatim.core.errors import (
     LogIdentityChanged,
     NotFound,
     PiiPolicyViolation,
+    ProjectionFailed,
     ProjectionOutOfDate,
     ProjectionTimeout,
     SchemaViolation,
@@ -29,6 +30,7 @@ from seriatim.core.event import AppendResult, EventRecord, LogIdentity, NewEvent
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.limits import Limits
+from seriatim.core.projection import Projection, Table, frame_projection, projection
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
 from seriatim.log.catalogue import Catalogue
@@ -67,6 +69,8 @@ __all__ = [
     "NotFound",
     "PayloadIndex",
     "PiiPolicyViolation",
+    "Projection",
+    "ProjectionFailed",
     "ProjectionOutOfDate",
     "ProjectionTimeout",
     "Query",
@@ -74,7 +78,10 @@ __all__ = [
     "SeriatimError",
     "Settings",
     "StreamKind",
+    "Table",
     "TimedOut",
     "Unauthorized",
+    "frame_projection",
     "open",
+    "projection",
 ]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -13,6 +16,7 @@ from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 URL_VARIABLE = "SERIATIM_URL"
 MASTER_VARIABLE = "SERIATIM_SPARK_MASTER"
+JAVA_VARIABLE = "JAVA_HOME"
 MISMATCH_VARIABLE = "EVENT_STORE_IDEMPOTENCY_MISMATCH_MODE"
 
 OBJECT_STORE_VARIABLES = frozenset(
@@ -85,3 +89,22 @@ def prepare_for_spark(*, local: bool) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def java_home() -> str | None:
+    """Return where the user says that Java is, if anywhere."""
+    return os.environ.get(JAVA_VARIABLE) or None
+
+
+@contextmanager
+def java_home_set(home: Path) -> Iterator[None]:
+    """Name another Java to the processes that start meanwhile, and take it back."""
+    before = os.environ.get(JAVA_VARIABLE)
+    os.environ[JAVA_VARIABLE] = str(home)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[JAVA_VARIABLE]
+        else:
+            os.environ[JAVA_VARIABLE] = before

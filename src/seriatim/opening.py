@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from seriatim.config import Settings, default_url, mismatch_mode
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, StreamRef
 from seriatim.core.guard import BUILT_IN, DEFAULT, Guard
+from seriatim.core.ids import hash_key
 from seriatim.core.query import Query
 from seriatim.log.aio import AsyncLog
 from seriatim.log.base import BaseLog
@@ -21,7 +22,12 @@ from seriatim.profiles.facts import Facts
 from seriatim.profiles.traces import Traces
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Finding, Store
+from seriatim.store.readmodel.model import ReadModel
+from seriatim.store.readmodel.port import EVERY_TENANT
+from seriatim.store.sqlite.engine import SqliteEngine
 from seriatim.store.sqlite.store import SqliteStore
+
+_PLAIN_MAX = 16
 
 
 class Log(BaseLog):
@@ -122,6 +128,40 @@ def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
         yield from store.doctor()
 
 
+def open_read_model(url: str) -> ReadModel:
+    """Open the place of read models that a URL names: a SQLite file or a Postgres schema."""
+    if url.startswith("sqlite:"):
+        return ReadModel(SqliteEngine(sqlite_path(url)))
+    if url.startswith(("postgresql:", "postgres:")):
+        return _postgres_read_model(url)
+    msg = "a read model lives in a database: sqlite:///file or postgresql://…"
+    raise InvalidArgument(msg, details={"argument": "target"})
+
+
+def read_model_url(url: str, tenant_id: str = DEFAULT_TENANT) -> str:
+    """Return where a log's read models are unless told otherwise: beside it, each tenant apart."""
+    part = _plain_name(tenant_id)
+    if url.startswith("sqlite:"):
+        stem = url.removesuffix(".db")
+        return f"{stem}.{part}.read.db" if part else f"{stem}.read.db"
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema = options.get("schema", "seriatim")
+    options["schema"] = f"{schema}_read_{part}" if part else f"{schema}_read"
+    return urlunsplit(parts._replace(query=urlencode(options)))
+
+
+def _plain_name(tenant_id: str) -> str:
+    if tenant_id == DEFAULT_TENANT:
+        return ""
+    if tenant_id == EVERY_TENANT:
+        return "all"
+    plain = tenant_id.isascii() and tenant_id.replace("_", "").isalnum() and tenant_id.islower()
+    if plain and tenant_id != "all" and len(tenant_id) <= _PLAIN_MAX:
+        return tenant_id
+    return "t" + hash_key(tenant_id).hex()[:_PLAIN_MAX]
+
+
 def sqlite_path(url: str) -> str:
     """Return the path that a SQLite URL names."""
     parts = urlsplit(url)
@@ -130,6 +170,15 @@ def sqlite_path(url: str) -> str:
         msg = "a SQLite log is named sqlite:///relative.db or sqlite:////absolute/path.db"
         raise InvalidArgument(msg, details={"argument": "url"})
     return path[1:]
+
+
+def _postgres_read_model(url: str) -> ReadModel:
+    _postgres()
+    from seriatim.store.postgres import connecting, engine  # noqa: PLC0415 - an extra
+
+    if "schema" not in dict(parse_qsl(urlsplit(url).query)):
+        url = read_model_url(url)
+    return ReadModel(engine.PostgresEngine(connecting.parse_url(url, Settings())))
 
 
 def _postgres() -> ModuleType:

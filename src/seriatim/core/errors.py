@@ -14,6 +14,7 @@
     ├── NotFound                    not_found
     ├── ProjectionOutOfDate         projection_out_of_date      (retryable)
     ├── ProjectionTimeout           projection_timeout          (retryable)
+    ├── ProjectionFailed            projection_failed
     ├── IdempotencyKeyReuse         idempotency_key_reuse
     ├── Unauthorized                unauthorized
     ├── Forbidden                   forbidden
@@ -159,6 +160,12 @@ class ProjectionTimeout(SeriatimError):
     retryable_by_default = True
 
 
+class ProjectionFailed(SeriatimError):
+    """A projection stopped at an event that it could not take, or does not equal its log."""
+
+    code = "projection_failed"
+
+
 class IdempotencyKeyReuse(SeriatimError):
     """A command key was used again for another request."""
 
@@ -246,6 +253,7 @@ ALL_ERRORS: tuple[type[SeriatimError], ...] = (
     NotFound,
     ProjectionOutOfDate,
     ProjectionTimeout,
+    ProjectionFailed,
     IdempotencyKeyReuse,
     Unauthorized,
     Forbidden,

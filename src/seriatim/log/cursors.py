@@ -51,23 +51,29 @@ def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
     if cursor.query != query:
         msg = f"{cursor.name!r} is known with another query"
         raise Conflict(msg, details={"name": cursor.name})
-    identity = store.identity()
-    head = store.head()
-    problem = None
-    if cursor.log_id != identity.log_id:
-        problem = "belongs to another log"
-    elif cursor.epoch != identity.epoch:
-        problem = f"is of epoch {cursor.epoch}, the log is in epoch {identity.epoch}"
-    elif cursor.position > head:
-        problem = f"stands at {cursor.position}, the log ends at {head}"
-    elif cursor.position and store.event_id_at(cursor.position) != cursor.tip:
-        problem = f"has seen another event at position {cursor.position}"
+    seen = LogIdentity(cursor.log_id, cursor.epoch)
+    problem = problem_with(store, seen, cursor.position, cursor.tip)
     if problem is not None:
         msg = (
             f"the cursor of {cursor.name!r} {problem}: the log was restored or replaced; "
             "check what its consumer has seen, then reset the cursor"
         )
         raise LogIdentityChanged(msg, details={"name": cursor.name, "position": cursor.position})
+
+
+def problem_with(store: Store, seen: LogIdentity, position: int, tip: str) -> str | None:
+    """Say why a consumer that has seen this log up to a position cannot go on with a store."""
+    identity = store.identity()
+    head = store.head()
+    if seen.log_id != identity.log_id:
+        return "belongs to another log"
+    if seen.epoch != identity.epoch:
+        return f"is of epoch {seen.epoch}, the log is in epoch {identity.epoch}"
+    if position > head:
+        return f"stands at {position}, the log ends at {head}"
+    if position and store.event_id_at(position) != tip:
+        return f"has seen another event at position {position}"
+    return None
 
 
 def check_same_log(store: Store, identity: LogIdentity, position: int, tip: str, head: int) -> None:

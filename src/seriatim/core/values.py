@@ -1,0 +1,102 @@
+"""What a column of a read model can hold, and the one form in which each value is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import read_json, safe_text
+from seriatim.core.errors import Flaw
+from seriatim.core.times import format_us, instant_us
+
+_INT_END = 1 << 63
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or not -_INT_END <= value < _INT_END:
+        raise _wrong("an int of 64 bits", value)
+    return value
+
+
+def _float(value: Any) -> float:
+    if type(value) not in (int, float) or value - value != 0:  # NaN and infinities differ from 0
+        raise _wrong("a finite float", value)
+    return float(value)
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise _wrong("a bool", value)
+    return value
+
+
+def _str(value: Any) -> str:
+    if type(value) is not str:
+        raise _wrong("a str", value)
+    if not value.isascii():
+        value.encode()  # lone surrogates are refused
+    if "\0" in value:
+        msg = "text with U+0000 cannot be stored"
+        raise ValueError(msg)
+    return value
+
+
+def _datetime(value: Any) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise _wrong("a datetime with a time zone", value)
+    return value.astimezone(UTC)
+
+
+def _json(value: Any) -> str:
+    try:
+        return safe_text(value)
+    except Flaw as flaw:
+        raise ValueError(str(flaw)) from None
+
+
+def _wrong(wanted: str, value: Any) -> TypeError:
+    return TypeError(f"wants {wanted}, got {type(value).__name__}")
+
+
+def time_text(value: datetime) -> str:
+    """Return a time as text: how JSON, SQLite and digests have it."""
+    return format_us((value - _EPOCH) // _MICROSECOND)
+
+
+def text_time(text: str) -> datetime:
+    """Undo `time_text`."""
+    return _EPOCH + (instant_us(text) or 0) * _MICROSECOND
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One type of column: its name, and the forms of its values.
+
+    A kept value is what a database gives back, so a fold sees the same state whether it goes on
+    in memory or after a restart. JSON is kept as text: nobody can change it by accident.
+    """
+
+    name: str
+    keep: Callable[[Any], Any]
+    given: Callable[[Any], Any] = _same  # what a fold gets of a kept value
+    to_json: Callable[[Any], Any] = _same
+    from_json: Callable[[Any], Any] = _same
+
+
+VALUES: dict[Any, Value] = {
+    str: Value("text", _str),
+    int: Value("integer", _int),
+    float: Value("float", _float),
+    bool: Value("boolean", _bool),
+    datetime: Value("time", _datetime, to_json=time_text, from_json=text_time),
+    dict: Value("json", _json, read_json, read_json, _json),
+    list: Value("json", _json, read_json, read_json, _json),
+}

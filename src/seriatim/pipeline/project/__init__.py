@@ -1,0 +1,1 @@
+"""Projections on Spark: catch-up, live, rebuild and proof of read models."""

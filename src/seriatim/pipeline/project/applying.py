@@ -1,0 +1,93 @@
+"""One batch of the log applied to a read model: folded on Spark, stored in one transaction."""
+
+from __future__ import annotations
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from seriatim.core.errors import ProjectionFailed
+from seriatim.pipeline.project import frames
+from seriatim.pipeline.project.folding import Folder
+from seriatim.pipeline.project.job import Job
+from seriatim.pipeline.project.outcome import Outcome, outcome_of
+from seriatim.store.readmodel.port import Step
+
+Range = tuple[int, int]  # after, until
+
+
+class Side(msgspec.Struct, frozen=True):
+    """The live tables or their shadow, and the right to write them."""
+
+    token: int
+    shadow: bool = False
+
+
+class Gap(Exception):  # noqa: N818 - not an error: the stream begins anew
+    """The batch begins after the read model's end."""
+
+
+def apply_batch(
+    job: Job, given: DataFrame, position: int, side: Side, seen: Range | None = None
+) -> int:
+    """Apply the events of a batch that lie after a position, and return the new one.
+
+    `seen` is the range that the batch was read from, where its marks do not tell.
+    """
+    folder = Folder(
+        projection=job.projection, target=job.target, shadow=side.shadow, after=position
+    )
+    if job.projection.is_frame:
+        outcome, (after, until) = _frame_outcome(job, given, position, seen)
+    else:
+        outcome = job.outcome(given, folder, spread=_spread(job, given))
+        after, until = seen or outcome.seen or (position, position)
+    if until <= position:
+        return position
+    if after > position:
+        raise Gap
+    if outcome.failures and job.projection.on_failure == "stop":
+        raise _stop(job, given, outcome, folder, side)
+    step = outcome.step
+    step.after, step.until, step.tip = position, until, job.tip(until)
+    job.model.commit(job.projection, step, token=side.token, shadow=side.shadow)
+    return until
+
+
+def _frame_outcome(
+    job: Job, given: DataFrame, position: int, seen: Range | None
+) -> tuple[Outcome, Range]:
+    kept = given if seen else given.persist()
+    try:
+        if seen is None:
+            marks = kept.where(f.col("event_type") == "").select("append_position", "position")
+            found = marks.collect()
+            seen = min(mark[0] for mark in found), max(mark[1] for mark in found)
+        new = kept.where(f.col("position") > position)
+        rows = frames.transformed(new, job.projection, job.tenant_id)
+        sent = frames.sent(rows, job.projection, seen[1]).toArrow()
+    finally:
+        if kept is not given:
+            kept.unpersist()
+    return outcome_of(job.projection, sent), seen
+
+
+def _spread(job: Job, given: DataFrame) -> int:
+    """Leave a batch where it is when it lies in one partition, as live ones do."""
+    return 1 if given.rdd.getNumPartitions() == 1 else job.spread
+
+
+def _stop(
+    job: Job, given: DataFrame, outcome: Outcome, folder: Folder, side: Side
+) -> ProjectionFailed:
+    """Store all that lies before the first event that failed, and the failure."""
+    first = min(outcome.failures, key=lambda failure: failure.position)
+    last = first.position - 1
+    step = Step(after=folder.after, until=last, tip=job.tip(last))
+    if last > folder.after:
+        before = msgspec.structs.replace(folder, until=last)
+        step = job.outcome(given, before, spread=_spread(job, given)).step
+        step.after, step.until, step.tip = folder.after, last, job.tip(last)
+    step.failures = [(first, "stopped")]
+    job.model.commit(job.projection, step, token=side.token, shadow=side.shadow, status="failed")
+    return job.stopped(first)

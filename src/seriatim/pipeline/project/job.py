@@ -1,0 +1,169 @@
+"""One projection of one log into one read model: what all that is done with it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from seriatim.config import Settings
+from seriatim.core.errors import Conflict, LogIdentityChanged, ProjectionFailed
+from seriatim.core.event import DEFAULT_TENANT, LogIdentity
+from seriatim.core.fold import Failure
+from seriatim.core.projection import Projection
+from seriatim.log.cursors import problem_with
+from seriatim.opening import open_read_model, open_store, read_model_url
+from seriatim.pipeline.columns import NAMES
+from seriatim.pipeline.events import events
+from seriatim.pipeline.project import frames
+from seriatim.pipeline.project.folding import Folder
+from seriatim.pipeline.project.outcome import Outcome, outcome_of
+from seriatim.store.readmodel.port import EVERY_TENANT, Progress
+
+BATCH_EVENTS = 200_000
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Where a run stands: for those who watch."""
+
+    projection: str
+    doing: str
+    position: int
+    head: int
+    events_per_s: float
+
+    @property
+    def lag(self) -> int:
+        """How many events are still to come."""
+        return max(0, self.head - self.position)
+
+    @property
+    def eta_s(self) -> float | None:
+        """How long that takes at the present pace."""
+        return self.lag / self.events_per_s if self.events_per_s else None
+
+
+Watcher = Callable[[Report], None]
+
+
+class Job:
+    """A projection, its log and its read model, on Spark."""
+
+    def __init__(  # noqa: PLR0913 - where everything is
+        self,
+        spark: SparkSession,
+        projection: Projection,
+        url: str,
+        *,
+        target: str | None = None,
+        tenant_id: str = DEFAULT_TENANT,
+        archive: str | None = None,
+        batch_events: int = BATCH_EVENTS,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.spark = spark
+        self.projection = projection
+        self.url = url
+        self.tenant_id = tenant_id
+        self.target = target or read_model_url(url, tenant_id)
+        self.archive = archive
+        self.batch_events = batch_events
+        self.watcher = watcher or (lambda _: None)
+        self.store = open_store(url, Settings(), create=False)
+        self.model = open_read_model(self.target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the log and the read model."""
+        self.model.close()
+        self.store.close()
+
+    # -- what it reads
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The source's options that select this projection's events."""
+        made = {"url": self.url}
+        if self.tenant_id != EVERY_TENANT:
+            made["tenant"] = self.tenant_id
+        if "*" not in self.projection.events:
+            made["types"] = ",".join(self.projection.events)
+        if self.projection.stream_types is not None:
+            made["streamType"] = ",".join(self.projection.stream_types)
+        return made
+
+    def events(self, after: int, until: int) -> DataFrame:
+        """Return this projection's events in a range of the log, from archive and log."""
+        everything = "*" in self.projection.events
+        return events(
+            self.spark,
+            self.url,
+            after=after,
+            until=until,
+            tenant=None if self.tenant_id == EVERY_TENANT else self.tenant_id,
+            types=None if everything else self.projection.events,
+            stream_types=self.projection.stream_types,
+            columns=NAMES,
+            archive=self.archive,
+        )
+
+    @property
+    def spread(self) -> int:
+        """Into how many parts keys are spread."""
+        return int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+
+    def outcome(self, given: DataFrame, folder: Folder, *, spread: int) -> Outcome:
+        """Fold a batch of events and gather what came of it."""
+        found = frames.folded(given, folder, spread=spread).toArrow()
+        return outcome_of(self.projection, found)
+
+    def tip(self, position: int) -> str:
+        """Return the id of the event at a position, by which the log is known again."""
+        return (self.store.event_id_at(position) or "") if position else ""
+
+    # -- where it stands
+
+    def begin(self, *, shadow: bool = False) -> Progress:
+        """Return the projection's progress, made if it is new; refuse one that cannot go on."""
+        log = self.store.identity()
+        progress = self.model.begin(self.projection, self.tenant_id, log, shadow=shadow)
+        self.check(progress)
+        return progress
+
+    def check(self, progress: Progress) -> None:
+        """Stop when the declaration or the log is another than the read model was made from."""
+        name = self.projection.name
+        if progress.declaration != self.projection.declaration:
+            msg = (
+                f"the declaration of projection {name} has changed: seriatim project rebuild {name}"
+            )
+            raise Conflict(msg, details={"projection": name})
+        seen = LogIdentity(progress.log_id, progress.epoch)
+        problem = problem_with(self.store, seen, progress.position, progress.tip)
+        if problem is not None:
+            msg = (
+                f"projection {name} {problem}: the log was restored or replaced; "
+                f"seriatim project rebuild {name} makes the read model of this log"
+            )
+            raise LogIdentityChanged(
+                msg, details={"projection": name, "position": progress.position}
+            )
+
+    def stopped(self, failure: Failure) -> ProjectionFailed:
+        """Make the error for an event that stops a projection."""
+        name = self.projection.name
+        msg = (
+            f"projection {name} stopped at position {failure.position}: event "
+            f"{failure.event_id} ({failure.event_type}) of key {failure.key!r:.200} failed with "
+            f"{failure.reason}; mend the fold and run seriatim project retry {name}, or "
+            f"seriatim project skip {name} {failure.position}"
+        )
+        details: dict[str, Any] = {"projection": name, **msgspec.structs.asdict(failure)}
+        return ProjectionFailed(msg, details=details)

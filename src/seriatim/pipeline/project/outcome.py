@@ -1,0 +1,162 @@
+"""What tasks send back to the driver: rows, states, failures, and the range that they saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from seriatim.core.fold import Failure, Fold, Kept, Row
+from seriatim.core.projection import Projection, Table
+from seriatim.core.values import VALUES
+from seriatim.store.readmodel.port import FailureStatus, Step
+
+OUTCOME = pa.schema(
+    [
+        ("kind", pa.string()),  # own, row, state, failure or mark
+        ("table", pa.string()),
+        ("tenant_id", pa.string()),
+        ("key", pa.string()),
+        ("position", pa.int64()),
+        ("body", pa.string()),
+    ]
+)
+SPARK_OUTCOME = t.StructType(
+    [
+        t.StructField(field.name, t.LongType() if field.name == "position" else t.StringType())
+        for field in OUTCOME
+    ]
+)
+_BATCH_ROWS = 20_000
+_STATUS: dict[str, FailureStatus] = {"stop": "stopped", "park": "parked", "skip": "skipped"}
+
+Line = tuple[str, str | None, str | None, str | None, int | None, str | None]
+
+
+class Coder:
+    """The rows of a table as JSON text, and back."""
+
+    def __init__(self, table: Table) -> None:
+        self._values = [(name, VALUES[kind]) for name, kind in table.fields.items()]
+        self.key = tuple(table.key)
+
+    def text(self, row: Row) -> str:
+        """Return a kept row as text."""
+        shown = [
+            None if row[name] is None else value.to_json(row[name]) for name, value in self._values
+        ]
+        return msgspec.json.encode(shown).decode()
+
+    def row(self, text: str) -> Row:
+        """Undo `text`."""
+        return {
+            name: None if found is None else value.from_json(found)
+            for (name, value), found in zip(self._values, msgspec.json.decode(text), strict=True)
+        }
+
+
+def lines_of(fold: Fold, marks: Iterable[tuple[int, int]]) -> Iterator[Line]:
+    """Yield all that a task found: the range it saw, then what its events did."""
+    yield from (("mark", None, None, None, until, str(after)) for after, until in marks)
+    for failure in fold.failures:
+        said = msgspec.json.encode(failure).decode()
+        yield "failure", None, failure.tenant_id, failure.key, failure.position, said
+    projection = fold.projection
+    coders = {table.name: Coder(table) for table in projection.tables}
+    if projection.state is None:
+        coder = coders[projection.tables[0].name]
+        for (tenant_id, key), kept in fold.own_rows():
+            body = None if kept.row is None else coder.text(kept.row)
+            yield "own", None, tenant_id, key, kept.position, body
+        return
+    for (tenant_id, key), position in fold.changed.items():
+        state = msgspec.json.encode(fold.states[tenant_id, key]).decode()
+        yield "state", None, tenant_id, key, position, state
+    for name, rows in fold.rows.items():
+        for kept in rows.values():
+            if kept.row is not None:
+                yield "row", name, kept.tenant_id, None, kept.position, coders[name].text(kept.row)
+
+
+def batches_of(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
+    """Yield lines as Spark takes them."""
+    group: list[Line] = []
+    for line in lines:
+        group.append(line)
+        if len(group) == _BATCH_ROWS:
+            yield _batch(group)
+            group = []
+    if group:
+        yield _batch(group)
+
+
+def _batch(group: list[Line]) -> pa.RecordBatch:
+    columns = zip(zip(*group, strict=True), OUTCOME.types, strict=True)
+    arrays = [pa.array(column, kind) for column, kind in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=OUTCOME)
+
+
+class Outcome(msgspec.Struct):
+    """What a whole batch did: a step without its tip, and the range that was seen."""
+
+    step: Step
+    seen: tuple[int, int] | None
+    failures: list[Failure]
+
+
+def outcome_of(projection: Projection, found: pa.Table) -> Outcome:
+    """Put together what the tasks of a batch sent."""
+    gathered = _Gathered(projection)
+    for batch in found.to_batches():
+        columns = [column.to_pylist() for column in batch.columns]
+        for kind, *line in zip(*columns, strict=True):
+            getattr(gathered, kind)(*line)
+    return gathered.outcome()
+
+
+class _Gathered:
+    """One method for each kind of line."""
+
+    def __init__(self, projection: Projection) -> None:
+        self._projection = projection
+        self._coders = {table.name: Coder(table) for table in projection.tables}
+        self._own = self._coders[projection.tables[0].name]
+        self._rows: dict[str, dict[tuple[Any, ...], Kept]] = {}
+        self._step = Step(after=0, until=0, tip="")
+        self._marks: list[tuple[int, int]] = []
+        self._failures: list[Failure] = []
+
+    def mark(self, _t: Any, _tenant: Any, _key: Any, position: int, body: str) -> None:
+        self._marks.append((int(body), position))
+
+    def failure(self, _t: Any, _tenant: Any, _key: Any, _position: Any, body: str) -> None:
+        self._failures.append(msgspec.json.decode(body, type=Failure))
+
+    def own(self, _t: Any, tenant_id: str, key: str, position: int, body: str | None) -> None:
+        row = None if body is None else self._own.row(body)
+        self._step.own[tenant_id, key] = Kept(tenant_id, position, row)
+
+    def state(self, _t: Any, tenant_id: str, key: str, position: int, body: str) -> None:
+        self._step.states[tenant_id, key] = (position, body)
+
+    def row(self, table: str, tenant_id: str, _key: Any, position: int, body: str) -> None:
+        coder = self._coders[table]
+        row = coder.row(body)
+        place = (tenant_id, *(row[name] for name in coder.key))
+        rows = self._rows.setdefault(table, {})
+        known = rows.get(place)
+        first = self._projection.table(table).keep == "first"
+        if known is None or (position < known.position) == first:
+            rows[place] = Kept(tenant_id, position, row)
+
+    def outcome(self) -> Outcome:
+        self._step.rows = {table: list(rows.values()) for table, rows in self._rows.items()}
+        status = _STATUS[self._projection.on_failure]
+        self._step.failures = [(failure, status) for failure in self._failures]
+        seen = None
+        if self._marks:
+            seen = min(after for after, _ in self._marks), max(until for _, until in self._marks)
+        return Outcome(self._step, seen, self._failures)

@@ -1,0 +1,286 @@
+"""Rebuild and verify: a shadow folded from nothing, compared, and put in the old one's place."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from seriatim.core.errors import Conflict, NotFound, ProjectionFailed
+from seriatim.core.event import LogIdentity
+from seriatim.core.fold import Digest, Failure
+from seriatim.core.projection import Table
+from seriatim.log.cursors import problem_with
+from seriatim.opening import open_read_model
+from seriatim.pipeline.project import frames
+from seriatim.pipeline.project.applying import Side, apply_batch
+from seriatim.pipeline.project.folding import FrameLoader, Loader
+from seriatim.pipeline.project.job import Job, Report
+from seriatim.store.readmodel.moment import Found, Moment
+from seriatim.store.readmodel.port import FailureStatus, Progress, Step
+
+_LEASE_S = 30.0
+_ROUNDS = 5  # how often the shadow runs after the live tables before these are held still
+_HELD_ROUNDS = 60
+_PART_EVENTS = 1_000_000  # events a task folds at most, if keys are even
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The first row in which a read model and its log differ; None where there is none."""
+
+    table: str
+    tenant_id: str
+    key: dict[str, Any]
+    stored: dict[str, Any] | None
+    expected: dict[str, Any] | None
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rebuild or a verification found: two digests at one position."""
+
+    projection: str
+    position: int
+    rows: int
+    digest: str
+    stored_digest: str | None
+    difference: Difference | None = None
+    switched: bool = False
+
+    @property
+    def equal(self) -> bool:
+        """Whether the read model equals its log."""
+        return self.difference is None and self.digest == (self.stored_digest or self.digest)
+
+
+def rebuild(job: Job, *, accept: bool = False) -> Proof:
+    """Fold the whole log into a shadow, compare it with what is there, and switch.
+
+    With an unchanged declaration a difference blocks the switch, unless it is accepted.
+    """
+    live = job.model.progress(job.projection.name)
+    with _shadow(job) as token:
+        if live is not None and _comparable(job, live):
+            _fold_all(job, token, live.position)
+            proof = _compared(job, token)
+            if not proof.equal and not accept:
+                raise _unequal(job, proof)
+        else:
+            _fold_all(job, token, job.store.head())
+            proof = _described(job)
+        _switch(job, token)
+        return msgspec.structs.replace(proof, switched=True)
+
+
+def verify(job: Job) -> Proof:
+    """Fold the whole log into a shadow and compare; nothing else changes."""
+    live = job.model.progress(job.projection.name)
+    if live is None:
+        msg = f"projection {job.projection.name} has no read model yet: seriatim project run"
+        raise NotFound(msg, details={"projection": job.projection.name})
+    job.check(live)
+    with _shadow(job) as token:
+        _fold_all(job, token, live.position)
+        return _compared(job, token)
+
+
+def _comparable(job: Job, live: Progress) -> bool:
+    """Tell whether the live tables come from this declaration and this log."""
+    seen = LogIdentity(live.log_id, live.epoch)
+    same_log = problem_with(job.store, seen, live.position, live.tip) is None
+    return same_log and live.declaration == job.projection.declaration
+
+
+@contextmanager
+def _shadow(job: Job) -> Iterator[int]:
+    """Make a shadow of one's own, keep others from it, and take it away whatever happens."""
+    name, owner = job.projection.name, uuid.uuid4().hex
+    known = job.model.progress(name, shadow=True)
+    if known is None or not known.owner:
+        job.model.drop(job.projection, shadow=True)  # what a killed rebuild left
+        job.begin(shadow=True)
+    token = job.model.claim(name, owner, _LEASE_S, shadow=True)
+    if token is None:
+        msg = f"projection {name} is being rebuilt or verified already"
+        raise Conflict(msg, details={"projection": name})
+    try:
+        with _kept(job, token):
+            yield token
+    finally:
+        left = job.model.progress(name, shadow=True)
+        if left is not None and left.token == token:
+            job.model.drop(job.projection, shadow=True)
+
+
+@contextmanager
+def _kept(job: Job, token: int) -> Iterator[None]:
+    """Renew the shadow's lease while the work goes on."""
+    done = threading.Event()
+
+    def renew() -> None:
+        model = open_read_model(job.target)
+        while not done.wait(_LEASE_S / 4):
+            model.renew(job.projection.name, token, _LEASE_S, shadow=True)
+        model.close()
+
+    keeper = threading.Thread(target=renew, daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        done.set()
+        keeper.join()
+
+
+def _fold_all(job: Job, token: int, until: int) -> None:
+    """Fold the log from its beginning to a position, every part storing its own keys."""
+    began = time.monotonic()
+    if not until:
+        return
+    job.watcher(Report(job.projection.name, "rebuild", 0, until, 0.0))
+    failures = _loaded(job, until)
+    if failures and job.projection.on_failure == "stop":
+        raise job.stopped(min(failures, key=lambda failure: failure.position))
+    status: FailureStatus = "skipped" if job.projection.on_failure == "skip" else "parked"
+    noted = [(failure, status) for failure in failures]
+    step = Step(after=0, until=until, tip=job.tip(until), failures=noted)
+    job.model.commit(job.projection, step, token=token, shadow=True)
+    pace = until / max(time.monotonic() - began, 1e-6)
+    job.watcher(Report(job.projection.name, "rebuild", until, until, pace))
+
+
+def _loaded(job: Job, until: int) -> list[Failure]:
+    given = job.events(0, until)
+    if job.projection.is_frame:
+        rows = frames.transformed(given, job.projection, job.tenant_id)
+        loader = FrameLoader(projection=job.projection, target=job.target, until=until)
+        frames.stored(rows, loader).toArrow()
+        return []
+    spread = max(job.spread, -(-until // _PART_EVENTS))
+    loader_of_keys = Loader(projection=job.projection, target=job.target, shadow=True)
+    return job.outcome(given, loader_of_keys, spread=spread).failures
+
+
+def _advance(job: Job, token: int, until: int) -> None:
+    """Bring the shadow to a position, in batches as a run has them."""
+    known = job.model.progress(job.projection.name, shadow=True)
+    at = known.position if known else 0
+    while at < until:
+        end = min(until, at + job.batch_events)
+        side = Side(token, shadow=True)
+        at = apply_batch(job, job.events(at, end), at, side, seen=(at, end))
+
+
+def _switch(job: Job, token: int) -> None:
+    _advance(job, token, job.store.head())
+    while not job.model.switch(job.projection):
+        live = job.model.progress(job.projection.name)
+        _advance(job, token, live.position if live else 0)
+
+
+def _described(job: Job) -> Proof:
+    """Tell what the shadow holds, when there is nothing to compare it with."""
+    with job.model.moment() as moment:
+        shadow = moment.progress(job.projection.name, shadow=True)
+        made = moment.digest(job.projection, shadow=True)
+    return Proof(
+        projection=job.projection.name,
+        position=shadow.position if shadow else 0,
+        rows=made.count,
+        digest=made.text(),
+        stored_digest=None,
+    )
+
+
+def _compared(job: Job, token: int) -> Proof:
+    """Compare both at one moment in which they stand at one position."""
+    name = job.projection.name
+    for _ in range(_ROUNDS):
+        if (proof := _compared_now(job)) is not None:
+            return proof
+        live = job.model.progress(name)
+        _advance(job, token, live.position if live else 0)
+    # The log grows faster than this follows: hold the runner for the last step.
+    job.model.set_status(name, "paused")
+    try:
+        for _ in range(_HELD_ROUNDS):
+            if (proof := _compared_now(job)) is not None:
+                return proof
+            time.sleep(0.5)
+            live = job.model.progress(name)
+            _advance(job, token, live.position if live else 0)
+    finally:
+        job.model.set_status(name, "ready")
+    msg = f"projection {name} could not be held still to be compared: pause it, and try again"
+    raise Conflict(msg, details={"projection": name})
+
+
+def _compared_now(job: Job) -> Proof | None:
+    with job.model.moment() as moment:
+        live = moment.progress(job.projection.name)
+        shadow = moment.progress(job.projection.name, shadow=True)
+        if live is None or shadow is None or live.position != shadow.position:
+            return None
+        stored, expected = Digest(), Digest()
+        difference = None
+        for table in job.projection.tables:
+            for pair in _paired(job, moment, table):
+                for side, digest in zip(pair, (stored, expected), strict=True):
+                    if side is not None:
+                        digest.add(table, side[0], side[1])
+                if difference is None:
+                    difference = _difference(table, *pair)
+        return Proof(
+            projection=job.projection.name,
+            position=live.position,
+            rows=expected.count,
+            digest=expected.text(),
+            stored_digest=stored.text(),
+            difference=difference,
+        )
+
+
+def _paired(job: Job, moment: Moment, table: Table) -> Iterator[tuple[Found | None, Found | None]]:
+    """Walk both tables in the order of their key, side by side."""
+    walks = [moment.rows(job.projection, table, shadow=shadow) for shadow in (False, True)]
+    left, right = (next(walk, None) for walk in walks)
+    while left is not None or right is not None:
+        order = _place(table, left), _place(table, right)
+        takes = left is not None and (right is None or order[0] <= order[1])
+        takes_too = right is not None and (left is None or order[1] <= order[0])
+        yield (left if takes else None), (right if takes_too else None)
+        left = next(walks[0], None) if takes else left
+        right = next(walks[1], None) if takes_too else right
+
+
+def _place(table: Table, found: Found | None) -> tuple[Any, ...]:
+    return () if found is None else (found[0], *(found[1][name] for name in table.key))
+
+
+def _difference(table: Table, left: Found | None, right: Found | None) -> Difference | None:
+    one = left or right
+    if one is None or (left is not None and right is not None and left[:2] == right[:2]):
+        return None
+    return Difference(
+        table=table.name,
+        tenant_id=one[0],
+        key={name: one[1][name] for name in table.key},
+        stored=left[1] if left else None,
+        expected=right[1] if right else None,
+    )
+
+
+def _unequal(job: Job, proof: Proof) -> ProjectionFailed:
+    where = proof.difference
+    key = where.key if where else {}
+    msg = (
+        f"projection {job.projection.name} does not equal its log at position {proof.position}: "
+        f"the first difference is in table {where.table if where else '?'} at key {key}; nothing "
+        "was switched. Raise the version of the declaration if its code has changed, or accept it"
+    )
+    details = {"projection": proof.projection, "position": proof.position, "key": key}
+    return ProjectionFailed(msg, details=details)

@@ -1,0 +1,12 @@
+"""Projections that come with Seriatim: to be used, and to be read as examples."""
+
+from seriatim.core.projection import Projection
+from seriatim.pipeline.shipped.activity import activity
+from seriatim.pipeline.shipped.aggregate_states import aggregate_states
+from seriatim.pipeline.shipped.decision_graph import decision_graph
+
+SHIPPED: dict[str, Projection] = {
+    one.name: one for one in (activity, aggregate_states, decision_graph)
+}
+
+__all__ = ["SHIPPED", "activity", "aggregate_states", "decision_graph"]

@@ -1,0 +1,147 @@
+"""A Postgres schema as a place for read models."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC
+from itertools import count
+from typing import Any
+
+import psycopg
+
+from seriatim.core.fold import Owner
+from seriatim.store.postgres.connecting import Address, Connection, connect, is_dead
+from seriatim.store.postgres.failures import failure
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_CHUNK = 10_000
+_TYPES = {
+    "text": 'text collate "C"',
+    "integer": "bigint",
+    "float": "double precision",
+    "boolean": "boolean",
+    "time": "timestamptz",
+    "json": "json",
+}
+_ARRAYS = {
+    "text": "text[]",
+    "integer": "bigint[]",
+    "float": "float8[]",
+    "boolean": "boolean[]",
+    "time": "timestamptz[]",
+    "json": "json[]",
+}
+_OWNERS = "(select * from unnest(:tenants::text[], :keys::text[]) as u (tenant_id, key))"
+_SETUP_LOCK = 7_306_093_113_441_296_996
+
+
+class PostgresSession:
+    """One transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._names = count()
+
+    def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Execute a statement."""
+        done = self._connection.execute(_translated(sql), values or {})
+        return done.fetchall() if done.description else []
+
+    def put(
+        self, into: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]], then: str
+    ) -> None:
+        """Insert rows, merging where their keys are known: one statement for thousands."""
+        names = ", ".join(f'"{name}"' for name in columns)
+        arrays = ", ".join(f"%s::{_ARRAYS[kind]}" for kind in columns.values())
+        sql = f"insert into {into} as t ({names}) select * from unnest({arrays}) {then}"
+        for start in range(0, len(rows), _CHUNK):
+            values = [list(column) for column in zip(*rows[start : start + _CHUNK], strict=True)]
+            self._connection.execute(sql.encode(), values)
+
+    def stream(
+        self, sql: str, values: Mapping[str, Any] | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield rows through a cursor on the server."""
+        with self._connection.cursor(f"seriatim_{next(self._names)}") as cursor:
+            cursor.itersize = _CHUNK
+            cursor.execute(_translated(sql), values or {})
+            yield from cursor
+
+    def among(self, sql: str, owners: Sequence[Owner]) -> list[tuple[Any, ...]]:
+        """Run a statement on these keys."""
+        tenants, keys = ([owner[part] for owner in owners] for part in (0, 1))
+        return self.run(sql.replace("{owners}", _OWNERS), {"tenants": tenants, "keys": keys})
+
+
+def _translated(sql: str) -> bytes:
+    return _PARAMETER.sub(r"%(\1)s", sql).encode()
+
+
+class PostgresEngine:
+    """Read models in a schema of a Postgres database."""
+
+    now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    lock = "for update"
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.at = f'"{address.schema}".'
+        self._lock = threading.RLock()
+        self._connection = connect(address)
+
+    def prepare(self, statements: Sequence[str]) -> None:
+        """Make the schema and our own tables, unless they are there."""
+        with self.transaction() as session:
+            found = session.run(
+                "select to_regclass(:table)", {"table": f"{self.at}seriatim_failures"}
+            )
+            if found[0][0] is not None:
+                return
+            session.run("select pg_advisory_xact_lock(:key)", {"key": _SETUP_LOCK})
+            session.run(f"create schema if not exists {self.at[:-1]}")
+            for statement in statements:
+                session.run(statement)
+
+    def column(self, kind: str) -> str:
+        """Return the type of a column."""
+        return _TYPES[kind]
+
+    def shown(self, column: str, kind: str) -> str:
+        """Return how a column is selected: JSON as the text it was stored as."""
+        return f"{column}::text" if kind == "json" else column
+
+    def stored(self, kind: str, value: Any) -> Any:  # noqa: ARG002 - the driver knows our values
+        """Return a value as the driver takes it."""
+        return value
+
+    def loaded(self, kind: str, value: Any) -> Any:
+        """Return a stored value as it was."""
+        return value.astimezone(UTC) if kind == "time" else value
+
+    @contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:
+        """Do all or nothing."""
+        with self._lock:
+            try:
+                connection = self._alive()
+                with connection.transaction():
+                    if not write:
+                        connection.execute(
+                            "set transaction isolation level repeatable read read only"
+                        )
+                    yield PostgresSession(connection)
+            except psycopg.Error as error:
+                raise failure(error, "using a read model") from error
+
+    def _alive(self) -> Connection:
+        if is_dead(self._connection):
+            self._connection.close()
+            self._connection = connect(self._address)
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,1 @@
+"""Read models: the tables of projections, and how far each of them has come."""

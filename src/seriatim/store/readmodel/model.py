@@ -1,0 +1,356 @@
+"""A read model: the tables of projections and their cursors, which move in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from seriatim.core.errors import Conflict, LeaseLost, NotFound
+from seriatim.core.event import LogIdentity
+from seriatim.core.fold import Failure, Kept, Owner
+from seriatim.core.projection import Projection, Table
+from seriatim.core.times import format_us
+from seriatim.core.values import VALUES
+from seriatim.store.readmodel import tables
+from seriatim.store.readmodel.moment import Moment, progress_of, reader
+from seriatim.store.readmodel.port import (
+    Engine,
+    FailureRecord,
+    FailureStatus,
+    Progress,
+    Session,
+    Status,
+    Step,
+)
+
+_NAME = "-- name: "
+
+
+class Moved(Exception):  # noqa: N818 - not an error: the work is done, or somebody else's
+    """The projection is not where this step begins."""
+
+
+class ReadModel:
+    """Everything that is done to a read model; one transaction for each act."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._sql = _statements(engine)
+        engine.prepare([self._sql["create_projections"], self._sql["create_failures"]])
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.engine.close()
+
+    # -- how far they are
+
+    def progress(self, name: str, *, shadow: bool = False) -> Progress | None:
+        """Return how far a projection has come."""
+        with self.engine.transaction(write=False) as session:
+            return self._progress(session, "progress", name, shadow=shadow)
+
+    def every(self) -> list[Progress]:
+        """Return all projections, shadows among them."""
+        with self.engine.transaction(write=False) as session:
+            return [progress_of(row) for row in session.run(self._sql["all_progress"])]
+
+    def _progress(
+        self, session: Session, statement: str, name: str, *, shadow: bool
+    ) -> Progress | None:
+        found = session.run(self._sql[statement], {"name": name, "shadow": int(shadow)})
+        return progress_of(found[0]) if found else None
+
+    def begin(
+        self, projection: Projection, tenant_id: str, log: LogIdentity, *, shadow: bool = False
+    ) -> Progress:
+        """Make a projection's tables and its cursor, if they are not there."""
+        named = {"name": projection.name, "shadow": int(shadow)}
+        values = {
+            **named,
+            "tenant_id": tenant_id,
+            "declaration": projection.declaration,
+            "log_id": log.log_id,
+            "epoch": log.epoch,
+        }
+        with self.engine.transaction() as session:
+            self._check_tenant(session, tenant_id)
+            if not session.run(self._sql["progress"], named):
+                session.run(self._sql["add_progress"], values)
+                for table in tables.held(projection):
+                    session.run(tables.create(self.engine, projection.name, table, shadow=shadow))
+                if shadow:
+                    session.run(self._sql["inherit_passed"], {"name": projection.name})
+            found = self._progress(session, "locked", projection.name, shadow=shadow)
+            assert found is not None  # noqa: S101 - it was made above
+            return found
+
+    def _check_tenant(self, session: Session, tenant_id: str) -> None:
+        for other in map(progress_of, session.run(self._sql["all_progress"])):
+            if other.tenant_id != tenant_id:
+                msg = (
+                    f"this read model belongs to tenant {other.tenant_id!r:.80}, not "
+                    f"{tenant_id!r:.80}: name another place with --target"
+                )
+                raise Conflict(msg, details={"tenant_id": tenant_id})
+
+    # -- what a fold begins with
+
+    def states(
+        self, projection: Projection, owners: Sequence[Owner], *, shadow: bool = False
+    ) -> dict[Owner, Any]:
+        """Return the states of these keys, as far as they have one."""
+        table = tables.own(projection)
+        where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
+        key = next(iter(table.key))
+        sql = (
+            f"select {tables.select(self.engine, table)} from {{owners}} o cross join {where} t "
+            f"where t.tenant_id = o.tenant_id and t.{tables.quoted(key)} = o.key"
+        )
+        found: dict[Owner, Any] = {}
+        with self.engine.transaction(write=False) as session:
+            for tenant_id, row, _ in map(reader(self.engine, table), session.among(sql, owners)):
+                found[tenant_id, row[key]] = _state_of(projection, row)
+        return found
+
+    def exceptions(
+        self, name: str, *, shadow: bool = False
+    ) -> tuple[frozenset[Owner], frozenset[int]]:
+        """Return the keys that are parked, and the positions that are passed over."""
+        kept = self.failures(name, shadow=shadow)
+        parked = {
+            (one.failure.tenant_id, one.failure.key) for one in kept if one.status == "parked"
+        }
+        passed = {one.failure.position for one in kept if one.status == "passed"}
+        return frozenset(parked), frozenset(passed)
+
+    # -- what a fold ends with
+
+    def commit(
+        self,
+        projection: Projection,
+        step: Step,
+        *,
+        token: int,
+        shadow: bool = False,
+        status: Status | None = None,
+    ) -> None:
+        """Write rows, states, failures and the cursor of one step, or nothing."""
+        named = {"name": projection.name, "shadow": int(shadow)}
+        with self.engine.transaction() as session:
+            held = self._progress(session, "locked", projection.name, shadow=shadow)
+            if held is None or held.token != token:
+                msg = f"another runner has projection {projection.name}"
+                raise LeaseLost(msg, details={"projection": projection.name})
+            if held.position != step.after:
+                raise Moved
+            self.write(session, projection, step, shadow=shadow)
+            session.run(self._sql["move"], {**named, "position": step.until, "tip": step.tip})
+            if status is not None:
+                session.run(self._sql["set_status"], {**named, "status": status})
+
+    def load(self, projection: Projection, step: Step) -> None:
+        """Write rows and states of a part of a rebuild into its shadow; twice does no harm."""
+        final = tuple(msgspec.structs.replace(table, merge={}) for table in projection.tables)
+        whole = msgspec.structs.replace(projection, tables=final)
+        with self.engine.transaction() as session:
+            self.write(session, whole, step, shadow=True)
+
+    def write(self, session: Session, projection: Projection, step: Step, *, shadow: bool) -> None:
+        """Write all of a step but its cursor."""
+        gone = [owner for owner, kept in step.own.items() if kept.row is None]
+        if gone:
+            self._remove(session, projection, gone, shadow=shadow)
+        own = [kept for kept in step.own.values() if kept.row is not None]
+        written = {**step.rows, **({projection.tables[0].name: own} if own else {})}
+        for name, rows in written.items():
+            self._put(session, projection, projection.table(name), rows, shadow=shadow)
+        states = [
+            Kept(tenant_id, position, {"key": key, "state": state})
+            for (tenant_id, key), (position, state) in step.states.items()
+        ]
+        self._put(session, projection, tables.STATES, states, shadow=shadow)
+        for failure, status in step.failures:
+            self._note(session, projection.name, failure, status, shadow=shadow)
+
+    def _put(
+        self,
+        session: Session,
+        projection: Projection,
+        table: Table,
+        rows: Sequence[Kept],
+        *,
+        shadow: bool,
+    ) -> None:
+        if not rows:
+            return
+        stored = self.engine.stored
+        kinds = tables.kinds(table)
+        inner = [(name, VALUES[kind].name) for name, kind in table.fields.items()]
+        values = []
+        for kept in rows:
+            assert kept.row is not None  # noqa: S101 - removals go their own way
+            row = kept.row
+            made = [stored(kind, row[name]) for name, kind in inner]
+            values.append((kept.tenant_id, *made, kept.position))
+        where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
+        # One order everywhere: two writers of one table never wait for each other in a circle.
+        values.sort(key=lambda one: one[: 1 + len(table.key)])
+        session.put(where, kinds, values, tables.on_conflict(table))
+
+    def _remove(
+        self, session: Session, projection: Projection, owners: Sequence[Owner], *, shadow: bool
+    ) -> None:
+        table = tables.own(projection)
+        where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
+        key = tables.key_of(table)
+        session.among(
+            f"delete from {where} where ({key}) in (select tenant_id, key from {{owners}} o)",
+            owners,
+        )
+
+    def _note(
+        self,
+        session: Session,
+        name: str,
+        failure: Failure,
+        status: FailureStatus,
+        *,
+        shadow: bool,
+    ) -> None:
+        values = {"name": name, "shadow": int(shadow), "status": status}
+        session.run(self._sql["add_failure"], {**values, **msgspec.structs.asdict(failure)})
+
+    # -- failures, and what an operator does about them
+
+    def failures(self, name: str, *, shadow: bool = False) -> list[FailureRecord]:
+        """Return what a projection could not take."""
+        with self.engine.transaction(write=False) as session:
+            found = session.run(self._sql["failures"], {"name": name, "shadow": int(shadow)})
+        return [
+            FailureRecord(Failure(*row[:6]), row[6], format_us(row[7]), bool(row[8]))
+            for row in found
+        ]
+
+    def mark(self, name: str, position: int, status: FailureStatus, *, again: bool) -> None:
+        """Say what is to become of a failure, and whether its key is to be folded anew."""
+        values = {"name": name, "position": position, "status": status, "again": int(again)}
+        with self.engine.transaction() as session:
+            if not session.run(self._sql["set_failure"], values):
+                msg = f"projection {name} has no failure at position {position}"
+                raise NotFound(msg, details={"projection": name, "position": position})
+
+    def forget_failure(self, name: str, position: int) -> None:
+        """Take a failure off the list."""
+        with self.engine.transaction() as session:
+            session.run(self._sql["forget_failure"], {"name": name, "position": position})
+
+    def refold(self, projection: Projection, owner: Owner, step: Step, *, token: int) -> None:
+        """Replace what one key has by what it has when folded anew; the cursor stays."""
+        with self.engine.transaction() as session:
+            held = self._progress(session, "locked", projection.name, shadow=False)
+            if held is None or held.token != token or held.position != step.until:
+                raise Moved
+            self._remove(session, projection, [owner], shadow=False)
+            values = {"name": projection.name, "tenant_id": owner[0], "key": owner[1]}
+            session.run(self._sql["forget_failures_of"], values)
+            session.run(self._sql["settle_failures_of"], values)
+            self.write(session, projection, step, shadow=False)
+
+    def set_status(self, name: str, status: Status) -> None:
+        """Pause, resume, or clear a projection."""
+        with self.engine.transaction() as session:
+            session.run(self._sql["set_status"], {"name": name, "shadow": 0, "status": status})
+
+    # -- one runner
+
+    def claim(self, name: str, owner: str, seconds: float, *, shadow: bool = False) -> int | None:
+        """Take the right to run a projection, if nobody has it; the token rises every time."""
+        values = {"name": name, "shadow": int(shadow), "owner": owner, "for_us": _us(seconds)}
+        with self.engine.transaction() as session:
+            found = session.run(self._sql["claim"], values)
+        return found[0][0] if found else None
+
+    def renew(self, name: str, token: int, seconds: float, *, shadow: bool = False) -> bool:
+        """Keep that right for longer, or give it up with 0 seconds."""
+        values = {"name": name, "shadow": int(shadow), "token": token, "for_us": _us(seconds)}
+        with self.engine.transaction() as session:
+            return bool(session.run(self._sql["renew"], values))
+
+    # -- shadows
+
+    def drop(self, projection: Projection, *, shadow: bool) -> None:
+        """Take a projection's tables and its cursor away."""
+        with self.engine.transaction() as session:
+            self._drop(session, projection, shadow=shadow)
+
+    def _drop(self, session: Session, projection: Projection, *, shadow: bool) -> None:
+        named = {"name": projection.name, "shadow": int(shadow)}
+        for table in self._known_tables(session, projection, shadow=shadow):
+            session.run(f"drop table if exists {self.engine.at}{tables.quoted(table)}")
+        session.run(self._sql["forget"], named)
+        session.run(self._sql["forget_failures"], named)
+
+    def _known_tables(
+        self, session: Session, projection: Projection, *, shadow: bool
+    ) -> Iterable[str]:
+        """Name the tables as the stored declaration has them, which may be an older one."""
+        known = self._progress(session, "progress", projection.name, shadow=shadow)
+        declared = [tables.name(projection.name, one.name) for one in tables.held(projection)]
+        if known is not None:
+            said = msgspec.json.decode(known.declaration)["tables"]
+            declared += [tables.name(projection.name, one["name"]) for one in said]
+            declared.append(tables.name(projection.name, tables.STATES.name))
+        return [tables.suffixed(one, shadow=shadow) for one in dict.fromkeys(declared)]
+
+    def switch(self, projection: Projection, *, at_least: int = 0) -> bool:
+        """Put the shadow in the place of the live tables, unless these are further on."""
+        with self.engine.transaction() as session:
+            live = self._progress(session, "locked", projection.name, shadow=False)
+            shadow = self._progress(session, "locked", projection.name, shadow=True)
+            if shadow is None or shadow.position < max(at_least, live.position if live else 0):
+                return False
+            if live is not None:
+                self._drop(session, projection, shadow=False)
+            for table in tables.held(projection):
+                old = tables.place(self.engine, projection.name, table.name, shadow=True)
+                new = tables.name(projection.name, table.name)
+                session.run(f"alter table {old} rename to {tables.quoted(new)}")
+            values = {
+                "name": projection.name,
+                "owner": live.owner if live else "",
+                "token": live.token + 1 if live else 1,
+                "status": "paused" if live and live.status == "paused" else "ready",
+            }
+            session.run(self._sql["enthrone"], values)
+            session.run(self._sql["enthrone_failures"], {"name": projection.name})
+            return True
+
+    # -- reading it
+
+    @contextmanager
+    def moment(self) -> Iterator[Moment]:
+        """See everything as it is at one moment, whatever is written meanwhile."""
+        with self.engine.transaction(write=False) as session:
+            yield Moment(self.engine, session, self._sql["progress"])
+
+
+def _state_of(projection: Projection, row: dict[str, Any]) -> Any:
+    if projection.state is None:
+        return row
+    return msgspec.json.decode(row["state"], type=projection.state)
+
+
+def _statements(engine: Engine) -> dict[str, str]:
+    text = files(__package__).joinpath("statements.sql").read_text(encoding="utf-8")
+    for hole, said in (("{at}", engine.at), ("{now}", engine.now), ("{lock}", engine.lock)):
+        text = text.replace(hole, said)
+    parts = (part.partition("\n") for part in text.split(_NAME)[1:])
+    return {name.strip(): body.strip().rstrip(";") for name, _, body in parts}
+
+
+def _us(seconds: float) -> int:
+    return int(seconds * 1_000_000)

@@ -1,0 +1,125 @@
+-- The bookkeeping of a read model, in SQL that Postgres and SQLite share.
+-- {at} is the schema, {now} the database's clock in microseconds, {lock} what locks a row.
+
+-- name: create_projections
+create table if not exists {at}seriatim_projections (
+    name        text    not null,
+    shadow      integer not null check (shadow in (0, 1)),
+    tenant_id   text    not null,
+    declaration text    not null,
+    position    bigint  not null check (position >= 0),
+    log_id      text    not null,
+    epoch       integer not null,
+    tip         text    not null,
+    status      text    not null check (status in ('ready', 'paused', 'failed')),
+    updated_us  bigint  not null,
+    owner       text    not null default '',
+    token       bigint  not null default 0,
+    expires_us  bigint  not null default 0,
+    primary key (name, shadow)
+);
+
+-- name: create_failures
+create table if not exists {at}seriatim_failures (
+    name       text    not null,
+    shadow     integer not null,
+    position   bigint  not null,
+    tenant_id  text    not null,
+    key        text    not null,
+    event_id   text    not null,
+    event_type text    not null,
+    reason     text    not null,
+    status     text    not null check (status in ('stopped', 'parked', 'skipped', 'passed')),
+    failed_us  bigint  not null,
+    again      integer not null default 0,  -- 1: its key is to be folded anew
+    primary key (name, shadow, position)
+);
+
+-- name: progress
+select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
+       case when expires_us > {now} then owner else '' end, token
+from {at}seriatim_projections where name = :name and shadow = :shadow;
+
+-- name: locked
+select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
+       owner, token
+from {at}seriatim_projections where name = :name and shadow = :shadow {lock};
+
+-- name: all_progress
+select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
+       case when expires_us > {now} then owner else '' end, token
+from {at}seriatim_projections order by name, shadow;
+
+-- name: add_progress
+insert into {at}seriatim_projections
+    (name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us)
+values (:name, :shadow, :tenant_id, :declaration, 0, :log_id, :epoch, '', 'ready', {now})
+on conflict (name, shadow) do nothing;
+
+-- name: move
+update {at}seriatim_projections set position = :position, tip = :tip, updated_us = {now}
+where name = :name and shadow = :shadow;
+
+-- name: set_status
+update {at}seriatim_projections set status = :status where name = :name and shadow = :shadow;
+
+-- name: forget
+delete from {at}seriatim_projections where name = :name and shadow = :shadow;
+
+-- name: enthrone
+-- The lease stays with whoever runs the projection: its token must go on rising.
+update {at}seriatim_projections
+set shadow = 0, owner = :owner, token = :token, status = :status, expires_us = 0
+where name = :name and shadow = 1;
+
+-- name: claim
+update {at}seriatim_projections set owner = :owner, token = token + 1, expires_us = {now} + :for_us
+where name = :name and shadow = :shadow and (expires_us <= {now} or owner = :owner)
+returning token;
+
+-- name: renew
+update {at}seriatim_projections set expires_us = {now} + :for_us
+where name = :name and shadow = :shadow and token = :token
+returning token;
+
+-- name: failures
+select tenant_id, key, position, event_id, event_type, reason, status, failed_us, again
+from {at}seriatim_failures where name = :name and shadow = :shadow
+order by position;
+
+-- name: add_failure
+insert into {at}seriatim_failures
+    (name, shadow, position, tenant_id, key, event_id, event_type, reason, status, failed_us)
+values (:name, :shadow, :position, :tenant_id, :key, :event_id, :event_type, :reason, :status, {now})
+on conflict (name, shadow, position)
+do update set reason = excluded.reason, status = excluded.status, failed_us = excluded.failed_us;
+
+-- name: set_failure
+update {at}seriatim_failures set status = :status, again = :again
+where name = :name and shadow = 0 and position = :position
+returning position;
+
+-- name: forget_failures
+delete from {at}seriatim_failures where name = :name and shadow = :shadow;
+
+-- name: forget_failures_of
+-- What an operator passed over stays passed over.
+delete from {at}seriatim_failures
+where name = :name and shadow = 0 and tenant_id = :tenant_id and key = :key and status <> 'passed';
+
+-- name: settle_failures_of
+update {at}seriatim_failures set again = 0
+where name = :name and shadow = 0 and tenant_id = :tenant_id and key = :key;
+
+-- name: forget_failure
+delete from {at}seriatim_failures where name = :name and shadow = 0 and position = :position;
+
+-- name: inherit_passed
+insert into {at}seriatim_failures
+    (name, shadow, position, tenant_id, key, event_id, event_type, reason, status, failed_us)
+select name, 1, position, tenant_id, key, event_id, event_type, reason, status, failed_us
+from {at}seriatim_failures where name = :name and shadow = 0 and status = 'passed'
+on conflict (name, shadow, position) do nothing;
+
+-- name: enthrone_failures
+update {at}seriatim_failures set shadow = 0 where name = :name and shadow = 1;

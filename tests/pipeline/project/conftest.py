@@ -1,0 +1,43 @@
+"""A log on each database, and projections of it on the shared session."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import Log, Projection
+from seriatim.pipeline import register
+from seriatim.pipeline.project.projector import Projector
+
+Start = Callable[..., Projector]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty log."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/log.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def log(url: str) -> Iterator[Log]:
+    """The log itself."""
+    with seriatim.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def start(spark: SparkSession, url: str, log: Log) -> Iterator[Start]:
+    """Make projectors of the test's log."""
+    register(spark)
+    with ExitStack() as stack:
+
+        def made(projection: Projection, **options: Any) -> Projector:
+            return stack.enter_context(Projector(spark, projection, url, **options))
+
+        yield made

@@ -1,0 +1,130 @@
+"""What the tests of projections share: a few projections, a log to project, and the plain fold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from seriatim import EventRecord, Log, NewEvent, Projection, projection
+from seriatim.core.fold import Digest, Fold
+from seriatim.core.ids import compose
+from seriatim.pipeline.project.projector import Projector
+from tests.contract.profiles.traces_kit import PAYLOADS
+
+DEAL_DESK = json.loads((Path(__file__).parents[2] / "vectors" / "deal_desk.json").read_text())
+
+SEAT = {"taken": int, "guests": list, "share": float}
+
+
+def seat(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
+    """Count the seats of a show; an emptied show has no row."""
+    if event.event_type == "seat.emptied":
+        return None
+    known = state or {"taken": 0, "guests": []}
+    guests = [*known["guests"], event.data["guest"]][-3:]
+    return {"taken": known["taken"] + 1, "guests": guests, "share": (known["taken"] + 1) / 7}
+
+
+def seats_of(**options: Any) -> Projection:
+    """Declare the seats of shows, with what a test wants otherwise."""
+    declared = {"key": "stream_id", "events": ["seat.*"], "columns": SEAT, **options}
+    return projection("seats", **declared)(options.pop("apply", seat))
+
+
+seats = projection("seats", key="stream_id", events=["seat.*"], columns=SEAT)(seat)
+
+
+def fill(log: Log, count: int, *, shows: int = 7, start: int = 0) -> None:
+    """Append seats of some shows, other things among them."""
+    events = []
+    for number in range(start, start + count):
+        event_type = "seat.reserved" if number % 4 else "other.thing"
+        if number % 23 == 22:
+            event_type = "seat.emptied"
+        payload = {"guest": f"g{number}", "show": f"s-{number % shows}"}
+        events.append(NewEvent(event_type, payload, stream=("show", f"s-{number % shows}")))
+    for first in range(0, count, 50):
+        log.append(events[first : first + 50])
+
+
+def fill_traces(log: Log, count: int) -> None:
+    """Append whole traces, the last one unfinished; all speak of one entity."""
+    for number in range(count):
+        trace_id = f"t-{number}"
+        types = list(PAYLOADS) if number < count - 1 else list(PAYLOADS)[:4]
+        for seq, event_type in enumerate(types):
+            log.traces.append_event(_envelope(trace_id, seq, event_type))
+
+
+def _envelope(trace_id: str, seq: int, event_type: str) -> dict[str, Any]:
+    given = DEAL_DESK["events"][0]
+    return {
+        **given,
+        "event_id": f"{trace_id}-{seq}",
+        "trace_id": trace_id,
+        "trace_seq": seq,
+        "event_type": event_type,
+        "idempotency_key": f"{trace_id}/{seq}",
+        "payload": PAYLOADS[event_type],
+    }
+
+
+def plain_fold(records: Iterable[EventRecord], made: Projection) -> Fold:
+    """Fold records with nothing but Python."""
+    fold = Fold(made)
+    for record in records:
+        wanted = any(
+            one in ("*", record.event_type)
+            or (one.endswith(".*") and record.event_type.startswith(one[:-1]))
+            for one in made.events
+        )
+        key = key_of(made, record)
+        if wanted and key is not None:
+            fold.add(key, record)
+    return fold
+
+
+def key_of(made: Projection, record: EventRecord) -> str | None:
+    """Return the key of a record as the declaration says."""
+    if made.stream_types is not None and record.stream_type not in made.stream_types:
+        return None
+    if callable(made.key):
+        return made.key(record)
+    assert made.key is not None
+    if made.key == "stream":
+        return compose(*record.stream) if record.stream else None
+    if made.key.startswith("payload."):
+        found = record.data.get(made.key.partition(".")[2])
+    else:
+        found = getattr(record, made.key)
+    return None if found is None else str(found)
+
+
+def plain_digest(records: Iterable[EventRecord], made: Projection) -> str:
+    """Return the digest that a read model of these records must have."""
+    fold, digest = plain_fold(records, made), Digest()
+    if made.state is None:
+        for (tenant_id, _), kept in fold.own_rows():
+            if kept.row is not None:
+                digest.add(made.tables[0], tenant_id, kept.row)
+    for name, rows in fold.rows.items():
+        for kept in rows.values():
+            assert kept.row is not None
+            digest.add(made.table(name), kept.tenant_id, kept.row)
+    return digest.text()
+
+
+def stored_digest(job: Projector) -> str:
+    """Return the digest of what is in the read model."""
+    with job.model.moment() as moment:
+        return moment.digest(job.projection).text()
+
+
+def rows_of(job: Projector, table: str | None = None) -> dict[Any, dict[str, Any]]:
+    """Return a table's rows by their first key column."""
+    wanted = job.projection.table(table) if table else job.projection.tables[0]
+    key = next(iter(wanted.key))
+    with job.model.moment() as moment:
+        return {row[key]: row for _, row, _ in moment.rows(job.projection, wanted)}

@@ -1,0 +1,110 @@
+"""Catch-up in batches of any size, a rebuild and a plain Python fold are the same (I1, I3)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from seriatim import Log, Projection, projection
+from seriatim.core.decision_graph import Graph
+from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.shipped import aggregate_states, decision_graph
+from seriatim.pipeline.shipped.decision_graph import digests
+from tests.pipeline.project.kit import (
+    DEAL_DESK,
+    SEAT,
+    fill,
+    fill_traces,
+    plain_digest,
+    rows_of,
+    seat,
+    seats,
+    stored_digest,
+)
+
+Start = Callable[..., Projector]
+
+by_path = projection("by_path", key="payload.show", events=["seat.*"], columns=SEAT)(seat)
+by_function = projection(
+    "by_function", key=lambda event: event.data.get("show"), columns=SEAT, events=["seat.*"]
+)(seat)
+whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=SEAT)(seat)
+
+
+@pytest.mark.parametrize("made", [seats, by_path, by_function, whole_log, aggregate_states])
+def test_all_ways_give_one_digest(start: Start, log: Log, made: Projection) -> None:
+    """I3: batches, rebuild and the plain fold agree, and the proof is stamped with its position."""
+    fill(log, 120)
+    job = start(made, batch_events=50)
+    job.run()
+    fill(log, 31, start=120)
+    progress = job.run()
+    caught_up = stored_digest(job)
+    proof = job.verify()
+
+    assert progress.position == 151
+    assert caught_up == plain_digest(log.read(), made)
+    assert (proof.equal, proof.position, proof.digest) == (True, 151, caught_up)
+    rebuilt = job.rebuild()
+    assert (rebuilt.switched, rebuilt.digest, stored_digest(job)) == (True, caught_up, caught_up)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_batches_of_any_size(start: Start, log: Log, size: int) -> None:
+    """I3: how the log is cut into batches changes nothing."""
+    fill(log, 12 if size == 1 else 60)
+    job = start(seats, batch_events=size)
+    job.run()
+
+    assert stored_digest(job) == plain_digest(log.read(), seats)
+
+
+def test_one_more_partition_changes_nothing(start: Start, log: Log) -> None:
+    """I3, I8: keys are spread over any number of tasks, and each sees its events in order."""
+    fill(log, 150, shows=11)
+    job = start(seats)
+    found = set()
+    before = job.spark.conf.get("spark.sql.shuffle.partitions", "2")
+    assert before is not None
+    try:
+        for parts in ("1", "3", "8"):
+            job.spark.conf.set("spark.sql.shuffle.partitions", parts)
+            found.add(job.rebuild(accept=False).digest)
+    finally:
+        job.spark.conf.set("spark.sql.shuffle.partitions", before)
+
+    assert found == {plain_digest(log.read(), seats)}
+
+
+def test_the_known_answer_of_the_decision_graph(start: Start, log: Log) -> None:
+    """T3: run in small batches and rebuilt, the shipped trace has the original's four digests."""
+    for envelope in DEAL_DESK["events"]:
+        log.traces.append_event(envelope)
+    job = start(decision_graph, batch_events=2)
+    job.run()
+
+    with job.model.moment() as moment:
+        assert digests(moment, "dg-v1") == DEAL_DESK["digests"]
+    job.rebuild()
+    with job.model.moment() as moment:
+        assert digests(moment, "dg-v1") == DEAL_DESK["digests"]
+    assert len(rows_of(job, "nodes")) == 10
+    assert len(rows_of(job, "edges")) == 8
+    assert len(rows_of(job, "precedents")) == 2
+
+
+def test_the_decision_graph_of_many_traces(start: Start, log: Log) -> None:
+    """T3: nodes that traces share belong to the first event that names them, on every way."""
+    fill_traces(log, 6)
+    fill(log, 20)
+    oracle = Graph()
+    for record in log.read():
+        if record.stream_type == "trace":
+            oracle.add(record)
+    job = start(decision_graph, batch_events=13)
+    job.run()
+
+    for recipe in ("dg-v1", "v2"):
+        with job.model.moment() as moment:
+            assert digests(moment, recipe) == oracle.digests(recipe)
+    assert job.verify().equal
+    assert job.rebuild().digest == plain_digest(log.read(), decision_graph)

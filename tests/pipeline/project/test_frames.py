@@ -1,0 +1,93 @@
+"""Projections written as DataFrame transformations (I1)."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from seriatim import InvalidArgument, Log, frame_projection
+from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.shipped import activity
+from tests.pipeline.project.kit import fill, rows_of, stored_digest
+
+Start = Callable[..., Projector]
+
+
+def test_activity_counts_like_python(start: Start, log: Log) -> None:
+    """I1, I3: counts by type and hour, in batches and rebuilt, are those of a plain count."""
+    fill(log, 90)
+    job = start(activity, batch_events=40)
+    job.run()
+    caught_up = stored_digest(job)
+
+    expected = Counter(record.event_type for record in log.read())
+    found: Counter[str] = Counter()
+    for row in _all_rows(job):
+        found[row["event_type"]] += row["events"]
+    assert found == expected
+    assert sum(row["payload_bytes"] for row in _all_rows(job)) == sum(
+        len(record.payload.encode()) for record in log.read()
+    )
+    assert job.verify().equal
+    assert job.rebuild().digest == caught_up
+
+
+def _all_rows(job: Projector) -> list[dict[str, Any]]:
+    with job.model.moment() as moment:
+        return [row for _, row, _ in moment.rows(job.projection, job.projection.tables[0])]
+
+
+def _counted() -> Any:
+    return frame_projection(
+        "counted",
+        key={"event_type": str},
+        columns={"events": int},
+        merge={"events": "sum"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("transform", "problem"),
+    [
+        (lambda events: events.select("event_type"), "lacks the declared column events"),
+        (
+            lambda events: events.select("event_type", f.lit(1).alias("events"), "payload"),
+            "has the undeclared column payload",
+        ),
+        (
+            lambda events: events.select("event_type", f.lit("x").alias("events")),
+            "has string in column events, declared as int",
+        ),
+        (lambda _: 7, "returned int, not a DataFrame"),
+    ],
+)
+def test_wrong_output_is_refused(
+    start: Start, log: Log, transform: Callable[[DataFrame], DataFrame], problem: str
+) -> None:
+    """A wrong output column is named, and nothing is half-written."""
+    fill(log, 10)
+    job = start(_counted()(transform))
+
+    with pytest.raises(InvalidArgument, match=problem):
+        job.run()
+    with pytest.raises(InvalidArgument, match=problem):
+        job.rebuild()
+    status = job.status()
+    assert status is not None
+    assert status.position == 0
+    assert rows_of(job) == {}
+
+
+def test_a_transformation_that_gives_a_key_twice(start: Start, log: Log) -> None:
+    """Rows of one key are merged by the declared rule, wherever they come from."""
+    fill(log, 30)
+    made = _counted()(lambda events: events.select("event_type", f.lit(1).alias("events")))
+    job = start(made, batch_events=11)
+    job.run()
+
+    expected = Counter(record.event_type for record in log.read())
+    assert {name: row["events"] for name, row in rows_of(job).items()} == expected
+    assert job.verify().equal

@@ -1,0 +1,222 @@
+"""One runner, any checkpoint, the right log: what a run goes by is its cursor (F8, I2, I8)."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim import Conflict, EventRecord, Log, LogIdentityChanged, NewEvent, projection
+from seriatim.pipeline.project.projector import Projector
+from seriatim.testing.factories import eventually
+from tests.pipeline.project.kit import SEAT, fill, plain_digest, rows_of, seat, seats, stored_digest
+
+Start = Callable[..., Projector]
+
+
+def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
+    """I1: nothing to do is done at once; then one event makes one row."""
+    job = start(seats)
+    assert job.run().position == 0
+    assert job.rebuild().rows == 0
+    log.append([NewEvent("seat.reserved", {"guest": "g"}, stream=("show", "s-1"))])
+    assert job.run().position == 1
+    assert rows_of(job)["s-1"]["taken"] == 1
+    assert job.verify().equal
+
+
+def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> None:
+    """I2: lost, older or newer than the cursor, a checkpoint changes nothing."""
+    folder, older = tmp_path / "checkpoint", tmp_path / "older"
+    job = start(seats, batch_events=20)
+    fill(log, 30)
+    job.run(checkpoint=str(folder))
+    shutil.copytree(folder, older)
+    fill(log, 30, start=30)
+    job.run(checkpoint=str(folder))
+    fill(log, 10, start=60)
+
+    job.run(checkpoint=str(older))  # behind the cursor
+    assert stored_digest(job) == plain_digest(log.read(), seats)
+    job.model.drop(job.projection, shadow=False)
+    job.run(checkpoint=str(folder))  # ahead of the cursor: the read model is new
+    assert stored_digest(job) == plain_digest(log.read(), seats)
+    shutil.rmtree(folder)
+    fill(log, 5, start=70)
+    job.run(checkpoint=str(folder))
+    assert stored_digest(job) == plain_digest(log.read(), seats)
+
+
+def test_a_checkpoint_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:
+    """F8: Spark's notes on another log stop the run."""
+    other_url = f"sqlite:///{tmp_path}/other.db"
+    folder = str(tmp_path / "checkpoint")
+    with seriatim.open(other_url) as other:
+        fill(other, 9)
+    with Projector(spark, seats, other_url) as foreign:
+        foreign.run(checkpoint=folder)
+    fill(log, 20)
+    job = start(seats)
+    with pytest.raises(seriatim.SeriatimError, match="another log"):
+        job.run(checkpoint=folder)
+    assert rows_of(job) == {}
+    assert job.run().position == 20
+
+
+def test_a_read_model_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:
+    """F8: a cursor of another log stops the projection; a rebuild makes it this one's."""
+    fill(log, 12)
+    job = start(seats)
+    job.run()
+    other_url = f"sqlite:///{tmp_path}/other.db"
+    with seriatim.open(other_url) as other:
+        fill(other, 20)
+    with Projector(spark, seats, other_url, target=job.target) as moved:
+        with pytest.raises(LogIdentityChanged, match="belongs to another log"):
+            moved.run()
+        with pytest.raises(LogIdentityChanged, match="belongs to another log"):
+            moved.verify()
+        moved.rebuild()
+        assert moved.run().position == 20
+
+
+def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
+    """I8: one works, the other waits, and both together apply everything once."""
+    fill(log, 60)
+    first, second = start(seats, batch_events=20), start(seats, batch_events=20)
+    ends: list[int] = []
+    threads = [
+        threading.Thread(target=lambda job=job: ends.append(job.run(lease_s=2.0).position))
+        for job in (first, second)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert ends == [60, 60]
+    assert stored_digest(first) == plain_digest(log.read(), seats)
+
+
+def test_live_pause_and_resume(start: Start, log: Log) -> None:
+    """I1, I7: a live run follows the log, stands still while paused, and goes on."""
+    job, hand = start(seats), start(seats)
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def live() -> None:
+        try:
+            job.run(live=True, until=stop.is_set)
+        except BaseException as error:  # noqa: BLE001 - for the test to see
+            failed.append(error)
+
+    def at(position: int) -> bool | None:
+        status = hand.status()
+        return bool(failed) or (status is not None and status.position == position) or None
+
+    runner = threading.Thread(target=live)
+    runner.start()
+    try:
+        fill(log, 10)
+        eventually(lambda: at(10))
+        hand.pause()
+        fill(log, 5, start=10)
+        with pytest.raises(Conflict, match="paused"):
+            _second_catch_up(hand, runner, stop)
+        assert hand.status().position == 10  # type: ignore[union-attr]
+    finally:
+        stop.set()
+        runner.join(60)
+    hand.resume()
+    assert hand.run().position == 15
+    assert failed == []
+    assert stored_digest(hand) == plain_digest(log.read(), seats)
+
+
+def _second_catch_up(job: Projector, runner: threading.Thread, stop: threading.Event) -> None:
+    stop.set()
+    runner.join(60)
+    job.run()
+
+
+def test_tenants_are_apart(start: Start, log: Log) -> None:
+    """I2, K2: each tenant has its own cursor and place; one run may serve them all."""
+    fill(log, 8)
+    fill(log.for_tenant("acme"), 12)
+    mine, acme, every = start(seats), start(seats, tenant_id="acme"), start(seats, tenant_id="*")
+    for job in (mine, acme, every):
+        assert job.run().position == 20
+
+    assert mine.target != acme.target != every.target
+    assert stored_digest(mine) == plain_digest(log.read(), seats)
+    assert stored_digest(acme) == plain_digest(log.for_tenant("acme").read(), seats)
+    with every.model.moment() as moment:
+        tenants = {tenant for tenant, _, _ in moment.rows(seats, seats.tables[0])}
+    assert tenants == {"default", "acme"}
+    with pytest.raises(Conflict, match="belongs to tenant"):
+        start(seats, tenant_id="acme", target=mine.target).run()
+
+
+def test_a_log_that_grows_during_a_rebuild(start: Start, log: Log) -> None:
+    """I4: what is appended meanwhile is in the new tables when they are switched to."""
+    fill(log, 40)
+    job = start(seats, batch_events=15)
+    job.run()
+
+    def grow(report: Any) -> None:
+        if report.doing == "rebuild":
+            fill(log, 7, start=log.head())
+
+    job.watcher = grow
+    proof = job.rebuild()
+    job.watcher = lambda _: None
+    status = job.status()
+    assert (proof.position, proof.equal) == (40, True)
+    assert status is not None
+    assert status.position == log.head() > 40
+    assert stored_digest(job) == plain_digest(log.read(), seats)
+
+
+def test_a_changed_declaration(start: Start, log: Log) -> None:
+    """I4, I5: it wants a rebuild, which may differ; old versions of events are upcast."""
+    fill(log, 20)
+    job = start(seats)
+    job.run()
+
+    def renamed(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
+        return {"visitor": event.data["visitor"]}
+
+    newer = projection(
+        "seats",
+        key="stream_id",
+        events=["seat.reserved"],
+        columns={"visitor": str},
+        version=2,
+        upcasters={("seat.reserved", 1): lambda said: {"visitor": said["guest"]}},
+    )(renamed)
+    log.append(
+        [NewEvent("seat.reserved", {"visitor": "v2"}, stream=("show", "s-0"), event_version=2)]
+    )
+    changed = start(newer)
+    with pytest.raises(Conflict, match="declaration of projection seats has changed"):
+        changed.run()
+    assert stored_digest(job) == plain_digest(list(log.read())[:20], seats)  # the old one serves
+    assert changed.rebuild().switched
+    assert changed.run().position == 21
+    assert rows_of(changed)["s-0"]["visitor"] == "v2"
+    assert rows_of(changed)["s-1"]["visitor"] == "g15"
+    assert changed.verify().equal
+
+
+def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
+    """A bad URL, a log that is not there, a target that is none: clear errors."""
+    with pytest.raises(seriatim.SeriatimError, match="no backend"):
+        Projector(spark, seats, "ftp://x")
+    with pytest.raises(seriatim.SeriatimError):
+        Projector(spark, seats, f"sqlite:///{tmp_path}/absent.db")
+    with pytest.raises(seriatim.SeriatimError, match="a read model lives in a database"):
+        start(seats, target="ftp://x")
+    with pytest.raises(seriatim.InvalidArgument, match="no field of an event"):
+        projection("seats", key="seat", columns=SEAT)(seat)

@@ -1,0 +1,199 @@
+"""What a task of the sink does with its rows, without Spark around it."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+import seriatim
+from seriatim import BackendFailure, EventType, InvalidArgument
+from seriatim.pipeline.columns import EVENTS, spark_schema
+from seriatim.pipeline.records import batch_of
+from seriatim.pipeline.refused import RefusedRows
+from seriatim.pipeline.rows import Maker, Shape, check_columns
+from seriatim.pipeline.sink import SinkWriter, Written, sink_options
+from seriatim.pipeline.submitting import Window, append_rows
+from tests.pipeline.events import stored, varied
+
+PLAIN = t.StructType().add("event_type", "string").add("payload", "string")
+
+
+def run(url: str, schema: t.StructType, batch: pa.RecordBatch, **options: str) -> Written:
+    """Run one task."""
+    writer = SinkWriter(sink_options({"url": url, **options}), schema, overwrite=False)
+    return writer.write(iter([batch]))
+
+
+def rows(*given: dict[str, Any]) -> pa.RecordBatch:
+    """A batch of rows."""
+    return pa.RecordBatch.from_pylist(list(given))
+
+
+def test_a_window_keeps_order_and_counts(log_url: str) -> None:
+    """Thousands in flight come in their order; a second run finds them all."""
+    schema = t.StructType().add("event_type", "string").add("payload", "string")
+    schema = schema.add("stream_type", "string").add("stream_id", "string")
+    batch = rows(
+        *(
+            {"event_type": "a", "payload": f'{{"n":{n}}}', "stream_type": "s", "stream_id": "x"}
+            for n in range(2500)
+        )
+    )
+    counts = run(log_url, schema, batch).counts
+    assert (counts.appended, counts.reused, counts.refused) == (2500, 0, 0)
+    records = stored(log_url)
+    assert [record.data["n"] for record in records] == list(range(2500))
+    assert [record.stream_seq for record in records] == list(range(1, 2501))
+    assert len({record.append_position for record in records}) == 2500  # each its own append
+    counts = run(log_url, schema, batch).counts
+    assert (counts.appended, counts.reused, counts.refused) == (0, 2500, 0)
+
+
+def test_equal_rows_are_one_event(log_url: str) -> None:
+    """Ids are made of all columns: who wants equal rows twice names a column that differs."""
+    batch = rows({"event_type": "a", "payload": "{}"}, {"event_type": "a", "payload": "{}"})
+    counts = run(log_url, PLAIN, batch).counts
+    assert (counts.appended, counts.reused) == (1, 1)
+
+
+def test_refused_rows_and_their_neighbours(log_url: str, tmp_path: Path) -> None:
+    """A bad row hurts nobody else, and its file is a part until the job commits."""
+    batch = rows(
+        {"event_type": "a", "payload": '{"n":1}'},
+        {"event_type": "a", "payload": "nonsense"},
+        {"event_type": "", "payload": "{}"},
+        {"event_type": "a", "payload": '{"password":"AKIAIOSFODNN7EXAMPLE"}'},
+        {"event_type": "a", "payload": '{"n":2}'},
+    )
+    written = run(log_url, PLAIN, batch, refused=str(tmp_path / "refused"))
+    assert (written.counts.appended, written.counts.refused) == (2, len(written.reasons))
+    assert written.file is not None
+    assert written.file.endswith(".part")
+    assert len(Path(written.file).read_text(encoding="utf-8").splitlines()) == len(written.reasons)
+    assert "AKIAIOSFODNN7EXAMPLE" not in str(written.reasons)
+
+
+def test_rules_that_change_under_way(log_url: str, tmp_path: Path) -> None:
+    """Rows that were checked under old rules are checked again, in their order."""
+    maker = Maker(PLAIN, Shape())
+    batch = rows(*({"event_type": "a", "payload": f'{{"n":{n}}}'} for n in range(400)))
+    with seriatim.open(log_url) as log, seriatim.open(log_url) as other:
+        window = Window(log, RefusedRows(None))
+        for number, row in enumerate(maker.rows(batch)):
+            if number in (100, 250):
+                other.declare(EventType(event_type=f"new {number}"))
+            window.append(row, maker.event(row), "default")
+        window.finish()
+        assert (window.counts.appended, window.counts.refused) == (400, 0)
+    assert [record.data["n"] for record in stored(log_url)] == list(range(400))
+
+
+def test_a_failed_database_fails_the_task(tmp_path: Path) -> None:
+    """A log that is gone is no reason to refuse rows: the task is tried again."""
+    maker = Maker(PLAIN, Shape())
+    row = {"event_type": "a", "payload": "{}"}
+    url = f"sqlite:///{tmp_path}/log.db"
+    with pytest.raises(BackendFailure):
+        append_rows(url, maker, [row], RefusedRows(None), tenant_id="default", guard="default")
+    log = seriatim.open(url)
+    window = Window(log, RefusedRows(None))
+    log.close()
+    with pytest.raises(BackendFailure):
+        window.append(row, maker.event(row), "default")
+    assert window.counts.refused == 0
+
+
+def test_rows_of_a_log_make_its_events_again(log_url: str, tmp_path: Path) -> None:
+    """What was read can be written: the ids, the times and everything else a producer gives."""
+    with seriatim.open(log_url) as log:
+        for event in varied(20):
+            log.append([event])
+    records = stored(log_url)
+    other = f"sqlite:///{tmp_path}/other.db"
+    seriatim.open(other).close()
+    counts = run(other, spark_schema(), batch_of(records), committed="drop").counts
+    assert counts.appended == 20
+    own = {"position", "append_position", "recorded_at", "stream_seq", "payload_hash"}
+    for old, new in zip(records, stored(other), strict=True):
+        for name in set(EVENTS.names) - own - {"occurred_text"}:
+            assert getattr(new, name) == getattr(old, name), name
+
+
+def test_tenants_of_rows(log_url: str) -> None:
+    """A row's own tenant counts; the option is for rows without one."""
+    schema = t.StructType([*PLAIN, t.StructField("tenant_id", t.StringType())])
+    batch = rows(
+        {"event_type": "a", "payload": "{}", "tenant_id": "one"},
+        {"event_type": "a", "payload": "{}", "tenant_id": None},
+    )
+    assert run(log_url, schema, batch, tenant="two").counts.appended == 2
+    assert len(stored(log_url, "one")) == len(stored(log_url, "two")) == 1
+
+
+def test_times_and_ids_of_rows() -> None:
+    """A timestamp becomes the log's own form; equal parts make equal ids, and only those."""
+    schema = t.StructType().add("event_type", "string").add("occurred_at", "timestamp")
+    maker = Maker(schema, Shape(name="job"))
+    row = {"event_type": "a", "occurred_at": datetime(2024, 1, 2, 3, 4, 5, 6, UTC)}
+    event = maker.event(row)
+    assert event.occurred_at == "2024-01-02T03:04:05.000006Z"
+    assert event.event_id == maker.event(dict(row)).event_id
+    assert event.event_id != Maker(schema, Shape(name="other")).event(row).event_id
+    assert event.event_id != maker.event({**row, "event_type": "b"}).event_id
+
+
+def test_backfills_make_ids_of_their_sources() -> None:
+    """I9: the tag, the id of name and source, and no event without a source."""
+    schema = t.StructType().add("event_type", "string").add("source_event_id", "string")
+    shape = Shape(backfill="prices")
+    check_columns(schema, shape)
+    maker = Maker(schema, shape)
+    event = maker.event({"event_type": "a", "source_event_id": "e1"})
+    assert event.tags == ("backfill:prices",)
+    assert event.event_id == maker.event({"event_type": "b", "source_event_id": "e1"}).event_id
+    with pytest.raises(seriatim.InvalidEvent, match="source event"):
+        maker.event({"event_type": "a", "source_event_id": None})
+
+
+@pytest.mark.parametrize(
+    ("columns", "shape", "words"),
+    [
+        (["colour"], Shape(), "no column 'colour'"),
+        (["position"], Shape(), "position is set by the log alone"),
+        (["occurred_text"], Shape(), "occurred_text is set by the log alone"),
+        (["source_event_id"], Shape(), "no column 'source_event_id'"),
+        ([], Shape(id_columns=("nothing",)), "idColumns names 'nothing'"),
+        ([], Shape(backfill="b"), "takes the column source_event_id"),
+        (["source_event_id", "event_id"], Shape(backfill="b"), "no event_id"),
+    ],
+    ids=str,
+)
+def test_bad_columns_are_refused(columns: list[str], shape: Shape, words: str) -> None:
+    """L: what no event has is refused by name."""
+    schema = t.StructType([t.StructField(n, t.StringType()) for n in ("event_type", *columns)])
+    with pytest.raises(InvalidArgument, match=words):
+        check_columns(schema, shape)
+    with pytest.raises(InvalidArgument, match="event_type is needed"):
+        check_columns(t.StructType().add("payload", "string"), Shape())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"columns": "x"}, "columns is no option"),
+        ({"guard": "x"}, "guard must be one of"),
+        ({"committed": "x"}, "committed must be"),
+        ({"tenant": ""}, "tenant must not be empty"),
+        ({"backfill": " x"}, "backfill must not start"),
+        ({"refused": "s3://bucket/x"}, "refused must be a folder"),
+        ({"url": ""}, "url is needed"),
+    ],
+    ids=str,
+)
+def test_bad_sink_options_are_refused(options: dict[str, str], words: str) -> None:
+    """L: an error says which option was wrong."""
+    with pytest.raises(InvalidArgument, match=words):
+        sink_options({"url": "sqlite:///x.db", **options})

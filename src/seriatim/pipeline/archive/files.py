@@ -26,9 +26,6 @@ _LEAVES: dict[str, tuple[str, ...]] = {
     "tags": ("tags.list.element",),
 }
 _DICTIONARY = [leaf for n in NAMES if n not in _DISTINCT for leaf in _LEAVES.get(n, (n,))]
-# Columns that readers filter by, so that they can pass over row groups.
-_FILTERED = ["position", "tenant_id", "stream_type", "stream_id", "event_type"]
-_FILTERED += ["occurred_at", "recorded_at"]
 _COUNTED = {"position": "DELTA_BINARY_PACKED", "append_position": "DELTA_BINARY_PACKED"}
 
 # What a file may raise in which any byte was changed.
@@ -78,7 +75,6 @@ class SegmentWriter:
             compression="zstd",
             use_dictionary=_DICTIONARY,
             column_encoding=_COUNTED,
-            write_statistics=_FILTERED,
         )
         self._held: list[pa.RecordBatch] = []
         self._events = 0

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -183,10 +184,7 @@ class Bucket(msgspec.Struct, frozen=True):
     @property
     def _store(self) -> S3Store:
         with _told(str(self)):
-            options: Any = self.settings
-            return S3Store(
-                self.name, prefix=self.prefix or None, config=options, retry_config=_RETRIES
-            )
+            return _client(self.name, self.prefix, tuple(sorted(self.settings.items())))
 
     def create(self, name: str, data: bytes) -> bool:
         """Store a small object unless there is one, by a conditional put."""
@@ -237,6 +235,12 @@ class Bucket(msgspec.Struct, frozen=True):
                 copy.write(chunk)
             copy.flush()
             yield Path(copy.name)
+
+
+@lru_cache(maxsize=16)  # a client keeps its connections
+def _client(bucket: str, prefix: str, settings: tuple[tuple[str, str], ...]) -> S3Store:
+    options: Any = dict(settings)
+    return S3Store(bucket, prefix=prefix or None, config=options, retry_config=_RETRIES)
 
 
 class _Ranges:

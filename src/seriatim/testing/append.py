@@ -205,6 +205,13 @@ class AppendContract:
         log.append([event(stream=("s", "1"), stream_seq=2)])
         assert numbers(log, ("s", "1")) == [1, 2]
 
+    def test_numbers_rise_with_positions(self, log: Log) -> None:
+        """B5: the right numbers in the wrong order are wrong, in a small append or a large one."""
+        for size in (2, 50):
+            falling = [event(stream=("s", "1"), stream_seq=size - n) for n in range(size)]
+            with refused(log, "event_sequence_invalid", index=0, expected=1, actual=size):
+                log.append(falling)
+
     def test_the_caller_numbers_its_streams(self, log: Log) -> None:
         """B5: a caller-numbered event carries exactly the next number."""
         log.append(trace("t")[:2])

@@ -10,6 +10,7 @@ import pytest
 import seriatim
 from seriatim import ExpectedSeq, NewEvent, StreamKind
 from seriatim.core.doors import LOG
+from seriatim.core.errors import EventSequenceInvalid
 from seriatim.core.event import AppendResult
 from seriatim.store.postgres.packed import BATCH_FROM
 
@@ -96,6 +97,45 @@ def test_wrong_number_in_a_large_group_fails_alone(postgres_url: str) -> None:
         refused = [n for n, one in enumerate(outcomes) if not isinstance(one, AppendResult)]
         assert refused == [9]
         assert log.head() == LARGE - 1
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_a_number_before_its_turn_fails_in_a_shared_group(postgres_url: str, size: int) -> None:
+    """B5: the first of two appends demands what only the second makes true: it is refused."""
+    with seriatim.open(postgres_url) as log:
+        requests = [
+            log.appender.request(
+                log.draft(
+                    LOG,
+                    [NewEvent("noted", stream=("s", str(n)), stream_seq=seq) for n in range(size)],
+                )
+            )
+            for seq in (2, 1)
+        ]
+        early, right = log.store.append(requests)
+
+        assert isinstance(early, EventSequenceInvalid)
+        assert isinstance(right, AppendResult)
+        assert [r.stream_seq for r in log.read()] == [1] * size
+
+
+@pytest.mark.parametrize("seqs", [(1, None), (None, 1)])
+def test_an_expectation_before_its_turn_fails_in_a_shared_group(
+    postgres_url: str, seqs: tuple[int | None, int | None]
+) -> None:
+    """B5: expectations of one stream in one group hold only in their order."""
+    with seriatim.open(postgres_url) as log:
+        requests = [
+            log.appender.request(
+                log.draft(LOG, [NewEvent("noted", stream=("s", "1"))], ExpectedSeq(("s", "1"), seq))
+            )
+            for seq in seqs
+        ]
+        outcomes = log.store.append(requests)
+
+        kept = [isinstance(one, AppendResult) for one in outcomes]
+        assert kept == [seqs[0] is None, True]
+        assert [r.stream_seq for r in log.read()] == list(range(1, sum(kept) + 1))
 
 
 def test_kind_declared_after_its_streams_began(postgres_url: str) -> None:

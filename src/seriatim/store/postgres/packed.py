@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -42,6 +42,7 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
     tagged: bool = False
     seen: Mapping[ContextKey, Seen] = {}
     head: int | None = None  # its contexts hold if this is still the head; such an append is alone
+    numbers: tuple[int | None, ...] = ()  # what each event must be in its stream, if any demands it
 
 
 def is_small(request: Request) -> bool:
@@ -52,6 +53,25 @@ def is_small(request: Request) -> bool:
 def is_light(request: Request) -> bool:
     """Tell whether an append is small and may share a group that no writer thread commits."""
     return request.packed.head is None and is_small(request)
+
+
+def is_ordered(group: Sequence[Request]) -> bool:
+    """Tell whether the numbers that callers demand rise along each stream as positions do.
+
+    The database sees only that a group leaves no gap and no number twice.
+    """
+    if not any(request.packed.numbers for request in group):
+        return True
+    counts: dict[bytes | None, int] = {}
+    before: dict[bytes | None, int] = {}  # the number before the group's first, by each demand
+    for request in group:
+        demanded = request.packed.numbers or (None,) * len(request.events)
+        for event, number in zip(request.events, demanded, strict=True):
+            key = event.stream_key
+            counts[key] = nth = counts.get(key, 0) + 1
+            if number is not None and before.setdefault(key, number - nth) != number - nth:
+                return False
+    return True
 
 
 def pack(request: Request, rules: Rules, look: Look) -> Packed:
@@ -70,6 +90,7 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
     expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
     rows: list[bytes] = []
     first_seqs: list[int] = []
+    numbers: list[int | None] = []
     for offset, event in enumerate(events):
         first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
         given = event.given_seq
@@ -79,8 +100,10 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
             expected[event.stream] = given
         rows.append(composite(event, offset, given, first_seq))
         first_seqs.append(first_seq)
+        numbers.append(given)
+    demanded = () if numbers.count(None) == len(numbers) else tuple(numbers)
     head = min([one.head for one in seen.values()], default=None)
-    return Packed(tuple(rows), tuple(first_seqs), tagged, seen, head)
+    return Packed(tuple(rows), tuple(first_seqs), tagged, seen, head, demanded)
 
 
 def _pack_one(request: Request, rules: Rules) -> Packed:
@@ -94,7 +117,8 @@ def _pack_one(request: Request, rules: Rules) -> Packed:
             return Packed(tagged=tagged)
         first_seq = kind.first_seq
     row = composite(event, 0, event.given_seq, first_seq)
-    return Packed((row,), (first_seq,), tagged)
+    numbers = () if event.given_seq is None else (event.given_seq,)
+    return Packed((row,), (first_seq,), tagged, numbers=numbers)
 
 
 def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:

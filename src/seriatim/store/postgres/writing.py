@@ -25,7 +25,7 @@ from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.exchange import Exchange, receipts
 from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
 from seriatim.store.postgres.lean import Reply, send
-from seriatim.store.postgres.packed import BATCH_FROM, Packed, is_light, is_small
+from seriatim.store.postgres.packed import BATCH_FROM, Packed, is_light, is_ordered, is_small
 from seriatim.store.postgres.statements import statements
 
 Held = tuple[Connection, Hello]
@@ -86,7 +86,7 @@ class Writer:
     def begin(self, group: Sequence[Request]) -> Exchange | None:
         """Send a group the lean way, if all of it may go there and a connection is at hand."""
         fits = is_small if len(group) == 1 else is_light
-        if not all(map(fits, group)) or has_twins(group):
+        if not all(map(fits, group)) or has_twins(group) or not is_ordered(group):
             return None
         held = self._take_idle()
         if held is None:
@@ -110,7 +110,8 @@ class Writer:
             packed: Packed = request.packed
             lean = packed.rows and (packed.head is None or len(group) == 1)
             ways["lean" if lean else "decide"].append(index)
-        if len(ways["lean"]) > 1 and has_twins([group[index] for index in ways["lean"]]):
+        lean_ones = [group[index] for index in ways["lean"]]
+        if has_twins(lean_ones) or not is_ordered(lean_ones):
             ways["decide"] = sorted(ways["decide"] + ways["lean"])
             ways["lean"] = []
         answers: dict[int, Outcome] = {}
@@ -187,7 +188,7 @@ class Writer:
 
 def has_twins(requests: Sequence[Request]) -> bool:
     """Tell whether two appends share a key or an id, or were checked under different rules."""
-    if len(requests) == 1:
+    if len(requests) <= 1:
         return False
     ids = [event.event_key for request in requests for event in request.events]
     keys = [

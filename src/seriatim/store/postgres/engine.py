@@ -148,7 +148,9 @@ class PostgresEngine:
         return _TYPES[kind]
 
     def shown(self, column: str, kind: str) -> str:
-        """Return how a column is selected: JSON as the text it was stored as."""
+        """Return how a column is selected: JSON as stored, times whatever the session's zone is."""
+        if kind == "time":
+            return f"{column} at time zone 'UTC'"
         return f"{column}::text" if kind == "json" else column
 
     def stored(self, kind: str, value: Any) -> Any:  # noqa: ARG002 - the driver knows our values
@@ -157,7 +159,7 @@ class PostgresEngine:
 
     def loaded(self, kind: str, value: Any) -> Any:
         """Return a stored value as it was."""
-        return value.astimezone(UTC) if kind == "time" else value
+        return value.replace(tzinfo=UTC) if kind == "time" else value
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:

@@ -57,9 +57,9 @@ def own(
     }
 
 
-def kept(table: Table, position: int, tenant: str = "default", **row: Any) -> Kept:
+def kept(table: Table, position: int, **row: Any) -> Kept:
     """Make a row in its kept form."""
-    return Kept(tenant, position, Shape(table).kept(row))
+    return Kept("default", position, Shape(table).kept(row))
 
 
 def step(after: int, until: int, **parts: Any) -> Step:

@@ -21,6 +21,7 @@ from seriatim.core.errors import (
 from seriatim.core.event import LogIdentity
 from seriatim.core.projection import Table, projection
 from seriatim.opening import open_read_model
+from seriatim.store.readmodel import tables
 from seriatim.store.readmodel.model import Moved, ReadModel
 from seriatim.store.readmodel.operating import pause, resume, retry, skip
 from tests.integration.readmodel_kit import (
@@ -77,6 +78,19 @@ def test_beginning_again_changes_nothing(model: ReadModel) -> None:
     assert taken(model) == {"1a": 1}
 
 
+@pytest.fixture
+def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the making of tables take so long that others come in between, if they can."""
+    create = tables.create
+
+    def slowly(*args: Any, **options: Any) -> str:
+        time.sleep(0.2)
+        return create(*args, **options)
+
+    monkeypatch.setattr(tables, "create", slowly)
+
+
+@pytest.mark.usefixtures("slow_tables")
 def test_many_may_begin_at_once(place: str) -> None:
     """I8: runners that start together on a new place all find one projection."""
 
@@ -100,6 +114,7 @@ def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
     assert [one.name for one in model.every()] == ["seats"]
 
 
+@pytest.mark.usefixtures("slow_tables")
 def test_two_tenants_that_begin_at_once(place: str) -> None:
     """K1: also when both look before either writes: one wins, the other is told."""
 
@@ -117,8 +132,8 @@ def test_two_tenants_that_begin_at_once(place: str) -> None:
 
 def test_projections_do_not_share_a_table(model: ReadModel) -> None:
     """I4: `seats_map` may be a projection or a table of `seats`, not both."""
-    tables = [Table("map", {"row": str}, {})]
-    first = projection("seats", key="stream_id", tables=tables, state=Tally)(same)
+    maps = [Table("map", {"row": str}, {})]
+    first = projection("seats", key="stream_id", tables=maps, state=Tally)(same)
     second = projection("seats_map", key="stream_id", columns={"taken": int})(same)
     model.begin(first, "default", LOG)
 

@@ -1,23 +1,20 @@
 """Measure appends against bare inserts and rivals: `python -m bench.append`, see --help."""
 
-import gc
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.floors import Pgbench, fdatasync_us
-from bench.harness import RESULTS, Figure, Stopwatch, carried_over, table, write_results
-from bench.limits import what_limits
+from bench.harness import Figure, Stopwatch
 from bench.ours import OurLog
-from bench.plan import Plan, Stage, in_words, plan_from
-from bench.plot import ASSETS, draw
+from bench.plan import Plan, Stage, plan_from
 from bench.processes import PROCESSES, Crew
+from bench.report import measure, report, show
 from bench.rivals import Recorder, UmaClient, UmaDB
 from bench.sections.batches import batches
 from bench.sections.contexts import contexts
@@ -32,7 +29,6 @@ from bench.workload import payload_bytes, streams_in
 NAME = "append"
 LOG = "log"
 RECORDER_CONNECTIONS = 5  # its own default; more made it slower
-PARTIAL = Path(__file__).parent.parent / "build" / "bench"
 
 SECTIONS: dict[str, Callable[[Stage], list[Figure]]] = {
     "singles": singles,
@@ -49,21 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the sections, print the table, keep the results; a short figure is no failure."""
     plan = plan_from(arguments)
     watch = Stopwatch()
-    figures: list[Figure] = []
     with raised(plan) as stage:
         conditions = _conditions(stage)
-        _show(conditions)
-        for name, section in SECTIONS.items():
-            if name in plan.only and (plan.large or name != "growth"):
-                stage.say(f"{name} ({watch.seconds:.0f} s so far)")
-                gc.collect()
-                figures += section(stage)
+        show(conditions)
+        figures = measure(plan, SECTIONS, stage, watch)
         conditions["events_in_the_log_after"] = stage.log.log.head()
-    if plan.whole and not plan.large:
-        figures += carried_over(NAME, figures, lambda name: in_words(plan.large_events) in name)
-    figures = [replace(figure, limited_by=what_limits(figure.name)) for figure in figures]
     conditions["seconds"] = round(watch.seconds)
-    _report(plan, conditions, figures)
+    title = f"Seriatim's appends against rivals and bare floors, {plan.size} events"
+    report(NAME, title, plan, conditions, figures)
     return 0
 
 
@@ -127,27 +116,6 @@ def _conditions(stage: Stage) -> dict[str, Any]:
         "machine": machine(),
         "postgres": settings_of(stage.log.url),
     }
-
-
-def _show(conditions: dict[str, Any], indent: str = "") -> None:
-    for name, value in conditions.items():
-        if isinstance(value, dict):
-            print(f"{indent}{name}:")
-            _show(value, indent + "  ")
-        else:
-            print(f"{indent}{name}: {value}")
-
-
-def _report(plan: Plan, conditions: dict[str, Any], figures: list[Figure]) -> None:
-    print()
-    print(table(figures))
-    print()
-    if not plan.large:
-        print(f"Figures at {in_words(plan.large_events)} events are taken only with --large.")
-    path = write_results(NAME, conditions, figures, RESULTS if plan.whole else PARTIAL)
-    title = f"Seriatim's appends against rivals and bare floors, {plan.size} events"
-    drawn = draw(f"bench-{NAME}", title, figures, ASSETS if plan.whole else PARTIAL)
-    print(f"{path}\n{drawn}\n{conditions['seconds']} s in all")
 
 
 if __name__ == "__main__":

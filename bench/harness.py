@@ -34,6 +34,17 @@ class Sample:
 Contestant = Callable[[float], Sample]
 
 
+def timed(act: Callable[[], int]) -> Contestant:
+    """Return a contestant that does one act to its end, however long that takes."""
+
+    def run(_: float) -> Sample:
+        watch = Stopwatch()
+        events = act()
+        return Sample(events, watch.seconds)
+
+    return run
+
+
 def percentile_ms(latencies_s: Sequence[float], share: float) -> float | None:
     """Return a percentile of latencies in milliseconds; None when there are none."""
     if not latencies_s:
@@ -84,9 +95,10 @@ def interleave(
     rounds: int,
     seconds: float,
     say: Callable[[str], None] = print,
+    warm_up: bool = True,
 ) -> dict[str, Series]:
     """Run A B C, A B C, …: each round every contestant once, after a short run to warm it up."""
-    for contestant in contestants.values():
+    for contestant in contestants.values() if warm_up else ():
         contestant(seconds * WARM_UP_SHARE)
     samples: dict[str, list[Sample]] = {name: [] for name in contestants}
     for _ in range(rounds):

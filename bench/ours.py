@@ -37,7 +37,10 @@ class OurLog:
     def fill(self, total: int) -> None:
         """Append prefilled events until the log holds so many, a few callers at once."""
         self.log.declare(*PAYLOAD_INDEXES)  # they know what comes after them
-        batches = prefill_batches(self.log.head(), total, PREFILL_BATCH)
+        self.fill_with(prefill_batches(self.log.head(), total, PREFILL_BATCH))
+
+    def fill_with(self, batches: Iterator[list[NewEvent]]) -> None:
+        """Append batches, a few callers at once."""
         lock = threading.Lock()
         errors: list[BaseException] = []
 

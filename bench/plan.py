@@ -12,32 +12,44 @@ from bench.rivals import Recorder, UmaDB
 from bench.workload import Orders, streams_in
 from tests.fixtures.postgres_server import PostgresServer
 
-SECTIONS = ("singles", "contexts", "batches", "import", "memory", "sqlite", "growth")
+GROWTH = "growth"  # the section that only --large runs
+SECTIONS = ("singles", "contexts", "batches", "import", "memory", "sqlite", GROWTH)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The sizes of a run; a goal counts only in the full one."""
+class Run:
+    """The size of any benchmark's run; a goal counts only in the full one."""
 
-    events: int = 1_000_000
-    large_events: int = 10_000_000
+    sections: tuple[str, ...]
+    only: tuple[str, ...]
+    events: int
+    large_events: int
     rounds: int = 3
-    seconds: float = 2.0
-    context_calls: int = 100
-    import_events: int = 100_000
-    only: tuple[str, ...] = SECTIONS
     large: bool = False
     quick: bool = False
 
     @property
     def whole(self) -> bool:
         """Whether this run may replace the results that are kept."""
-        return not self.quick and set(self.only) >= set(SECTIONS) - {"growth"}
+        return not self.quick and set(self.only) >= set(self.sections) - {GROWTH}
 
     @property
     def size(self) -> str:
         """The log's size in words."""
         return in_words(self.events)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Run):
+    """The sizes of a run of appends."""
+
+    sections: tuple[str, ...] = SECTIONS
+    only: tuple[str, ...] = SECTIONS
+    events: int = 1_000_000
+    large_events: int = 10_000_000
+    seconds: float = 2.0
+    context_calls: int = 100
+    import_events: int = 100_000
 
 
 def in_words(events: int) -> str:
@@ -48,22 +60,30 @@ def in_words(events: int) -> str:
     return str(events)
 
 
-def plan_from(arguments: list[str] | None = None) -> Plan:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.append", description=__doc__)
+def read_arguments(
+    program: str, purpose: str | None, sections: tuple[str, ...], arguments: list[str] | None
+) -> argparse.Namespace:
+    """Read the command line of a benchmark; `only` becomes the sections to run."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=purpose)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     parser.add_argument("--large", action="store_true", help="also at 10 M events")
-    parser.add_argument("--only", help=f"some sections: {','.join(SECTIONS)}")
+    parser.add_argument("--only", help=f"some sections: {','.join(sections)}")
     parser.add_argument("--rounds", type=int, default=3, help="of which medians are taken")
-    parser.add_argument("--seconds", type=float, help="of each contestant in each round")
+    parser.add_argument("--seconds", type=float, help="of each contestant that runs for a time")
     parser.add_argument("--events", type=int, help="in the log before anything is measured")
     parser.add_argument("--large-events", type=int, help="in the large log")
     given = parser.parse_args(arguments)
-    only = tuple(given.only.split(",")) if given.only else SECTIONS
-    if unknown := set(only) - set(SECTIONS):
+    given.only = tuple(given.only.split(",")) if given.only else sections
+    if unknown := set(given.only) - set(sections):
         parser.error(f"no section is called {', '.join(sorted(unknown))}")
     if given.rounds < 1 or (given.rounds < 3 and not given.quick):
         parser.error("a median needs at least three rounds")
+    return given
+
+
+def plan_from(arguments: list[str] | None = None) -> Plan:
+    """Read the command line."""
+    given = read_arguments("bench.append", __doc__, SECTIONS, arguments)
     events, large, seconds, calls, imported = 1_000_000, 10_000_000, 2.0, 100, 100_000
     if given.quick:
         events, large, seconds, calls, imported = 20_000, 60_000, 0.3, 10, 5000
@@ -74,7 +94,7 @@ def plan_from(arguments: list[str] | None = None) -> Plan:
         seconds=given.seconds or seconds,
         context_calls=calls,
         import_events=imported,
-        only=only,
+        only=given.only,
         large=given.large,
         quick=given.quick,
     )

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ def settle(url: str) -> None:
         session.execute("checkpoint")
 
 
-def machine() -> dict[str, Any]:
+def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """Return what the figures were taken on."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    versions = {name: importlib.metadata.version(name) for name in packages}
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

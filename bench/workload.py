@@ -98,6 +98,25 @@ def prefill_event(index: int, total: int) -> NewEvent:
     )
 
 
+def order_event(index: int) -> NewEvent:
+    """Return the event at an index of a log that is only read: who did it, and a tag on a few."""
+    return NewEvent(
+        EVENT_TYPES[index // STREAMS_OPEN % len(EVENT_TYPES)],
+        payload(index, None),
+        stream=stream_of(index),
+        actor_type="user",
+        actor_id=customer(index),
+        correlation_id=f"basket-{index // EVENTS_PER_STREAM:08d}",
+        tags=("express",) if index % 10 == 0 else (),
+    )
+
+
+def order_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
+    """Yield the events of a log that is only read, from `start` to `total`, in batches."""
+    for first in range(start, total, size):
+        yield [order_event(index) for index in range(first, min(first + size, total))]
+
+
 def prefill_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
     """Yield the events from `start` to `total` in batches."""
     for first in range(start, total, size):

@@ -3,5 +3,7 @@
 pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
+    "tests.fixtures.s3_server",
     "tests.fixtures.spark",
+    "tests.fixtures.spark_cluster",
 ]

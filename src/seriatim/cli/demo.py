@@ -16,13 +16,24 @@ from rich.text import Text
 
 from seriatim.cli import exits
 from seriatim.cli.output import Terminal, write_json
-from seriatim.cli.scenes import control, decision, live, proof, race, retry, seats, secret, speed
+from seriatim.cli.scenes import (
+    control,
+    decision,
+    live,
+    pipeline,
+    proof,
+    race,
+    retry,
+    seats,
+    secret,
+    speed,
+)
 from seriatim.cli.scenes.stage import WIDTH, Stage
 from seriatim.cli.session import AsJson, Common, Session, Url, session, shown_url
 from seriatim.log.arguments import bad
 from seriatim.opening import open_log
 
-_SCENES = (decision, seats, control, race, retry, secret, live, speed, proof)
+_SCENES = (decision, seats, control, race, retry, secret, live, speed, proof, pipeline)
 
 
 def demo(
@@ -31,7 +42,7 @@ def demo(
     as_json: AsJson = False,
     svg: Annotated[Path | None, typer.Option(hidden=True, help="Save the screen.")] = None,
 ) -> None:
-    """Show the value: three profiles, a race, a retry, a refused secret, a tail, a verify.
+    """Show the value: three profiles, a race, a retry, a refused secret, a tail, a verify, Spark.
 
     It plays on a new SQLite log in a folder of its own, which is kept, unless --url names an
     empty log.

@@ -17,7 +17,7 @@ BROKEN_PIPE: Final = 141
 
 MEANINGS: dict[int, str] = {
     DONE: "done",
-    FOUND_PROBLEMS: "done, and it found problems (verify, doctor, import, demo)",
+    FOUND_PROBLEMS: "done, and it found problems (verify, audit, doctor, import, project, demo)",
     USAGE: "the command line is wrong: an option, a URL, JSON, a query",
     REFUSED: "the log refused it: a shape, a guard, a limit, nothing there",
     BACKEND: "the store failed or took too long: trying again may help",
@@ -35,6 +35,7 @@ _CODES: dict[str, int] = {
     "conditional_append_conflict": CONFLICT,
     "idempotency_conflict": CONFLICT,
     "idempotency_key_reuse": CONFLICT,
+    "projection_failed": FOUND_PROBLEMS,
     "conflict": CONFLICT,
     "lease_lost": CONFLICT,
 }

@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO, cast
 
 import typer
 
-from seriatim.cli.output import progress_bar
+from seriatim.cli.output import counting
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.canonical import canonical_text
 from seriatim.log.arguments import check_name, check_position
@@ -41,15 +41,14 @@ def export(  # noqa: PLR0913 - what, where to, and which part of it
 
 
 def _export(one: Session, log: Log, stream: BinaryIO, after: int, until: int | None) -> Footer:
-    with progress_bar(one.err, quiet=one.as_json) as bar:
-        task = bar.add_task("export", total=None)
+    with counting(one.err, "export", quiet=one.as_json) as tell:
         return export_log(
             log.store,
             stream.write,
             tenant_id=None if one.tenant is None else check_name("tenant", one.tenant),
             after=check_position("after", after),
             until=until,
-            progress=lambda done, head: bar.update(task, completed=done, total=head),
+            progress=tell,
         )
 
 

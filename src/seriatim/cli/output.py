@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -151,3 +152,11 @@ def progress_bar(console: Console, *, quiet: bool) -> Progress:
         transient=True,
         disable=quiet or not console.is_terminal,
     )
+
+
+@contextmanager
+def counting(console: Console, name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar for work that tells how much is done, and of how much."""
+    with progress_bar(console, quiet=quiet) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

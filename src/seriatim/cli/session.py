@@ -92,7 +92,7 @@ class Session:
 @contextmanager
 def session(ctx: typer.Context, common: Common) -> Iterator[Session]:
     """Run a command's work; expected errors end it with their exit code, never a traceback."""
-    one = Session(_merged(ctx, common))
+    one = Session(merged(ctx, common))
     previous = signal.signal(signal.SIGTERM, _interrupted)
     try:
         yield one
@@ -116,7 +116,8 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _merged(ctx: typer.Context, common: Common) -> Common:
+def merged(ctx: typer.Context, common: Common) -> Common:
+    """Add to the options after a command those that stood before it."""
     outer = ctx.obj if isinstance(ctx.obj, Common) else Common()
     return Common(
         common.url or outer.url, common.tenant or outer.tenant, common.as_json or outer.as_json

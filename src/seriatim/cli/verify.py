@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from seriatim.cli import exits
-from seriatim.cli.output import findings_table, progress_bar, write_json
+from seriatim.cli.output import counting, findings_table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.log.verify import Report
 from seriatim.log.verify import verify as verify_log
@@ -35,13 +35,8 @@ def verify(  # noqa: PLR0913 - how thoroughly, and where
 
 
 def _verified(one: Session, log: Log, lookups: int | None) -> Report:
-    with progress_bar(one.err, quiet=one.as_json) as bar:
-        task = bar.add_task("verify", total=None)
-        return verify_log(
-            log.store,
-            lookups=lookups,
-            progress=lambda done, head: bar.update(task, completed=done, total=head),
-        )
+    with counting(one.err, "verify", quiet=one.as_json) as tell:
+        return verify_log(log.store, lookups=lookups, progress=tell)
 
 
 def _show(one: Session, report: Report) -> None:

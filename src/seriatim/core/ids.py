@@ -119,6 +119,14 @@ def uuid7(milliseconds: int, randomness: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def derived_uuid(*parts: str | None) -> str:
+    """Return the UUID (version 8) that stands for the parts: the same ones, the same id."""
+    number = int.from_bytes(hash_key(*parts), "big")
+    number = number & ~(0xF << 76) & ~(0b11 << 62) | 0x8 << 76 | 0b10 << 62
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
 def compose(*parts: str) -> str:
     """Join ids into one text key in which separators are escaped, so that no two tuples collide."""
     return ":".join(part.replace("%", "%25").replace(":", "%3A") for part in parts)

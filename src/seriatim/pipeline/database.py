@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from typing import Any, Literal
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-import adbc_driver_postgresql.dbapi as postgres
-import adbc_driver_sqlite.dbapi as sqlite
+import adbc_driver_manager as adbc
+import adbc_driver_postgresql as postgres
+import adbc_driver_sqlite as sqlite
 import msgspec
 import pyarrow as pa
-from adbc_driver_manager import dbapi
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
 from seriatim.opening import sqlite_path
@@ -22,7 +22,7 @@ from seriatim.store.postgres.statements import check_schema, named_statements
 from seriatim.store.sqlite.statements import named
 
 BATCH_BYTES = 8 * 1024 * 1024
-SQLITE_ROWS = 1024  # a batch of the driver: small, since a payload may be a megabyte
+SQLITE_ROWS = 256  # a batch of the driver: small, since a payload may be a megabyte
 
 _BUSY_MS = 10_000
 _POSTGRES_DEFAULTS = {
@@ -34,7 +34,8 @@ _POSTGRES_DEFAULTS = {
     "target_session_attrs": "primary",
 }
 
-Connection = dbapi.Connection
+# An answer that breaks off is told by Arrow, everything else by the driver.
+DRIVER_ERRORS = (adbc.Error, pa.ArrowException, OSError)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -76,42 +77,54 @@ def _postgres_place(url: str) -> Place:
     return Place("postgres", plain, schema, parts.password or options.get("password", ""))
 
 
-@contextmanager
-def connected(place: Place, doing: str) -> Iterator[Connection]:
-    """Open a connection that only reads, and close it whatever happens; errors are explained."""
-    try:
-        connection = open_connection(place)
+class Connection:
+    """A connection that only reads: the driver's bare one, whose DB-API would import pandas."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        driver = postgres if place.backend == "postgres" else sqlite
+        self._database = driver.connect(place.uri)
         try:
-            yield connection
-        finally:
-            connection.close()
-    except dbapi.Error as error:
-        raise explain(place, error, doing) from None  # the driver's own text may hold the URL
+            self._connection = adbc.AdbcConnection(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+        if place.backend == "sqlite":
+            for _ in self.batches(f"pragma busy_timeout = {_BUSY_MS}"):
+                pass
 
-
-def open_connection(place: Place) -> Connection:
-    """Open a connection that only reads."""
-    driver = postgres if place.backend == "postgres" else sqlite
-    connection: Connection = driver.connect(place.uri, autocommit=True)
-    if place.backend == "postgres":
-        return connection
-    with connection.cursor() as cursor:
-        cursor.execute(f"pragma busy_timeout = {_BUSY_MS}")
-        cursor.fetchall()
-    return connection
-
-
-def batches(connection: Connection, place: Place, statement: str) -> Iterator[pa.RecordBatch]:
-    """Stream the record batches of one statement."""
-    with connection.cursor() as cursor:
+    def batches(self, text: str) -> Iterator[pa.RecordBatch]:
+        """Stream the record batches of one statement."""
         size = (
             {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
-            if place.backend == "postgres"
+            if self._place.backend == "postgres"
             else {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)}
         )
-        cursor.adbc_statement.set_options(**size)
-        cursor.execute(statement)
-        yield from cursor.fetch_record_batch()
+        with closing(adbc.AdbcStatement(self._connection)) as statement:
+            statement.set_options(**size)
+            statement.set_sql_query(text)
+            handle, _ = statement.execute_query()
+            with pa.RecordBatchReader.from_stream(handle) as reader:
+                yield from reader
+
+    def rows(self, text: str) -> list[dict[str, Any]]:
+        """Return the few rows of a small answer."""
+        return [row for batch in self.batches(text) for row in batch.to_pylist()]
+
+    def close(self) -> None:
+        """Let it go."""
+        self._connection.close()
+        self._database.close()
+
+
+@contextmanager
+def connected(place: Place, doing: str) -> Iterator[Connection]:
+    """Open a connection, and close it whatever happens; errors are explained."""
+    try:
+        with closing(Connection(place)) as connection:
+            yield connection
+    except DRIVER_ERRORS as error:
+        raise explain(place, error, doing) from None  # the driver's own text may hold the URL
 
 
 def explain(place: Place, error: Exception, doing: str) -> SeriatimError:
@@ -130,10 +143,10 @@ def explain(place: Place, error: Exception, doing: str) -> SeriatimError:
 
 
 def _sqlite_failure(place: Place, text: str, doing: str) -> SeriatimError:
-    path = place.uri.removeprefix("file://").partition("?")[0]
+    path = unquote(place.uri.removeprefix("file://").partition("?")[0])
     if "no such table" in text:
         return BackendFailure(f"{path} holds no log: run seriatim init", retryable=False)
-    if "unable to open" in text:
+    if "failed to open" in text or "unable to open" in text:
         msg = f"{path} cannot be opened: a log must be there, and be readable from this machine"
         return BackendFailure(msg, retryable=False)
     return BackendFailure(f"SQLite failed on {path} while {doing}: {text}")

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from seriatim.config import Settings
+from seriatim.opening import open_store
+from seriatim.pipeline.archive.catalog import Archive, open_archive
+from seriatim.pipeline.archive.place import Folder, open_place
+from seriatim.pipeline.columns import NAMES, spark_schema
+from seriatim.pipeline.options import source_options
+from seriatim.pipeline.scan import look
+from seriatim.pipeline.source import register
+from seriatim.pipeline.wanted import NAMED, Names, Scan, Window
+
+_GLOB = re.compile(r"([\\\[\]{}*?,])")
 
 
 def events(  # noqa: PLR0913 - what is read
@@ -16,21 +33,120 @@ def events(  # noqa: PLR0913 - what is read
     tenant: str | None = None,
     types: Sequence[str] | None = None,
     stream_types: Sequence[str] | None = None,
+    stream_id: str | None = None,
+    occurred_after: str | None = None,
+    occurred_until: str | None = None,
+    recorded_after: str | None = None,
+    recorded_until: str | None = None,
     columns: Sequence[str] | None = None,
+    payload: Literal["json", "variant"] = "json",
     archive: str | None = None,
+    partitions: int | None = None,
 ) -> DataFrame:
-    """Return the events after one position and up to another."""
-    options = {"url": url, "startingPosition": str(after)}
-    if until is not None:
-        options["endingPosition"] = str(until)
-    if tenant is not None:
-        options["tenant"] = tenant
-    if types is not None:
-        options["types"] = ",".join(types)
-    if stream_types is not None:
-        options["streamType"] = ",".join(stream_types)
-    if columns is not None:
-        options["columns"] = ",".join(columns)
-    if archive is not None:
-        options["archive"] = archive
-    return spark.read.format("seriatim").options(**options).load()
+    """Return the events after one position and up to another, or the log's end.
+
+    With an archive, positions that it has sealed are read from there. A payload may be had as
+    VARIANT, which Spark itself parses.
+    """
+    register(spark)
+    given = {
+        "url": url,
+        "startingPosition": str(after),
+        "endingPosition": None if until is None else str(until),
+        "tenant": tenant,
+        "types": _listed(types),
+        "streamType": _listed(stream_types),
+        "streamId": stream_id,
+        "occurredAfter": occurred_after,
+        "occurredUntil": occurred_until,
+        "recordedAfter": recorded_after,
+        "recordedUntil": recorded_until,
+        "columns": _listed(columns),
+        "archive": archive,
+        "partitions": None if partitions is None else str(partitions),
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    wanted = source_options(options).scan
+    place = None if archive is None else open_place(archive)
+    if isinstance(place, Folder):
+        frame = _crossing(spark, options, place, wanted, after, until)
+    else:
+        frame = spark.read.format("seriatim").options(**options).load()
+    if payload == "variant" and "payload" in frame.columns:
+        return frame.withColumn("payload", f.parse_json("payload"))
+    return frame
+
+
+def _listed(names: Iterable[str] | None) -> str | None:
+    return None if names is None else msgspec.json.encode(list(names)).decode()
+
+
+def _crossing(  # noqa: PLR0913 - a range, and where it lies
+    spark: SparkSession,
+    options: dict[str, str],
+    place: Folder,
+    wanted: Scan,
+    after: int,
+    until: int | None,
+) -> DataFrame:
+    """Read a folder's sealed part by Spark's own Parquet reader, and the rest from the log."""
+    archive = open_archive(place)
+    archive.check_log(*_state(options["url"], archive.end))
+    end = archive.end if until is None else min(until, archive.end)
+    live = {name: value for name, value in options.items() if name != "archive"}
+    live["startingPosition"] = str(max(after, end))
+    rest = spark.read.format("seriatim").options(**live).load()
+    if after >= end:
+        return rest
+    sealed = _sealed(spark, place, archive, wanted, after, end)
+    return sealed if until is not None and until <= end else sealed.unionByName(rest)
+
+
+def _state(url: str, position: int) -> tuple[str, int, int, str | None]:
+    """Return a log's identity, its head and the id of its event at a position.
+
+    The driver may hold a SQLite log open, and two SQLite libraries in one process would break each
+    other's locks: here it is read by the log's own.
+    """
+    if not url.startswith("sqlite:"):
+        seen = look(url, position)
+        return *seen.identity_and_head, seen.tip_at
+    with closing(open_store(url, Settings(), create=False)) as store:
+        identity = store.identity()
+        tip = store.event_id_at(position) if position else None
+        return identity.log_id, identity.epoch, store.head(), tip
+
+
+def _sealed(  # noqa: PLR0913 - a range of an archive
+    spark: SparkSession, place: Folder, archive: Archive, wanted: Scan, after: int, until: int
+) -> DataFrame:
+    inside = [one for one in archive.segments if one.last > after and one.first <= until]
+    folder = _GLOB.sub(r"\\\1", place.path)
+    paths = [f"file:{folder}/{one.file}" for one in inside]
+    frame = spark.read.schema(spark_schema(NAMES)).parquet(*paths)
+    if inside[0].first <= after:
+        frame = frame.where(f.col("position") > after)
+    if inside[-1].last > until:
+        frame = frame.where(f.col("position") <= until)
+    for condition in _conditions(wanted):
+        frame = frame.where(condition)
+    return frame.select(*wanted.columns)
+
+
+def _conditions(wanted: Scan) -> Iterable[Column]:
+    for part, column in NAMED.items():
+        names: Names | None = getattr(wanted, part)
+        if names is not None:
+            ways = f.col(column).isin(list(names.values))
+            for prefix in names.prefixes:
+                ways = ways | f.col(column).startswith(prefix)
+            yield ways
+    for window, column in ((wanted.occurred, "occurred_at"), (wanted.recorded, "recorded_at")):
+        yield from _inside(window, f.col(column))
+
+
+def _inside(window: Window, column: Column) -> Iterable[Column]:
+    if window.after is not None:
+        yield column > f.timestamp_micros(f.lit(window.after))
+    if window.until is not None:
+        yield column <= f.timestamp_micros(f.lit(window.until))

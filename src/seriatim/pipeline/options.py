@@ -12,7 +12,7 @@ from seriatim.core.ids import id_problem
 from seriatim.core.times import instant_us
 from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.database import find_place
-from seriatim.pipeline.scan import END, Names, Scan, Window
+from seriatim.pipeline.wanted import END, Names, Scan, Window
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -90,7 +90,7 @@ def _scan(found: Mapping[str, str]) -> Scan:
         columns=_columns(found.get("columns")),
         tenants=_exact(found, "tenant"),
         types=_names(found, "types"),
-        stream_types=_exact(found, "streamType"),
+        stream_types=_names(found, "streamType"),
         stream_ids=_exact(found, "streamId"),
         occurred=_window(found, "occurred"),
         recorded=_window(found, "recorded"),

@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import datasource as ds
 
 from seriatim.pipeline.columns import EVENTS
-from seriatim.pipeline.scan import END, NAMED, Names, Scan, Window
+from seriatim.pipeline.wanted import END, NAMED, Names, Scan, Window
 
 _TEXTS = {column: part for part, column in NAMED.items()}
 _TIMES = {"occurred_at": "occurred", "recorded_at": "recorded"}

@@ -9,13 +9,18 @@ import pyarrow as pa
 from seriatim.pipeline.marks import mark
 from seriatim.pipeline.options import Options
 from seriatim.pipeline.planning import Range
-from seriatim.pipeline.scan import Scan, scan
+from seriatim.pipeline.scan import scan
+from seriatim.pipeline.sealed import Sealed, read_sealed
 from seriatim.pipeline.variants import with_variants
+from seriatim.pipeline.wanted import Scan
 
 
 def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
     """Read one part of a range, and its mark if marks are wanted."""
-    found = scan(options.url, wanted, part.after, part.until)
+    if isinstance(part, Sealed) and options.archive is not None:
+        found = read_sealed(options.archive, wanted, part)
+    else:
+        found = scan(options.url, wanted, part.after, part.until)
     if options.marks:
         found = _marked(found, wanted, part)
     return with_variants(found) if options.payload == "variant" else found

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from seriatim.core.event import EventRecord
-from seriatim.core.times import instant_us
+from seriatim.core.times import format_us, instant_us
 from seriatim.pipeline.columns import EVENTS
-
-_OWN_FORM = "%Y-%m-%dT%H:%M:%SZ"  # seconds come with their six digits
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[EventRecord]:
@@ -51,33 +48,32 @@ def _occurred(batch: pa.RecordBatch) -> Iterable[str | None]:
         return repeat(None, batch.num_rows) if text is None else text.to_pylist()
     if text is None:
         return _times(moments)
-    return text.to_pylist() if text.null_count == 0 else _coalesced(text, moments)
-
-
-def _coalesced(text: pa.Array, moments: pa.Array) -> list[str]:
-    found: list[str] = pc.coalesce(text, _time_texts(moments)).to_pylist()
-    return found
+    return [own or time for own, time in zip(text.to_pylist(), _times(moments), strict=True)]
 
 
 def _times(moments: pa.Array) -> list[str]:
-    found: list[str] = _time_texts(moments).to_pylist()
-    return found
-
-
-def _time_texts(moments: pa.Array) -> pa.Array:
-    return pc.strftime(moments.view(pa.timestamp("us")), format=_OWN_FORM)
+    """Write times; the events of one commit share theirs, so each is written once."""
+    known = moments.view(pa.int64()).dictionary_encode()
+    texts = [format_us(one) for one in known.dictionary.to_pylist()]
+    return [texts[at] for at in known.indices.to_pylist()]
 
 
 def _maps(column: pa.Array | None, rows: int) -> Iterable[dict[str, str]]:
     if column is None or len(column.items) == 0:
         return ({} for _ in range(rows))
-    return map(dict, column.to_pylist())
+    keys, values = column.keys.to_pylist(), column.items.to_pylist()
+    return (dict(zip(keys[a:b], values[a:b], strict=True)) for a, b in _bounds(column))
 
 
 def _tuples(column: pa.Array) -> Iterable[tuple[str, ...]]:
     if len(column.values) == 0:
         return repeat((), len(column))
-    return map(tuple, column.to_pylist())
+    values = column.values.to_pylist()
+    return (tuple(values[a:b]) for a, b in _bounds(column))
+
+
+def _bounds(column: pa.Array) -> Iterable[tuple[int, int]]:
+    return pairwise(column.offsets.to_pylist())
 
 
 def batch_of(records: Sequence[EventRecord]) -> pa.RecordBatch:

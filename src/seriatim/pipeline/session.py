@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from seriatim import config
+from seriatim.pipeline.java import java_for_spark
+from seriatim.pipeline.source import register
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _EVERYWHERE = {
     "spark.ui.enabled": "false",
@@ -14,7 +19,8 @@ _EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    "spark.sql.python.filterPushdown.enabled": "true",
+    # The default ones: who gives extraJavaOptions adds to them, and may name another file.
+    "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 _LOCAL = {
@@ -30,21 +36,23 @@ def session(
     name: str = "seriatim",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a session on a Spark master: local threads by default, one for each core.
+    """Return a session on a Spark master, with our source: local threads by default, one a core.
 
     A session that the process already has is used as it is.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    spark = SparkSession.getActiveSession() or _started(master, name, settings or {})
+    register(spark)
+    return spark
+
+
+def _started(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
     where = master or config.spark_master()
     config.prepare_for_spark(local=where.startswith("local"))
     known = dict(_EVERYWHERE)
     if where.startswith("local"):
         known |= _LOCAL | {"spark.sql.shuffle.partitions": str(config.cores())}
     builder = SparkSession.builder.master(where).appName(name)
-    for key, value in (known | dict(settings or {})).items():
+    for key, value in {**known, **settings}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    with java_for_spark():
+        return builder.getOrCreate()

@@ -6,17 +6,22 @@ from collections.abc import Iterator, MutableMapping
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from seriatim.core.errors import InvalidArgument
+from seriatim.pipeline.archive.catalog import open_archive
 from seriatim.pipeline.columns import NAMES, spark_schema
 from seriatim.pipeline.options import Options, bad, source_options
-from seriatim.pipeline.planning import Range, cut
+from seriatim.pipeline.planning import Range
 from seriatim.pipeline.pushdown import Pushed, push
 from seriatim.pipeline.reading import read_part
-from seriatim.pipeline.scan import END, look
+from seriatim.pipeline.scan import look
+from seriatim.pipeline.sealed import plan
+from seriatim.pipeline.sink import SinkWriter, sink_options
 from seriatim.pipeline.streaming import StreamReader
+from seriatim.pipeline.wanted import END
 
 
 class SeriatimSource(ds.DataSource):
@@ -42,6 +47,10 @@ class SeriatimSource(ds.DataSource):
     def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:  # noqa: N802
         """Make the reader of a stream."""
         return StreamReader(_fitted(source_options(self.options), schema))
+
+    def writer(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceWriter:
+        """Make the writer that appends a frame."""
+        return SinkWriter(sink_options(self.options), schema, overwrite)
 
 
 def schema_of(columns: tuple[str, ...], *, variant: bool) -> t.StructType:
@@ -87,7 +96,10 @@ class BatchReader(ds.DataSourceReader):
         options = self._options
         if options.max_events is not None:
             raise bad("maxEventsPerBatch", "is for streams; a batch ends at endingPosition")
-        seen = look(options.url)
+        archive = None if options.archive is None else open_archive(options.archive)
+        seen = look(options.url, archive.end if archive else 0)
+        if archive is not None:
+            archive.check_log(*seen.identity_and_head, seen.tip_at)
         if options.starting == "latest":
             raise bad("startingPosition", "can be latest in streams only")
         first = 0 if options.starting == "earliest" else options.starting
@@ -95,7 +107,7 @@ class BatchReader(ds.DataSourceReader):
         after = max(first, self._pushed.after)
         until = min(last, self._pushed.until, seen.head)
         # Spark wants a part, even of nothing.
-        return [*cut(after, until, options.partitions)] or [Range(after, after)]
+        return [*plan(archive, after, until, options.partitions)] or [Range(after, after)]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""
@@ -104,3 +116,9 @@ class BatchReader(ds.DataSourceReader):
         if partition.after == partition.until:
             return iter(())
         return read_part(self._options, self._pushed.scan, partition)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `seriatim` known to a session, with filters pushed down to the log."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(SeriatimSource)

@@ -7,17 +7,19 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from adbc_driver_manager import dbapi
 from pyspark.sql import datasource as ds
 from pyspark.sql.streaming import datasource as limits
 
 from seriatim.core.errors import LogIdentityChanged
 from seriatim.core.event import LogIdentity
-from seriatim.pipeline.database import Connection, explain, find_place, open_connection
+from seriatim.pipeline.archive.catalog import Archive, open_archive
+from seriatim.pipeline.database import DRIVER_ERRORS, Connection, explain, find_place
 from seriatim.pipeline.options import Options, bad
-from seriatim.pipeline.planning import Range, cut
+from seriatim.pipeline.planning import Range
 from seriatim.pipeline.reading import read_part
-from seriatim.pipeline.scan import END, Look, look_through
+from seriatim.pipeline.scan import Look, look_through
+from seriatim.pipeline.sealed import plan
+from seriatim.pipeline.wanted import END
 
 
 class Offset(msgspec.Struct, frozen=True):
@@ -72,12 +74,12 @@ class Eyes:
         if self._kept is not None:
             try:
                 return look_through(self._kept, self._place, at, until)
-            except dbapi.Error:
+            except DRIVER_ERRORS:
                 self.close()
         try:
-            self._kept = open_connection(self._place)
+            self._kept = Connection(self._place)
             return look_through(self._kept, self._place, at, until)
-        except dbapi.Error as error:
+        except DRIVER_ERRORS as error:
             self.close()
             raise explain(self._place, error, "looking at the log") from None
         finally:
@@ -90,7 +92,7 @@ class Eyes:
         if kept is not None:
             try:
                 kept.close()
-            except dbapi.Error:
+            except DRIVER_ERRORS:
                 return  # it was broken already
 
 
@@ -102,6 +104,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
             raise bad("endingPosition", "is for batches; a stream has no end")
         self._options = options
         self._target = END
+        self._known: Archive | None = None
         self._eyes = Eyes(options.url)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -145,7 +148,19 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         seen = self._eyes.look(begin.position, finish.position)
         begin.check(seen, seen.tip_at)
         finish.check(seen, seen.tip_until)
-        return [*cut(begin.position, finish.position, self._options.partitions)]
+        archive = self._archive(begin.position)
+        return [*plan(archive, begin.position, finish.position, self._options.partitions)]
+
+    def _archive(self, position: int) -> Archive | None:
+        """Return the archive for a batch from this position, read once: what is sealed stays."""
+        if self._options.archive is None:
+            return None
+        if self._known is None:
+            found = open_archive(self._options.archive)
+            seen = self._eyes.look(found.end, END)
+            found.check_log(*seen.identity_and_head, seen.tip_at)
+            self._known = found
+        return self._known if position < self._known.end else None
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""

@@ -17,10 +17,19 @@ from seriatim.core.ids import event_key, stream_key
 from seriatim.core.indexes import StoredIndex
 from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
 from seriatim.core.query import Query, matches
-from seriatim.core.request import Request, StoredCommand
+from seriatim.core.request import Prepared, Request, StoredCommand
 from seriatim.core.times import format_us
 from seriatim.store.grouping import Placed, decide_group, finish
-from seriatim.store.port import Cursor, Finding, Lease, Outcome, ReadSpec, StreamSummary
+from seriatim.store.port import (
+    Cursor,
+    Finding,
+    Lease,
+    Outcome,
+    ReadSpec,
+    Restored,
+    StreamSummary,
+    check_next,
+)
 from seriatim.store.reading import check_cursor_move, keeps, summary
 
 _CursorKey = tuple[str, str, str]
@@ -67,12 +76,7 @@ class MemoryStore:
 
     def _keep(self, placed: Placed, recorded_us: int) -> None:
         for event, record in zip(placed.request.events, placed.records(recorded_us), strict=True):
-            self._records.append(record)
-            self._ids[event.tenant_id, event.event_key] = record.position
-            if event.stream_key is not None:
-                self._streams.setdefault(event.stream_key, []).append(record.position)
-            if event.idempotency_index is not None:
-                self._keys[event.idempotency_index] = record.position
+            self._keep_one(event, record)
         command = placed.request.command
         if command is not None:
             last = placed.first_position + len(placed.request.events) - 1
@@ -80,6 +84,14 @@ class MemoryStore:
                 command.request_hash, command.response, placed.first_position, last
             )
             self._commands[command.command_key] = stored, time.time()
+
+    def _keep_one(self, event: Prepared, record: EventRecord) -> None:
+        self._records.append(record)
+        self._ids[event.tenant_id, event.event_key] = record.position
+        if event.stream_key is not None:
+            self._streams.setdefault(event.stream_key, []).append(record.position)
+        if event.idempotency_index is not None:
+            self._keys.setdefault(event.idempotency_index, record.position)
 
     def packed(self, request: Request, rules: Rules) -> Request:
         del rules
@@ -100,6 +112,13 @@ class MemoryStore:
         del connection, request
         msg = "only a Postgres log can append in the caller's own transaction"
         raise InvalidArgument(msg, details={"argument": "connection"})
+
+    def restore(self, events: Sequence[Restored]) -> None:
+        with self._changed:
+            check_next(len(self._records), events)
+            for restored in events:
+                self._keep_one(restored.event, restored.record())
+            self._changed.notify_all()
 
     # -- the view that a decision takes, under the lock
 

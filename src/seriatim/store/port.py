@@ -8,11 +8,11 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from seriatim.core.decide import StaleRules
-from seriatim.core.errors import BackendFailure, SeriatimError
+from seriatim.core.errors import BackendFailure, Conflict, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
-from seriatim.core.request import Request
+from seriatim.core.request import Prepared, Request
 
 Scope = Literal["log", "traces", "aggregates"]
 Outcome = AppendResult | SeriatimError | StaleRules
@@ -55,6 +55,30 @@ class Exchange(Protocol):
     def abandon(self) -> None:
         """Let go of it: nobody will ask for its answers."""
         ...
+
+
+class Restored(msgspec.Struct, frozen=True, gc=False):
+    """An event of an archive with its place and its time in the log that it came from."""
+
+    position: int
+    append_position: int
+    stream_seq: int | None
+    recorded_us: int
+    event: Prepared
+
+    def record(self) -> EventRecord:
+        """Return the record that it was and will be."""
+        return self.event.record(
+            self.position, self.append_position, self.stream_seq, self.recorded_us
+        )
+
+
+def check_next(head: int, events: Sequence[Restored]) -> None:
+    """Refuse restored events that do not follow the head and one another."""
+    for expected, event in enumerate(events, start=head + 1):
+        if event.position != expected:
+            msg = f"position {event.position} cannot be restored where {expected} is the next one"
+            raise Conflict(msg, details={"expected": expected, "actual": event.position})
 
 
 class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +179,13 @@ class Store(Protocol):
 
     def append_in(self, connection: Any, request: Request) -> Any:
         """Append in the caller's own transaction (an awaitable if the connection is async)."""
+        ...
+
+    def restore(self, events: Sequence[Restored]) -> None:
+        """Store events of an archive as they were, right behind the head, or none of them.
+
+        A key that another event has taken already is a command's, which events share (C7).
+        """
         ...
 
     # -- reads

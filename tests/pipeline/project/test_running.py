@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,42 +29,58 @@ def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
     assert job.verify().equal
 
 
+def follow(job: Projector, until: int, checkpoint: Path) -> None:
+    """Run live until the log is projected up to a position."""
+    deadline = time.monotonic() + 120
+
+    def reached() -> bool:
+        assert time.monotonic() < deadline, job.status()
+        status = job.status()
+        return status is not None and status.position >= until
+
+    job.run(live=True, checkpoint=str(checkpoint), until=reached)
+
+
 def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> None:
     """I2: lost, older or newer than the cursor, a checkpoint changes nothing."""
     folder, older = tmp_path / "checkpoint", tmp_path / "older"
     job = start(seats, batch_events=20)
-    fill(log, 30)
-    job.run(checkpoint=str(folder))
+    adding = threading.Timer(3.0, lambda: fill(log, 10))
+    adding.start()
+    follow(job, 10, folder)
     shutil.copytree(folder, older)
-    fill(log, 30, start=30)
-    job.run(checkpoint=str(folder))
-    fill(log, 10, start=60)
+    adding = threading.Timer(3.0, lambda: fill(log, 10, start=10))
+    adding.start()
+    follow(job, 20, folder)
 
-    job.run(checkpoint=str(older))  # behind the cursor
+    adding = threading.Timer(3.0, lambda: fill(log, 10, start=20))
+    adding.start()
+    follow(job, 30, older)  # behind the cursor
     assert stored_digest(job) == plain_digest(log.read(), seats)
+    shutil.rmtree(older)  # lost
     job.model.drop(job.projection, shadow=False)
-    job.run(checkpoint=str(folder))  # ahead of the cursor: the read model is new
-    assert stored_digest(job) == plain_digest(log.read(), seats)
-    shutil.rmtree(folder)
-    fill(log, 5, start=70)
-    job.run(checkpoint=str(folder))
+    fill(log, 5, start=30)
+    job.batch_events = 1  # so that the stream begins while the read model is behind its notes
+    follow(job, 35, folder)
     assert stored_digest(job) == plain_digest(log.read(), seats)
 
 
 def test_a_checkpoint_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:
     """F8: Spark's notes on another log stop the run."""
     other_url = f"sqlite:///{tmp_path}/other.db"
-    folder = str(tmp_path / "checkpoint")
-    with seriatim.open(other_url) as other:
-        fill(other, 9)
-    with Projector(spark, seats, other_url) as foreign:
-        foreign.run(checkpoint=folder)
+    folder = tmp_path / "checkpoint"
+    with seriatim.open(other_url) as other, Projector(spark, seats, other_url) as foreign:
+        adding = threading.Timer(3.0, lambda: fill(other, 9))
+        adding.start()
+        follow(foreign, 9, folder)
+        adding.join()
     fill(log, 20)
     job = start(seats)
     with pytest.raises(seriatim.SeriatimError, match="another log"):
-        job.run(checkpoint=folder)
-    assert rows_of(job) == {}
-    assert job.run().position == 20
+        job.run(live=True, checkpoint=str(folder))
+    status = job.status()
+    assert status is not None
+    assert status.position == 20  # by batches, before the stream began
 
 
 def test_a_read_model_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:

@@ -147,3 +147,14 @@ def test_composed_keys_do_not_collide(one: Any, other: Any) -> None:
 def test_composed_keys_are_readable(parts: Any, key: Any) -> None:
     """A4: the escapes are the ones everybody knows."""
     assert ids.compose(*parts) == key
+
+
+def test_derived_uuids_are_uuids_and_the_same_again() -> None:
+    """I9: an id that is made of its parts: equal parts, equal id; others, another."""
+    one = ids.derived_uuid("backfill", "a", "b")
+    assert one == ids.derived_uuid("backfill", "a", "b")
+    assert (
+        len({one, ids.derived_uuid("backfill", "ab"), ids.derived_uuid("backfill", "a", None)}) == 3
+    )
+    assert ids.is_uuid(one)
+    assert (one[14], one[19] in "89ab") == ("8", True)

@@ -9,7 +9,7 @@ from rich.text import Text
 from seriatim.cli.scenes.stage import Stage, sheet
 from seriatim.core.errors import Conflict
 
-_TRACE = "deal-789"
+TRACE = "deal-789"
 _POLICY = {"policy_id": "discount-limits", "policy_version": "2025.11"}
 _DEAL = {"entity_type": "opportunity", "entity_id": "opp-789", "system": "salesforce"}
 _AGENT = {"actor_type": "agent", "actor_id": "deal_agent"}
@@ -83,15 +83,15 @@ def envelope(
 ) -> dict[str, Any]:
     """Return one event of the trace as its producer gives it."""
     return {
-        "event_id": f"{_TRACE}-event-{seq}",
-        "trace_id": _TRACE,
+        "event_id": f"{TRACE}-event-{seq}",
+        "trace_id": TRACE,
         "trace_seq": seq,
         "event_type": type_,
         "occurred_at": f"2025-12-31T12:00:{seq:02d}Z",
         "producer_id": "deal_agent_service",
         "source": {"system": "deal-orchestrator"},
         "actor": actor,
-        "idempotency_key": f"{_TRACE}:{seq}",
+        "idempotency_key": f"{TRACE}:{seq}",
         "payload": payload,
     }
 
@@ -105,7 +105,7 @@ def play(stage: Stage) -> None:
     traces = stage.log.traces
     for seq, (type_, payload, actor, _) in enumerate(_STORY):
         traces.append_event(envelope(seq, type_, payload, actor))
-    stored = traces.get_trace_events(_TRACE)
+    stored = traces.get_trace_events(TRACE)
     shown = sheet("log_seq", "trace_seq", "event", "who", "what", right=("log_seq", "trace_seq"))
     for event, (_, _, actor, what) in zip(stored, _STORY, strict=True):
         shown.add_row(
@@ -129,5 +129,5 @@ def _go_on(stage: Stage) -> None:
     except Conflict as error:
         refusal = error
     stage.refused("a ninth event", refusal)
-    finished = stage.log.traces.is_trace_finished(_TRACE)
+    finished = stage.log.traces.is_trace_finished(TRACE)
     stage.check("the finished trace stays as it is", finished and refusal is not None)

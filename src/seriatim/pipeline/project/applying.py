@@ -11,6 +11,7 @@ from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import Folder
 from seriatim.pipeline.project.job import Job
 from seriatim.pipeline.project.outcome import Outcome, outcome_of
+from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Step
 
 Range = tuple[int, int]  # after, until
@@ -23,16 +24,13 @@ class Side(msgspec.Struct, frozen=True):
     shadow: bool = False
 
 
-class Gap(Exception):  # noqa: N818 - not an error: the stream begins anew
-    """The batch begins after the read model's end."""
-
-
 def apply_batch(
     job: Job, given: DataFrame, position: int, side: Side, seen: Range | None = None
 ) -> int:
     """Apply the events of a batch that lie after a position, and return the new one.
 
-    `seen` is the range that the batch was read from, where its marks do not tell.
+    `seen` is the range that the batch was read from, where its marks do not tell. A batch that
+    begins later than the position is none that can be applied.
     """
     folder = Folder(
         projection=job.projection, target=job.target, shadow=side.shadow, after=position
@@ -45,7 +43,7 @@ def apply_batch(
     if until <= position:
         return position
     if after > position:
-        raise Gap
+        raise Moved
     if outcome.failures and job.projection.on_failure == "stop":
         raise _stop(job, given, outcome, folder, side)
     step = outcome.step

@@ -25,10 +25,11 @@ class Projector(Job):
     ) -> Progress:
         """Catch up with the log's end, or follow it; one runner works, others wait.
 
-        Spark's own notes go to `checkpoint`, by default a folder that is thrown away: where a
-        run goes on is what the read model's cursor says. A live run ends when `until` is true.
+        A live run ends when `until` is true. Its stream leaves Spark's own notes in `checkpoint`,
+        by default a folder that is thrown away: where a run goes on, the cursor says.
         """
-        runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=until)
+        ends = until or (lambda: False)
+        runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=ends)
         return runner.run()
 
     def rebuild(self, *, accept: bool = False) -> Proof:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,11 +15,11 @@ from seriatim.core.event import LogIdentity
 from seriatim.core.fold import Digest, Failure
 from seriatim.core.projection import Table
 from seriatim.log.cursors import problem_with
-from seriatim.opening import open_read_model
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.folding import FrameLoader, Loader
 from seriatim.pipeline.project.job import Job, Report
+from seriatim.pipeline.project.leasing import kept_lease
 from seriatim.store.readmodel.moment import Found, Moment
 from seriatim.store.readmodel.port import FailureStatus, Progress, Step
 
@@ -108,32 +107,12 @@ def _shadow(job: Job) -> Iterator[int]:
         msg = f"projection {name} is being rebuilt or verified already"
         raise Conflict(msg, details={"projection": name})
     try:
-        with _kept(job, token):
+        with kept_lease(job.target, name, token, _LEASE_S, shadow=True):
             yield token
     finally:
         left = job.model.progress(name, shadow=True)
         if left is not None and left.token == token:
             job.model.drop(job.projection, shadow=True)
-
-
-@contextmanager
-def _kept(job: Job, token: int) -> Iterator[None]:
-    """Renew the shadow's lease while the work goes on."""
-    done = threading.Event()
-
-    def renew() -> None:
-        model = open_read_model(job.target)
-        while not done.wait(_LEASE_S / 4):
-            model.renew(job.projection.name, token, _LEASE_S, shadow=True)
-        model.close()
-
-    keeper = threading.Thread(target=renew, daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        done.set()
-        keeper.join()
 
 
 def _fold_all(job: Job, token: int, until: int) -> None:

@@ -1,29 +1,24 @@
-"""Catch-up and live: a stream of batches, each folded and stored with its cursor at once."""
+"""A run of a projection: batches up to the log's end, then, if it is to live, a stream."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
-
-from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, SeriatimError
-from seriatim.opening import open_read_model
-from seriatim.pipeline.project.applying import Gap, Side, apply_batch
+from seriatim.core.errors import Conflict, LeaseLost, SeriatimError
+from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.job import Job, Report
+from seriatim.pipeline.project.leasing import kept_lease
 from seriatim.pipeline.project.mending import mend
+from seriatim.pipeline.project.streaming import Stream
+from seriatim.store.readmodel import operating
 from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Progress
 
 LEASE_S = 10.0
-_GLANCE_S = 0.5  # how often a runner looks for pauses and retries
+_GLANCE_S = 0.5  # how often a runner looks whether it may go on
+_PATIENCE_S = 30.0  # the longest pause between two tries of a live run
 
 
 class Runner:
@@ -34,176 +29,128 @@ class Runner:
         job: Job,
         *,
         live: bool,
-        checkpoint: str | None = None,
-        lease_s: float = LEASE_S,
-        until: Callable[[], bool] | None = None,
+        checkpoint: str | None,
+        lease_s: float,
+        until: Callable[[], bool],
     ) -> None:
         self._job = job
+        self._name = job.projection.name
         self._live = live
         self._checkpoint = checkpoint
         self._lease_s = lease_s
-        self._until = until or (lambda: False)
+        self._until = until
         self._owner = uuid.uuid4().hex
-        self._name = job.projection.name
-        # Renewals must not wait for the transaction of a batch.
-        self._watch = open_read_model(job.target)
-        self._token = 0
-        self._position = 0
-        self._raised: BaseException | None = None
+        self._failed = 0
         self._began = (time.monotonic(), 0)
-        self._renewed = 0.0
 
     def run(self) -> Progress:
-        """Go on until the log's end, or for ever; wait while another runner has the lease."""
-        try:
-            self._job.begin()
-            self._claim()
-            with self._folder() as checkpoint:
-                while self._once(checkpoint) and not self._until():
-                    pass
-            return self._progress()
-        finally:
-            self._watch.renew(self._name, self._token, 0)
-            self._watch.close()
+        """Go on until the log's end, or live; wait while another runner has the lease."""
+        self._job.begin()
+        while not self._done():
+            pass
+        return operating.known(self._job.model, self._name)
 
-    def _once(self, checkpoint: Path) -> bool:
-        """Run one stream; tell whether another is to follow."""
-        progress = self._job.begin()
-        if progress.token != self._token:
-            self._claim()  # a rebuild came in between
-        if self._waits(progress):
+    def _done(self) -> bool:
+        """Work under one lease; tell whether that was all."""
+        token = self._claimed()
+        if token is None:
             return True
-        mend(self._job, token=self._token)
-        self._position = progress.position
-        self._began = (time.monotonic(), progress.position)
-        self._raised = None
-        query = self._start(checkpoint)
         try:
-            again = self._attend(query)
-        except Gap:
-            shutil.rmtree(checkpoint)
-            return True
+            with kept_lease(self._job.target, self._name, token, self._lease_s):
+                return self._worked(token)
         except (LeaseLost, Moved):
-            self._claim()
-            shutil.rmtree(checkpoint)
-            return True
-        finally:
-            query.stop()
-        return again
+            return self._until()  # a rebuild was switched to, or another runner was faster
+        except SeriatimError as error:
+            if not self._live or not error.retryable:
+                raise
+            return self._waited(error)
 
-    def _waits(self, progress: Progress) -> bool:
+    def _worked(self, token: int) -> bool:
+        while not self._until():
+            progress = self._job.begin()
+            if progress.status != "ready":
+                self._wait_or_raise(progress)
+                continue
+            mend(self._job, token=token)
+            position = self._caught_up(progress.position, token)
+            self._failed = 0
+            if not self._live:
+                return True
+            self._follow(position, token)
+        return True
+
+    def _caught_up(self, position: int, token: int) -> int:
+        """Apply batches up to where the log ends now."""
+        self._began = (time.monotonic(), position)
+        head = self._job.store.head()
+        while position < head and not self._until():
+            end = min(head, position + self._job.batch_events)
+            given = self._job.events(position, end)
+            position = apply_batch(self._job, given, position, Side(token), seen=(position, end))
+            self._tell(position)
+        return position
+
+    def _follow(self, position: int, token: int) -> None:
+        """Stream what comes, until something else is wanted."""
+
+        def apply(given: object, at: int) -> int:
+            reached = apply_batch(self._job, given, at, Side(token))  # type: ignore[arg-type]
+            self._tell(reached)
+            return reached
+
+        self._began = (time.monotonic(), position)
+        with Stream(self._job, position, apply, self._checkpoint) as stream:
+            while not stream.ended(_GLANCE_S):
+                if self._until() or self._wanted(token):
+                    return
+
+    def _wanted(self, token: int) -> bool:
+        progress = operating.known(self._job.model, self._name)
+        if progress.token != token:
+            raise LeaseLost(f"projection {self._name} has another runner, or was rebuilt")
+        return progress.status != "ready" or any(
+            one.again for one in self._job.model.failures(self._name)
+        )
+
+    # -- waiting
+
+    def _wait_or_raise(self, progress: Progress) -> None:
         if progress.status == "failed":
-            stops = [one for one in self._watch.failures(self._name) if one.status == "stopped"]
+            failures = operating.failures(self._job.model, self._name)
+            stops = [one for one in failures if one.status == "stopped"]
             if stops:
                 raise self._job.stopped(stops[0].failure)
-            self._watch.set_status(self._name, "ready")
-        if progress.status != "paused":
-            return False
+            self._job.model.set_status(self._name, "ready")
+            return
         if not self._live:
             msg = f"projection {self._name} is paused: seriatim project resume {self._name}"
             raise Conflict(msg, details={"projection": self._name})
-        self._renew()
         time.sleep(_GLANCE_S)
-        return True
 
-    # -- the stream
+    def _waited(self, error: SeriatimError) -> bool:
+        """Wait after a failure that may pass, each time for longer; tell whether to end."""
+        self._failed += 1
+        pause = min(_PATIENCE_S, 0.5 * 2**self._failed)
+        self._job.watcher(Report(self._name, f"waits {pause:.0f} s ({error.code})", 0, 0, 0.0))
+        ends = time.monotonic() + pause
+        while time.monotonic() < ends and not self._until():
+            time.sleep(min(_GLANCE_S, pause))
+        return self._until()
 
-    def _start(self, checkpoint: Path) -> StreamingQuery:
-        reader = self._job.spark.readStream.format("seriatim").options(
-            **self._job.options,
-            startingPosition=str(self._position),
-            maxEventsPerBatch=str(self._job.batch_events),
-            marks="true",
-        )
-        if self._job.archive is not None:
-            reader = reader.option("archive", self._job.archive)
-        writer = (
-            reader.load()
-            .writeStream.foreachBatch(self._batch)
-            .queryName(f"seriatim_{self._name}_{self._owner[:8]}_{time.monotonic_ns()}")
-            .option("checkpointLocation", str(checkpoint))
-        )
-        if self._live:
-            return writer.trigger(processingTime="0 seconds").start()
-        return writer.trigger(availableNow=True).start()
-
-    def _batch(self, given: DataFrame, _batch_id: int) -> None:
-        # Spark keeps only the text of what is raised here, and the number restarts at 0 with a
-        # new checkpoint: the position alone guards against doing a batch twice.
-        try:
-            self._position = apply_batch(self._job, given, self._position, Side(self._token))
-            self._tell()
-        except BaseException as error:
-            self._raised = error
-            raise
-
-    def _attend(self, query: StreamingQuery) -> bool:
-        """Keep the lease while the stream runs; tell whether it was stopped to begin anew."""
-        while not self._ended(query):
-            self._renew()
-            if self._live and (self._until() or self._wanted()):
-                return True
-        return False
-
-    def _ended(self, query: StreamingQuery) -> bool:
-        try:
-            return bool(query.awaitTermination(_GLANCE_S))  # type: ignore[arg-type]
-        except PySparkException as error:
-            if self._raised is not None:
-                raise self._raised from None
-            raise failure_of(error) from error
-
-    def _wanted(self) -> bool:
-        progress = self._progress()
-        marked = any(one.again for one in self._watch.failures(self._name))
-        return marked or progress.status != "ready" or progress.token != self._token
-
-    def _tell(self) -> None:
-        since, at = self._began
-        pace = (self._position - at) / max(time.monotonic() - since, 1e-6)
-        head = self._job.store.head()
-        self._job.watcher(Report(self._name, "run", self._position, head, pace))
-
-    # -- the lease
-
-    def _claim(self) -> None:
+    def _claimed(self) -> int | None:
         told = False
-        while (token := self._watch.claim(self._name, self._owner, self._lease_s)) is None:
+        while not self._until():
+            token = self._job.model.claim(self._name, self._owner, self._lease_s)
+            if token is not None:
+                return token
             if not told:
                 told = True
                 self._job.watcher(Report(self._name, "waits for another runner", 0, 0, 0.0))
             time.sleep(min(_GLANCE_S, self._lease_s / 4))
-        self._token = token
-        self._renewed = time.monotonic()
+        return None
 
-    def _renew(self) -> None:
-        if time.monotonic() - self._renewed < self._lease_s / 4:
-            return
-        if not self._watch.renew(self._name, self._token, self._lease_s):
-            raise LeaseLost(f"another runner has projection {self._name}")
-        self._renewed = time.monotonic()
-
-    def _progress(self) -> Progress:
-        found = self._watch.progress(self._name)
-        if found is None:
-            msg = f"projection {self._name} was dropped while it ran"
-            raise BackendFailure(msg, retryable=False)
-        return found
-
-    @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """Give Spark a place for its notes; what counts is the cursor in the read model."""
-        if self._checkpoint is not None:
-            yield Path(self._checkpoint)
-            return
-        with tempfile.TemporaryDirectory(prefix="seriatim-checkpoint-") as folder:
-            yield Path(folder) / "checkpoint"
-
-
-def failure_of(error: PySparkException) -> SeriatimError:
-    """Say what made Spark fail: our own words when they are in it, its own otherwise."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("seriatim.core.errors.")]
-    said = ours[-1].partition(": ")[2] if ours else (lines or ["no reason given"])[0]
-    return BackendFailure(f"Spark failed: {said}"[:2000], retryable=False)
+    def _tell(self, position: int) -> None:
+        since, at = self._began
+        pace = (position - at) / max(time.monotonic() - since, 1e-6)
+        report = Report(self._name, "run", position, self._job.store.head(), pace)
+        self._job.watcher(report)

@@ -18,3 +18,8 @@ from {schema}.log l, (
 select {wanted} from {schema}.events e
 where e.position > {after} and e.position <= {until}{conditions}
 order by e.position;
+
+-- name: used
+-- Which columns hold anything in a range: those that do not need not be sent, null by null.
+select {counts} from {schema}.events e
+where e.position > {after} and e.position <= {until};

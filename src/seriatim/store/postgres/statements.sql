@@ -73,6 +73,27 @@ with i as materialized (
 )
 insert into {schema}.event_tags select k, i.position from i, unnest(i.tag_keys) k;
 
+-- name: restore_events
+-- Rows of an archive: their times are given too, and a key that is taken stays with who has it.
+with i as materialized (
+    select %(head)s::bigint + r.ordinality as position, r.*,
+           row_number() over (partition by r.idempotency_index order by r.ordinality) as nth
+    from unnest(%(rows)s) with ordinality r
+), placed as (
+    insert into {schema}.events
+    select i.position, i.position - i.append_offset, (%(times)s::bigint[])[i.ordinality],
+           i.given_seq, i.occurred_us, i.event_version, i.event_key, i.stream_key,
+           case when i.nth = 1 and not exists (
+               select from {schema}.events e where e.idempotency_index = i.idempotency_index
+           ) then i.idempotency_index end,
+           i.payload_hash, i.tenant_id, i.event_id, i.stream_type, i.stream_id, i.event_type,
+           i.occurred_at, i.producer_id, i.source_system, i.source_subsystem, i.actor_type,
+           i.actor_id, i.request_id, i.correlation_id, i.causation_id, i.idempotency_key,
+           i.app_id, i.env_id, i.metadata, i.payload, i.tags
+    from i order by i.position
+)
+insert into {schema}.event_tags select k, i.position from i, unnest(i.tag_keys) k;
+
 -- name: insert_command
 insert into {schema}.commands
     (command_key, tenant_id, request_hash, response, first_position, last_position)

@@ -27,6 +27,7 @@ from seriatim.store.port import (
     Lease,
     Outcome,
     ReadSpec,
+    Restored,
     StreamSummary,
 )
 from seriatim.store.postgres.checking import doctor, examine, verify
@@ -40,6 +41,7 @@ from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
 from seriatim.store.postgres.packed import Seen, is_light, pack
 from seriatim.store.postgres.querying import Queries
+from seriatim.store.postgres.restoring import restore
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
 from seriatim.store.postgres.writing import Writer
@@ -192,6 +194,10 @@ class PostgresStore:
     def _look(self, tenant_id: str, query: Query) -> Seen:
         head = self.head()
         return Seen(head, self.context_version(tenant_id, query, head))
+
+    def restore(self, events: Sequence[Restored]) -> None:
+        with self._reading("restoring") as connection:
+            restore(connection, self.schema, self._hello, events)
 
     # -- reads
 

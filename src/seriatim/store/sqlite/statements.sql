@@ -76,6 +76,9 @@ and not exists (
 )
 order by first.position limit :limit
 
+-- name: has_key
+select 1 from events where idempotency_index = ?
+
 -- name: insert_event
 insert into events (position, append_position, stream_seq, recorded_us, {tail})
 values (?, ?, ?, ?, {tail_values})

@@ -13,7 +13,15 @@ from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
 from seriatim.core.request import Request
 from seriatim.store.grouping import Placed, finish
-from seriatim.store.port import Cursor, Finding, Lease, Outcome, ReadSpec, StreamSummary
+from seriatim.store.port import (
+    Cursor,
+    Finding,
+    Lease,
+    Outcome,
+    ReadSpec,
+    Restored,
+    StreamSummary,
+)
 from seriatim.store.sqlite import (
     appends,
     checks,
@@ -23,6 +31,7 @@ from seriatim.store.sqlite import (
     plain,
     queries,
     reads,
+    restoring,
     schema,
     view,
 )
@@ -152,6 +161,12 @@ class SqliteStore:
         del connection, request
         msg = "only a Postgres log can append in the caller's own transaction"
         raise InvalidArgument(msg, details={"argument": "connection"})
+
+    def restore(self, events: Sequence[Restored]) -> None:
+        """Store events of an archive as they were, right behind the head, or none of them."""
+        with self._writer.transaction() as connection:
+            restoring.restore(connection, events)
+        self._wakeups.tell(events[-1].position)
 
     # -- reads
 

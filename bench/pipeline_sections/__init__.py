@@ -1,0 +1,1 @@
+"""The sections of the pipeline's benchmark, one file for each question."""

@@ -1,0 +1,129 @@
+"""The log on Spark: read models made, killed, resumed, rebuilt and proved; and a picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+from seriatim.cli.scenes.decision import TRACE
+from seriatim.cli.scenes.stage import Stage, sheet
+from seriatim.opening import open_read_model, read_model_url
+from seriatim.store.readmodel.port import EVERY_TENANT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from seriatim.pipeline.project.projector import Projector
+
+_NAME = "decision_graph"
+_PARTS = 8  # batches that the log is cut into, so that a kill falls between
+_WAIT_S = 120.0
+
+
+def play(stage: Stage) -> None:
+    """Project the log on Spark; kill the first runner half-way."""
+    if importlib.util.find_spec("pyspark") is None:
+        stage.scene("the pipeline", "Needs Spark: pip install 'seriatim[spark]'.")
+        return
+    stage.scene(
+        "the pipeline: read models on Spark, killed half-way and proved",
+        "Proves: each event counts once, whatever dies; a rebuild from nothing gives the same.",
+    )
+    victim = _start_runner(stage)
+    from seriatim.pipeline.session import session  # noqa: PLC0415 - an extra
+
+    spark = session()  # while the other one starts too
+    try:
+        reached = _kill(stage, victim)
+        head = stage.log.head()
+        stage.show(
+            Text.assemble(
+                "seriatim project run decision_graph: ",
+                ("kill -9", "bold red"),
+                f" at position {reached:,} of {head:,}",
+            )
+        )
+        _project(stage, spark, head)
+    finally:
+        spark.stop()
+
+
+def _start_runner(stage: Stage) -> subprocess.Popen[bytes]:
+    size = str(max(1, stage.log.head() // _PARTS))
+    command = [sys.executable, "-m", "seriatim", "project", "run", _NAME, "--live"]
+    options = ["--all-tenants", "--batch-events", size, "--url", stage.url]
+    return subprocess.Popen(  # noqa: S603 - this program itself
+        [*command, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _kill(stage: Stage, victim: subprocess.Popen[bytes]) -> int:
+    """Kill the runner, with all it started, when it has made some way; return how far it was."""
+    reached = 0
+    with closing(open_read_model(read_model_url(stage.url, EVERY_TENANT))) as model:
+        deadline = time.monotonic() + _WAIT_S
+        while not reached and victim.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            progress = model.progress(_NAME)
+            reached = progress.position if progress else 0
+        os.killpg(victim.pid, signal.SIGKILL)
+        victim.wait()
+        progress = model.progress(_NAME)
+        return progress.position if progress else 0
+
+
+def _project(stage: Stage, spark: SparkSession, head: int) -> None:
+    from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - an extra
+    from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415
+
+    shown = sheet("projection", "rows", "position", "caught up", "rebuilt", right=("rows",))
+    equal = True
+    for name in sorted(SHIPPED, key=lambda one: one == _NAME):  # the killed one's lease runs out
+        with Projector(spark, SHIPPED[name], stage.url, tenant_id=EVERY_TENANT) as job:
+            position = job.run().position
+            proof = job.rebuild()
+            equal = equal and proof.equal and position == head
+            stored = (proof.stored_digest or "")[-12:]
+            cells = (name, f"{proof.rows:,}", f"{position:,}", f"…{stored}")
+            shown.add_row(*cells, Text(f"…{proof.digest[-12:]}", style="green"))
+            if name == _NAME:
+                picture = _picture(job)
+    stage.show(shown)
+    stage.check("resumed after the kill, every read model equals its rebuild", equal)
+    stage.show(picture)
+
+
+def _picture(job: Projector) -> Tree:
+    """Draw the graph of one trace, from its tables."""
+    tree = Tree(Text(f"trace {TRACE}", style="bold magenta"))
+    for edge in _edges(job):
+        kind = edge["edge_type"].removeprefix("trace_").replace("_", " ")
+        origin = "" if edge["from_node_id"] == f"trace:{TRACE}" else f"{edge['from_node_id']} "
+        tree.add(
+            Text.assemble(
+                (f"{origin}", "yellow"), (kind, "dim"), " → ", (edge["to_node_id"], "cyan")
+            )
+        )
+    return tree
+
+
+def _edges(job: Projector) -> Iterator[dict[str, Any]]:
+    table = job.projection.table("edges")
+    with job.model.moment() as moment:
+        found = [row for _, row, _ in moment.rows(job.projection, table)]
+    yield from sorted(
+        (row for row in found if row["trace_id"] == TRACE), key=lambda row: int(row["log_seq"])
+    )

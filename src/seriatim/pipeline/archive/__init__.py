@@ -1,0 +1,1 @@
+"""Sealed copies of the log as Parquet segments: writing, comparing, reading and restoring them."""

@@ -1,0 +1,110 @@
+"""The digest of events: one number for any set of them, whatever their order and their parts.
+
+The text of an event is its fields (`FIELDS`, a null as nothing), then the bit mask of the nulls,
+the number of tags and the tags, the number of labels, their keys and their values, all joined by
+U+0000, which no field can hold. The digest of a set is the sum of the SHA-256 of the texts,
+modulo 2 to the 256th; so the digests of two ranges add up to that of both. `recorded_at` is no part
+of it, nor is the payload, which `payload_hash` stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from seriatim.pipeline.columns import EVENTS, NAMES
+
+_APART = {"occurred_at", "recorded_at", "metadata", "payload", "tags"}
+FIELDS: tuple[str, ...] = tuple(name for name in NAMES if name not in _APART)
+COLUMNS: tuple[str, ...] = (*FIELDS, "metadata", "tags")
+_NULLABLE = tuple(name for name in FIELDS if EVENTS.field(name).nullable)
+
+PREFIX = "sum-sha256:"
+_MODULUS = 1 << 256
+_SEPARATOR = "\0"
+_WORDS = 8
+_WORD_BITS = 32
+
+
+def batch_digest(batch: pa.RecordBatch) -> int:
+    """Return the digest of the events of a batch that has at least `COLUMNS`."""
+    if not batch.num_rows:
+        return 0
+    total = sum(int.from_bytes(sha256(text).digest()) for text in _texts(batch).to_pylist())
+    return total % _MODULUS
+
+
+def added(digests: Iterable[int]) -> int:
+    """Return the digest of sets that have no event in common."""
+    return sum(digests) % _MODULUS
+
+
+def digest_text(digest: int) -> str:
+    """Return a digest in the form in which it is shown and stored."""
+    return f"{PREFIX}{digest:064x}"
+
+
+def digest_number(text: str) -> int:
+    """Undo `digest_text`."""
+    return int(text.removeprefix(PREFIX), 16)
+
+
+def _texts(batch: pa.RecordBatch) -> pa.Array:
+    parts = [batch.column(name).cast(pa.string()) for name in FIELDS]
+    parts.append(_null_mask(batch).cast(pa.string()))
+    metadata = batch.column("metadata")
+    for lists in (
+        batch.column("tags"),
+        pa.ListArray.from_arrays(metadata.offsets, metadata.keys),
+        pa.ListArray.from_arrays(metadata.offsets, metadata.items),
+    ):
+        parts.append(pc.list_value_length(lists).cast(pa.string()))
+        parts.append(pc.binary_join(lists, _SEPARATOR))
+    joined = pc.binary_join_element_wise(
+        *parts, _SEPARATOR, null_handling="replace", null_replacement=""
+    )
+    return joined.cast(pa.binary())
+
+
+def _null_mask(batch: pa.RecordBatch) -> pa.Array:
+    mask = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+    for bit, name in enumerate(_NULLABLE):
+        column = batch.column(name)
+        if column.null_count:
+            mask = pc.add(mask, pc.multiply(column.is_null().cast(pa.int64()), 1 << bit))
+    return mask
+
+
+def event_hash() -> Column:
+    """Return the SHA-256 of an event's text in hex, computed by Spark itself."""
+    mask = f.lit(0).cast("bigint")
+    for bit, name in enumerate(_NULLABLE):
+        mask = mask + f.when(f.isnull(name), f.lit(1 << bit)).otherwise(f.lit(0))
+    parts = [f.coalesce(f.col(name).cast("string"), f.lit("")) for name in FIELDS]
+    parts.append(mask.cast("string"))
+    for lists in (f.col("tags"), f.map_keys("metadata"), f.map_values("metadata")):
+        parts.append(f.size(lists).cast("string"))
+        parts.append(f.array_join(lists, _SEPARATOR))
+    return f.sha2(f.concat_ws(_SEPARATOR, *parts), 256)
+
+
+def word_sums(hashed: Column) -> list[Column]:
+    """Return the sums of the 32-bit words of hashes in hex: together they are the digest."""
+    size = _WORD_BITS // 4
+    return [
+        f.sum(f.conv(f.substring(hashed, 1 + size * word, size), 16, 10).cast("bigint"))
+        for word in range(_WORDS)
+    ]
+
+
+def digest_of_words(sums: Iterable[int | None]) -> int:
+    """Return the digest that such sums stand for."""
+    total = 0
+    for each in sums:
+        total = (total << _WORD_BITS) + (each or 0)
+    return total % _MODULUS

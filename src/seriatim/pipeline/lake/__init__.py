@@ -1,0 +1,1 @@
+"""The log as tables of a data lake, Delta and Iceberg, each event once."""

@@ -1,0 +1,241 @@
+"""The log goes to sealed segments and comes back, whole and in any number of runs."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import InvalidArgument, LogIdentityChanged, NotFound
+from seriatim.log.verify import verify
+from seriatim.pipeline.archive.catalog import open_archive, read_segment, segments
+from seriatim.pipeline.archive.comparing import verify_archive
+from seriatim.pipeline.archive.files import read_file
+from seriatim.pipeline.archive.place import open_place
+from seriatim.pipeline.archive.restoring import restore
+from seriatim.pipeline.archive.writing import archive
+from seriatim.pipeline.columns import EVENTS
+from tests.pipeline.archive.kit import fill, fill_richly, head, records
+
+Urls = Callable[[], str]
+
+
+def ranges(at: str) -> list[tuple[int, int]]:
+    """Return the ranges of the sealed segments."""
+    return [(segment.first, segment.last) for segment in segments(at)]
+
+
+def test_a_log_is_archived_verified_and_restored(
+    spark: SparkSession, log_url: str, at: str, another_url: Urls
+) -> None:
+    """J1: every record comes back as it was: position, time, ids, keys, tags, declarations."""
+    last = fill_richly(log_url)
+
+    done = archive(spark, log_url, at, segment_events=5, seal_tail=True)
+    checked = verify_archive(spark, log_url, at)
+    copy = another_url()
+    restored = restore(spark, at, copy)
+
+    assert (done.end, done.events, checked.end) == (last, last, last)
+    assert checked.ok, checked.problems
+    assert checked.digest == done.digest == restored.digest
+    assert records(copy) == records(log_url)
+    assert (restored.restored, restored.there) == (last, 0)
+    with closing(seriatim.open(copy)) as log, closing(seriatim.open(log_url)) as original:
+        found = verify(log.store, lookups=None).findings
+        assert found == verify(original.store, lookups=None).findings
+        assert [one.check for one in found if one.level == "error"] in ([], ["postgres streams"])
+        assert log.store.rules().kinds == original.store.rules().kinds
+        assert log.store.rules().indexes == original.store.rules().indexes
+        assert log.store.rules().types.keys() == original.store.rules().types.keys()
+        assert log.store.identity() != original.store.identity()
+        again = log.append(
+            [seriatim.NewEvent("seat", {"seat": "1A"}, tags=("ü", "b"))], idempotency_key="k-1"
+        )
+        assert again.replayed
+
+
+def test_whole_segments_are_sealed_and_the_tail_waits(
+    spark: SparkSession, log_url: str, tmp_path: Path
+) -> None:
+    """J1: runs go on where the last one ended; a sealed tail is continued to the same multiple."""
+    at = str(tmp_path / "archive")
+    fill(log_url, 25)
+
+    first = archive(spark, log_url, at, segment_events=10)
+    nothing = archive(spark, log_url, at, segment_events=10)
+    tail = archive(spark, log_url, at, segment_events=10, seal_tail=True)
+    fill(log_url, 20)
+    more = archive(spark, log_url, at, segment_events=10)
+
+    assert (first.end, nothing.end, tail.end, more.end) == (20, 20, 25, 40)
+    assert nothing.sealed == []
+    assert ranges(at) == [(1, 10), (11, 20), (21, 25), (26, 30), (31, 40)]
+    assert verify_archive(spark, log_url, at).ok
+    assert archive(spark, log_url, at, segment_events=4, until=43).end == 40
+
+
+def test_an_empty_log_and_a_single_event(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """J1: nothing is an archive too, and one event is a segment."""
+    at = str(tmp_path / "archive")
+    seriatim.open(log_url).close()
+
+    empty = archive(spark, log_url, at, seal_tail=True)
+    assert (empty.end, segments(at), verify_archive(spark, log_url, at).ok) == (0, [], True)
+    assert restore(spark, at, f"sqlite:///{tmp_path}/none.db").head == 0
+
+    fill(log_url, 1)
+    one = archive(spark, log_url, at, seal_tail=True)
+    assert (one.end, ranges(at)) == (1, [(1, 1)])
+    assert verify_archive(spark, log_url, at).ok
+
+
+def test_the_reader_gives_ranges_and_columns(
+    spark: SparkSession, log_url: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J1: a segment is read in part, by position, in the columns of every pipeline read."""
+    fill(log_url, 40)
+    archive(spark, log_url, at, segment_events=20)
+    [first, second] = segments(at)
+
+    whole = pa.Table.from_batches(read_segment(at, second))
+    part = pa.Table.from_batches(read_segment(at, first, ["event_type", "position"], 3, 7))
+    unnamed = pa.Table.from_batches(read_segment(at, first, ["event_id"], 3, 7))
+
+    assert whole.schema.equals(EVENTS)
+    assert whole.column("position").to_pylist() == list(range(21, 41))
+    assert part.column_names == ["event_type", "position"]
+    assert part.column("position").to_pylist() == [4, 5, 6, 7]
+    assert unnamed.num_rows == 4
+    assert [one.event_id for one in records(log_url)[3:7]] == unnamed.column(0).to_pylist()
+    assert list(read_segment(at, first, after=20)) == []
+    with open_place(at).file(second.file) as source:
+        assert pq.ParquetFile(source).schema_arrow.metadata[b"log_id"].decode() == first.log_id
+
+
+def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
+    """J1: the statistics of positions let a reader pass over what it does not want."""
+    path = tmp_path / "segment.parquet"
+    schema = pa.schema([EVENTS.field("position"), EVENTS.field("event_id")])
+    columns = {"position": list(range(1, 31)), "event_id": [str(n) for n in range(30)]}
+    table = pa.table(columns, schema=schema)
+    pq.write_table(table, path, row_group_size=10)
+    raw = bytearray(path.read_bytes())
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    for index in range(group.num_columns):  # what is read of the first group cannot be decoded
+        chunk = group.column(index)
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        raw[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    path.write_bytes(raw)
+
+    found = pa.Table.from_batches(read_file(str(path), ["position"], after=12, until=15))
+
+    assert found.column(0).to_pylist() == [13, 14, 15]
+
+
+def test_an_archive_of_another_log_is_refused(
+    spark: SparkSession, log_url: str, at: str, another_url: Urls
+) -> None:
+    """F8: an archive carries its log's identity, and takes and gives nothing to another log."""
+    fill(log_url, 10)
+    archive(spark, log_url, at, segment_events=5)
+    other = another_url()
+    fill(other, 20)
+
+    with pytest.raises(LogIdentityChanged, match="another log"):
+        archive(spark, other, at, segment_events=5)
+    with pytest.raises(LogIdentityChanged):
+        verify_archive(spark, other, at)
+    assert ranges(at) == [(1, 5), (6, 10)]
+
+
+def test_a_log_that_lost_events_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """F8: a log whose head is lower, or that went on otherwise, does not go on with its archive."""
+    path, at = tmp_path / "log.db", str(tmp_path / "archive")
+    url = f"sqlite:///{path}"
+    fill(url, 6)
+    backup = path.read_bytes()
+    fill(url, 4)
+    archive(spark, url, at, segment_events=5)
+    path.write_bytes(backup)  # a copy of the file: nothing tells the log that it was restored
+
+    with pytest.raises(LogIdentityChanged, match="ends at 10, the log at 6"):
+        archive(spark, url, at, segment_events=5)
+    problems = verify_archive(spark, url, at).problems
+    assert problems[0].position == 7
+
+    fill(url, 9)
+    with pytest.raises(LogIdentityChanged, match="another event at position 10"):
+        archive(spark, url, at, segment_events=5)
+    report = verify_archive(spark, url, at)
+    assert [one.position for one in report.problems] == [7]
+
+
+def test_a_new_epoch_is_compared_before_going_on(
+    spark: SparkSession, log_url: str, tmp_path: Path
+) -> None:
+    """F8: after a restore or promotion the archive goes on only if it still is the log's past."""
+    at = str(tmp_path / "archive")
+    fill(log_url, 10)
+    archive(spark, log_url, at, segment_events=5)
+    with closing(seriatim.open(log_url)) as log:
+        epoch = log.store.raise_epoch().epoch
+    found = open_archive(at)
+    with pytest.raises(LogIdentityChanged, match="epoch"):
+        found.check_log(found.log_id, epoch, 10, found.tip)
+
+    archive(spark, log_url, at, segment_events=5)
+
+    found = open_archive(at)
+    found.check_log(found.log_id, epoch, 10, found.tip)
+    assert found.epoch == epoch
+
+
+def test_a_log_that_is_no_beginning_takes_no_restore(
+    spark: SparkSession, log_url: str, tmp_path: Path, another_url: Urls
+) -> None:
+    """J1: a restore goes into an empty log, or into what an earlier restore has left."""
+    at = str(tmp_path / "archive")
+    fill(log_url, 10)
+    archive(spark, log_url, at, segment_events=5)
+    other = another_url()
+    fill(other, 3)
+
+    with pytest.raises(seriatim.Conflict, match="not empty"):
+        restore(spark, at, other)
+    assert head(other) == 3
+
+    again = restore(spark, at, log_url)
+    assert (again.restored, again.there) == (0, 10)
+
+
+def test_a_lost_tail_comes_back_from_the_archive(spark: SparkSession, tmp_path: Path) -> None:
+    """F8: a log restored from an old backup gets its later events back, in a new epoch."""
+    path, at = tmp_path / "log.db", str(tmp_path / "archive")
+    url = f"sqlite:///{path}"
+    fill(url, 6)
+    backup = path.read_bytes()
+    fill(url, 4)
+    before = records(url)
+    archive(spark, url, at, segment_events=5)
+    path.write_bytes(backup)
+
+    report = restore(spark, at, url)
+
+    assert (report.restored, report.there, report.epoch) == (4, 6, 2)
+    assert records(url) == before
+
+
+def test_what_cannot_be_an_archive_is_refused(spark: SparkSession, log_url: str) -> None:
+    """L1: a bad place and a missing archive are told apart."""
+    for bad in ("", "http://host/x", "s3://", "file://host/x"):
+        with pytest.raises(InvalidArgument):
+            open_place(bad)
+    with pytest.raises(NotFound, match="no archive"):
+        open_archive("/nowhere/at/all")
+    with pytest.raises(InvalidArgument):
+        archive(spark, log_url, "/tmp/x", segment_events=0)  # noqa: S108 - never made

@@ -1,0 +1,252 @@
+"""Archivers die, race and lose their connection; nothing is half-sealed, nothing sealed twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from seriatim import BackendFailure
+from seriatim.pipeline.archive.catalog import segments
+from seriatim.pipeline.archive.comparing import verify_archive
+from seriatim.pipeline.archive.place import open_place
+from seriatim.pipeline.archive.restoring import restore
+from seriatim.pipeline.archive.writing import ArchiveReport, archive
+from tests.faults.support import wait_until
+from tests.fixtures.proxy import TcpProxy
+from tests.fixtures.s3_server import S3Server, environment
+from tests.pipeline.archive.kit import fill, head, records
+
+ROOT = Path(__file__).parents[3]
+START_S = 150.0
+
+
+class Job:
+    """A job of `worker` in a process of its own, with a process group that ends with the test."""
+
+    def __init__(self, name: str, point: str, *arguments: Any, **options: Any) -> None:
+        said = json.dumps([name, point, arguments, options])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.pipeline.archive.worker", said],
+            cwd=ROOT,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def killed(self) -> None:
+        """Wait until it has killed itself."""
+        try:
+            assert self.process.wait(START_S) == -signal.SIGKILL
+        finally:
+            self.kill9()
+
+    def kill9(self) -> None:
+        """End it at once, with what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(START_S)
+
+
+def leftovers(at: str) -> list[str]:
+    """Return the files that no seal speaks of."""
+    sealed = {segment.file for segment in segments(at)}
+    return [name for name in open_place(at).names("segments") if name not in sealed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "sealed"), [("before the second seal", 1), ("after the second seal", 2)]
+)
+def test_an_archiver_killed_at_a_seal(
+    spark: SparkSession, log_and_place: tuple[str, str], point: str, sealed: int
+) -> None:
+    """J1: whatever was sealed stays, whatever was not is nothing, and the next run goes on."""
+    log_url, at = log_and_place
+    fill(log_url, 35)
+
+    Job("archive", point, log_url, at, segment_events=10).killed()
+
+    assert [one.last for one in segments(at)] == [10, 20][:sealed]
+    assert len(leftovers(at)) == 2 - sealed
+    report = archive(spark, log_url, at, segment_events=10)
+    assert report.end == 30
+    assert leftovers(at) == []
+    assert verify_archive(spark, log_url, at).ok
+
+
+@pytest.mark.slow
+def test_an_archiver_killed_in_the_middle_of_a_file(
+    spark: SparkSession, postgres_url: str, tmp_path: Path
+) -> None:
+    """J1: half a file is seen by nobody, and is gone after the next run."""
+    log_url, at = postgres_url, str(tmp_path / "archive")
+    fill(log_url, 60_000)
+    job = Job("archive", "none", log_url, at, segment_events=60_000)
+    try:
+        wait_until(lambda: list(Path(at).glob("segments/*.part")), "a file's begin", START_S)
+    finally:
+        job.kill9()
+
+    assert segments(at) == []
+    assert leftovers(at)
+    assert archive(spark, log_url, at, segment_events=60_000).end == 60_000
+    assert leftovers(at) == []
+    assert verify_archive(spark, log_url, at).ok
+
+
+@pytest.mark.slow
+def test_a_restore_killed_in_the_middle_is_continued(
+    spark: SparkSession, log_url: str, tmp_path: Path, another_url: Callable[[], str]
+) -> None:
+    """J1: a restore goes on where the last one died, and the log is the same in the end."""
+    at = str(tmp_path / "archive")
+    fill(log_url, 9000)
+    archive(spark, log_url, at, segment_events=4000, seal_tail=True)
+    copy = another_url()
+
+    Job("restore", "between two groups", at, copy).killed()
+
+    there = head(copy)
+    assert 0 < there < 9000
+    report = restore(spark, at, copy)
+    assert (report.there, report.restored) == (there, 9000 - there)
+    assert records(copy) == records(log_url)
+
+
+def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, str]) -> None:
+    """J1: of two archivers each segment has one seal, and both reports are true."""
+    log_url, at = log_and_place
+    fill(log_url, 200)
+    reports: list[ArchiveReport] = []
+    start = threading.Barrier(2)
+
+    def run(size: int) -> None:
+        start.wait()
+        reports.append(archive(spark, log_url, at, segment_events=size))
+
+    threads = [threading.Thread(target=run, args=(size,)) for size in (10, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [report.end for report in reports] == [200, 200]
+    files = [one.file for report in reports for one in report.sealed]
+    assert sorted(files) == sorted(one.file for one in segments(at))
+    archive(spark, log_url, at, segment_events=10)
+    assert leftovers(at) == []
+    assert verify_archive(spark, log_url, at).ok
+
+
+def test_two_archivers_with_other_sizes(spark: SparkSession, tmp_path: Path) -> None:
+    """J1: one who cuts otherwise goes on from what the other has sealed; no position twice."""
+    url, at = f"sqlite:///{tmp_path}/log.db", str(tmp_path / "archive")
+    fill(url, 200)
+    start = threading.Barrier(2)
+    reports: list[ArchiveReport] = []
+
+    def run(size: int) -> None:
+        start.wait()
+        reports.append(archive(spark, url, at, segment_events=size, seal_tail=True))
+
+    threads = [threading.Thread(target=run, args=(size,)) for size in (13, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [report.end for report in reports] == [200, 200]
+    assert verify_archive(spark, url, at).ok
+
+
+def test_a_log_that_grows_meanwhile(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """J1: a run copies what was there when it began; the next one copies the rest."""
+    at = str(tmp_path / "archive")
+    fill(log_url, 100)
+
+    report = archive(spark, log_url, at, segment_events=20, progress=lambda *_: fill(log_url, 20))
+
+    assert (report.end, report.head) == (100, 100)
+    assert archive(spark, log_url, at, segment_events=20).end == 200
+    assert verify_archive(spark, log_url, at).ok
+
+
+@pytest.fixture
+def through_proxy(
+    s3_url: str,
+    s3_server: S3Server,
+    proxy_to: Callable[[str], TcpProxy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[str, TcpProxy]:
+    """A place on the S3 server behind a proxy."""
+    proxy = proxy_to(s3_server.url)
+    for name, value in environment(f"http://127.0.0.1:{proxy.port}").items():
+        monkeypatch.setenv(name, value)
+    return s3_url, proxy
+
+
+def test_a_connection_cut_in_the_middle_of_a_segment(
+    spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
+) -> None:
+    """J1: a lost connection is one more attempt, or an error; never half a segment."""
+    at, proxy = through_proxy
+    fill(postgres_url, 20_000)
+    sent = 0
+
+    def mid_segment(piece: bytes) -> bool:
+        nonlocal sent
+        sent = sent + len(piece) if sent or b".parquet" in piece else 0
+        return sent > 50_000
+
+    fault = proxy.cut_when(mid_segment, server_sees_it=False)
+
+    report = archive(spark, postgres_url, at, segment_events=10_000)
+
+    fault.wait()
+    assert report.end == 20_000
+    assert verify_archive(spark, postgres_url, at).ok
+
+
+def test_a_server_that_goes_away_and_comes_back(
+    spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
+) -> None:
+    """L2: a place that cannot be reached is a failure that says so; the next run goes on."""
+    at, proxy = through_proxy
+    fill(postgres_url, 300)
+
+    def gone(*_: int) -> None:
+        proxy.cut(refuse=True)
+
+    with pytest.raises(BackendFailure, match="the archive's place failed"):
+        archive(spark, postgres_url, at, segment_events=50, progress=gone)
+    proxy.resume()
+
+    assert [one.last for one in segments(at)] == [50]
+    assert archive(spark, postgres_url, at, segment_events=50).end == 300
+    assert verify_archive(spark, postgres_url, at).ok
+    assert leftovers(at) == []
+
+
+def test_a_seal_whose_answer_is_lost_is_ours(
+    spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
+) -> None:
+    """J1: the repeated put finds the seal there, and sees that it made it."""
+    at, proxy = through_proxy
+    fill(postgres_url, 20)
+    fault = proxy.drop_replies_after(b"/seals/00000000000000000011.json HTTP", ends=b"")
+
+    report = archive(spark, postgres_url, at, segment_events=10)
+
+    fault.wait()
+    assert [one.first for one in report.sealed] == [1, 11]
+    assert report.sealed_by_others == 0
+    assert verify_archive(spark, postgres_url, at).ok

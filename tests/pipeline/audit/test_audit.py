@@ -1,0 +1,265 @@
+"""An audit passes a sound log, and names what is wrong with a broken one."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import BackendFailure, NewEvent, StreamKind
+from seriatim.pipeline.archive.writing import archive
+from seriatim.pipeline.audit import AuditReport, audit
+from seriatim.pipeline.audit import rows as audit_rows
+from seriatim.pipeline.audit.report import SHOWN_MAX
+from tests.pipeline.archive.kit import fill, fill_richly, records
+
+Break = Callable[..., None]
+
+
+@pytest.fixture
+def break_log(log_url: str, tmp_path: Path) -> Break:
+    """Run SQL on a log in spite of its triggers and unique indexes."""
+
+    def on_sqlite(*statements: str) -> None:
+        connection = sqlite3.connect(tmp_path / "log.db")
+        made = "select type, name from sqlite_master where tbl_name = 'events' and sql is not null"
+        for kind, name in connection.execute(f"{made} and type <> 'table'").fetchall():
+            connection.execute(f"drop {kind} {name}")
+        connection.execute("pragma ignore_check_constraints = on")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+        connection.close()
+
+    def on_postgres(*statements: str) -> None:
+        with psycopg.connect(log_url, options="-c search_path=seriatim") as connection:
+            connection.execute("alter table events disable trigger all")
+            connection.execute("alter table events drop constraint events_shape")
+            connection.execute("alter table events drop constraint events_position")
+            connection.execute("drop index events_id, events_stream")
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    return on_sqlite if log_url.startswith("sqlite") else on_postgres
+
+
+def told(report: AuditReport) -> dict[str, str]:
+    """Return what each check complains about."""
+    return {one.check: one.message for one in report.findings if one.level == "error"}
+
+
+def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """J2: every check holds, and the types are counted; the digest is the archive's."""
+    last = fill_richly(log_url)
+    at = str(tmp_path / "archive")
+    sealed = archive(spark, log_url, at, segment_events=10, seal_tail=True)
+
+    report = audit(spark, log_url, archive=at)
+
+    assert report.ok, report.findings
+    assert (report.head, report.events) == (last, last)
+    assert report.digest == sealed.digest
+    kept = records(log_url)
+    of_type = {one.event_type: one for one in report.types}
+    assert len(of_type) == report.type_count == len({one.event_type for one in kept})
+    for name, counted in of_type.items():
+        mine = [one for one in kept if one.event_type == name]
+        assert counted.events == len(mine)
+        assert counted.payload_bytes == sum(len(one.payload.encode()) for one in mine)
+        assert (counted.first_position, counted.last_position) == (
+            mine[0].position,
+            mine[-1].position,
+        )
+        assert counted.first_recorded_at == mine[0].recorded_at
+        assert counted.last_recorded_at == mine[-1].recorded_at
+    assert {one.check for one in report.findings} == {
+        "positions",
+        "appends",
+        "payloads",
+        "envelopes",
+        "event ids",
+        "streams",
+        "archive",
+    }
+
+
+def test_an_empty_log_passes(spark: SparkSession, log_url: str) -> None:
+    """J2: there is nothing wrong with nothing."""
+    seriatim.open(log_url).close()
+
+    report = audit(spark, log_url)
+
+    assert report.ok, report.findings
+    assert (report.events, report.types) == (0, [])
+
+
+# What is done to a log of 60 events, one append in 7 streams, and what the audit says of it.
+LOST = [
+    ("delete from events where position = 1", "positions", "position 1 is missing"),
+    ("delete from events where position = 7", "positions", "position 7 is missing"),
+    (
+        "delete from events where position between 24 and 27",
+        "positions",
+        "positions 24 to 27 are missing",
+    ),
+    ("select 1", "appends", "position 2 says its append began at 1"),
+    ("select 1", "streams", "stream (s, 0) begins with number 2"),
+]
+CHANGED = [
+    (
+        "update events set append_position = 6 where position = 9",
+        "appends",
+        "position 9 says its append began at 6, the one before it at 1",
+    ),
+    (
+        "update events set tenant_id = 'other' where position = 11",
+        "appends",
+        "position 11 is another tenant's than the rest of its append",
+    ),
+    (
+        "update events set payload = '{}' where position = 13",
+        "payloads",
+        "position 13: the payload does not have its hash",
+    ),
+    (
+        "update events set event_type = ' x' where position = 15",
+        "envelopes",
+        "position 15: event_type is no id",
+    ),
+    (
+        "update events set event_version = 0 where position = 16",
+        "envelopes",
+        "position 16: event_version is below 1",
+    ),
+    (
+        "update events set idempotency_key = '' where position = 17",
+        "envelopes",
+        "position 17: idempotency_key has a wrong length",
+    ),
+    (
+        "update events set stream_type = null where position = 18",
+        "envelopes",
+        "position 18: it has half a stream",
+    ),
+    (
+        "update events set event_id = 'twice' where position in (3, 19)",
+        "event ids",
+        "tenant default has event id twice 2 times, at positions 3 to 19",
+    ),
+    (
+        "update events set stream_seq = 9 where position = 23",
+        "streams",
+        "position 23: stream (s, 1) has number 9 after 3",
+    ),
+    (
+        "update events set stream_seq = 7 where position = 2",
+        "streams",
+        "position 2: stream (s, 1) begins with number 7",
+    ),
+]
+
+
+@pytest.mark.parametrize("damage", [LOST, CHANGED], ids=["lost", "changed"])
+def test_damage_is_found_and_named(
+    spark: SparkSession, log_url: str, break_log: Break, damage: list[tuple[str, str, str]]
+) -> None:
+    """B3: each kind of damage is an error of its check, which names the place."""
+    fill(log_url, 60)
+    break_log(*(sql for sql, _, _ in damage))
+
+    report = audit(spark, log_url)
+
+    assert not report.ok
+    found = told(report)
+    for _, check, message in damage:
+        assert message in found[check], found
+    assert set(found) == {check for _, check, _ in damage}
+
+
+def test_a_lost_tail_is_not_seen_but_counted(
+    spark: SparkSession, log_url: str, break_log: Break
+) -> None:
+    """B3: a log that lost its last events looks whole; its archive tells that it is not."""
+    fill(log_url, 20)
+    break_log("delete from events where position > 15")
+
+    assert audit(spark, log_url).events == 15
+
+
+def test_positions_that_stand_twice(spark: SparkSession, postgres_url: str) -> None:
+    """B3: a position is there once; only a broken Postgres could have it otherwise."""
+    fill(postgres_url, 20)
+    with psycopg.connect(postgres_url, options="-c search_path=seriatim") as connection:
+        connection.execute("alter table events disable trigger all")
+        connection.execute("alter table events drop constraint events_position")
+        connection.execute("drop index events_id, events_stream")
+        connection.execute("insert into events select * from events where position = 8")
+
+    found = told(audit(spark, postgres_url))
+
+    assert found["positions"] == "position 8 is there twice"
+    assert "2 times, at positions 8 to 8" in found["event ids"]
+
+
+def test_what_lies_between_two_tasks_is_checked(
+    spark: SparkSession, log_url: str, break_log: Break, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J2: a gap, an append and a stream that cross the parts of a read are seen whole."""
+    monkeypatch.setattr(audit_rows, "PART_EVENTS", 5)
+    fill(log_url, 40)
+    assert audit(spark, log_url).ok
+    break_log("delete from events where position in (10, 11, 20, 26)")
+
+    found = told(audit(spark, log_url))
+
+    for text in ("position 10 is", "position 11 is", "position 20 is", "position 26 is"):
+        assert text in found["positions"]
+    assert "has number" in found["streams"]
+
+
+def test_many_problems_are_counted_and_few_are_shown(
+    spark: SparkSession, log_url: str, break_log: Break
+) -> None:
+    """J2: a ruined log gives a bounded report."""
+    fill(log_url, 100)
+    break_log("update events set payload = '[]', stream_seq = 50")
+
+    found = told(audit(spark, log_url))
+
+    assert found["payloads"].endswith(f"and {100 - SHOWN_MAX} more")
+    assert found["streams"].endswith(f"and {100 - SHOWN_MAX} more")
+
+
+def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: str) -> None:
+    """A8: streams that are older than their kind's declaration break it innocently."""
+    with closing(seriatim.open(log_url)) as log:
+        case = ("case", "a")
+        log.append([NewEvent("closed", stream=case), NewEvent("noted", stream=case)])
+        log.declare(StreamKind(name="case", first_seq=0, closing_types=("closed",)))
+
+    report = audit(spark, log_url)
+
+    assert report.ok
+    [warned] = [one for one in report.findings if one.level == "warning"]
+    assert "begins with number 1" in warned.message
+    assert "goes on after it was closed by closed" in warned.message
+
+
+def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """J1: an audit with an archive tells what is wrong with it."""
+    fill(log_url, 20)
+    at = tmp_path / "archive"
+    archive(spark, log_url, str(at), segment_events=10)
+    next(at.glob("segments/*-00000000000000000020-*")).unlink()
+
+    assert "is missing" in told(audit(spark, log_url, archive=str(at)))["archive"]
+
+
+def test_there_must_be_a_log(spark: SparkSession, tmp_path: Path) -> None:
+    """L2: a log that is not there is a failure, not a sound empty log."""
+    with pytest.raises(BackendFailure):
+        audit(spark, f"sqlite:///{tmp_path}/none.db")

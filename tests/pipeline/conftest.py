@@ -1,0 +1,52 @@
+"""A log on either database, for the pipeline's tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.pipeline import register
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty log."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    url = f"sqlite:///{tmp_path}/log.db"
+    seriatim.open(url).close()
+    return url
+
+
+@pytest.fixture
+def fill(log_url: str) -> Callable[..., None]:
+    """Append events to the log, and close it: a test may read it through another library.
+
+    Those with idempotency keys come last, in an append of their own.
+    """
+
+    def append(*events: NewEvent, tenant_id: str = "default") -> None:
+        with seriatim.open(log_url, tenant_id=tenant_id) as log:
+            for keyed in (False, True):
+                if group := [one for one in events if (one.idempotency_key is not None) is keyed]:
+                    log.append(group)
+
+    return append
+
+
+@pytest.fixture
+def read(spark: SparkSession, log_url: str) -> Callable[..., DataFrame]:
+    """Read the log by the format, with options."""
+    register(spark)
+
+    def load(**options: Any) -> DataFrame:
+        reader = spark.read.format("seriatim").option("url", log_url)
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return reader.load()
+
+    return load

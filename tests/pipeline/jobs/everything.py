@@ -1,0 +1,56 @@
+"""All jobs of the pipeline one after another, on whichever master the environment names."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from seriatim.pipeline.archive.comparing import verify_archive
+from seriatim.pipeline.archive.writing import archive
+from seriatim.pipeline.audit import audit
+from seriatim.pipeline.events import events
+from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.session import session
+from tests.pipeline.project.kit import seats, stored_digest
+
+
+def whereabouts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Tell for every batch how many rows it has, and in which executor."""
+    for batch in batches:
+        here = psutil.Process(os.getppid()).ppid()
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "executor": [here]})
+
+
+def main(url: str, place: str) -> None:
+    """Do everything; print what came of it."""
+    spark = session(settings={"spark.sql.shuffle.partitions": "4"})
+    seen = (
+        events(spark, url, partitions=4)
+        .mapInArrow(whereabouts, "rows bigint, executor bigint")
+        .collect()
+    )
+    answer: dict[str, Any] = {
+        "read": sum(row["rows"] for row in seen),
+        "executors": sorted({row["executor"] for row in seen}),
+    }
+    with Projector(spark, seats, url, batch_events=120) as job:
+        job.run()
+        answer["caught_up"] = stored_digest(job)
+        answer["rebuilt"] = job.rebuild().digest
+    report = archive(spark, url, place, segment_events=100)
+    answer["archived"] = report.events
+    answer["archive_verified"] = [one.message for one in verify_archive(spark, url, place).problems]
+    with Projector(spark, seats, url, archive=place) as job:
+        answer["from_archive"] = job.rebuild().digest
+    found = audit(spark, url, archive=place)
+    answer["audit"] = [one.message for one in found.findings if one.level != "ok"]
+    spark.stop()
+    print(json.dumps(answer))  # noqa: T201 - its answer
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

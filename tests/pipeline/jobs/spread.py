@@ -1,0 +1,94 @@
+"""A Python data source and a function on Arrow batches, and which processes ran them."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from seriatim.pipeline.session import session
+
+ROWS = 1000  # in each partition
+
+
+class Numbers(DataSource):
+    """Rows that name the partition, and the process that read them."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "numbers"
+
+    def schema(self) -> str:
+        """Return the columns."""
+        return "number bigint, read_by bigint"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the port
+        """Return the reader of one scan."""
+        return Reader(self.options)
+
+
+class Reader(DataSourceReader):
+    """Reads the same numbers from every try of a partition."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Return as many as the options say."""
+        return [InputPartition(number) for number in range(int(self._options["partitions"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Leave a mark that this try has begun, take a while, and give the rows."""
+        Path(self._options["marks"], f"{partition.value}-{executor()}").touch()
+        time.sleep(float(self._options["seconds"]))
+        first = partition.value * ROWS
+        yield pa.RecordBatch.from_pydict(
+            {"number": range(first, first + ROWS), "read_by": [executor()] * ROWS}
+        )
+
+
+def executor() -> int:
+    """Return the pid of the executor that this Python works for: the daemon's parent."""
+    return psutil.Process(os.getppid()).ppid()
+
+
+def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Add which executor this function ran on."""
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, pa.array([executor()] * batch.num_rows)],
+            names=[*batch.schema.names, "mapped_by"],
+        )
+
+
+def main(marks: str, partitions: int, seconds: float) -> None:
+    """Read and map everything; print the sum and who did it."""
+    spark = session()
+    spark.dataSource.register(Numbers)
+    options = {"marks": marks, "partitions": str(partitions), "seconds": str(seconds)}
+    rows = (
+        spark.read.format("numbers")
+        .options(**options)
+        .load()
+        .mapInArrow(mapped, "number bigint, read_by bigint, mapped_by bigint")
+        .collect()
+    )
+    answer = {
+        "count": len(rows),
+        "sum": sum(row["number"] for row in rows),
+        "readers": sorted({row["read_by"] for row in rows}),
+        "mappers": sorted({row["mapped_by"] for row in rows}),
+    }
+    spark.stop()
+    print(json.dumps(answer))  # noqa: T201 - its answer
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,243 @@
+"""A log in a Delta and in an Iceberg table: each event once, whatever happens on the way."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import InvalidArgument, LogIdentityChanged
+from seriatim.pipeline.archive.catalog import read_segment, segments
+from seriatim.pipeline.archive.writing import archive
+from seriatim.pipeline.columns import NAMES
+from seriatim.pipeline.lake.delta import export_delta
+from seriatim.pipeline.lake.exporting import ExportReport
+from seriatim.pipeline.lake.iceberg import export_iceberg
+from tests.pipeline.archive.kit import fill, fill_richly
+from tests.pipeline.archive.test_faults import Job
+
+
+class Lake(Protocol):
+    """A table of either kind."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+    def export(self, spark: SparkSession, url: str, **options: Any) -> ExportReport:
+        """Export a log to it."""
+        ...
+
+    def rows(self) -> pa.Table:
+        """Return what it holds, by position."""
+        ...
+
+
+class Delta:
+    """A Delta table in a folder."""
+
+    name = "delta"
+
+    def __init__(self, folder: Path) -> None:
+        self.arguments = (str(folder / "table"),)
+
+    def export(self, spark: SparkSession, url: str, **options: Any) -> ExportReport:
+        """Export a log to it."""
+        return export_delta(spark, url, *self.arguments, **options)
+
+    def rows(self) -> pa.Table:
+        """Return what it holds, by position."""
+        return DeltaTable(self.arguments[0]).to_pyarrow_table().sort_by("position")
+
+
+class Iceberg:
+    """An Iceberg table of a catalog in a SQLite file."""
+
+    name = "iceberg"
+
+    def __init__(self, folder: Path) -> None:
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}
+        catalog["warehouse"] = f"file://{folder}/warehouse"
+        self.arguments = ("logs.events", catalog)
+
+    def export(self, spark: SparkSession, url: str, **options: Any) -> ExportReport:
+        """Export a log to it."""
+        return export_iceberg(spark, url, *self.arguments, **options)
+
+    def rows(self) -> pa.Table:
+        """Return what it holds, by position."""
+        table = load_catalog("seriatim", **self.arguments[1]).load_table("logs.events")
+        return table.scan().to_arrow().sort_by("position")
+
+
+@pytest.fixture(params=[Delta, Iceberg], ids=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """A table that is not there yet."""
+    made: Lake = request.param(tmp_path)
+    return made
+
+
+def expected(spark: SparkSession, url: str, folder: Path) -> list[dict[str, Any]]:
+    """Return a log's events in the columns of the pipeline."""
+    at = str(folder / "expected")
+    archive(spark, url, at, seal_tail=True)
+    return [
+        row for one in segments(at) for batch in read_segment(at, one) for row in batch.to_pylist()
+    ]
+
+
+def plain(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows whose maps do not depend on the reader's order of keys."""
+    return [row | {"metadata": sorted(row["metadata"])} for row in table.select(NAMES).to_pylist()]
+
+
+def positions(lake: Lake) -> list[int]:
+    """Return the positions that a table holds."""
+    found: list[int] = lake.rows().column("position").to_pylist()
+    return found
+
+
+def test_a_table_holds_the_log(
+    spark: SparkSession, log_url: str, lake: Lake, tmp_path: Path
+) -> None:
+    """J1: every event is in the table, with all of its columns; a second run adds nothing."""
+    last = fill_richly(log_url)
+
+    first = lake.export(spark, log_url, file_events=4)
+    second = lake.export(spark, log_url, file_events=4)
+
+    assert (first.position, first.events, second.position, second.events) == (last, last, last, 0)
+    rows = [
+        row | {"metadata": sorted(row["metadata"])} for row in expected(spark, log_url, tmp_path)
+    ]
+    assert plain(lake.rows()) == rows
+
+
+def test_a_log_that_grew_is_continued(spark: SparkSession, log_url: str, lake: Lake) -> None:
+    """J1: the next run goes on behind the last exported position."""
+    fill(log_url, 25)
+    lake.export(spark, log_url, file_events=5, until=17)
+    assert positions(lake) == list(range(1, 18))
+
+    fill(log_url, 10)
+    report = lake.export(spark, log_url, file_events=5)
+
+    assert (report.events, report.position) == (18, 35)
+    assert positions(lake) == list(range(1, 36))
+
+
+def test_an_empty_log_gives_an_empty_table(spark: SparkSession, log_url: str, lake: Lake) -> None:
+    """J1: nothing is exported of nothing, and one event is one row."""
+    seriatim.open(log_url).close()
+    assert lake.export(spark, log_url).position == 0
+    assert lake.rows().num_rows == 0
+    fill(log_url, 1)
+    assert lake.export(spark, log_url).position == 1
+    assert positions(lake) == [1]
+
+
+def test_another_log_is_refused(
+    spark: SparkSession, log_url: str, lake: Lake, another_url: Callable[[], str]
+) -> None:
+    """F8: a table belongs to one log."""
+    fill(log_url, 5)
+    lake.export(spark, log_url)
+    other = another_url()
+    fill(other, 9)
+
+    with pytest.raises(LogIdentityChanged, match="holds the events of log"):
+        lake.export(spark, other)
+    assert positions(lake) == [1, 2, 3, 4, 5]
+
+
+def test_a_restored_log_is_not_followed_blindly(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """F8: a lower head, another event, or a new epoch stop the export."""
+    path = tmp_path / "log.db"
+    url = f"sqlite:///{path}"
+    fill(url, 5)
+    backup = path.read_bytes()
+    fill(url, 5)
+    lake.export(spark, url)
+    after = path.read_bytes()
+    path.write_bytes(backup)
+    with pytest.raises(LogIdentityChanged, match="ends at 5, the table at 10"):
+        lake.export(spark, url)
+    fill(url, 6)
+    with pytest.raises(LogIdentityChanged, match="another event at position 10"):
+        lake.export(spark, url)
+
+    path.write_bytes(after)
+    with closing(seriatim.open(url)) as log:
+        log.store.raise_epoch()
+    fill(url, 1)
+    with pytest.raises(LogIdentityChanged, match="epoch"):
+        lake.export(spark, url)
+    assert lake.export(spark, url, accept_epoch=True).position == 11
+    assert lake.export(spark, url).position == 11
+    assert positions(lake) == list(range(1, 12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "there"), [("before the second commit", 20), ("after the second commit", 40)]
+)
+def test_an_exporter_killed_at_a_commit(
+    spark: SparkSession, postgres_url: str, lake: Lake, point: str, there: int
+) -> None:
+    """J1: killed before or after a commit, the next run neither repeats nor loses an event."""
+    fill(postgres_url, 55)
+
+    Job(lake.name, point, postgres_url, *lake.arguments, file_events=10).killed()
+
+    assert positions(lake) == list(range(1, there + 1))
+    report = lake.export(spark, postgres_url, file_events=10)
+    assert (report.position, report.events) == (55, 55 - there)
+    assert positions(lake) == list(range(1, 56))
+
+
+def test_two_exporters_at_once(spark: SparkSession, tmp_path: Path, lake: Lake) -> None:
+    """J1: who loses the race for a commit goes on behind the winner's."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    fill(url, 100)
+    lake.export(spark, url, file_events=5, until=5)
+    start = threading.Barrier(2)
+    reports: list[ExportReport] = []
+
+    def run() -> None:
+        start.wait()
+        reports.append(lake.export(spark, url, file_events=5))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [report.position for report in reports] == [100, 100]
+    assert sum(report.events for report in reports) == 95
+    assert positions(lake) == list(range(1, 101))
+
+
+def test_bad_arguments_are_refused(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """L1: a file without events, and a table without a namespace."""
+    fill(log_url, 1)
+    with pytest.raises(InvalidArgument, match="file_events"):
+        export_delta(spark, log_url, str(tmp_path / "t"), file_events=0)
+    with pytest.raises(InvalidArgument, match=r"namespace\.name"):
+        export_iceberg(spark, log_url, "events", {})
+
+
+def test_a_delta_table_on_s3(spark: SparkSession, log_url: str, s3_url: str) -> None:
+    """J1: the same on an object store."""
+    fill(log_url, 10)
+
+    assert export_delta(spark, log_url, s3_url, file_events=4).events == 10
+    assert export_delta(spark, log_url, s3_url, file_events=4).events == 0

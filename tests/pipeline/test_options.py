@@ -1,0 +1,78 @@
+"""Options of the source: understood as documented, or refused by name."""
+
+import pytest
+
+from seriatim.core.errors import SeriatimError
+from seriatim.pipeline.options import source_options
+from seriatim.pipeline.planning import cut
+from seriatim.pipeline.wanted import Names, Window
+
+
+def test_options_come_in_any_case() -> None:
+    """Spark hands the names of options on in lower case."""
+    found = source_options(
+        {
+            "url": "sqlite:///x.db",
+            "startingposition": "7",
+            "maxEventsPerBatch": "100",
+            "types": "a.*, b",
+            "streamtype": "x,y",
+            "streamId": "a,b",
+            "occurredafter": "1970-01-01T00:00:01Z",
+            "MARKS": "true",
+        }
+    )
+    assert (found.starting, found.max_events, found.marks) == (7, 100, True)
+    assert found.scan.types == Names(("b",), ("a.",))
+    assert found.scan.stream_types == Names(("x", "y"))
+    assert found.scan.stream_ids == Names(("a,b",))  # an id is one id
+    assert found.scan.occurred == Window(1_000_000, None)
+
+
+def test_a_list_may_be_json() -> None:
+    """A type with a comma in it needs a JSON list."""
+    found = source_options({"url": "sqlite:///x.db", "types": '["a,b", "c.*"]'})
+    assert found.scan.types == Names(("a,b",), ("c.",))
+    found = source_options({"url": "sqlite:///x.db", "types": "[x"})
+    assert found.scan.types == Names(("[x",))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"colums": "position"}, "colums is no option .* columns"),
+        ({"columns": "position,nothing"}, "columns names 'nothing'"),
+        ({"columns": "position,position"}, "none twice"),
+        ({"partitions": "0"}, "partitions must be a whole number from 1"),
+        ({"partitions": "two"}, "partitions must be a whole number from 1"),
+        ({"startingPosition": "-1"}, "startingPosition must be a position"),
+        ({"endingPosition": "1.5"}, "endingPosition must be"),
+        ({"occurredAfter": "yesterday"}, "occurredAfter must be an RFC 3339"),
+        ({"payload": "xml"}, "payload must be json or variant"),
+        ({"tenant": ""}, "tenant must not be empty"),
+        ({"marks": "maybe"}, "marks must be true or false"),
+        ({"url": ""}, "url is needed"),
+        ({"url": "memory:"}, "memory of another"),
+        ({"url": "postgresql://u:p@h/x?schema=a;b"}, "schema must be a plain name"),
+        ({"maxEventsPerBatch": "0"}, "maxEventsPerBatch must be a whole number from 1"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused(options: dict[str, str], words: str) -> None:
+    """L: an error says which option was wrong, and what it should be."""
+    with pytest.raises(SeriatimError, match=words):
+        source_options({"url": "sqlite:///x.db", **options})
+
+
+def test_ranges_are_cut_without_gap_or_overlap() -> None:
+    """J1: the parts of a range are the range, whatever their number."""
+    for after, until, wanted in ((0, 0, None), (3, 4, 7), (5, 105, 3), (0, 1_000_001, None)):
+        parts = cut(after, until, wanted)
+        covered = [position for one in parts for position in (one.after, one.until)]
+        assert covered == sorted(covered)
+        assert sum(one.until - one.after for one in parts) == until - after
+        assert all(one.until > one.after for one in parts)
+        if parts:
+            assert (parts[0].after, parts[-1].until) == (after, until)
+    assert len(cut(0, 10_000)) == 1  # a live batch needs no second task
+    assert len(cut(0, 1_000_000)) >= 4

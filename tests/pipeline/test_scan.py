@@ -1,0 +1,238 @@
+"""Scans: what is read of a range equals what the log says, by whatever way it is narrowed."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from seriatim import NewEvent
+from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.ids import event_key
+from seriatim.pipeline import scan as scanning
+from seriatim.pipeline.columns import EVENTS, NAMES
+from seriatim.pipeline.records import batch_of, records_of
+from seriatim.pipeline.scan import Names, Scan, Window, head, identity, look, scan
+from seriatim.store.postgres.migrate import migrate
+from tests.pipeline.events import stored, varied
+
+Fill = Callable[..., None]
+
+
+def test_every_column_comes_back_as_the_log_says(log_url: str, fill: Fill) -> None:
+    """J1: the columns of a scan are the records of the log, byte for byte."""
+    fill(*varied(200))
+    found = list(scan(log_url, Scan(), 0, 200))
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema.equals(EVENTS)
+    records = [record for batch in found for record in records_of(batch)]
+    assert records == stored(log_url)
+
+
+def test_records_become_the_same_batch_again(log_url: str, fill: Fill) -> None:
+    """J1: what restore reads from an archive is what the scan wrote."""
+    fill(*varied(60))
+    table = pa.Table.from_batches(scan(log_url, Scan(), 0, 60))
+    assert pa.Table.from_batches([batch_of(stored(log_url))]).equals(table)
+
+
+def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
+    """J1: a scan reads the columns it was asked for, and records leave the others empty."""
+    fill(*varied(9))
+    [batch] = scan(log_url, Scan(columns=("payload", "tags", "occurred_at")), 6, 9)
+    assert batch.schema.names == ["payload", "tags", "occurred_at"]
+    record = next(records_of(batch))
+    assert [record.position] == [None]
+    assert (record.metadata, record.tags) == ({}, ("a\\b", "[x]", 'q"'))
+    assert record.occurred_at == "2024-02-03T10:00:00.500000Z"  # event 2
+
+
+@pytest.mark.parametrize("column", NAMES)
+def test_each_column_alone(log_url: str, fill: Fill, column: str) -> None:
+    """J1: a column needs no other."""
+    fill(*varied(30))
+    whole = pa.Table.from_batches(scan(log_url, Scan(), 0, 30))
+    alone = pa.Table.from_batches(scan(log_url, Scan(columns=(column,)), 0, 30))
+    assert alone.column(column).equals(whole.column(column))
+
+
+def test_long_ranges_leave_out_unused_columns(
+    log_url: str, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J1: columns that nobody used in a range are not sent, and are null all the same."""
+    fill(*(NewEvent(event_type="a", payload={"n": n}) for n in range(50)), *varied(50))
+    plain = pa.Table.from_batches(scan(log_url, Scan(), 0, 100))
+    monkeypatch.setattr(scanning, "_WORTH_ASKING", 10)
+    assert pa.Table.from_batches(scan(log_url, Scan(), 0, 100)).equals(plain)
+    assert pa.Table.from_batches(scan(log_url, Scan(), 0, 50)).equals(plain.slice(0, 50))
+
+
+def test_batches_stay_small(log_url: str, fill: Fill) -> None:
+    """J1: memory holds batches, never the range."""
+    text = "x" * 100_000
+    for _ in range(6):
+        fill(*(NewEvent(event_type="big", payload={"text": text}) for _ in range(100)))
+    sizes = [batch.nbytes for batch in scan(log_url, Scan(), 0, 600)]
+    assert sum(sizes) > 60_000_000
+    assert max(sizes) < 30_000_000
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Scan(types=Names.of(["order.*"])),
+        Scan(types=Names.of(["seat taken", "order.paid"])),
+        Scan(types=Names(("orders.*", "Ö'\"\\ --"))),
+        Scan(types=Names()),
+        Scan(stream_types=Names(("séance's",))),
+        Scan(stream_ids=Names((), ("o-",))),
+        Scan(event_ids=Names(("event/2", "event/5"))),
+        Scan(
+            tenants=Names(("default",)), stream_types=Names(("order",)), stream_ids=Names(("o-1",))
+        ),
+        Scan(occurred=Window(None, 1_707_000_000_000_000)),
+        Scan(occurred=Window(1_706_868_000_500_000, 1_707_300_000_500_000)),
+        Scan(recorded=Window(0, 10)),
+        Scan(tenants=Names(("other",))),
+    ],
+    ids=repr,
+)
+def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: Scan) -> None:
+    """J1: the database answers what a filter over all events would."""
+    fill(*varied(100))
+    got = [r.position for b in scan(log_url, wanted, 3, 90) for r in records_of(b)]
+    whole = pa.Table.from_batches(scan(log_url, Scan(), 3, 90)).to_pylist()
+    assert got == [row["position"] for row in whole if _fits(wanted, row)]
+
+
+def _fits(wanted: Scan, row: dict[str, object]) -> bool:
+    for part, column in (
+        ("tenants", "tenant_id"),
+        ("types", "event_type"),
+        ("stream_types", "stream_type"),
+        ("stream_ids", "stream_id"),
+        ("event_ids", "event_id"),
+    ):
+        names = getattr(wanted, part)
+        value = row[column]
+        if names is not None and not (isinstance(value, str) and names.allows(value)):
+            return False
+    for window, column in ((wanted.occurred, "occurred_at"), (wanted.recorded, "recorded_at")):
+        moment = pa.scalar(row[column], pa.timestamp("us", "UTC")).cast(pa.int64()).as_py()
+        if window.after is not None and moment <= window.after:
+            return False
+        if window.until is not None and moment > window.until:
+            return False
+    return True
+
+
+def test_names_meet_in_what_both_allow() -> None:
+    """Every name is allowed by the meeting of two sets if and only if each set allows it."""
+    sides = [
+        Names(("a", "b.c", "b.d.e")),
+        Names((), ("b.",)),
+        Names(("b.x",), ("b.d", "z")),
+        Names(),
+    ]
+    words = ["a", "b.", "b.c", "b.d", "b.d.e", "b.x", "z", "zz", ""]
+    for one in sides:
+        assert one.both(None) == one
+        for other in sides:
+            both = one.both(other)
+            for word in words:
+                assert both.allows(word) == (one.allows(word) and other.allows(word))
+
+
+def test_a_look_shows_identity_head_and_tips(log_url: str, fill: Fill) -> None:
+    """F8: what an offset must know of its log."""
+    assert look(log_url).head == 0
+    assert look(log_url).tip_until is None
+    fill(*varied(5))
+    records = stored(log_url)
+    seen = look(log_url, 2, 4)
+    assert (seen.head, seen.until) == (5, 4) == (head(log_url), 4)
+    assert (seen.tip_at, seen.tip_until) == (records[1].event_id, records[3].event_id)
+    assert seen.identity == identity(log_url)
+    assert look(log_url, 0, 99).tip_until == records[4].event_id
+
+
+def test_a_log_that_lost_events_is_noticed(log_url: str, fill: Fill) -> None:
+    """F8: a range that was there and is not is an error, never a short answer."""
+    fill(*varied(5))
+    with pytest.raises(BackendFailure, match="restored or replaced"):
+        list(scan(log_url, Scan(), 0, 9))
+
+
+def test_a_schema_in_the_url_is_honoured(empty_postgres_url: str) -> None:
+    """A log may live in a schema of its own."""
+    url = f"{empty_postgres_url}?schema=other_log"
+    migrate(url)
+    assert head(url) == 0
+    with pytest.raises(BackendFailure, match="seriatim init"):
+        head(empty_postgres_url)
+
+
+def test_secrets_never_reach_a_message(postgres_url: str) -> None:
+    """K: a password in a URL stays there."""
+    for url in (
+        "postgresql://u:hunter2@127.0.0.1:1/nothing",
+        "postgresql://u:hunter2@127.0.0.1:port/nothing",
+        "postgresql://u:hunter2@127.0.0.1:5432/nothing?hunter2=1",
+        postgres_url.replace("//postgres@", "//nobody:hunter2@"),
+    ):
+        with pytest.raises((BackendFailure, InvalidArgument)) as caught:
+            head(url)
+        assert "hunter2" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+
+
+def test_bad_addresses_say_what_to_do(tmp_path: Path) -> None:
+    """K: an address that leads nowhere is refused in plain words."""
+    for url, words in (
+        ("memory:", "memory of another"),
+        ("mysql://x", "is no backend"),
+        (f"sqlite:///{tmp_path}/none.db", "cannot be opened"),
+        ("sqlite://host/x", "is named sqlite:///"),
+    ):
+        with pytest.raises((BackendFailure, InvalidArgument), match=words):
+            head(url)
+    sqlite3.connect(tmp_path / "empty.db").execute("create table t (x)").connection.close()
+    with pytest.raises(BackendFailure, match="holds no log"):
+        head(f"sqlite:///{tmp_path}/empty.db")
+
+
+def test_reading_does_not_block_writers(log_url: str, fill: Fill) -> None:
+    """A reader in the middle of its range holds nobody up, and sees what was there."""
+    fill(*varied(3000))
+    reading = scan(log_url, Scan(columns=("position",)), 0, 3000)
+    first = next(reading)
+    if log_url.startswith("sqlite"):
+        other = sqlite3.connect(log_url.removeprefix("sqlite:///"), timeout=1)
+        other.execute("update log set epoch = epoch + 1")
+        other.commit()
+        other.close()
+    else:
+        with psycopg.connect(log_url) as connection:
+            connection.execute("update seriatim.log set epoch = epoch + 1")
+    assert first.num_rows + sum(batch.num_rows for batch in reading) == 3000
+
+
+def test_texts_are_never_sql(log_url: str, fill: Fill) -> None:
+    """Whatever a filter holds, it is compared and not run."""
+    fill(*varied(3))
+    for text in ("'); drop table events; --", "\\'", "$$", "{schema}", "{wanted}", "ü€🎈"):
+        assert list(scan(log_url, Scan(types=Names((text,), (text,))), 0, 3)) == []
+    assert look(log_url).head == 3
+
+
+def test_uuid_and_other_ids(log_url: str, fill: Fill) -> None:
+    """A canonical UUID is kept as its key; any other id as its text."""
+    own = "00112233-4455-6677-8899-aabbccddeeff"
+    fill(NewEvent(event_type="a", event_id=own), NewEvent(event_type="a", event_id=own.upper()))
+    [batch] = scan(log_url, Scan(columns=("event_id",)), 0, 2)
+    assert batch.column(0).to_pylist() == [own, own.upper()]
+    assert event_key(own).hex() == own.replace("-", "")

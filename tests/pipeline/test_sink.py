@@ -1,0 +1,256 @@
+"""A frame appended to the log: each row once, whatever is repeated; refused rows with reasons."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.pipeline import register
+from seriatim.pipeline.columns import NAMES
+from seriatim.pipeline.sink import AppendReport, append_frame
+from tests.pipeline.events import stored, varied
+
+Fill = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+def save(frame: DataFrame, url: str, **options: str) -> None:
+    """Write by the format itself."""
+    frame.write.format("seriatim").options(url=url, **options).mode("append").save()
+
+
+def test_rows_become_events_once(spark: SparkSession, log_url: str) -> None:
+    """A frame of plain columns is appended; the same frame again stores nothing."""
+    frame = spark.createDataFrame(
+        [
+            Row(
+                event_type="order.placed",
+                payload=json.dumps({"n": n}),
+                stream_type="order",
+                stream_id=f"o-{n % 3}",
+                tags=[f"n:{n}"],
+                metadata={"from": "spark"},
+                occurred_at="2024-01-01T00:00:00+02:00",
+            )
+            for n in range(50)
+        ]
+    ).repartition(3)
+    assert append_frame(frame, log_url) == AppendReport(50, 0, 0)
+    assert append_frame(frame, log_url) == AppendReport(0, 50, 0)
+    records = stored(log_url)
+    assert sorted(record.data["n"] for record in records) == list(range(50))
+    assert {record.occurred_at for record in records} == {"2024-01-01T00:00:00+02:00"}
+    assert {record.metadata["from"] for record in records} == {"spark"}
+    assert all(record.tags == (f"n:{record.data['n']}",) for record in records)
+    # The name is part of ids: another job's equal rows are its own.
+    assert append_frame(frame.limit(5), log_url, name="other") == AppendReport(5, 0, 0)
+
+
+def test_payloads_of_every_form(spark: SparkSession, log_url: str) -> None:
+    """Text, struct, map and VARIANT say the same; a struct's nulls are left out."""
+    texts = spark.createDataFrame([Row(event_type="a", payload='{"x":{"y":[1,2]},"z":"t"}')])
+    shape = "struct<x:struct<y:array<int>>,z:string,none:int>"
+    frames = {
+        "text": texts,
+        "struct": texts.withColumn("payload", f.from_json("payload", shape)),
+        "variant": texts.withColumn("payload", f.parse_json("payload")),
+    }
+    for name, frame in frames.items():
+        assert append_frame(frame, log_url, name=name).appended == 1, name
+    assert {record.payload for record in stored(log_url)} == {'{"x":{"y":[1,2]},"z":"t"}'}
+    maps = spark.createDataFrame([Row(event_type="a", payload={"k": 1, "none": None})])
+    append_frame(maps, log_url)
+    assert stored(log_url)[-1].payload == '{"k":1,"none":null}'
+
+
+def test_order_within_a_partition_is_kept(spark: SparkSession, log_url: str) -> None:
+    """The rows of one partition come in their order, many in flight."""
+    rows = [
+        Row(event_type="a", payload=json.dumps({"n": n}), stream_type="s", stream_id="one")
+        for n in range(3000)
+    ]
+    frame = (
+        spark.createDataFrame(rows)
+        .coalesce(1)
+        .sortWithinPartitions(f.get_json_object("payload", "$.n").cast("int"))
+    )
+    assert append_frame(frame, log_url).appended == 3000
+    assert [record.data["n"] for record in stored(log_url)] == list(range(3000))
+
+
+def test_refused_rows_are_kept_with_reasons(
+    spark: SparkSession, log_url: str, tmp_path: Path
+) -> None:
+    """The good rows are stored, the bad ones told: code, message and row."""
+    frame = spark.createDataFrame(
+        [
+            Row(event_type="good", payload='{"n":1}'),
+            Row(event_type="bad json", payload="{"),
+            Row(event_type=" bad type", payload="{}"),
+            Row(event_type="no object", payload="[1]"),
+            Row(event_type="good", payload='{"n":2}'),
+        ]
+    )
+    folder = tmp_path / "refused"
+    save(frame, log_url, refused=str(folder), report=str(tmp_path / "report.json"))
+    lines = [
+        json.loads(line)
+        for file in folder.iterdir()
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    assert {file.suffix for file in folder.iterdir()} == {".jsonl"}
+    assert {line["row"]["event_type"] for line in lines} == {"bad json", " bad type", "no object"}
+    assert all(line["code"] == "invalid_event" and line["message"] for line in lines)
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert (report["appended"], report["reused"], report["refused"]) == (2, 0, 3)
+    assert len(stored(log_url)) == 2
+    with pytest.raises(PySparkException, match="3 rows were refused, 0 appended, 2 known"):
+        save(frame, log_url)
+
+
+def test_a_known_id_with_other_content_is_refused(spark: SparkSession, log_url: str) -> None:
+    """An event id is one event's."""
+    frame = spark.createDataFrame([Row(event_type="a", event_id="x", payload='{"n":1}')])
+    assert append_frame(frame, log_url).appended == 1
+    report = append_frame(frame.withColumn("payload", f.lit('{"n":2}')), log_url)
+    assert (report.refused, report.reasons[0].code) == (1, "idempotency_conflict")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"colour": "red"}, {}, "no column 'colour'"),
+        ({"position": 1}, {}, "position is set by the log alone"),
+        ({}, {"idColumns": "nothing"}, "idColumns names 'nothing'"),
+        ({}, {"backfill": "b"}, "source_event_id"),
+        ({}, {"columns": "x"}, "columns is no option"),
+        ({}, {"guard": "x"}, "guard must be one of"),
+        ({}, {"committed": "x"}, "committed must be"),
+    ],
+    ids=str,
+)
+def test_bad_frames_store_nothing(
+    spark: SparkSession,
+    tmp_path: Path,
+    columns: dict[str, Any],
+    options: dict[str, str],
+    words: str,
+) -> None:
+    """L: what no event has is refused by name, before anything is stored."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    seriatim.open(url).close()
+    frame = spark.createDataFrame([Row(event_type="a", **columns)])
+    with pytest.raises(PySparkException, match=words):
+        save(frame, url, **options)
+    assert stored(url) == []
+
+
+def test_a_log_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None:
+    """L: another mode than append is refused."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    seriatim.open(url).close()
+    frame = spark.createDataFrame([Row(event_type="a")])
+    with pytest.raises(PySparkException, match="only appended to"):
+        frame.write.format("seriatim").option("url", url).mode("overwrite").save()
+
+
+def test_read_rows_can_be_written_to_another_log(
+    spark: SparkSession, fill: Fill, log_url: str, tmp_path: Path
+) -> None:
+    """Rows that were read carry what the log alone sets; it is dropped on request."""
+    fill(*varied(30))
+    other = f"sqlite:///{tmp_path}/copy.db"
+    seriatim.open(other).close()
+    frame = spark.read.format("seriatim").option("url", log_url).load()
+    for expected in (AppendReport(30, 0, 0), AppendReport(0, 30, 0)):
+        assert append_frame(frame, other, committed="drop") == expected
+    kept = [n for n in NAMES if n in NewEvent.__struct_fields__ and n != "stream_seq"]
+    for old, new in zip(by_id(log_url), by_id(other), strict=True):
+        assert {n: getattr(new, n) for n in kept} == {n: getattr(old, n) for n in kept}
+
+
+def by_id(url: str) -> list[Any]:
+    """Records in the order of their ids."""
+    return sorted(stored(url), key=lambda record: record.event_id)
+
+
+def test_a_backfill_is_labelled_and_runs_once(
+    spark: SparkSession, fill: Fill, log_url: str
+) -> None:
+    """I9: a tag with the backfill's name, ids of the name and the source event, nothing twice."""
+    fill(*varied(10))
+    source = spark.read.format("seriatim").option("url", log_url).option("endingPosition", 10)
+    frame = source.load().select(
+        f.lit("price.corrected").alias("event_type"),
+        f.col("event_id").alias("source_event_id"),
+        f.struct("position").alias("payload"),
+    )
+    assert append_frame(frame, log_url, backfill="prices") == AppendReport(10, 0, 0)
+    assert append_frame(frame, log_url, backfill="prices") == AppendReport(0, 10, 0)
+    added = stored(log_url)[10:]
+    assert len(added) == 10
+    assert all(record.tags == ("backfill:prices",) for record in added)
+    assert append_frame(frame, log_url, backfill="again").appended == 10
+
+
+def test_id_columns_may_be_beside_the_event(spark: SparkSession, log_url: str) -> None:
+    """Ids are made of the columns that are named, which need not be the event's own."""
+    frame = spark.createDataFrame([Row(event_type="a", line=n, payload="{}") for n in range(4)])
+    assert append_frame(frame, log_url, idColumns="line") == AppendReport(4, 0, 0)
+    changed = frame.withColumn("payload", f.lit("{}"))
+    assert append_frame(changed, log_url, idColumns=["line"]) == AppendReport(0, 4, 0)
+
+
+def test_a_task_that_dies_and_is_tried_again(
+    spark: SparkSession, log_url: str, tmp_path: Path
+) -> None:
+    """Retried tasks store nothing twice: the job dies after some rows, and runs again."""
+    marker = str(tmp_path / "died")
+
+    def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        mark = Path(f"{marker}-{context.partitionId() if context else 0}")
+        for number, batch in enumerate(batches):
+            if number == 2 and not mark.exists():
+                mark.touch()
+                msg = "the worker died"
+                raise RuntimeError(msg)
+            yield batch
+
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    try:
+        frame = spark.range(0, 10_000, 1, 2).selectExpr(
+            "'a' as event_type", "concat('{\"n\":', id, '}') as payload"
+        )
+        dying = frame.mapInArrow(die_once, frame.schema)
+        with pytest.raises(PySparkException, match="the worker died"):
+            append_frame(dying, log_url)  # local masters try a task once
+        before_retry = len(stored(log_url))
+        report = append_frame(dying, log_url)
+    finally:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(before))
+    assert 0 < before_retry < 10_000
+    assert report == AppendReport(10_000 - before_retry, before_retry, 0)
+    assert sorted(record.data["n"] for record in stored(log_url)) == list(range(10_000))
+
+
+def test_a_missing_log_fails_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    """L: a sink makes no log, and says so."""
+    frame = spark.createDataFrame([Row(event_type="a")])
+    with pytest.raises(PySparkException, match="none"):
+        save(frame, f"sqlite:///{tmp_path}/none.db")
+    assert not (tmp_path / "none.db").exists()

@@ -1,0 +1,242 @@
+"""Batch reads through Spark: typed columns, options, filters that the log answers itself."""
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.pipeline import register
+from seriatim.pipeline.columns import EVENTS, spark_schema
+from seriatim.pipeline.records import records_of
+from seriatim.store.postgres.migrate import migrate
+from tests.fixtures.postgres_server import PostgresServer
+from tests.pipeline.events import stored, varied
+
+Fill = Callable[..., None]
+Read = Callable[..., DataFrame]
+
+
+def positions(frame: DataFrame) -> list[int]:
+    """The positions of a frame, in order."""
+    return sorted(row.position for row in frame.select("position").collect())
+
+
+def test_spark_reads_what_the_log_says(read: Read, fill: Fill, log_url: str) -> None:
+    """J1: every column of every event, typed."""
+    fill(*varied(100))
+    frame = read(partitions=3)
+    assert frame.schema == spark_schema()
+    assert frame.rdd.getNumPartitions() == 3
+    table = frame.orderBy("position").toArrow().cast(EVENTS)
+    records = [record for batch in table.to_batches() for record in records_of(batch)]
+    assert records == stored(log_url)
+
+
+def test_an_empty_log_and_one_event(read: Read, fill: Fill) -> None:
+    """J1: nothing is read as nothing, one as one."""
+    assert positions(read()) == []
+    fill(NewEvent(event_type="a"))
+    assert positions(read()) == [1]
+
+
+def test_ranges_and_columns(read: Read, fill: Fill) -> None:
+    """J1: startingPosition is the last one not read, endingPosition the last one read."""
+    fill(*varied(50))
+    assert positions(read(startingPosition=10, endingPosition=20)) == list(range(11, 21))
+    assert positions(read(startingPosition="earliest", endingPosition=999)) == list(range(1, 51))
+    assert positions(read(startingPosition=50)) == []
+    frame = read(columns="payload, position")
+    assert frame.columns == ["payload", "position"]
+    assert frame.count() == 50
+
+
+def test_a_schema_chooses_columns(
+    spark: SparkSession, read: Read, fill: Fill, log_url: str
+) -> None:
+    """J1: a schema that was given is read, if it is one of events."""
+    fill(*varied(5))
+    reader = spark.read.format("seriatim").option("url", log_url)
+    assert reader.schema(spark_schema(("event_type", "position"))).load().count() == 5
+    with pytest.raises(PySparkException, match="not that of events"):
+        reader.schema(StructType([StructField("other", LongType())])).load().count()
+
+
+def test_options_narrow_a_read(read: Read, fill: Fill, log_url: str) -> None:
+    """J1: the options of streams work for batches too."""
+    fill(*varied(40))
+    records = stored(log_url)
+    for options, fits in (
+        ({"types": "order.*,seat taken"}, lambda r: r.event_type[:6] in ("order.", "seat t")),
+        ({"types": '["order.paid"]'}, lambda r: r.event_type == "order.paid"),
+        ({"streamType": "order", "streamId": "o-4"}, lambda r: r.stream == ("order", "o-4")),
+        ({"tenant": "default"}, lambda r: r.tenant_id),
+        ({"tenant": "other"}, lambda r: not r.tenant_id),
+        ({"occurredUntil": "2024-02-05T10:00:00.5Z"}, lambda r: r.occurred_at < "2024-02-06"),
+        ({"recordedAfter": "2100-01-01T00:00:00Z"}, lambda r: r.recorded_at > "21"),
+    ):
+        assert positions(read(**options)) == [r.position for r in records if fits(r)], options
+
+
+_WHEN = "timestamp '2024-02-05T10:00:00.5Z'"
+_FILTERS = [
+    "position = 7",
+    "position between 5 and 20",
+    "position > 5 and position < 9",
+    "position < 0",
+    "position > 4611686018427387904",
+    "position in (3, 4, 90)",
+    "position <=> 3",
+    "event_type = 'order.paid'",
+    "event_type in ('order.paid', 'seat taken', 'none')",
+    "event_type in ('order.paid', null)",
+    "event_type like 'order%'",
+    "event_type like 'o%' and event_type like 'order.%'",
+    "event_type like '%paid'",
+    "event_type <> 'order.paid'",
+    "event_type > 'order.paid'",
+    "stream_type = 'order' and stream_id = 'o-1'",
+    "tenant_id = 'default' and stream_type = 'order' and stream_id = 'o-1'",
+    "stream_id is null",
+    "stream_id is not null",
+    "stream_id <=> 'o-1'",
+    "stream_id <=> null",
+    "tenant_id = 'other'",
+    "event_id = 'event/5'",
+    f"occurred_at > {_WHEN}",
+    f"occurred_at >= {_WHEN}",
+    f"occurred_at < {_WHEN}",
+    f"occurred_at <= {_WHEN}",
+    f"occurred_at = {_WHEN}",
+    f"recorded_at > {_WHEN} and recorded_at < timestamp '2100-01-01T00:00:00Z'",
+    "position = 1 or event_type = 'order.paid'",
+    "position > 10 and event_version = 2 and event_type in ('order.paid', 'order.placed')",
+]
+
+
+def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
+    """J1: a filter answers the same, whoever applies it."""
+    fill(*varied(60))
+    whole = read().cache()  # Spark reads all of it, then filters
+    try:
+        assert whole.count() == 60
+        for one in _FILTERS:
+            assert positions(read().where(one)) == positions(whole.where(one)), one
+    finally:
+        whole.unpersist()
+
+
+def test_pushed_filters_leave_spark_nothing_to_do(read: Read, fill: Fill) -> None:
+    """J1: what the log answers, Spark does not filter again; the range is cut to match."""
+    fill(*varied(20))
+    frame = read(partitions=4).where("position > 17 and event_type = 'order.paid'")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "Filter (" not in plan
+    assert frame.rdd.getNumPartitions() == 3
+    kept = read().where("position > 17 and event_version = 2")
+    assert "Filter (" in kept._jdf.queryExecution().executedPlan().toString()
+
+
+def test_payloads_as_variants(read: Read, fill: Fill) -> None:
+    """J1: payloads come as JSON text, or as VARIANT on request."""
+    fill(NewEvent(event_type="a", payload={"n": 7, "deep": {"list": [1, 2]}}))
+    frame = read(payload="variant", columns="position,payload")
+    assert frame.schema["payload"].dataType.simpleString() == "variant"
+    row = frame.selectExpr("variant_get(payload, '$.deep.list[1]', 'int') as x").first()
+    assert row is not None
+    assert row.x == 2
+
+
+def test_marks_say_what_was_covered(read: Read, fill: Fill) -> None:
+    """J1: a consumer of filtered events learns the range that each part covered."""
+    fill(*varied(30))
+    rows = read(types="none", marks="true", partitions=3).orderBy("position").collect()
+    assert [(r.append_position, r.position) for r in rows] == [(0, 10), (10, 20), (20, 30)]
+    assert {(r.event_type, r.payload, r.stream_id, tuple(r.tags)) for r in rows} == {
+        ("", "{}", None, ())
+    }
+
+
+def test_tenants_stay_apart(read: Read, fill: Fill) -> None:
+    """J1: a read of one tenant shows nothing of another."""
+    fill(NewEvent(event_type="a"), NewEvent(event_type="a"))
+    fill(NewEvent(event_type="a"), tenant_id="other")
+    assert positions(read(tenant="default")) == [1, 2]
+    assert positions(read(tenant="other")) == [3]
+    assert positions(read()) == [1, 2, 3]
+
+
+def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url: str) -> None:
+    """J1: what commits late comes later in the log, never behind a reader's back."""
+    register(spark)
+    frame = spark.read.format("seriatim").option("url", postgres_url)
+    with seriatim.open(postgres_url) as log, psycopg.connect(postgres_url) as connection:
+        log.append([NewEvent(event_type="a")])
+        log.append([NewEvent(event_type="late")], connection=connection)
+        assert positions(frame.load()) == [1]
+        connection.commit()
+        log.append([NewEvent(event_type="b")])
+    assert positions(frame.load()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"colums": "position"}, "colums is no option"),
+        ({"startingPosition": "latest"}, "in streams only"),
+        ({"maxEventsPerBatch": "5"}, "is for streams"),
+        ({"url": "sqlite:////nowhere/x.db"}, "cannot be opened"),
+        ({"url": "postgresql://u:hunter2@127.0.0.1:1/x"}, "Postgres failed while looking"),
+    ],
+    ids=str,
+)
+def test_spark_shows_our_errors(spark: SparkSession, options: dict[str, str], words: str) -> None:
+    """L: an error says what was wrong, and never shows a password."""
+    register(spark)
+    given = {"url": "sqlite:////nowhere/y.db", **options}
+    with pytest.raises(PySparkException, match=words) as caught:
+        spark.read.format("seriatim").options(**given).load().count()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_database_without_a_log(spark: SparkSession, read: Read, empty_postgres_url: str) -> None:
+    """L: a missing log is named as such."""
+    with pytest.raises(PySparkException, match="seriatim init"):
+        spark.read.format("seriatim").option("url", empty_postgres_url).load().count()
+
+
+def test_a_role_that_may_only_read(
+    spark: SparkSession, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """K: the pipeline reads under a role that can do nothing else."""
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent(event_type="a")])
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("create role spark_reader login")
+        connection.execute("alter role spark_reader set default_transaction_read_only = on")
+        connection.execute("grant usage on schema seriatim to spark_reader")
+        connection.execute("grant select on seriatim.log, seriatim.events to spark_reader")
+    try:
+        url = postgres_url.replace("//postgres@", "//spark_reader@")
+        assert urlsplit(url).username == "spark_reader"
+        assert spark.read.format("seriatim").option("url", url).load().count() == 1
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("drop owned by spark_reader")
+            connection.execute("drop role spark_reader")
+
+
+def test_a_log_in_a_schema_of_its_own(
+    spark: SparkSession, read: Read, empty_postgres_url: str
+) -> None:
+    """J1: the schema in the URL is where Spark reads."""
+    url = f"{empty_postgres_url}?schema=elsewhere"
+    migrate(url)
+    with seriatim.open(url) as log:
+        log.append([NewEvent(event_type="a")])
+    assert spark.read.format("seriatim").option("url", url).load().count() == 1

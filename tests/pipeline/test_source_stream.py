@@ -1,0 +1,226 @@
+"""Streams of the log: bounded batches, restarts, and checkpoints that know their log."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import datasource as limits
+from pyspark.sql.streaming.query import StreamingQuery
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.core.errors import InvalidArgument, LogIdentityChanged
+from seriatim.pipeline import register
+from seriatim.pipeline.options import source_options
+from seriatim.pipeline.streaming import StreamReader
+from tests.pipeline.events import stored, varied
+
+Fill = Callable[..., None]
+
+
+class Runs:
+    """Runs queries over one log with one checkpoint, and notes what each batch held."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self.checkpoint = folder / "checkpoint"
+        self.batches: list[list[int]] = []
+
+    @property
+    def seen(self) -> list[int]:
+        """All positions of all batches."""
+        return [position for batch in self.batches for position in batch]
+
+    def start(self, url: str, *, live: bool = False, **options: Any) -> StreamingQuery:
+        """Start a query."""
+        reader = self._spark.readStream.format("seriatim").option("url", url)
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        writer = reader.load().writeStream.foreachBatch(self._note)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        if live:
+            return writer.trigger(processingTime="0 seconds").start()
+        return writer.trigger(availableNow=True).start()
+
+    def run(self, url: str, **options: Any) -> list[list[int]]:
+        """Run a query over what is there, and return its batches."""
+        self.batches = []
+        query = self.start(url, **options)
+        query.awaitTermination(120)
+        return self.batches
+
+    def _note(self, frame: DataFrame, _batch: int) -> None:
+        found = sorted(row.position for row in frame.select("position").collect())
+        if found:  # Spark's first batch may hold nothing
+            self.batches.append(found)
+
+
+@pytest.fixture
+def runs(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
+    """Queries, all of which end with the test."""
+    register(spark)
+    yield Runs(spark, tmp_path)
+    for query in spark.streams.active:
+        query.stop()
+
+
+def test_available_now_in_bounded_batches_and_a_restart(
+    runs: Runs, fill: Fill, log_url: str
+) -> None:
+    """J1: each event once and in order, in batches of the asked size, across a restart."""
+    assert runs.run(log_url, maxEventsPerBatch=10) == []
+    fill(*varied(25))
+    assert runs.run(log_url, maxEventsPerBatch=10) == [
+        list(range(1, 11)),
+        list(range(11, 21)),
+        list(range(21, 26)),
+    ]
+    assert runs.run(log_url, maxEventsPerBatch=10) == []
+    fill(NewEvent(event_type="one"))
+    assert runs.run(log_url) == [[26]]
+
+
+def test_a_live_query_follows_the_log(runs: Runs, log_url: str) -> None:
+    """J1: what is appended while the query runs comes in the next batch."""
+    with seriatim.open(log_url) as log:
+        query = runs.start(log_url, live=True, types="a")
+        try:
+            for _ in range(3):
+                log.append([NewEvent(event_type="a"), NewEvent(event_type="b")])
+                last = log.head()
+                _wait(runs, last - 1)
+        finally:
+            query.stop()
+        assert query.exception() is None
+    assert runs.seen == [1, 3, 5]
+
+
+def _wait(runs: Runs, position: int) -> None:
+    deadline = time.monotonic() + 120
+    while position not in runs.seen:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_checkpoint_of_another_log_stops_the_query(
+    runs: Runs, fill: Fill, log_url: str, tmp_path: Path
+) -> None:
+    """F8: a query never goes on over another log's events."""
+    fill(*varied(3))
+    assert runs.run(log_url) == [[1, 2, 3]]
+    other = f"sqlite:///{tmp_path}/other.db"
+    with seriatim.open(other) as log:
+        log.append([NewEvent(event_type="x")] * 5)
+    with pytest.raises(StreamingQueryException, match="belongs to another log"):
+        runs.run(other)
+
+
+# What follows asks the reader itself, as Spark does; starting a query for each would take minutes.
+
+
+def reader(url: str, **options: str) -> StreamReader:
+    """A reader as Spark makes it."""
+    return StreamReader(source_options({"url": url, **options}))
+
+
+def test_offsets_stop_at_the_limit_and_at_the_target(log_url: str, fill: Fill) -> None:
+    """J1: admission control, and AvailableNow's promise to end."""
+    stream = reader(log_url, maxEventsPerBatch="4")
+    start = stream.initialOffset()
+    assert start["position"] == 0
+    assert stream.latestOffset(start, limits.ReadAllAvailable()) is start
+    fill(*varied(6))
+    stream.prepareForTriggerAvailableNow()
+    fill(NewEvent(event_type="later"))
+    limit = stream.getDefaultReadLimit()
+    assert limit == limits.ReadMaxRows(4)
+    first = stream.latestOffset(start, limit)
+    second = stream.latestOffset(first, limit)
+    assert (first["position"], second["position"]) == (4, 6)
+    assert stream.latestOffset(second, limit) == second
+    assert stream.latestOffset(start, limits.ReadAllAvailable())["position"] == 6
+    assert stream.reportLatestOffset()["position"] == 7
+    assert [(p.after, p.until) for p in stream.partitions(first, second)] == [(4, 6)]  # type: ignore[attr-defined]
+    stream.stop()
+
+
+def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
+    """J1: earliest, latest, or after a position that the log has."""
+    fill(*varied(5))
+    for starting, position in (("earliest", 0), ("latest", 5), ("3", 3), ("5", 5)):
+        stream = reader(log_url, startingPosition=starting)
+        assert stream.initialOffset()["position"] == position
+        stream.stop()
+    stream = reader(log_url, startingPosition="6")
+    with pytest.raises(InvalidArgument, match="beyond the log's end"):
+        stream.initialOffset()
+    stream.stop()
+    with pytest.raises(InvalidArgument, match="has no end"):
+        reader(log_url, endingPosition="6")
+
+
+def test_a_past_that_is_not_the_logs_stops_a_query(log_url: str, fill: Fill) -> None:
+    """F8: another log, another epoch, a lower head, another event: each is told."""
+    fill(*varied(5))
+    stream = reader(log_url)
+    now = stream.reportLatestOffset()
+    for change, words in (
+        ({"log_id": "0" * 36}, "another log"),
+        ({"epoch": 9}, "is of epoch 9"),
+        ({"position": 6}, "the log ends at 5"),
+        ({"tip": "other"}, "another event at position 5"),
+    ):
+        bad = now | change
+        with pytest.raises(LogIdentityChanged, match=words):
+            stream.latestOffset(bad, limits.ReadAllAvailable())
+        with pytest.raises(LogIdentityChanged, match=words):
+            stream.partitions(stream.initialOffset(), bad)
+    with pytest.raises(LogIdentityChanged, match="of another source"):
+        stream.latestOffset({"index": 3}, limits.ReadAllAvailable())
+    stream.stop()
+
+
+def test_an_epoch_that_rises_under_a_query_stops_it(postgres_url: str) -> None:
+    """F8: a restore or promotion is noticed by a query that runs."""
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent(event_type="a")])
+    stream = reader(postgres_url)
+    start = stream.initialOffset()
+    stream.latestOffset(start, limits.ReadAllAvailable())
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("select seriatim.raise_epoch(true)")
+    with pytest.raises(LogIdentityChanged, match="epoch"):
+        stream.latestOffset(start, limits.ReadAllAvailable())
+    stream.stop()
+
+
+def test_a_lost_connection_is_made_anew(postgres_url: str) -> None:
+    """F8: a restarted server is no reason to stop."""
+    stream = reader(postgres_url)
+    start = stream.initialOffset()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+    assert stream.latestOffset(start, limits.ReadAllAvailable()) == start
+    stream.stop()
+
+
+def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
+    """F8: another log under the same name is another log."""
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "two")]
+    for url in urls:
+        with seriatim.open(url) as log:
+            log.append([NewEvent(event_type="a")])
+        assert len(stored(url)) == 1
+    stream = reader(urls[0])
+    start = stream.reportLatestOffset()
+    (tmp_path / "two.db").replace(tmp_path / "one.db")
+    with pytest.raises(LogIdentityChanged, match="another log"):
+        stream.latestOffset(start, limits.ReadAllAvailable())

@@ -139,7 +139,12 @@ def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
 
 def open_read_model(url: str) -> ReadModel:
     """Open the place of read models that a URL names: a SQLite file or a Postgres schema."""
-    return ReadModel(_engine(url))
+    engine = _engine(url)
+    try:
+        return ReadModel(engine)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def find_read_model(url: str) -> ReadModel | None:
@@ -147,10 +152,14 @@ def find_read_model(url: str) -> ReadModel | None:
     if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
         return None
     engine = _engine(url)
-    if engine.ready():
-        return ReadModel(engine)
-    engine.close()
-    return None
+    found = None
+    try:
+        if engine.ready():
+            found = ReadModel(engine)
+        return found
+    finally:
+        if found is None:
+            engine.close()
 
 
 def _engine(url: str) -> Engine:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from seriatim.core.errors import SeriatimError
+from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.fold import Owner
 from seriatim.store.postgres.connecting import Address, Connection, connect, is_dead
 from seriatim.store.postgres.failures import LOCK_BUSY, failure
@@ -124,6 +124,7 @@ class PostgresEngine:
         )
         self._lock = threading.RLock()
         self._connection = connect(address)
+        self._closed = False
 
     def ready(self) -> bool:
         """Look for the last of our own tables."""
@@ -148,7 +149,9 @@ class PostgresEngine:
         return _TYPES[kind]
 
     def shown(self, column: str, kind: str) -> str:
-        """Return how a column is selected: JSON as the text it was stored as."""
+        """Return how a column is selected: JSON as stored, times whatever the session's zone is."""
+        if kind == "time":
+            return f"{column} at time zone 'UTC'"
         return f"{column}::text" if kind == "json" else column
 
     def stored(self, kind: str, value: Any) -> Any:  # noqa: ARG002 - the driver knows our values
@@ -157,7 +160,7 @@ class PostgresEngine:
 
     def loaded(self, kind: str, value: Any) -> Any:
         """Return a stored value as it was."""
-        return value.astimezone(UTC) if kind == "time" else value
+        return value.replace(tzinfo=UTC) if kind == "time" else value
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:
@@ -175,6 +178,9 @@ class PostgresEngine:
                 raise _explained(error) from error
 
     def _alive(self) -> Connection:
+        if self._closed:
+            msg = "the read model is closed: open it again"
+            raise BackendFailure(msg, retryable=False)
         if is_dead(self._connection):
             self._connection.close()
             self._connection = connect(self._address)
@@ -182,4 +188,5 @@ class PostgresEngine:
 
     def close(self) -> None:
         """Close the connection."""
+        self._closed = True
         self._connection.close()

@@ -1,0 +1,28 @@
+"""Read models on both databases: a place for one, and one that is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seriatim.opening import open_read_model
+from seriatim.store.readmodel.model import ReadModel
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a place where no read model is yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/read.db"
+    url: str = request.getfixturevalue("empty_postgres_url")
+    return f"{url}?schema=read" if "?" not in url else f"{url}&schema=read"
+
+
+@pytest.fixture
+def model(place: str) -> Iterator[ReadModel]:
+    """A read model with nothing in it."""
+    made = open_read_model(place)
+    yield made
+    made.close()

@@ -1,0 +1,59 @@
+"""Roles and read models: what they need, and what they are told when they lack it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from seriatim.core.errors import BackendFailure
+from seriatim.opening import open_read_model
+from tests.integration.postgres.conftest import as_role
+from tests.integration.readmodel_kit import begun, own, seats, step, taken
+
+MakeRole = Callable[..., str]
+
+
+def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -> None:
+    """L2: what is lacking, and what to do about it."""
+    url = as_role(postgres_url, make_role())
+
+    with pytest.raises(BackendFailure, match="the role lacks rights on the read model") as caught:
+        open_read_model(f"{url}?schema=read")
+    assert not caught.value.retryable
+
+
+def test_a_schema_that_was_made_for_it_will_do(postgres_url: str, make_role: MakeRole) -> None:
+    """F2: a role needs no right on the database, only on a schema of its own."""
+    role = make_role()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("create schema read")
+        connection.execute(f"grant usage, create on schema read to {role}")
+    model = open_read_model(f"{as_role(postgres_url, role)}?schema=read")
+    token = begun(model)
+    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
+
+    assert taken(model) == {"1a": 1}
+    model.close()
+
+
+def test_a_role_that_only_reads(postgres_url: str, make_role: MakeRole) -> None:
+    """I6: it may look how far a projection is; when it writes, it is told."""
+    owner = open_read_model(f"{postgres_url}?schema=read")
+    token = begun(owner)
+    owner.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
+    role = make_role()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(f"grant usage on schema read to {role}")
+        connection.execute(f"grant select on all tables in schema read to {role}")
+    model = open_read_model(f"{as_role(postgres_url, role)}?schema=read")
+
+    assert taken(model) == {"1a": 1}
+    assert model.every()[0].position == 1
+    with pytest.raises(BackendFailure, match="the role lacks rights on the read model"):
+        model.commit(seats, step(1, 2), token=token)
+    with pytest.raises(BackendFailure, match="the role lacks rights on the read model"):
+        model.claim("seats", "me", 1)
+    model.close()
+    owner.close()

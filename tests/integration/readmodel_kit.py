@@ -1,0 +1,100 @@
+"""What the tests of read models share: projections, rows, and steps that move a cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from seriatim.core.event import EventRecord, LogIdentity
+from seriatim.core.fold import Failure, Kept, Owner, Shape
+from seriatim.core.projection import Projection, Table, frame_projection, projection
+from seriatim.store.readmodel.model import ReadModel
+from seriatim.store.readmodel.port import Step
+
+LOG = LogIdentity("00000000-0000-0000-0000-000000000001", 1)
+
+
+def same(state: Any, _event: EventRecord) -> Any:
+    """Change nothing."""
+    return state
+
+
+class Tally(msgspec.Struct):
+    """A state of its own."""
+
+    count: int = 0
+
+
+seats = projection("seats", key="stream_id", columns={"taken": int})(same)
+plan = projection(
+    "plan",
+    key="stream_id",
+    tables=[
+        Table("firsts", {"name": str}, {"at": int}, keep="first"),
+        Table("lasts", {"name": str}, {"at": int}),
+    ],
+    state=Tally,
+)(same)
+sums = frame_projection(
+    "sums",
+    key={"kind": str},
+    columns={"total": int, "least": int, "most": float},
+    merge={"total": "sum", "least": "min", "most": "max"},
+)(lambda given: given)
+
+
+def own(
+    rows: Mapping[str, int | None], position: int, tenant: str = "default"
+) -> dict[Owner, Kept]:
+    """Make rows of seats; None takes one away."""
+    return {
+        (tenant, key): Kept(
+            tenant, position, None if taken is None else {"stream_id": key, "taken": taken}
+        )
+        for key, taken in rows.items()
+    }
+
+
+def kept(table: Table, position: int, **row: Any) -> Kept:
+    """Make a row in its kept form."""
+    return Kept("default", position, Shape(table).kept(row))
+
+
+def step(after: int, until: int, **parts: Any) -> Step:
+    """Make a step of a cursor."""
+    return Step(after=after, until=until, tip=f"e{until}", **parts)
+
+
+def failure(position: int, key: str = "1a", reason: str = "ValueError: no") -> Failure:
+    """Make a failure."""
+    return Failure(
+        tenant_id="default",
+        key=key,
+        position=position,
+        event_id=f"e{position}",
+        event_type="seat.taken",
+        reason=reason,
+    )
+
+
+def begun(model: ReadModel, made: Projection = seats, *, shadow: bool = False) -> int:
+    """Begin a projection and claim it; return the token."""
+    model.begin(made, "default", LOG, shadow=shadow)
+    token = model.claim(made.name, "me", 60, shadow=shadow)
+    assert token is not None
+    return token
+
+
+def rows_of(
+    model: ReadModel, made: Projection = seats, table: int = 0, *, shadow: bool = False
+) -> list[dict[str, Any]]:
+    """Return all rows of a table in the order of its key."""
+    with model.moment() as moment:
+        return [row for _, row, _ in moment.rows(made, made.tables[table], shadow=shadow)]
+
+
+def taken(model: ReadModel, *, shadow: bool = False) -> dict[str, int]:
+    """Return the rows of seats, short."""
+    return {row["stream_id"]: row["taken"] for row in rows_of(model, shadow=shadow)}

@@ -1,0 +1,358 @@
+"""I6: whoever wrote waits until a projection has passed the write, or demands that it has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim import (
+    Conflict,
+    InvalidArgument,
+    Log,
+    LogIdentityChanged,
+    NewEvent,
+    NotFound,
+    ProjectionOutOfDate,
+    ProjectionTimeout,
+)
+from seriatim.core.event import LogIdentity
+from seriatim.opening import open_read_model, read_model_url
+from seriatim.store.readmodel.model import ReadModel
+from tests.integration.readmodel_kit import failure, own, plan, seats, step
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a log."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/log.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture
+def log(url: str) -> Iterator[Log]:
+    """A log with five events."""
+    with seriatim.open(url) as made:
+        made.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
+        yield made
+
+
+class Runner:
+    """What moves a projection here: commits, as a run makes them."""
+
+    def __init__(self, log: Log, model: ReadModel, tenant_id: str = "default") -> None:
+        self.log = log
+        self.model = model
+        model.begin(seats, tenant_id, log.identity())
+        token = model.claim("seats", "runner", 60)
+        assert token is not None
+        self.token = token
+        self.position = 0
+
+    def move(self, until: int, **parts: Any) -> None:
+        """Pass the events up to a position."""
+        made = step(self.position, until, own=own({"1a": until}, until), **parts)
+        made.tip = self.log.store.event_id_at(until) or ""
+        self.model.commit(seats, made, token=self.token)
+        self.position = until
+
+
+@pytest.fixture
+def runner(log: Log, url: str) -> Iterator[Runner]:
+    """A projection that stands at 2, beside the log."""
+    model = open_read_model(read_model_url(url))
+    made = Runner(log, model)
+    made.move(2)
+    yield made
+    model.close()
+
+
+def later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
+    """Do something in a while."""
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    return timer
+
+
+def test_a_passed_position_is_not_waited_for(log: Log, runner: Runner) -> None:
+    """I6: what is there is there."""
+    for position in (0, 1, 2):
+        assert log.projections.wait_for("seats", position, timeout_s=0.001).position == 2
+        assert log.projections.demand("seats", position).position == 2
+
+
+def test_waiting_ends_when_the_projection_has_passed(log: Log, runner: Runner) -> None:
+    """I6: soon after, not when the time is over; rows are there then."""
+    timer = later(0.3, lambda: runner.move(5))
+    began = time.monotonic()
+    found = log.projections.wait_for("seats", 4)
+    waited = time.monotonic() - began
+    timer.join()
+
+    assert (found.name, found.position) == ("seats", 5)
+    assert 0.25 < waited < 3
+    assert runner.model.states(seats, [("default", "1a")])["default", "1a"]["taken"] == 5
+
+
+def test_waiting_is_bounded(log: Log, runner: Runner) -> None:
+    """I6: projection_timeout, with how far it came and how it stands; to be tried again."""
+    began = time.monotonic()
+    with pytest.raises(ProjectionTimeout, match=r"has reached 2, not 3, within 0\.3 s") as caught:
+        log.projections.wait_for("seats", 3, timeout_s=0.3)
+
+    assert 0.3 <= time.monotonic() - began < 3
+    assert caught.value.details == {
+        "projection": "seats",
+        "position": 3,
+        "reached": 2,
+        "status": "ready",
+    }
+    assert (caught.value.code, caught.value.retryable) == ("projection_timeout", True)
+
+
+def test_freshness_is_demanded(log: Log, runner: Runner) -> None:
+    """I6: projection_out_of_date at once; not so when it has passed."""
+    began = time.monotonic()
+    with pytest.raises(ProjectionOutOfDate, match="has reached 2, not 5") as caught:
+        log.projections.demand("seats", 5)
+    assert time.monotonic() - began < 2
+    assert caught.value.details["reached"] == 2
+    runner.move(5)
+
+    assert log.projections.demand("seats", 5).position == 5
+
+
+def test_a_write_is_found_by_its_receipt(log: Log, runner: Runner) -> None:
+    """I6: the position of an append is what one waits for."""
+    receipt = log.append([NewEvent("seat.taken", {})])
+    timer = later(0.05, lambda: runner.move(receipt.last_position))
+
+    assert log.projections.wait_for("seats", receipt.last_position).position == 6
+    timer.join()
+
+
+@pytest.mark.parametrize("position", [6, -1, True, "3", None, 2.0])
+def test_positions_are_of_this_log(log: Log, runner: Runner, position: Any) -> None:
+    """L2: nothing waits for what is not there."""
+    for act in (log.projections.wait_for, log.projections.demand):
+        with pytest.raises(InvalidArgument, match="position"):
+            act("seats", position)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, True, "1", float("nan"), float("inf"), None])
+def test_a_timeout_is_a_time(log: Log, runner: Runner, timeout: Any) -> None:
+    """L2: a wait has an end."""
+    with pytest.raises(InvalidArgument, match="timeout_s must be a number of seconds above 0"):
+        log.projections.wait_for("seats", 1, timeout_s=timeout)
+
+
+def test_unknown_projections(log: Log, url: str) -> None:
+    """I6: they are not found, also where no read model is yet, and nothing is made by asking."""
+    for _ in range(2):
+        for act in (
+            lambda: log.projections.wait_for("nobody", 1),
+            lambda: log.projections.demand("nobody", 1),
+            lambda: log.projections.failures("nobody"),
+        ):
+            with pytest.raises(NotFound, match="there is no projection 'nobody'"):
+                act()
+        model = open_read_model(read_model_url(url))
+        model.begin(seats, "default", log.identity())
+        model.close()
+    with pytest.raises(InvalidArgument):
+        log.projections.demand("", 1)
+
+
+def test_a_first_rebuild_is_not_there_yet(log: Log, url: str) -> None:
+    """I4: shadows are not read."""
+    model = open_read_model(read_model_url(url))
+    model.begin(seats, "default", log.identity(), shadow=True)
+    model.close()
+
+    with pytest.raises(NotFound):
+        log.projections.demand("seats", 0)
+    assert log.projections.status() == []
+
+
+def test_where_every_projection_stands(log: Log, runner: Runner) -> None:
+    """I7: position, lag, time, status, whether it runs, and its failures."""
+    runner.move(3, failures=[(failure(3), "parked")])
+    runner.model.begin(plan, "default", log.identity())
+    runner.model.begin(seats, "default", log.identity(), shadow=True)
+    runner.model.set_status("plan", "paused")
+    idle, busy = log.projections.status()
+
+    assert (idle.name, idle.position, idle.lag, idle.status) == ("plan", 0, 5, "paused")
+    assert (idle.running, idle.failures) == (False, 0)
+    assert (busy.name, busy.position, busy.lag, busy.status) == ("seats", 3, 2, "ready")
+    assert (busy.running, busy.failures) == (True, 1)
+    assert busy.updated_at == runner.model.every()[1].updated_at
+    assert [one.failure for one in log.projections.failures("seats")] == [failure(3)]
+    with pytest.raises(ProjectionTimeout) as caught:
+        log.projections.wait_for("plan", 1, timeout_s=0.01)
+    assert caught.value.details["status"] == "paused"
+    assert "it is paused and does not run" in caught.value.message
+
+
+def test_no_projection_yet(log: Log) -> None:
+    """I7: then there is nothing to tell."""
+    assert log.projections.status() == []
+
+
+def test_tenants_have_their_own(log: Log, url: str, runner: Runner) -> None:
+    """K1: a tenant's view of the log looks beside it for its own read models only."""
+    other = log.for_tenant("other")
+    with pytest.raises(NotFound):
+        other.projections.demand("seats", 0)
+    with pytest.raises(Conflict, match="is of another tenant"):
+        other.projections_at(read_model_url(url)).demand("seats", 0)
+    model = open_read_model(read_model_url(url, "other"))
+    theirs = Runner(log, model, "other")
+    theirs.move(4)
+
+    assert other.projections.demand("seats", 4).position == 4
+    assert log.projections.demand("seats", 0).position == 2
+    model.close()
+
+
+def test_another_place(log: Log, tmp_path: Path) -> None:
+    """I6: also one of every tenant, and on another database than the log's."""
+    target = f"sqlite:///{tmp_path}/elsewhere.db"
+    model = open_read_model(target)
+    Runner(log, model, "*").move(3)
+
+    assert log.projections_at(target).demand("seats", 3).position == 3
+    assert log.for_tenant("x").projections_at(target).wait_for("seats", 3).position == 3
+    with pytest.raises(InvalidArgument, match="a read model lives in a database"):
+        log.projections_at("memory:").status()
+    model.close()
+
+
+def test_a_read_model_of_another_log_is_no_answer(log: Log, url: str) -> None:
+    """F8: positions of another log, or of another past, say nothing about this one."""
+    model = open_read_model(read_model_url(url))
+    identity = log.identity()
+    for made in (LogIdentity("other", identity.epoch), LogIdentity(identity.log_id, 99)):
+        model.begin(seats, "default", made)
+        with pytest.raises(LogIdentityChanged, match="seriatim project rebuild seats"):
+            log.projections.demand("seats", 0)
+        model.drop(seats, shadow=False)
+    token = Runner(log, model).token
+    model.commit(seats, step(0, 3), token=token)
+    with pytest.raises(LogIdentityChanged, match="has seen another event at position 3"):
+        log.projections.wait_for("seats", 1)
+    model.close()
+
+
+def test_a_log_in_memory_has_no_place_beside_it() -> None:
+    """I6: a clear error, not a file somewhere."""
+    with (
+        seriatim.open("memory:") as log,
+        pytest.raises(InvalidArgument, match=r"name one with log\.projections_at"),
+    ):
+        log.projections.status()
+
+
+def test_a_log_in_memory_can_be_given_a_place(tmp_path: Path) -> None:
+    """I6: its events may be projected anywhere."""
+    target = f"sqlite:///{tmp_path}/read.db"
+    model = open_read_model(target)
+    with seriatim.open("memory:") as log:
+        log.append([NewEvent("seat.taken", {})])
+        Runner(log, model).move(1)
+        assert log.projections_at(target).demand("seats", 1).position == 1
+    model.close()
+
+
+def test_a_closed_log_has_let_go(url: str) -> None:
+    """F9: connections to read models end with the log (a lost one would be a warning)."""
+    with seriatim.open(url) as log:
+        model = open_read_model(read_model_url(url))
+        Runner(log, model)
+        model.close()
+        assert log.projections.status()[0].position == 0
+        (held,) = log.places._open.values()
+    with pytest.raises(seriatim.BackendFailure):
+        held.every()
+
+
+def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
+    """I6: many who wait at once all hear of it."""
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(log.projections.wait_for("seats", 5).position))
+        for _ in range(20)
+    ]
+    for one in threads:
+        one.start()
+    runner.move(5)
+    for one in threads:
+        one.join()
+
+    assert found == [5] * 20
+    assert len(log.places._open) == 1
+
+
+def test_a_fork_looks_for_itself(log: Log, runner: Runner) -> None:
+    """I6: a child does not use its parent's connection."""
+    log.projections.demand("seats", 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if log.projections.demand("seats", 2).position == 2 else 1)
+        except BaseException:  # noqa: BLE001 - the parent is told by the status
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert log.projections.demand("seats", 2).position == 2
+
+
+# -- awaited
+
+
+async def test_awaited(log: Log, runner: Runner) -> None:
+    """I6: the same for asyncio: wait, demand, status, failures."""
+    projections = log.aio.projections
+    assert (await projections.demand("seats", 2)).position == 2
+    with pytest.raises(ProjectionOutOfDate):
+        await projections.demand("seats", 3)
+    with pytest.raises(ProjectionTimeout):
+        await projections.wait_for("seats", 3, timeout_s=0.05)
+    waiting = [asyncio.create_task(projections.wait_for("seats", 5)) for _ in range(50)]
+    await asyncio.sleep(0.1)
+    # Fifty who wait leave threads for others.
+    assert await asyncio.wait_for(log.aio.head(), 5) == 5
+    await asyncio.to_thread(runner.move, 5)
+
+    assert [one.position for one in await asyncio.gather(*waiting)] == [5] * 50
+    assert [one.position for one in await projections.status()] == [5]
+    assert await projections.failures("seats") == []
+    for wrong in (99, True):
+        with pytest.raises(InvalidArgument):
+            await projections.wait_for("seats", wrong)
+    with pytest.raises(InvalidArgument):
+        await projections.wait_for("seats", 1, timeout_s=0)
+
+
+async def test_an_awaited_wait_can_be_given_up(log: Log, runner: Runner) -> None:
+    """F5: a cancelled wait ends."""
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(log.aio.projections.wait_for("seats", 5, 60), 0.2)
+
+
+async def test_awaited_at_another_place(log: Log, tmp_path: Path) -> None:
+    """I6: as in the sync call."""
+    target = f"sqlite:///{tmp_path}/elsewhere.db"
+    assert await log.aio.projections_at(target).status() == []
+    with pytest.raises(NotFound):
+        await log.aio.projections_at(target).wait_for("seats", 1)

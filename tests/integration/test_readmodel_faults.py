@@ -1,0 +1,250 @@
+"""Read models when things go wrong: lost connections, forks, wrong places, and odd addresses."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import seriatim
+from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.opening import (
+    find_read_model,
+    open_read_model,
+    read_model_url,
+    sqlite_path,
+)
+from seriatim.store.readmodel.model import ReadModel
+from tests.fixtures.postgres_server import PostgresServer
+from tests.integration.readmodel_kit import begun, own, seats, step, taken
+
+URL = "postgresql://me:secret@host/db"
+
+
+# -- lost connections
+
+
+@pytest.fixture
+def server_model(empty_postgres_url: str) -> Iterator[ReadModel]:
+    """A read model on Postgres."""
+    made = open_read_model(f"{empty_postgres_url}?schema=read")
+    yield made
+    made.close()
+
+
+def cut(url: str) -> None:
+    """End every connection of ours to a database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+
+
+def test_a_connection_lost_between_acts_is_made_again(
+    server_model: ReadModel, empty_postgres_url: str
+) -> None:
+    """I2: nobody notices."""
+    token = begun(server_model)
+    cut(empty_postgres_url)
+    server_model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
+    cut(empty_postgres_url)
+
+    assert taken(server_model) == {"1a": 1}
+
+
+def test_a_connection_lost_within_an_act_leaves_nothing(
+    server_model: ReadModel, empty_postgres_url: str
+) -> None:
+    """I2: an error that may be tried again; then it is done once."""
+    token = begun(server_model)
+    batch = step(0, 3, own=own({"1a": 1}, 3))
+
+    def interrupted() -> None:
+        with server_model.engine.transaction() as session:
+            server_model.write(session, seats, batch, shadow=False)
+            cut(empty_postgres_url)
+
+    with pytest.raises(BackendFailure) as caught:
+        interrupted()
+    assert caught.value.retryable
+    assert (taken(server_model), server_model.every()[0].position) == ({}, 0)
+    server_model.commit(seats, batch, token=token)
+    assert taken(server_model) == {"1a": 1}
+
+
+def test_a_server_that_is_away_is_told(own_postgres: Callable[..., PostgresServer]) -> None:
+    """L2: an error of ours, without the password, and all goes on when it is back."""
+    server = own_postgres()
+    model = open_read_model(f"{server.create_database('gone')}?schema=read")
+    token = begun(model)
+    server.stop()
+    with pytest.raises(BackendFailure) as caught:
+        model.every()
+    assert caught.value.retryable
+    server.start()
+
+    model.commit(seats, step(0, 1), token=token)
+    assert model.every()[0].position == 1
+    model.close()
+
+
+# -- SQLite's file
+
+
+def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
+    """F2: a log's file holds the log alone."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    seriatim.open(url).close()
+
+    with pytest.raises(InvalidArgument, match="is a log: a read model needs a file of its own"):
+        open_read_model(url)
+    assert find_read_model(url) is None
+
+
+def test_a_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
+    """I2: rows are not written to a file that nobody will find."""
+    model = open_read_model(f"sqlite:///{tmp_path}/read.db")
+    token = begun(model)
+    (tmp_path / "read.db").unlink()
+
+    with pytest.raises(BackendFailure, match="was moved, deleted or replaced"):
+        model.commit(seats, step(0, 1), token=token)
+    model.close()
+    with pytest.raises(BackendFailure, match="closed"):
+        model.every()
+
+
+def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
+    """I2: parent and child go on, and neither harms the other's locks."""
+    model = open_read_model(f"sqlite:///{tmp_path}/read.db")
+    token = begun(model)
+    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
+    child = os.fork()
+    if child == 0:
+        try:
+            model.commit(seats, step(1, 2, own=own({"1a": 2}, 2)), token=token)
+            os._exit(0 if taken(model) == {"1a": 2} else 1)
+        except BaseException:  # noqa: BLE001 - the parent is told by the status
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert taken(model) == {"1a": 2}
+    model.commit(seats, step(2, 3, own=own({"1a": 3}, 3)), token=token)
+    assert taken(model) == {"1a": 3}
+    model.close()
+
+
+def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
+    """I2: the act goes on in the parent."""
+    model = open_read_model(f"sqlite:///{tmp_path}/read.db")
+    begun(model)
+    with model.engine.transaction() as session:
+        model.write(session, seats, step(0, 1, own=own({"1a": 1}, 1)), shadow=False)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    assert taken(model) == {"1a": 1}
+    model.close()
+
+
+# -- where they are
+
+
+def test_what_is_not_there_is_not_made(place: str) -> None:
+    """I6: looking for a read model leaves nothing behind."""
+    assert find_read_model(place) is None
+    assert find_read_model(place) is None
+    if place.startswith("sqlite:"):
+        assert not Path(sqlite_path(place)).exists()
+    else:
+        with psycopg.connect(place.partition("?")[0]) as connection:
+            found = connection.execute("select to_regnamespace('read')").fetchone()
+        assert found == (None,)
+    made = open_read_model(place)
+    begun(made)
+    found_model = find_read_model(place)
+    assert found_model is not None
+    assert [one.name for one in found_model.every()] == ["seats"]
+    found_model.close()
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "tenant", "expected"),
+    [
+        ("sqlite:///app.db", "default", "sqlite:///app.read.db"),
+        ("sqlite:////var/app.db", "acme", "sqlite:////var/app.acme.read.db"),
+        ("sqlite:///app.sqlite", "*", "sqlite:///app.sqlite.all.read.db"),
+        ("sqlite:///app.db?x=1", "default", "sqlite:///app.read.db"),
+        ("sqlite:///app.db#x", "default", "sqlite:///app.read.db"),
+        ("sqlite:///a%20b.db", "default", "sqlite:///a%20b.read.db"),
+        (URL, "default", f"{URL}?schema=seriatim_read"),
+        (URL, "acme_1", f"{URL}?schema=seriatim_read_acme_1"),
+        (f"{URL}?schema=Mine", "*", f"{URL}?schema=Mine_read_all"),
+        (
+            f"{URL}?options=-c%20work_mem%3D1MB&sslmode=disable",
+            "default",
+            f"{URL}?options=-c%20work_mem%3D1MB&sslmode=disable&schema=seriatim_read",
+        ),
+    ],
+)
+def test_read_models_lie_beside_their_log(url: str, tenant: str, expected: str) -> None:
+    """I2: unless told otherwise, and never in the log's own file or schema."""
+    assert read_model_url(url, tenant) == expected
+
+
+TENANTS = st.one_of(
+    st.text(min_size=1, max_size=20),
+    st.from_regex(r"[a-z0-9_]{1,18}", fullmatch=True),
+    st.sampled_from(["default", "*", "all", "ALL", "t", "_", "a", "A", "a.b", "a/b", "../x"]),
+)
+
+
+@given(st.sets(TENANTS, min_size=2, max_size=5), st.sampled_from(["s", "S", "x" * 41]))
+def test_every_tenant_has_its_own_place(tenants: set[str], schema: str) -> None:
+    """K1: odd ids never collide, and names are plain and short enough for Postgres."""
+    schemas = set()
+    for tenant in tenants:
+        options = dict(parse_qsl(urlsplit(read_model_url(f"{URL}?schema={schema}", tenant)).query))
+        schemas.add(options["schema"].lower())
+        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,40}", options["schema"])
+    paths = {sqlite_path(read_model_url("sqlite:///d/app.db", tenant)) for tenant in tenants}
+
+    assert len(schemas) == len(paths) == len(tenants)
+    assert all(re.fullmatch(r"d/app(\.[a-z0-9_]+)?\.read\.db", path) for path in paths)
+
+
+def test_long_schemas_are_told_apart() -> None:
+    """K1: also two logs whose schemas begin alike."""
+    made = {read_model_url(f"{URL}?schema={'x' * 40}{end}", t) for end in "ab" for t in ("a", "b")}
+
+    assert len(made) == 4
+
+
+def test_the_longest_schema_can_be_used(empty_postgres_url: str) -> None:
+    """K1: the place beside a log with the longest name opens, for a tenant with an odd id."""
+    model = open_read_model(read_model_url(f"{empty_postgres_url}?schema={'x' * 41}", "Ünï"))
+    begun(model)
+
+    assert [one.name for one in model.every()] == ["seats"]
+    model.close()
+
+
+def test_options_of_a_url_arrive(empty_postgres_url: str) -> None:
+    """A blank in an option stays a blank on its way to the server."""
+    url = f"{empty_postgres_url}?options=-c%20work_mem%3D7MB"
+    model = open_read_model(read_model_url(url))
+    with model.engine.transaction() as session:
+        assert session.run("show work_mem") == [("7MB",)]
+    model.close()

@@ -1,0 +1,358 @@
+"""A shadow in the place of the live tables: at once, never backwards, and nobody sees neither."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from seriatim.core.errors import BackendFailure, LeaseLost
+from seriatim.core.fold import Kept
+from seriatim.core.projection import Table, projection
+from seriatim.opening import open_read_model, sqlite_path
+from seriatim.store.readmodel import model as model_module
+from seriatim.store.readmodel.model import ReadModel
+from seriatim.store.readmodel.operating import skip
+from tests.integration.readmodel_kit import (
+    LOG,
+    begun,
+    failure,
+    own,
+    plan,
+    rows_of,
+    same,
+    seats,
+    step,
+    taken,
+)
+
+
+def shadowed(model: ReadModel, rows: dict[str, Any], until: int) -> None:
+    """Make a shadow that stands at a position."""
+    token = begun(model, shadow=True)
+    model.load(seats, step(0, 0, own=own(rows, until)))
+    model.commit(seats, step(0, until), token=token, shadow=True)
+
+
+@contextmanager
+def reader_of(place: str) -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
+    """Give what an application has: a connection of its own, a plain query."""
+    if place.startswith("sqlite:"):
+        file = sqlite3.connect(sqlite_path(place), isolation_level=None)
+        with closing(file):
+            yield lambda: file.execute("select stream_id, taken from seats").fetchall()
+        return
+    with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
+        yield lambda: server.execute("select stream_id, taken from read.seats").fetchall()
+
+
+def test_the_shadow_takes_the_place(model: ReadModel) -> None:
+    """I4: rows, position, declaration and log of the shadow; the old ones are gone."""
+    token = begun(model)
+    model.commit(seats, step(0, 3, own=own({"1a": 1, "1b": 1}, 3)), token=token)
+    newer = msgspec.structs.replace(seats, version=2)
+    model.begin(newer, "default", LOG, shadow=True)
+    shadow = model.claim("seats", "rebuild", 60, shadow=True)
+    assert shadow is not None
+    model.load(newer, step(0, 0, own=own({"1a": 7}, 5)))
+    model.commit(newer, step(0, 5), token=shadow, shadow=True)
+
+    assert taken(model) == {"1a": 1, "1b": 1}
+    assert model.switch(newer)
+    assert taken(model) == {"1a": 7}
+    (only,) = model.every()
+    assert (only.shadow, only.position, only.tip) == (False, 5, "e5")
+    assert only.declaration == newer.declaration
+
+
+def test_tokens_go_on_rising(model: ReadModel) -> None:
+    """I8: who ran the old tables writes nothing to the new ones before they claim again."""
+    token = begun(model)
+    shadowed(model, {"1a": 1}, 5)
+    assert model.switch(seats)
+
+    with pytest.raises(LeaseLost):
+        model.commit(seats, step(5, 6), token=token)
+    assert model.claim("seats", "me", 60) == token + 2
+
+
+def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
+    """I4: what was never run can be rebuilt."""
+    shadowed(model, {"1a": 1}, 5)
+
+    assert model.switch(seats)
+    assert taken(model) == {"1a": 1}
+    assert model.claim("seats", "me", 60) == 2
+
+
+def test_a_switch_never_goes_backwards(model: ReadModel) -> None:
+    """I4: a shadow behind the live tables, or behind what is asked for, stays a shadow."""
+    token = begun(model)
+    model.commit(seats, step(0, 6, own=own({"1a": 6}, 6)), token=token)
+    shadowed(model, {"1a": 5}, 5)
+
+    assert not model.switch(seats)
+    assert taken(model) == {"1a": 6}
+    assert taken(model, shadow=True) == {"1a": 5}
+    assert [one.position for one in model.every()] == [6, 5]
+    model.drop(seats, shadow=True)
+    assert taken(model) == {"1a": 6}
+    shadowed(model, {"1a": 8}, 8)
+    assert not model.switch(seats, at_least=9)
+    assert model.switch(seats, at_least=8)
+
+
+def test_without_a_shadow_nothing_happens(model: ReadModel) -> None:
+    """I4: there is nothing to switch to."""
+    begun(model)
+
+    assert not model.switch(seats)
+    assert model.progress("seats") is not None
+
+
+def test_a_paused_projection_stays_paused(model: ReadModel) -> None:
+    """I7: a rebuild does not set it going; but it does mend a failed one."""
+    begun(model)
+    for status, after in (("paused", "paused"), ("failed", "ready")):
+        model.set_status("seats", status)  # type: ignore[arg-type]
+        shadowed(model, {}, 5)
+        assert model.switch(seats)
+        assert model.every()[0].status == after
+        model.set_status("seats", "ready")
+
+
+def test_tables_of_an_older_declaration_go(model: ReadModel, place: str) -> None:
+    """I4: a table that is no more declared is no more there, and states go with theirs."""
+    begun(model, plan)
+    newer = projection(
+        "plan", key="stream_id", tables=[Table("others", {"k": str}, {})], state=dict
+    )(same)
+    token = begun(model, newer, shadow=True)
+    model.commit(newer, step(0, 1), token=token, shadow=True)
+    assert model.switch(newer)
+    begun(model, newer, shadow=True)
+
+    assert table_names(place) == {
+        "plan_others",
+        "plan__state",
+        "plan_others__shadow",
+        "plan__state__shadow",
+        "seriatim_failures",
+        "seriatim_projections",
+    }
+
+
+def table_names(place: str) -> set[str]:
+    """Return the tables at a place."""
+    if place.startswith("sqlite:"):
+        connection = sqlite3.connect(sqlite_path(place))
+        found = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
+        connection.close()
+        return {name for (name,) in found}
+    with psycopg.connect(place.partition("?")[0]) as server:
+        rows = server.execute("select tablename from pg_tables where schemaname = 'read'")
+        return {name for (name,) in rows.fetchall()}
+
+
+# -- failures
+
+
+def statuses(model: ReadModel) -> dict[int, tuple[str, bool]]:
+    """Return what became of failures, by position."""
+    return {one.failure.position: (one.status, one.again) for one in model.failures("seats")}
+
+
+def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadModel) -> None:
+    """I7: what fails no more is forgotten; what an operator passed over stays passed over."""
+    token = begun(model)
+    live: Any = [(failure(1), "parked"), (failure(2, "1b"), "passed"), (failure(3), "skipped")]
+    model.commit(seats, step(0, 4, failures=live), token=token)
+    shadow = begun(model, shadow=True)
+    assert model.exceptions("seats", shadow=True) == (frozenset(), frozenset({2}))
+    fresh: Any = [(failure(3, reason="KeyError: 'x'"), "parked")]
+    model.commit(seats, step(0, 4, failures=fresh), token=shadow, shadow=True)
+    assert model.switch(seats)
+
+    assert statuses(model) == {2: ("passed", False), 3: ("parked", False)}
+    assert model.failures("seats")[1].failure.reason == "KeyError: 'x'"
+    assert model.failures("seats", shadow=True) == []
+
+
+def test_what_is_passed_over_during_a_rebuild_stays_so(model: ReadModel) -> None:
+    """I7: a skip while a shadow is folded is heard: its key is folded anew after the switch."""
+    token = begun(model)
+    live: Any = [(failure(1), "parked"), (failure(2, "1b"), "parked")]
+    model.commit(seats, step(0, 4, failures=live), token=token)
+    shadow = begun(model, shadow=True)
+    model.commit(seats, step(0, 4, failures=live[:1]), token=shadow, shadow=True)
+    for position in (1, 2):
+        skip(model, "seats", position)
+    assert model.switch(seats)
+
+    assert statuses(model) == {1: ("passed", True), 2: ("passed", True)}
+
+
+# -- readers
+
+
+def test_a_reader_sees_the_old_or_the_new(place: str, model: ReadModel) -> None:
+    """I4: never none, never both, never an error, over many switches."""
+    begun(model)
+    shadowed(model, {"0": 0}, 1)
+    assert model.switch(seats)
+    seen: list[Any] = []
+    done = threading.Event()
+
+    def read() -> None:
+        with reader_of(place) as look:
+            while not done.is_set():
+                try:
+                    seen.append(look())
+                except Exception as error:  # noqa: BLE001 - that is what is looked for
+                    seen.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for one in readers:
+        one.start()
+    rounds = 15
+    for number in range(1, rounds + 1):
+        shadowed(model, {str(number): number}, number + 1)
+        assert model.switch(seats)
+    done.set()
+    for one in readers:
+        one.join()
+
+    assert {repr(rows) for rows in seen} <= {repr([(str(n), n)]) for n in range(rounds + 1)}
+    assert len({repr(rows) for rows in seen}) > 2, "the readers saw several switches"
+
+
+def test_a_moment_is_of_one_side_of_a_switch(place: str, model: ReadModel) -> None:
+    """I3, I4: who looks at a moment sees position and rows that belong together."""
+    begun(model)
+    shadowed(model, {"0": 1}, 1)
+    assert model.switch(seats)
+    other = open_read_model(place)
+    seen: list[tuple[int, list[int]]] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            with other.moment() as moment:
+                at = moment.progress("seats")
+                time.sleep(0.005)
+                rows = [row["taken"] for _, row, _ in moment.rows(seats, seats.tables[0])]
+                seen.append((at.position if at else -1, rows))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for number in range(2, 17):
+        shadowed(model, {"0": number}, number)
+        assert model.switch(seats)
+    done.set()
+    reader.join()
+    other.close()
+
+    assert all(rows == [position] for position, rows in seen), seen
+    assert len({position for position, _ in seen}) > 2
+
+
+def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) -> None:
+    """I4: an open transaction reads the old tables to its end, and others are not held up."""
+    place = f"{empty_postgres_url}?schema=read"
+    model = open_read_model(place)
+    begun(model)
+    shadowed(model, {"0": 0}, 1)
+    assert model.switch(seats)
+    shadowed(model, {"1": 1}, 2)
+    with psycopg.connect(empty_postgres_url) as reading:
+        query = "select stream_id from read.seats"
+        assert reading.execute(query).fetchall() == [("0",)]
+        switched: list[bool] = []
+        switching = threading.Thread(target=lambda: switched.append(model.switch(seats)))
+        switching.start()
+        time.sleep(0.3)
+        assert switched == []
+        assert reading.execute(query).fetchall() == [("0",)]
+        waited = time.monotonic()
+        with psycopg.connect(empty_postgres_url) as other:
+            assert other.execute(query).fetchall() == [("0",)]
+        assert time.monotonic() - waited < 10
+        reading.commit()
+    switching.join(30)
+
+    assert switched == [True]
+    assert taken(model) == {"1": 1}
+    model.close()
+
+
+def test_a_switch_does_not_wait_for_ever(
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: then it says who is in the way, and the old tables go on serving."""
+    monkeypatch.setattr(model_module, "_SWITCH_S", 0.0)
+    model = open_read_model(f"{empty_postgres_url}?schema=read")
+    token = begun(model)
+    shadowed(model, {"1": 1}, 2)
+    with psycopg.connect(empty_postgres_url) as reading:
+        reading.execute("select * from read.seats")
+        with pytest.raises(BackendFailure, match="reads the read model in a long transaction") as c:
+            model.switch(seats)
+
+    assert c.value.retryable
+    assert model.switch(seats)
+    assert token
+    model.close()
+
+
+def test_something_that_depends_on_a_table_is_told(empty_postgres_url: str) -> None:
+    """I4: a view on a table stops the switch with a clear error, and nothing has changed."""
+    model = open_read_model(f"{empty_postgres_url}?schema=read")
+    begun(model)
+    shadowed(model, {"1": 1}, 2)
+    with psycopg.connect(empty_postgres_url) as connection:
+        connection.execute("create view mine as select * from read.seats")
+
+    with pytest.raises(BackendFailure, match="something depends on a table of the read model"):
+        model.switch(seats)
+    assert taken(model) == {}
+    assert taken(model, shadow=True) == {"1": 1}
+    model.close()
+
+
+def test_an_open_reader_of_sqlite_keeps_what_it_sees(tmp_path: Path) -> None:
+    """I4: its snapshot holds the old tables, and the switch does not wait."""
+    place = f"sqlite:///{tmp_path}/read.db"
+    model = open_read_model(place)
+    begun(model)
+    shadowed(model, {"0": 0}, 1)
+    assert model.switch(seats)
+    shadowed(model, {"1": 1}, 2)
+    reading = sqlite3.connect(tmp_path / "read.db", isolation_level=None)
+    reading.execute("begin")
+    query = "select stream_id from seats"
+    assert reading.execute(query).fetchall() == [("0",)]
+    assert model.switch(seats)
+    assert reading.execute(query).fetchall() == [("0",)]
+    reading.execute("commit")
+
+    assert reading.execute(query).fetchall() == [("1",)]
+    reading.close()
+    assert rows_of(model) == [{"stream_id": "1", "taken": 1}]
+    model.close()
+
+
+def test_rows_of_the_shadow_have_their_position(model: ReadModel) -> None:
+    """I1: so that the parts of a rebuild may come in any order."""
+    shadowed(model, {"1a": 1}, 5)
+    older = {("default", "1a"): Kept("default", 4, {"stream_id": "1a", "taken": 0})}
+    model.load(seats, step(0, 0, own=older))
+
+    assert taken(model, shadow=True) == {"1a": 1}

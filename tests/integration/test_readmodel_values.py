@@ -1,0 +1,181 @@
+"""Columns of read models: every kind of value comes back exactly as it was kept."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from seriatim.core.errors import BackendFailure
+from seriatim.core.fold import Digest, Kept, Shape
+from seriatim.core.projection import Table, projection
+from seriatim.opening import open_read_model
+from seriatim.store.readmodel.model import ReadModel
+from tests.integration.readmodel_kit import Tally, begun, own, rows_of, same, seats, step
+
+TOKYO = timezone(timedelta(hours=9))
+SAMPLES: dict[type, list[Any]] = {
+    str: ["", "a", "Grüße 🌍", "\x01\x7f\r\n\t", "'\"\\%s:x{}", "x" * 100_000, "NULL", "null"],
+    int: [0, -1, (1 << 63) - 1, -(1 << 63), 1 << 53, (1 << 53) + 1],
+    float: [0.0, -0.0, 1, 1.0, 0.1, 1e16, 1e22, 5e-324, 1.7976931348623157e308, -2.5, 2**53],
+    bool: [True, False],
+    datetime: [
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(2026, 1, 1, 9, 0, 0, 1, tzinfo=TOKYO),
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1582, 10, 10, 12, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    ],
+    dict: [
+        {},
+        {"a": 1.0, "b": 1e16, "c": 10**40, "d": -0.0, "e": 0.1, "f": 1e-7, "g": 123456789.0},
+        {"z": None, "a": {"b": [[], {}]}, "ü": "\u2028\x01", "": "'\\\""},
+        {"same": 1, "Same": 2, "same ": 3},
+    ],
+    list: [[], [1, 1.0, True, None, "1"], [(1, 2)], [{"b": 1, "a": 2}]],
+}
+CASES = [(kind, value) for kind, values in SAMPLES.items() for value in values]
+
+
+def column_of(kind: type) -> Table:
+    """Declare a table with one column of a kind."""
+    return Table("one", {"key": str}, {"value": kind})
+
+
+@pytest.mark.parametrize("kind", list(SAMPLES))
+def test_values_come_back(model: ReadModel, kind: type) -> None:
+    """I3: kept, stored and read they are the same, in type, value and digest; None too."""
+    table = column_of(kind)
+    made = projection("one", key="payload.key", columns={"value": kind})(same)
+    token = begun(model, made)
+    shape = Shape(table)
+    values = [*SAMPLES[kind], None]
+    rows = [shape.kept({"key": f"{n:02}", "value": value}) for n, value in enumerate(values)]
+    keyed = {("default", row["key"]): Kept("default", 1, row) for row in rows}
+    model.commit(made, step(0, 1, own=keyed), token=token)
+    found = rows_of(model, made)
+
+    assert found == rows
+    assert [type(row["value"]) for row in found] == [type(row["value"]) for row in rows]
+    assert list(map(repr, found)) == list(map(repr, rows))
+    expected = Digest()
+    for row in rows:
+        expected.add(made.tables[0], "default", row)
+    with model.moment() as moment:
+        assert moment.digest(made).text() == expected.text()
+    owners = list(keyed)
+    assert model.states(made, owners) == {owner: keyed[owner].row for owner in owners}
+
+
+@pytest.mark.parametrize("kind", [str, int, datetime])
+def test_keys_come_back_in_their_order(model: ReadModel, kind: type) -> None:
+    """I3: keys of every kind sort as Python sorts them."""
+    made = projection(
+        "keys", key="stream_id", tables=[Table("keys", {"a": kind, "b": str}, {})], state=Tally
+    )(same)
+    token = begun(model, made)
+    shape = Shape(made.tables[0])
+    values = [one for one in SAMPLES[kind] if not (kind is str and len(one) > 2000)]
+    rows = [shape.kept({"a": one, "b": b}) for one in values for b in ("x", "y")]
+    model.commit(
+        made, step(0, 1, rows={"keys": [Kept("default", 1, row) for row in rows]}), token=token
+    )
+
+    assert rows_of(model, made) == sorted(rows, key=lambda row: (row["a"], row["b"]))
+
+
+def test_the_longest_keys_are_indexed(model: ReadModel) -> None:
+    """I7: what a fold may use as a key, Postgres can index, incompressible as it may be."""
+    tenant = "".join(chr(0x4E00 + n * 37 % 20_000) for n in range(170))
+    key = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(666))
+    model.begin(seats, tenant, begun_log())
+    token = model.claim("seats", "me", 60)
+    assert token is not None
+    rows = own({key: 1}, 1, tenant)
+    kept = rows[tenant, key]
+    assert kept.row is not None
+    assert Shape(seats.tables[0]).kept(kept.row) == kept.row
+    model.commit(seats, step(0, 1, own=rows), token=token)
+
+    assert [row["stream_id"] for row in rows_of(model)] == [key]
+
+
+def begun_log() -> Any:
+    """Return the log of these tests."""
+    from tests.integration.readmodel_kit import LOG
+
+    return LOG
+
+
+def test_times_under_another_time_zone(empty_postgres_url: str) -> None:
+    """I3: what the server thinks of time zones changes nothing."""
+    url = f"{empty_postgres_url}?schema=read&options=-c%20timezone%3DPacific/Kiritimati"
+    model = open_read_model(url)
+    made = projection("one", key="payload.key", columns={"value": datetime})(same)
+    token = begun(model, made)
+    shape = Shape(made.tables[0])
+    rows = [shape.kept({"key": str(n), "value": one}) for n, one in enumerate(SAMPLES[datetime])]
+    keyed = {("default", row["key"]): Kept("default", 1, row) for row in rows}
+    model.commit(made, step(0, 1, own=keyed), token=token)
+
+    assert rows_of(model, made) == rows
+    with psycopg.connect(empty_postgres_url) as connection:
+        shown = connection.execute("select value from read.one where key = '1'").fetchone()
+    assert shown is not None
+    assert shown[0] == SAMPLES[datetime][1]
+    model.close()
+
+
+def test_tables_are_plain_to_others(empty_postgres_url: str) -> None:
+    """I1: the tables have the types that people expect to query."""
+    model = open_read_model(f"{empty_postgres_url}?schema=read")
+    columns: dict[str, Any] = {
+        "s": str,
+        "i": int,
+        "f": float,
+        "b": bool,
+        "t": datetime,
+        "d": dict,
+        "l": list,
+    }
+    begun(model, projection("one", key="payload.key", columns=columns)(same))
+    model.close()
+    with psycopg.connect(empty_postgres_url) as connection:
+        found = connection.execute(
+            "select column_name, data_type, is_nullable from information_schema.columns"
+            " where table_schema = 'read' and table_name = 'one' order by ordinal_position"
+        ).fetchall()
+
+    assert found == [
+        ("tenant_id", "text", "NO"),
+        ("key", "text", "NO"),
+        ("s", "text", "YES"),
+        ("i", "bigint", "YES"),
+        ("f", "double precision", "YES"),
+        ("b", "boolean", "YES"),
+        ("t", "timestamp with time zone", "YES"),
+        ("d", "json", "YES"),
+        ("l", "json", "YES"),
+        ("position", "bigint", "NO"),
+    ]
+
+
+def test_a_time_that_was_spoiled_by_hand_is_told(tmp_path: Path) -> None:
+    """I3: with the table and the key, not taken for another time."""
+    model = open_read_model(f"sqlite:///{tmp_path}/read.db")
+    made = projection("one", key="payload.key", columns={"value": datetime})(same)
+    token = begun(model, made)
+    row = Shape(made.tables[0]).kept({"key": "a", "value": datetime(2026, 1, 1, tzinfo=UTC)})
+    model.commit(made, step(0, 1, own={("default", "a"): Kept("default", 1, row)}), token=token)
+    with sqlite3.connect(tmp_path / "read.db") as connection:
+        connection.execute("update one set value = 'soon'")
+    connection.close()
+
+    with pytest.raises(BackendFailure, match=r"table one was changed by hand at key .*'a'.*soon"):
+        rows_of(model, made)
+    model.close()

@@ -52,6 +52,7 @@ HOMES = {
     "deltalake": (("pipeline",), "the pipeline's archive"),
     "fastapi": (("api", "console"), "a function that the api or console calls"),
     "jsonschema_rs": (("core",), "core's schema check"),
+    "numpy": (("pipeline",), "plain lists"),
     "obstore": (("pipeline",), "the pipeline's archive"),
     "opentelemetry": (("telemetry",), "a wrapper in telemetry"),
     "prometheus_client": (("telemetry", "api"), "a wrapper in telemetry"),

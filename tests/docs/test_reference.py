@@ -1,6 +1,7 @@
 """The reference is complete: it tells everything that the code has, and nothing that it has not."""
 
 import importlib
+import inspect
 import re
 import typing
 from typing import Any
@@ -10,23 +11,58 @@ import pytest
 import typer.main
 
 import seriatim
+import seriatim.pipeline
 from seriatim import AppendResult, EventRecord, Filter, Limits, Log, NewEvent, Query, Settings
 from seriatim.cli import exits
 from seriatim.cli.app import app
-from seriatim.config import MISMATCH_VARIABLE, URL_VARIABLE
+from seriatim.config import (
+    JAVA_VARIABLE,
+    MASTER_VARIABLE,
+    MISMATCH_VARIABLE,
+    OBJECT_STORE_VARIABLES,
+    URL_VARIABLE,
+)
 from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
 from seriatim.core.trace_shapes import TRACE_TYPES
 from seriatim.log.aio import AsyncLog
 from seriatim.log.base import QueryResult
+from seriatim.log.projections import Projections, Standing
+from seriatim.pipeline.archive.comparing import VerifyReport
+from seriatim.pipeline.archive.restoring import RestoreReport
+from seriatim.pipeline.archive.writing import ArchiveReport
+from seriatim.pipeline.audit import AuditReport
+from seriatim.pipeline.columns import NAMES
+from seriatim.pipeline.lake.exporting import ExportReport
+from seriatim.pipeline.options import SOURCE_OPTIONS
+from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.project.rebuilding import Proof
+from seriatim.pipeline.shipped import SHIPPED
+from seriatim.pipeline.sink import SINK_OPTIONS, AppendReport
 from seriatim.profiles.acts import Profile
+from seriatim.store.readmodel.port import Progress
 from seriatim.telemetry.bus import Name
 from tests.docs.pages import DOCS, ROOT, first_cells, read, rows, section
 
 CLI = "docs/reference/cli.md"
 COMMON = {"--url", "--tenant", "--json", "--help"}
 GROUP: Any = typer.main.get_command(app)
+
+
+def leaves(group: Any, before: str = "") -> dict[str, Any]:
+    """Return the commands that do something, under their whole names, in the order of the help."""
+    found: dict[str, Any] = {}
+    for name, one in group.commands.items():
+        inner = getattr(one, "commands", None)
+        if inner is None or one.invoke_without_command:
+            found[before + name] = one
+        if inner is not None:
+            found |= leaves(one, f"{before}{name} ")
+    return found
+
+
+COMMANDS = leaves(GROUP)
 
 
 def told(page: str, heading: str | None = None) -> list[str]:
@@ -74,7 +110,11 @@ def test_limits_has_no_others() -> None:
 
 def test_environment_is_documented() -> None:
     """The variables that are read stand in the settings, and no others."""
-    assert told("reference/settings.md", "Environment") == [URL_VARIABLE, MISMATCH_VARIABLE]
+    page = told("reference/settings.md", "Environment")
+    own = [URL_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
+
+    assert own == page[: len(own)]
+    assert sorted(OBJECT_STORE_VARIABLES) == sorted(page[len(own) :])
 
 
 def test_arguments_of_open_are_documented() -> None:
@@ -129,7 +169,12 @@ def test_every_exported_name_is_documented() -> None:
 def test_every_method_is_documented() -> None:
     """Each act of a log, of its awaited form and of its profiles is told."""
     page = read("docs/reference/api.md")
-    doors: list[tuple[str, type]] = [("Log", Log), ("Log.aio", AsyncLog)]
+    doors: list[tuple[str, type]] = [
+        ("Log", Log),
+        ("Log.aio", AsyncLog),
+        ("Log.projections", Projections),
+        ("Projector", Projector),
+    ]
     for name in ("traces", "facts", "aggregates"):
         kind = typing.get_type_hints(getattr(Log, name).fget)["return"]
         doors.append((f"Log.{name}", kind))
@@ -152,20 +197,21 @@ def options_of(command: Any) -> set[str]:
     return found - COMMON
 
 
-@pytest.mark.parametrize("name", GROUP.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_documented(name: str) -> None:
     """Each option of a command has its row under the command's heading, and no other has."""
     page = first_cells(section(read(CLI), f"seriatim {name}"))
 
-    assert options_of(GROUP.commands[name]) == set(page)
+    assert options_of(COMMANDS[name]) == set(page)
 
 
 def test_every_command_is_documented() -> None:
     """Each command has its heading in the reference and its row in the README, in their order."""
-    names = [f"seriatim {name}" for name in GROUP.commands]
+    headings = re.findall(r"^## seriatim (\w+(?: \w+)?)$", read(CLI), re.MULTILINE)
+    firsts = [f"seriatim {name}" for name in GROUP.commands]
 
-    assert names == re.findall(r"^## (seriatim \w+)$", read(CLI), re.MULTILINE)
-    assert names == first_cells(section(read("README.md"), "Command line"))
+    assert list(COMMANDS) == headings
+    assert firsts == first_cells(section(read("README.md"), "Command line"))
 
 
 def test_common_options_are_documented() -> None:
@@ -173,7 +219,7 @@ def test_common_options_are_documented() -> None:
     head = read(CLI).partition("## seriatim")[0]
 
     assert {*COMMON, *options_of(GROUP)} == set(first_cells(head))
-    for name, command in GROUP.commands.items():
+    for name, command in COMMANDS.items():
         taken = {opt for one in command.params for opt in one.opts}
         assert taken >= COMMON - {"--help", *(["--tenant"] if name == "demo" else [])}, name
 
@@ -222,6 +268,96 @@ def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
         made |= set(re.findall(pattern, source))
 
     assert made == set(told("reference/schema.md", heading))
+
+
+def test_tables_of_read_models_are_documented() -> None:
+    """The tables that every read model has are told, and no others."""
+    folder = ROOT / "src" / "seriatim" / "store" / "readmodel"
+    source = (folder / "statements.sql").read_text("utf-8")
+    made = re.findall(r"create table if not exists \{at\}(\w+)", source)
+
+    assert made == told("reference/schema.md", "Read models")
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [
+        ("Options of a read", SOURCE_OPTIONS),
+        ("Write a DataFrame", SINK_OPTIONS),
+        ("Columns", NAMES),
+    ],
+)
+def test_every_option_of_the_format_is_documented(heading: str, names: tuple[str, ...]) -> None:
+    """Options of reads and writes and the columns are told, in their order, and no others."""
+    assert list(names) == told("howto/spark.md", heading)
+
+
+def test_arguments_of_projections_are_documented() -> None:
+    """Each argument of a declaration is told, in its order."""
+    page = told("howto/projections.md", "Declare one")
+
+    assert list(inspect.signature(seriatim.projection).parameters) == page
+
+
+def test_shipped_projections_are_documented() -> None:
+    """The shipped projections are told, and no others."""
+    assert list(SHIPPED) == told("howto/projections.md", "Shipped ones")
+
+
+def pipeline_names() -> list[str]:
+    """Return the names on Spark that the reference tells, with their arguments."""
+    table = section(read("docs/reference/api.md"), "On Spark")
+    return [name for name in first_cells(table) if name.startswith("seriatim.pipeline.")]
+
+
+@pytest.mark.parametrize("shown", pipeline_names())
+def test_names_on_spark_are_true(shown: str) -> None:
+    """What the reference tells of the pipeline can be imported, and takes these arguments."""
+    path, _, arguments = shown.removesuffix(")").partition("(")
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+
+    if arguments:
+        names = [part.partition("=")[0].strip("* ") for part in arguments.split(",")]
+        expected = list(inspect.signature(found).parameters)
+        assert expected == [name for name in names if name]
+
+
+def test_exports_of_the_pipeline_are_documented() -> None:
+    """What the package offers by itself is in the list."""
+    paths = {shown.partition("(")[0] for shown in pipeline_names()}
+
+    assert {f"seriatim.pipeline.{name}" for name in seriatim.pipeline.__all__} <= paths
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        AppendReport,
+        ArchiveReport,
+        VerifyReport,
+        RestoreReport,
+        AuditReport,
+        ExportReport,
+        Proof,
+        Progress,
+    ],
+)
+def test_fields_of_reports_are_documented(kind: type[msgspec.Struct]) -> None:
+    """Each field of a report stands in its row."""
+    table = rows(section(read("docs/reference/api.md"), "On Spark"))
+    [row] = [row for row in table if row[0] == f"`{kind.__name__}`"]
+    shown = re.findall(r"`(\w+)`", row[1])
+
+    assert public(kind) - set(shown) == set()
+
+
+def test_fields_of_standings_are_documented() -> None:
+    """What `log.projections.status` tells of a projection stands in its row."""
+    table = rows(section(read("docs/reference/api.md"), "`Log.projections`"))
+    [row] = [row for row in table if row[0] == "`status()`"]
+
+    assert list(Standing.__struct_fields__) == re.findall(r"`(\w+)`", row[1])
 
 
 def test_decisions_are_numbered_and_whole() -> None:

@@ -20,9 +20,10 @@ COMMANDS = (
     "export",
     "verify",
     "doctor",
+    "audit",
     "demo",
 )
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 HEARING = """
 import signal
 from seriatim.cli import main

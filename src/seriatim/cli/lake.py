@@ -72,14 +72,16 @@ def iceberg(  # noqa: PLR0913 - what goes where
     as_json: AsJson = False,
 ) -> None:
     """Add the log's new events to an Iceberg table, which is made if it is not there."""
-    with session(ctx, Common(url, tenant, as_json)) as one, spark_session(one, master) as spark:
-        try:
-            from seriatim.pipeline.lake.iceberg import export_iceberg  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            raise _missing(error) from error
-        report = export_iceberg(
-            spark, one.url, name, _properties(catalog), until=until, accept_epoch=accept_epoch
-        )
+    with session(ctx, Common(url, tenant, as_json)) as one:
+        properties = _properties(catalog)
+        with spark_session(one, master) as spark:
+            try:
+                from seriatim.pipeline.lake import iceberg as lake  # noqa: PLC0415 - an extra
+            except ModuleNotFoundError as error:
+                raise _missing(error) from error
+            report = lake.export_iceberg(
+                spark, one.url, name, properties, until=until, accept_epoch=accept_epoch
+            )
         _show(one, report)
 
 

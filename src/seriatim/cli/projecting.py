@@ -259,6 +259,7 @@ def _projector(  # noqa: PLR0913 - what runs where
     archive: str | None,
     batch_events: int = 200_000,
 ) -> Iterator[Projector]:
+    declared = load_projection(what)
     with spark_session(one, master) as spark:
         from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - an extra
 
@@ -266,7 +267,7 @@ def _projector(  # noqa: PLR0913 - what runs where
             progress_bar(one.err, quiet=one.as_json) as bar,
             Projector(
                 spark,
-                load_projection(what),
+                declared,
                 one.url,
                 target=place.target,
                 tenant_id=place.tenant_id,

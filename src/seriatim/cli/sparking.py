@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +12,7 @@ from seriatim.cli.session import Session
 from seriatim.core.errors import BackendFailure
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from seriatim.pipeline.session import Spark
 
 Master = Annotated[
     str | None,
@@ -35,26 +35,15 @@ ArchiveAt = Annotated[
 
 
 @contextmanager
-def spark_session(one: Session, master: str | None) -> Iterator[SparkSession]:
+def spark_session(one: Session, master: str | None) -> Iterator[Spark]:
     """Start Spark for one command, and stop it after."""
     try:
-        from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra, and slow to import
-
-        from seriatim.pipeline.failures import failure_of  # noqa: PLC0415
-        from seriatim.pipeline.session import session as start  # noqa: PLC0415
+        from seriatim.pipeline.session import session, using  # noqa: PLC0415 - an extra, and slow
     except ModuleNotFoundError as error:
         msg = f"this command runs on Spark and misses {error.name}: pip install 'seriatim[spark]'"
         raise BackendFailure(msg, retryable=False) from error
-    with one.err.status("starting Spark …") if one.err.is_terminal else _quiet():
-        spark = start(master)
-    try:
+    waiting = one.err.status("starting Spark …") if one.err.is_terminal else nullcontext()
+    with waiting:
+        spark = session(master)
+    with using(spark):
         yield spark
-    except PySparkException as error:
-        raise failure_of(error) from error
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    yield

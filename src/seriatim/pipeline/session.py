@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from seriatim import config
+from seriatim.pipeline.failures import failure_of
 from seriatim.pipeline.java import java_for_spark
 from seriatim.pipeline.source import register
 
+Spark = SparkSession
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _EVERYWHERE = {
@@ -57,3 +61,14 @@ def _started(master: str | None, name: str, settings: Mapping[str, str]) -> Spar
         builder = builder.config(key, value)
     with java_for_spark():
         return builder.getOrCreate()
+
+
+@contextmanager
+def using(spark: Spark) -> Iterator[Spark]:
+    """Stop a session after use; what Spark itself raises is told in our words."""
+    try:
+        yield spark
+    except PySparkException as error:
+        raise failure_of(error) from error
+    finally:
+        spark.stop()

@@ -33,6 +33,8 @@ SINK_OPTIONS = (
     "report",
     "guard",
 )
+_DROP = "drop"
+_REASONS = 10
 
 
 class AppendReport(msgspec.Struct, frozen=True):
@@ -50,7 +52,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     shape: Shape
     tenant: str = DEFAULT_TENANT
-    refused: str | None = None
+    refused: str | None = None  # a folder; None: a refused row fails the job in the end
+    drop_refused: bool = False
     report: str | None = None
     guard: str = DEFAULT.name
 
@@ -66,29 +69,30 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if found.get("guard", DEFAULT.name) not in BUILT_IN:
         raise bad("guard", f"must be one of {', '.join(sorted(BUILT_IN))}")
     committed = found.get("committed", "refuse")
-    if committed not in ("refuse", "drop"):
+    if committed not in ("refuse", _DROP):
         raise bad("committed", "must be refuse or drop")
     return SinkOptions(
         url=found["url"],
         shape=Shape(
             name=found.get("name", ""),
             id_columns=tuple(listed(found.get("idColumns", ""))),
-            drop_committed=committed == "drop",
+            drop_committed=committed == _DROP,
             backfill=found.get("backfill"),
         ),
         tenant=found.get("tenant", DEFAULT_TENANT),
         refused=_folder(found.get("refused")),
+        drop_refused=found.get("refused") == _DROP,
         report=found.get("report"),
         guard=found.get("guard", DEFAULT.name),
     )
 
 
 def _folder(text: str | None) -> str | None:
-    if text is None:
+    if text is None or text == _DROP:
         return None
     path = text.removeprefix("file://")
     if "://" in path:
-        raise bad("refused", "must be a folder that driver and executors share")
+        raise bad("refused", "must be drop, or a folder that driver and executors share")
     return str(Path(path).absolute())
 
 
@@ -130,12 +134,13 @@ class SinkWriter(ds.DataSourceArrowWriter):
             appended=sum(one.counts.appended for one in told),
             reused=sum(one.counts.reused for one in told),
             refused=sum(one.counts.refused for one in told),
-            reasons=tuple(reason for one in told for reason in one.reasons)[:10],
+            reasons=tuple(reason for one in told for reason in one.reasons)[:_REASONS],
         )
         keep_files([one.file for one in told if one.file is not None])
         if self._options.report is not None:
             Path(self._options.report).write_bytes(msgspec.json.encode(report))
-        if report.refused and self._options.refused is None:
+        kept = self._options.refused is not None or self._options.drop_refused
+        if report.refused and not kept:
             raise refusal(report)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
@@ -155,10 +160,11 @@ def refusal(report: AppendReport) -> InvalidEvent:
 def append_frame(frame: DataFrame, url: str, **options: Any) -> AppendReport:
     """Append the rows of a frame and return what became of them; options as of the format.
 
-    Refused rows are no error here: the report has their number and first reasons.
+    Refused rows are no error here: the report has their number and first reasons, and they are
+    kept if the option `refused` names a folder.
     """
     given = {key: ",".join(v) if isinstance(v, list | tuple) else v for key, v in options.items()}
     with tempfile.TemporaryDirectory(prefix="seriatim-") as folder:
-        own = {"url": url, "report": f"{folder}/report", "refused": f"{folder}/refused", **given}
+        own = {"url": url, "report": f"{folder}/report", "refused": _DROP, **given}
         frame.write.format("seriatim").options(**own).mode("append").save()
         return msgspec.json.decode(Path(own["report"]).read_bytes(), type=AppendReport)

@@ -21,9 +21,8 @@ from seriatim.opening import open_read_model, read_model_url
 from seriatim.store.readmodel.port import EVERY_TENANT
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from seriatim.pipeline.project.projector import Projector
+    from seriatim.pipeline.session import Spark
 
 _NAME = "decision_graph"
 _PARTS = 8  # batches that the log is cut into, so that a kill falls between
@@ -85,7 +84,7 @@ def _kill(stage: Stage, victim: subprocess.Popen[bytes]) -> int:
         return progress.position if progress else 0
 
 
-def _project(stage: Stage, spark: SparkSession, head: int) -> None:
+def _project(stage: Stage, spark: Spark, head: int) -> None:
     from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - an extra
     from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415
 

@@ -7,9 +7,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from seriatim.core.errors import ProjectionFailed
+from seriatim.core.fold import Failure
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import Folder
-from seriatim.pipeline.project.job import Job
+from seriatim.pipeline.project.job import SMALL_EVENTS, Job
 from seriatim.pipeline.project.outcome import Outcome, outcome_of
 from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Step
@@ -38,14 +39,15 @@ def apply_batch(
     if job.projection.is_frame:
         outcome, (after, until) = _frame_outcome(job, given, position, seen)
     else:
-        outcome = job.outcome(given, folder, spread=_spread(job, given))
+        outcome = job.outcome(given, folder, spread=_spread(job, given, seen))
         after, until = seen or outcome.seen or (position, position)
     if until <= position:
         return position
     if after > position:
         raise Moved
     if outcome.failures and job.projection.on_failure == "stop":
-        raise _stop(job, given, outcome, folder, side)
+        first = min(outcome.failures, key=lambda failure: failure.position)
+        raise _stop(job, given, first, folder, side)
     step = outcome.step
     step.after, step.until, step.tip = position, until, job.tip(until)
     job.model.commit(job.projection, step, token=side.token, shadow=side.shadow)
@@ -70,21 +72,23 @@ def _frame_outcome(
     return outcome_of(job.projection, sent), seen
 
 
-def _spread(job: Job, given: DataFrame) -> int:
-    """Leave a batch where it is when it lies in one partition, as live ones do."""
+def _spread(job: Job, given: DataFrame, seen: Range | None) -> int:
+    """Leave a batch where it is when it was read as one partition, as small ones are."""
+    if seen is not None:
+        small = seen[1] - seen[0] <= SMALL_EVENTS and job.archive is None
+        return 1 if small else job.spread
     return 1 if given.rdd.getNumPartitions() == 1 else job.spread
 
 
 def _stop(
-    job: Job, given: DataFrame, outcome: Outcome, folder: Folder, side: Side
+    job: Job, given: DataFrame, first: Failure, folder: Folder, side: Side
 ) -> ProjectionFailed:
     """Store all that lies before the first event that failed, and the failure."""
-    first = min(outcome.failures, key=lambda failure: failure.position)
     last = first.position - 1
     step = Step(after=folder.after, until=last, tip=job.tip(last))
     if last > folder.after:
         before = msgspec.structs.replace(folder, until=last)
-        step = job.outcome(given, before, spread=_spread(job, given)).step
+        step = job.outcome(given, before, spread=job.spread).step
         step.after, step.until, step.tip = folder.after, last, job.tip(last)
     step.failures = [(first, "stopped")]
     job.model.commit(job.projection, step, token=side.token, shadow=side.shadow, status="failed")

@@ -23,6 +23,7 @@ from seriatim.pipeline.project.outcome import Outcome, outcome_of
 from seriatim.store.readmodel.port import EVERY_TENANT, Progress
 
 BATCH_EVENTS = 200_000
+SMALL_EVENTS = 10_000  # a range that one task reads and folds, without moving it
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -94,9 +95,9 @@ class Job:
         if self.tenant_id != EVERY_TENANT:
             made["tenant"] = self.tenant_id
         if "*" not in self.projection.events:
-            made["types"] = ",".join(self.projection.events)
+            made["types"] = _listed(self.projection.events)
         if self.projection.stream_types is not None:
-            made["streamType"] = ",".join(self.projection.stream_types)
+            made["streamType"] = _listed(self.projection.stream_types)
         return made
 
     def events(self, after: int, until: int) -> DataFrame:
@@ -112,6 +113,7 @@ class Job:
             stream_types=self.projection.stream_types,
             columns=NAMES,
             archive=self.archive,
+            partitions=1 if until - after <= SMALL_EVENTS else None,
         )
 
     @property
@@ -167,3 +169,7 @@ class Job:
         )
         details: dict[str, Any] = {"projection": name, **msgspec.structs.asdict(failure)}
         return ProjectionFailed(msg, details=details)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return msgspec.json.encode(names).decode()

@@ -93,5 +93,5 @@ def live(spark: SparkSession, projection: Projection, url: str, schema: str) -> 
             if query.id not in before:
                 query.stop()
         runner.join()
-    if failed:
-        raise failed[0]
+        if failed:  # why nothing came through, should the caller have waited in vain
+            raise failed[0]

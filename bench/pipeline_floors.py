@@ -13,7 +13,7 @@ from bench.harness import Stopwatch
 from seriatim.store.postgres.statements import COLUMNS
 
 POLL_S = 0.001
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 _checkpoints = itertools.count(1)
 

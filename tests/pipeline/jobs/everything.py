@@ -41,7 +41,7 @@ def main(url: str, place: str) -> None:
         job.run()
         answer["caught_up"] = stored_digest(job)
         answer["rebuilt"] = job.rebuild().digest
-    report = archive(spark, url, place, segment_events=100)
+    report = archive(spark, url, place, segment_events=100, until=200)
     answer["archived"] = report.events
     answer["archive_verified"] = [one.message for one in verify_archive(spark, url, place).problems]
     with Projector(spark, seats, url, archive=place) as job:

@@ -1,11 +1,13 @@
 """Catch-up in batches of any size, a rebuild and a plain Python fold are the same (I1, I3)."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from seriatim import Log, Projection, projection
 from seriatim.core.decision_graph import Graph
+from seriatim.pipeline.archive.writing import archive
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.shipped import aggregate_states, decision_graph
 from seriatim.pipeline.shipped.decision_graph import digests
@@ -108,3 +110,19 @@ def test_the_decision_graph_of_many_traces(start: Start, log: Log) -> None:
             assert digests(moment, recipe) == oracle.digests(recipe)
     assert job.verify().equal
     assert job.rebuild().digest == plain_digest(log.read(), decision_graph)
+
+
+def test_from_the_archive_and_the_live_tail(
+    start: Start, log: Log, url: str, tmp_path: Path
+) -> None:
+    """I3, J1: catch-up and rebuild that cross from the archive to the log give the same digest."""
+    fill(log, 130)
+    place = str(tmp_path / "sealed")
+    job = start(seats, archive=place, batch_events=60)
+    assert archive(job.spark, url, place, segment_events=40).end == 120
+    job.run()
+
+    expected = plain_digest(log.read(), seats)
+    assert stored_digest(job) == expected
+    assert job.rebuild().digest == expected
+    assert start(seats).verify().digest == expected

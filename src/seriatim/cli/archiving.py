@@ -125,7 +125,7 @@ def restore(  # noqa: PLR0913 - which archive, and where to
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a log of an archive: the same positions, ids, times and hashes, in a new epoch."""
+    """Make a log of an archive: the same positions, ids, times and hashes, as a log of its own."""
     with session(ctx, Common(url, tenant, as_json)) as one:
         with (
             spark_session(one, master) as spark,

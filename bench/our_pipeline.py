@@ -75,12 +75,12 @@ class Rebuilt:
 def live(spark: SparkSession, projection: Projection, url: str, schema: str) -> Iterator[None]:
     """Run a projection live in the background."""
     failed: list[BaseException] = []
-    before = {query.id for query in spark.streams.active}
+    enough = threading.Event()
 
     def run() -> None:
         try:
             with Projector(spark, projection, url, target=f"{url}?schema={schema}") as job:
-                job.run(live=True)
+                job.run(live=True, until=enough.is_set)
         except BaseException as error:  # noqa: BLE001 - raised again below
             failed.append(error)
 
@@ -89,9 +89,7 @@ def live(spark: SparkSession, projection: Projection, url: str, schema: str) -> 
     try:
         yield
     finally:
-        for query in spark.streams.active:
-            if query.id not in before:
-                query.stop()
+        enough.set()
         runner.join()
         if failed:  # why nothing came through, should the caller have waited in vain
             raise failed[0]

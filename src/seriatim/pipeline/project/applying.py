@@ -39,7 +39,7 @@ def apply_batch(
     if job.projection.is_frame:
         outcome, (after, until) = _frame_outcome(job, given, position, seen)
     else:
-        outcome = job.outcome(given, folder, spread=_spread(job, given, seen))
+        outcome = _folded(job, given, folder, seen)
         after, until = seen or outcome.seen or (position, position)
     if until <= position:
         return position
@@ -72,12 +72,10 @@ def _frame_outcome(
     return outcome_of(job.projection, sent), seen
 
 
-def _spread(job: Job, given: DataFrame, seen: Range | None) -> int:
-    """Leave a batch where it is when it was read as one partition, as small ones are."""
-    if seen is not None:
-        small = seen[1] - seen[0] <= SMALL_EVENTS and job.archive is None
-        return 1 if small else job.spread
-    return 1 if given.rdd.getNumPartitions() == 1 else job.spread
+def _folded(job: Job, given: DataFrame, folder: Folder, seen: Range | None) -> Outcome:
+    """Fold where it is quickest; the batches of a stream are always small."""
+    small = seen is None or seen[1] - seen[0] <= SMALL_EVENTS
+    return job.outcome_here(given, folder) if small else job.outcome(given, folder)
 
 
 def _stop(
@@ -88,7 +86,7 @@ def _stop(
     step = Step(after=folder.after, until=last, tip=job.tip(last))
     if last > folder.after:
         before = msgspec.structs.replace(folder, until=last)
-        step = job.outcome(given, before, spread=job.spread).step
+        step = job.outcome(given, before).step
         step.after, step.until, step.tip = folder.after, last, job.tip(last)
     step.failures = [(first, "stopped")]
     job.model.commit(job.projection, step, token=side.token, shadow=side.shadow, status="failed")

@@ -45,14 +45,19 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold a partition whose events come in ascending position."""
-        fold, marks = self.folded(batches, fresh=self.only is not None)
+        yield from self.outcome(batches, read_model(self.target))
+
+    def outcome(
+        self, batches: Iterable[pa.RecordBatch], model: ReadModel
+    ) -> Iterator[pa.RecordBatch]:
+        """Fold events that come in ascending position."""
+        fold, marks = self.folded(batches, model, fresh=self.only is not None)
         yield from batches_of(lines_of(fold, marks))
 
     def folded(
-        self, batches: Iterable[pa.RecordBatch], *, fresh: bool
+        self, batches: Iterable[pa.RecordBatch], model: ReadModel, *, fresh: bool
     ) -> tuple[Fold, list[tuple[int, int]]]:
         """Return the fold over a partition, and the ranges its events were taken from."""
-        model = read_model(self.target)
         parked, passed = model.exceptions(self.projection.name, shadow=self.shadow)
         fold = Fold(
             self.projection,
@@ -107,8 +112,8 @@ class Loader(Folder, frozen=True, kw_only=True):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Store rows and states, and send back failures only."""
-        fold, marks = self.folded(batches, fresh=True)
         model = read_model(self.target)
+        fold, marks = self.folded(batches, model, fresh=True)
         for step in steps_of(fold):
             model.load(self.projection, step)
         empty = Fold(self.projection)

@@ -30,14 +30,15 @@ _TYPES: dict[type, tuple[type[t.DataType], ...]] = {
 
 
 def folded(events: DataFrame, folder: Folder, *, spread: int) -> DataFrame:
-    """Fold events, each key's in one task and in ascending position; `spread` 1 moves nothing."""
-    kept = keyed(events, folder.projection).where(
-        f.col(KEY).isNotNull() | (f.col("event_type") == "")
-    )
-    if spread > 1:
-        # Marks have no key, and go where they may.
-        kept = kept.repartition(spread, "tenant_id", KEY).sortWithinPartitions("position")
-    return kept.mapInArrow(folder, SPARK_OUTCOME)
+    """Fold events in tasks, each key's in one of them and in ascending position."""
+    # Marks have no key, and go where they may.
+    parts = ready(events, folder.projection).repartition(spread, "tenant_id", KEY)
+    return parts.sortWithinPartitions("position").mapInArrow(folder, SPARK_OUTCOME)
+
+
+def ready(events: DataFrame, projection: Projection) -> DataFrame:
+    """Return the events that have a key, with it, and the marks."""
+    return keyed(events, projection).where(f.col(KEY).isNotNull() | (f.col("event_type") == ""))
 
 
 def keyed(events: DataFrame, projection: Projection) -> DataFrame:

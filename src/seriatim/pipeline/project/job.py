@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.config import Settings
@@ -19,11 +20,11 @@ from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.events import events
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import Folder
-from seriatim.pipeline.project.outcome import Outcome, outcome_of
+from seriatim.pipeline.project.outcome import OUTCOME, Outcome, outcome_of
 from seriatim.store.readmodel.port import EVERY_TENANT, Progress
 
 BATCH_EVENTS = 200_000
-SMALL_EVENTS = 10_000  # a range that one task reads and folds, without moving it
+SMALL_EVENTS = 2_000  # a range that is folded where it is, in the driver
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -121,10 +122,16 @@ class Job:
         """Into how many parts keys are spread."""
         return int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
-    def outcome(self, given: DataFrame, folder: Folder, *, spread: int) -> Outcome:
-        """Fold a batch of events and gather what came of it."""
-        found = frames.folded(given, folder, spread=spread).toArrow()
+    def outcome(self, given: DataFrame, folder: Folder, *, spread: int | None = None) -> Outcome:
+        """Fold a batch of events in tasks, and gather what came of it."""
+        found = frames.folded(given, folder, spread=spread or self.spread).toArrow()
         return outcome_of(self.projection, found)
+
+    def outcome_here(self, given: DataFrame, folder: Folder) -> Outcome:
+        """Fold a batch of few events in the driver, which a second stage would only delay."""
+        found = frames.ready(given, self.projection).toArrow().sort_by("position")
+        lines = folder.outcome(found.to_batches(), self.model)
+        return outcome_of(self.projection, pa.Table.from_batches(lines, OUTCOME))
 
     def tip(self, position: int) -> str:
         """Return the id of the event at a position, by which the log is known again."""

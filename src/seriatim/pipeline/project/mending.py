@@ -29,9 +29,7 @@ def _refold(job: Job, owner: Owner, *, token: int) -> None:
         (f.col("tenant_id") == tenant_id) & (f.col(KEY) == key)
     )
     folder = Folder(projection=job.projection, target=job.target, until=until, only=owner)
-    # One key is one task's; where several partitions were read, they are put in order first.
-    ordered = given.coalesce(1).sortWithinPartitions("position")
-    step = job.outcome(ordered.drop(KEY), folder, spread=1).step
+    step = job.outcome(given.drop(KEY), folder, spread=1).step
     step.after = step.until = until
     step.failures = [
         (failure, "skipped" if job.projection.on_failure == "skip" else "parked")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from seriatim.core.errors import Conflict, LeaseLost, SeriatimError
 from seriatim.pipeline.project.applying import Side, apply_batch
-from seriatim.pipeline.project.job import Job, Report
+from seriatim.pipeline.project.job import SMALL_EVENTS, Job, Report
 from seriatim.pipeline.project.leasing import kept_lease
 from seriatim.pipeline.project.mending import mend
 from seriatim.pipeline.project.streaming import Stream
@@ -18,6 +18,7 @@ from seriatim.store.readmodel.port import Progress
 
 LEASE_S = 10.0
 _GLANCE_S = 0.5  # how often a runner looks whether it may go on
+_FAR = 5  # so many small batches behind, large ones are quicker
 _PATIENCE_S = 30.0  # the longest pause between two tries of a live run
 
 
@@ -108,6 +109,8 @@ class Runner:
         progress = operating.known(self._job.model, self._name)
         if progress.token != token:
             raise LeaseLost(f"projection {self._name} has another runner, or was rebuilt")
+        if self._job.store.head() - progress.position > _FAR * SMALL_EVENTS:
+            return True  # more than a stream of small batches is made for
         return progress.status != "ready" or any(
             one.again for one in self._job.model.failures(self._name)
         )

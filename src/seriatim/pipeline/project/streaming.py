@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from seriatim.pipeline.failures import failure_of
-from seriatim.pipeline.project.job import Job
+from seriatim.pipeline.project.job import SMALL_EVENTS, Job
 
 Apply = Callable[[DataFrame, int], int]
 
@@ -34,7 +34,7 @@ class Stream:
         reader = job.spark.readStream.format("seriatim").options(
             **job.options,
             startingPosition=str(position),
-            maxEventsPerBatch=str(job.batch_events),
+            maxEventsPerBatch=str(min(job.batch_events, SMALL_EVENTS)),
             marks="true",
         )
         self._query = (

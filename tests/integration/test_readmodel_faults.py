@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -40,12 +41,12 @@ def server_model(empty_postgres_url: str) -> Iterator[ReadModel]:
 
 
 def cut(url: str) -> None:
-    """End every connection of ours to a database."""
+    """End every other connection to a database, and wait until they are gone."""
+    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()"
-        )
+        connection.execute(f"select pg_terminate_backend(pid) {others}")
+        while connection.execute(f"select pid {others}").fetchall():
+            time.sleep(0.01)
 
 
 def test_a_connection_lost_between_acts_is_made_again(

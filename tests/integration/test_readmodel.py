@@ -353,7 +353,7 @@ def test_a_part_of_a_rebuild_may_be_stored_twice(model: ReadModel) -> None:
     begun(model, sums, shadow=True)
     row = kept(sums.tables[0], 4, kind="k", total=3, least=1, most=2.0)
     for _ in range(2):
-        model.load(sums, step(0, 0, rows={"sums": [row]}))
+        model.load(sums, step(0, 0, rows={"sums": [row]}), "me")
 
     assert rows_of(model, sums, shadow=True) == [{"kind": "k", "total": 3, "least": 1, "most": 2.0}]
 
@@ -405,7 +405,7 @@ def test_digests_are_of_rows(model: ReadModel) -> None:
     shadow = begun(model, shadow=True)
     model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
     model.commit(seats, step(1, 2, own=own({"1a": 3, "1b": 2}, 2)), token=token)
-    model.load(seats, step(0, 0, own=own({"1b": 2, "1a": 3}, 9)))
+    model.load(seats, step(0, 0, own=own({"1b": 2, "1a": 3}, 9)), "me")
     with model.moment() as moment:
         pair = moment.digest(seats).text(), moment.digest(seats, shadow=True).text()
     model.commit(seats, step(0, 1, own=own({"1b": 4}, 1)), token=shadow, shadow=True)

@@ -38,7 +38,7 @@ from tests.integration.readmodel_kit import (
 def shadowed(model: ReadModel, rows: dict[str, Any], until: int) -> None:
     """Make a shadow that stands at a position."""
     token = begun(model, shadow=True)
-    model.load(seats, step(0, 0, own=own(rows, until)))
+    model.load(seats, step(0, 0, own=own(rows, until)), "me")
     model.commit(seats, step(0, until), token=token, shadow=True)
 
 
@@ -62,7 +62,7 @@ def test_the_shadow_takes_the_place(model: ReadModel) -> None:
     model.begin(newer, "default", LOG, shadow=True)
     shadow = model.claim("seats", "rebuild", 60, shadow=True)
     assert shadow is not None
-    model.load(newer, step(0, 0, own=own({"1a": 7}, 5)))
+    model.load(newer, step(0, 0, own=own({"1a": 7}, 5)), "me")
     model.commit(newer, step(0, 5), token=shadow, shadow=True)
 
     assert taken(model) == {"1a": 1, "1b": 1}
@@ -353,6 +353,17 @@ def test_rows_of_the_shadow_have_their_position(model: ReadModel) -> None:
     """I1: so that the parts of a rebuild may come in any order."""
     shadowed(model, {"1a": 1}, 5)
     older = {("default", "1a"): Kept("default", 4, {"stream_id": "1a", "taken": 0})}
-    model.load(seats, step(0, 0, own=older))
+    model.load(seats, step(0, 0, own=older), "me")
 
     assert taken(model, shadow=True) == {"1a": 1}
+
+
+def test_a_task_that_outlived_its_rebuild_writes_nothing(model: ReadModel) -> None:
+    """I4: the shadow of another owner, or none, takes no rows."""
+    begun(model, shadow=True)
+    with pytest.raises(LeaseLost, match="given up"):
+        model.load(seats, step(0, 0, own=own({"1a": 1}, 1)), "somebody else")
+    assert rows_of(model, shadow=True) == []
+    model.drop(seats, shadow=True)
+    with pytest.raises(LeaseLost, match="given up"):
+        model.load(seats, step(0, 0, own=own({"1a": 1}, 1)), "me")

@@ -23,6 +23,7 @@ class Side(msgspec.Struct, frozen=True):
 
     token: int
     shadow: bool = False
+    owner: str = ""  # of the shadow
 
 
 def apply_batch(

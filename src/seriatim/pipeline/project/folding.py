@@ -110,12 +110,14 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 class Loader(Folder, frozen=True, kw_only=True):
     """Folds a partition from nothing and stores it in the shadow itself: a part of a rebuild."""
 
+    owner: str
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Store rows and states, and send back failures only."""
         model = read_model(self.target)
         fold, marks = self.folded(batches, model, fresh=True)
         for step in steps_of(fold):
-            model.load(self.projection, step)
+            model.load(self.projection, step, self.owner)
         empty = Fold(self.projection)
         empty.failures = fold.failures
         yield from batches_of(lines_of(empty, marks))
@@ -184,6 +186,7 @@ class FrameLoader(msgspec.Struct, frozen=True, kw_only=True):
     projection: Projection
     target: str
     until: int
+    owner: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Store every batch, and send nothing back."""
@@ -191,7 +194,8 @@ class FrameLoader(msgspec.Struct, frozen=True, kw_only=True):
         model = read_model(self.target)
         for batch in batches:
             rows = list(kept_rows(table, batch, self.until))
-            model.load(self.projection, Step(after=0, until=0, tip="", rows={table.name: rows}))
+            step = Step(after=0, until=0, tip="", rows={table.name: rows})
+            model.load(self.projection, step, self.owner)
         yield from ()
 
 

@@ -62,16 +62,16 @@ def rebuild(job: Job, *, accept: bool = False) -> Proof:
     With an unchanged declaration a difference blocks the switch, unless it is accepted.
     """
     live = job.model.progress(job.projection.name)
-    with _shadow(job) as token:
+    with _shadow(job) as side:
         if live is not None and _comparable(job, live):
-            _fold_all(job, token, live.position)
-            proof = _compared(job, token)
+            _fold_all(job, side, live.position)
+            proof = _compared(job, side)
             if not proof.equal and not accept:
                 raise _unequal(job, proof)
         else:
-            _fold_all(job, token, job.store.head())
+            _fold_all(job, side, job.store.head())
             proof = _described(job)
-        _switch(job, token)
+        _switch(job, side)
         return msgspec.structs.replace(proof, switched=True)
 
 
@@ -82,9 +82,9 @@ def verify(job: Job) -> Proof:
         msg = f"projection {job.projection.name} has no read model yet: seriatim project run"
         raise NotFound(msg, details={"projection": job.projection.name})
     job.check(live)
-    with _shadow(job) as token:
-        _fold_all(job, token, live.position)
-        return _compared(job, token)
+    with _shadow(job) as side:
+        _fold_all(job, side, live.position)
+        return _compared(job, side)
 
 
 def _comparable(job: Job, live: Progress) -> bool:
@@ -95,7 +95,7 @@ def _comparable(job: Job, live: Progress) -> bool:
 
 
 @contextmanager
-def _shadow(job: Job) -> Iterator[int]:
+def _shadow(job: Job) -> Iterator[Side]:
     """Make a shadow of one's own, keep others from it, and take it away whatever happens."""
     name, owner = job.projection.name, uuid.uuid4().hex
     known = job.model.progress(name, shadow=True)
@@ -108,57 +108,60 @@ def _shadow(job: Job) -> Iterator[int]:
         raise Conflict(msg, details={"projection": name})
     try:
         with kept_lease(job.target, name, token, _LEASE_S, shadow=True):
-            yield token
+            yield Side(token, shadow=True, owner=owner)
     finally:
         left = job.model.progress(name, shadow=True)
         if left is not None and left.token == token:
             job.model.drop(job.projection, shadow=True)
 
 
-def _fold_all(job: Job, token: int, until: int) -> None:
+def _fold_all(job: Job, side: Side, until: int) -> None:
     """Fold the log from its beginning to a position, every part storing its own keys."""
     began = time.monotonic()
     if not until:
         return
     job.watcher(Report(job.projection.name, "rebuild", 0, until, 0.0))
-    failures = _loaded(job, until)
+    failures = _loaded(job, side, until)
     if failures and job.projection.on_failure == "stop":
         raise job.stopped(min(failures, key=lambda failure: failure.position))
     status: FailureStatus = "skipped" if job.projection.on_failure == "skip" else "parked"
     noted = [(failure, status) for failure in failures]
     step = Step(after=0, until=until, tip=job.tip(until), failures=noted)
-    job.model.commit(job.projection, step, token=token, shadow=True)
+    job.model.commit(job.projection, step, token=side.token, shadow=True)
     pace = until / max(time.monotonic() - began, 1e-6)
     job.watcher(Report(job.projection.name, "rebuild", until, until, pace))
 
 
-def _loaded(job: Job, until: int) -> list[Failure]:
+def _loaded(job: Job, side: Side, until: int) -> list[Failure]:
     given = job.events(0, until)
     if job.projection.is_frame:
         rows = frames.transformed(given, job.projection, job.tenant_id)
-        loader = FrameLoader(projection=job.projection, target=job.target, until=until)
+        loader = FrameLoader(
+            projection=job.projection, target=job.target, until=until, owner=side.owner
+        )
         frames.stored(rows, loader).toArrow()
         return []
     spread = max(job.spread, -(-until // _PART_EVENTS))
-    loader_of_keys = Loader(projection=job.projection, target=job.target, shadow=True)
+    loader_of_keys = Loader(
+        projection=job.projection, target=job.target, shadow=True, owner=side.owner
+    )
     return job.outcome(given, loader_of_keys, spread=spread).failures
 
 
-def _advance(job: Job, token: int, until: int) -> None:
+def _advance(job: Job, side: Side, until: int) -> None:
     """Bring the shadow to a position, in batches as a run has them."""
     known = job.model.progress(job.projection.name, shadow=True)
     at = known.position if known else 0
     while at < until:
         end = min(until, at + job.batch_events)
-        side = Side(token, shadow=True)
         at = apply_batch(job, job.events(at, end), at, side, seen=(at, end))
 
 
-def _switch(job: Job, token: int) -> None:
-    _advance(job, token, job.store.head())
+def _switch(job: Job, side: Side) -> None:
+    _advance(job, side, job.store.head())
     while not job.model.switch(job.projection):
         live = job.model.progress(job.projection.name)
-        _advance(job, token, live.position if live else 0)
+        _advance(job, side, live.position if live else 0)
 
 
 def _described(job: Job) -> Proof:
@@ -175,14 +178,14 @@ def _described(job: Job) -> Proof:
     )
 
 
-def _compared(job: Job, token: int) -> Proof:
+def _compared(job: Job, side: Side) -> Proof:
     """Compare both at one moment in which they stand at one position."""
     name = job.projection.name
     for _ in range(_ROUNDS):
         if (proof := _compared_now(job)) is not None:
             return proof
         live = job.model.progress(name)
-        _advance(job, token, live.position if live else 0)
+        _advance(job, side, live.position if live else 0)
     # The log grows faster than this follows: hold the runner for the last step.
     job.model.set_status(name, "paused")
     try:
@@ -191,7 +194,7 @@ def _compared(job: Job, token: int) -> Proof:
                 return proof
             time.sleep(0.5)
             live = job.model.progress(name)
-            _advance(job, token, live.position if live else 0)
+            _advance(job, side, live.position if live else 0)
     finally:
         job.model.set_status(name, "ready")
     msg = f"projection {name} could not be held still to be compared: pause it, and try again"

@@ -105,6 +105,7 @@ class PostgresEngine:
 
     now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
     lock = "for update"
+    share = "for share"
     strict = ""
 
     def __init__(self, address: Address) -> None:

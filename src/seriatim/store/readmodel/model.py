@@ -165,11 +165,17 @@ class ReadModel:
             if status is not None:
                 session.run(self._sql["set_status"], {**named, "status": status})
 
-    def load(self, projection: Projection, step: Step) -> None:
-        """Write rows and states of a part of a rebuild into its shadow; twice does no harm."""
+    def load(self, projection: Projection, step: Step, owner: str) -> None:
+        """Write rows and states of a part of a rebuild into its shadow; twice does no harm.
+
+        A task that outlived its rebuild finds the shadow gone, or another owner's.
+        """
         final = tuple(msgspec.structs.replace(table, merge={}) for table in projection.tables)
         whole = msgspec.structs.replace(projection, tables=final)
         with self.engine.transaction() as session:
+            if not session.run(self._sql["owned"], {"name": projection.name, "owner": owner}):
+                msg = f"the rebuild of projection {projection.name} was given up meanwhile"
+                raise LeaseLost(msg, details={"projection": projection.name})
             self.write(session, whole, step, shadow=True)
 
     def write(self, session: Session, projection: Projection, step: Step, *, shadow: bool) -> None:
@@ -371,7 +377,12 @@ class ReadModel:
 
 def _statements(engine: Engine) -> dict[str, str]:
     text = files(__package__).joinpath("statements.sql").read_text(encoding="utf-8")
-    for hole, said in (("{at}", engine.at), ("{now}", engine.now), ("{lock}", engine.lock)):
+    for hole, said in (
+        ("{at}", engine.at),
+        ("{now}", engine.now),
+        ("{lock}", engine.lock),
+        ("{share}", engine.share),
+    ):
         text = text.replace(hole, said)
     parts = (part.partition("\n") for part in text.split(_NAME)[1:])
     return {name.strip(): body.strip().rstrip(";") for name, _, body in parts}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seriatim.core.errors import NotFound
+from seriatim.core.errors import Conflict, NotFound
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import FailureRecord, Progress
 
@@ -35,6 +35,13 @@ def retry(model: ReadModel, name: str, position: int | None = None) -> int:
     """
     wanted = [one for one in failures(model, name, position) if one.status != "passed"]
     for one in wanted:
+        if one.status != "stopped" and not one.failure.key:
+            msg = (
+                f"the event at position {one.failure.position} had no key that could be found, so "
+                f"no key can be folded anew: seriatim project rebuild {name}"
+            )
+            raise Conflict(msg, details={"projection": name, "position": one.failure.position})
+    for one in wanted:
         if one.status == "stopped":
             model.forget_failure(name, one.failure.position)
             model.set_status(name, "ready")
@@ -46,7 +53,9 @@ def retry(model: ReadModel, name: str, position: int | None = None) -> int:
 def skip(model: ReadModel, name: str, position: int) -> None:
     """Pass over the event at a position, now and in every rebuild; its key goes on after it."""
     for one in failures(model, name, position):
-        model.mark(name, position, "passed", again=one.status != "stopped")
+        model.mark(
+            name, position, "passed", again=one.status != "stopped" and bool(one.failure.key)
+        )
         if one.status == "stopped":
             model.set_status(name, "ready")
 

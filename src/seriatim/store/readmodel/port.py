@@ -83,7 +83,8 @@ class Engine(Protocol):
 
     at: str  # what stands before a table's name
     now: str  # its clock in microseconds
-    lock: str  # what locks the rows that a select finds
+    lock: str  # what locks the rows that a select finds, for oneself
+    share: str  # and what locks them against change only
     strict: str  # what a table is made with
     # What is run first by who begins a projection, switches one, or looks at one moment.
     beginning: Sequence[str]

@@ -1,5 +1,6 @@
 -- The bookkeeping of a read model, in SQL that Postgres and SQLite share.
--- {at} is the schema, {now} the database's clock in microseconds, {lock} what locks a row.
+-- {at} is the schema, {now} the database's clock in microseconds, {lock} and {share} what locks
+-- a row for oneself, or against change only.
 
 -- name: create_projections
 create table if not exists {at}seriatim_projections (
@@ -44,6 +45,11 @@ from {at}seriatim_projections where name = :name and shadow = :shadow;
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
        owner, token
 from {at}seriatim_projections where name = :name and shadow = :shadow {lock};
+
+-- name: owned
+-- Locked against a drop, and not against the other parts of the same rebuild.
+select 1 from {at}seriatim_projections
+where name = :name and shadow = 1 and owner = :owner {share};
 
 -- name: all_progress
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,

@@ -64,6 +64,7 @@ class SqliteEngine:
     at = ""
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
     lock = ""
+    share = ""
     strict = "strict"  # a sum beyond 64 bits is refused, not turned into a float
     # One writer at a time, and snapshots that hold tables, need no locks.
     beginning: Sequence[str] = ()

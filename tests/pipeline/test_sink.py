@@ -1,6 +1,7 @@
 """A frame appended to the log: each row once, whatever is repeated; refused rows with reasons."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import seriatim
 from seriatim import NewEvent
 from seriatim.pipeline import register
 from seriatim.pipeline.columns import NAMES
+from seriatim.pipeline.scan import head
 from seriatim.pipeline.sink import AppendReport, append_frame
 from tests.pipeline.events import stored, varied
 
@@ -182,8 +184,11 @@ def test_a_task_that_dies_and_is_tried_again(
         context = TaskContext.get()
         mark = Path(f"{marker}-{context.partitionId() if context else 0}")
         for number, batch in enumerate(batches):
-            if number == 2 and not mark.exists():
+            if number == 12 and not mark.exists():
                 mark.touch()
+                deadline = time.monotonic() + 200
+                while head(log_url) == 0 and time.monotonic() < deadline:
+                    time.sleep(0.1)  # the sink has some of the rows, and commits them
                 msg = "the worker died"
                 raise RuntimeError(msg)
             yield batch
@@ -191,7 +196,7 @@ def test_a_task_that_dies_and_is_tried_again(
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
     try:
-        frame = spark.range(0, 10_000, 1, 2).selectExpr(
+        frame = spark.range(0, 40_000, 1, 2).selectExpr(
             "'a' as event_type", "concat('{\"n\":', id, '}') as payload"
         )
         dying = frame.mapInArrow(die_once, frame.schema)
@@ -201,9 +206,9 @@ def test_a_task_that_dies_and_is_tried_again(
         report = append_frame(dying, log_url)
     finally:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(before))
-    assert 0 < before_retry < 10_000
-    assert report == AppendReport(10_000 - before_retry, before_retry, 0)
-    assert sorted(record.data["n"] for record in stored(log_url)) == list(range(10_000))
+    assert 0 < before_retry < 40_000
+    assert report == AppendReport(40_000 - before_retry, before_retry, 0)
+    assert sorted(record.data["n"] for record in stored(log_url)) == list(range(40_000))
 
 
 def test_a_missing_log_fails_the_job(spark: SparkSession, tmp_path: Path) -> None:

@@ -96,12 +96,12 @@ class BatchReader(ds.DataSourceReader):
         options = self._options
         if options.max_events is not None:
             raise bad("maxEventsPerBatch", "is for streams; a batch ends at endingPosition")
+        if options.starting == "latest":
+            raise bad("startingPosition", "can be latest in streams only")
         archive = None if options.archive is None else open_archive(options.archive)
         seen = look(options.url, archive.end if archive else 0)
         if archive is not None:
             archive.check_log(*seen.identity_and_head, seen.tip_at)
-        if options.starting == "latest":
-            raise bad("startingPosition", "can be latest in streams only")
         first = 0 if options.starting == "earliest" else options.starting
         last = END if options.ending is None else options.ending
         after = max(first, self._pushed.after)

@@ -14,7 +14,8 @@ CONTRACT_CODES = """
 empty_append, invalid_argument, invalid_event, schema_violation, invalid_query,
 pii_policy_violation, idempotency_conflict, event_sequence_invalid, conditional_append_conflict,
 conflict, not_found, projection_out_of_date, projection_timeout, projection_failed,
-idempotency_key_reuse, unauthorized, forbidden, limit_exceeded, lease_lost, timeout, log_identity_changed,
+idempotency_key_reuse, unauthorized, forbidden, limit_exceeded, lease_lost, timeout,
+log_identity_changed,
 backend_failure
 """
 

@@ -204,6 +204,13 @@ def _plain_name(tenant_id: str) -> str:
     return "t" + hash_key(tenant_id).hex()[:_PLAIN_MAX]
 
 
+def absolute_url(url: str) -> str:
+    """Return a URL that means the same in every folder: for processes that start elsewhere."""
+    if not url.startswith("sqlite:"):
+        return url
+    return f"sqlite:///{quote(str(Path(sqlite_path(url)).absolute()))}"
+
+
 def sqlite_path(url: str) -> str:
     """Return the path that a SQLite URL names."""
     parts = urlsplit(url)

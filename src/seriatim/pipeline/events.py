@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from seriatim.config import Settings
-from seriatim.opening import open_store
+from seriatim.opening import absolute_url, open_store
 from seriatim.pipeline.archive.catalog import Archive, open_archive
 from seriatim.pipeline.archive.place import Folder, open_place
 from seriatim.pipeline.columns import NAMES, spark_schema
@@ -50,7 +50,7 @@ def events(  # noqa: PLR0913 - what is read
     """
     register(spark)
     given = {
-        "url": url,
+        "url": absolute_url(url),
         "startingPosition": str(after),
         "endingPosition": None if until is None else str(until),
         "tenant": tenant,

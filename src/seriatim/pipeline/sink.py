@@ -17,6 +17,7 @@ from seriatim.core.errors import InvalidArgument, InvalidEvent
 from seriatim.core.event import DEFAULT_TENANT
 from seriatim.core.guard import BUILT_IN, DEFAULT
 from seriatim.core.ids import id_problem
+from seriatim.opening import absolute_url
 from seriatim.pipeline.options import bad, known_options, listed
 from seriatim.pipeline.refused import Reason, RefusedRows, keep_files
 from seriatim.pipeline.rows import Maker, Shape, check_columns
@@ -165,6 +166,7 @@ def append_frame(frame: DataFrame, url: str, **options: Any) -> AppendReport:
     """
     given = {key: ",".join(v) if isinstance(v, list | tuple) else v for key, v in options.items()}
     with tempfile.TemporaryDirectory(prefix="seriatim-") as folder:
-        own = {"url": url, "report": f"{folder}/report", "refused": _DROP, **given}
+        address = absolute_url(url)
+        own = {"url": address, "report": f"{folder}/report", "refused": _DROP, **given}
         frame.write.format("seriatim").options(**own).mode("append").save()
         return msgspec.json.decode(Path(own["report"]).read_bytes(), type=AppendReport)

@@ -237,3 +237,14 @@ def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
         start(seats, target="ftp://x")
     with pytest.raises(seriatim.InvalidArgument, match="no field of an event"):
         projection("seats", key="seat", columns=SEAT)(seat)
+
+
+def test_a_relative_address(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the driver's folder, wherever Spark's processes were started."""
+    monkeypatch.chdir(tmp_path)
+    with seriatim.open("sqlite:///here.db") as log:
+        fill(log, 9)
+    with Projector(spark, seats, "sqlite:///here.db") as job:
+        assert job.run().position == 9
+        assert job.verify().equal
+    assert Path("here.read.db").exists()

@@ -15,7 +15,7 @@ from seriatim.core.event import DEFAULT_TENANT, LogIdentity
 from seriatim.core.fold import Failure
 from seriatim.core.projection import Projection
 from seriatim.log.cursors import problem_with
-from seriatim.opening import open_read_model, open_store, read_model_url
+from seriatim.opening import absolute_url, open_read_model, open_store, read_model_url
 from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.events import events
 from seriatim.pipeline.project import frames
@@ -67,9 +67,9 @@ class Job:
     ) -> None:
         self.spark = spark
         self.projection = projection
-        self.url = url
+        self.url = absolute_url(url)  # tasks may run in another folder
         self.tenant_id = tenant_id
-        self.target = target or read_model_url(url, tenant_id)
+        self.target = absolute_url(target or read_model_url(url, tenant_id))
         self.archive = archive
         self.batch_events = batch_events
         self.watcher = watcher or (lambda _: None)

@@ -37,11 +37,11 @@ def main(url: str, place: str) -> None:
         "read": sum(row["rows"] for row in seen),
         "executors": sorted({row["executor"] for row in seen}),
     }
-    with Projector(spark, seats, url, batch_events=120) as job:
+    with Projector(spark, seats, url, batch_events=2500) as job:
         job.run()
         answer["caught_up"] = stored_digest(job)
         answer["rebuilt"] = job.rebuild().digest
-    report = archive(spark, url, place, segment_events=100, until=200)
+    report = archive(spark, url, place, segment_events=1000, until=2000)
     answer["archived"] = report.events
     answer["archive_verified"] = [one.message for one in verify_archive(spark, url, place).problems]
     with Projector(spark, seats, url, archive=place) as job:

@@ -41,3 +41,11 @@ def start(spark: SparkSession, url: str, log: Log) -> Iterator[Start]:
             return stack.enter_context(Projector(spark, projection, url, **options))
 
         yield made
+
+
+@pytest.fixture(params=["driver", "tasks"])
+def folding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where batches are folded: in the driver, as small ones are, or in Spark's tasks."""
+    if request.param == "tasks":
+        monkeypatch.setattr("seriatim.pipeline.project.applying.SMALL_EVENTS", 0)
+    return str(request.param)

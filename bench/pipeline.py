@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from bench.harness import Figure, Stopwatch
 from bench.our_pipeline import read_all
 from bench.ours import PREFILL_BATCH, OurLog
@@ -70,8 +72,10 @@ def raised(plan: PipelinePlan) -> Iterator[PipelineStage]:
         for url in (log.url, traces.url):
             settle(url)
         print(f"filled the logs after {watch.seconds:.1f} s")
+        borrowed = SparkSession.getActiveSession() is not None
         spark = session(name="seriatim bench")
-        stack.callback(spark.stop)
+        if not borrowed:
+            stack.callback(spark.stop)
         read_all(spark, log.url, min(plan.events, plan.batch_events))
         print(f"Spark is warm after {watch.seconds:.1f} s")
         yield PipelineStage(

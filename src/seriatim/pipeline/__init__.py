@@ -1,9 +1,10 @@
-"""The log on Spark: reading, appending, projecting, archiving and auditing it."""
+"""The log on Spark: reading, appending, projecting, archiving and auditing it.
+
+Spark's workers import this for every source, so it names no more than they need.
+"""
 
 from __future__ import annotations
 
-from seriatim.pipeline.events import events
-from seriatim.pipeline.sink import AppendReport, append_frame
 from seriatim.pipeline.source import SeriatimSource, register
 
-__all__ = ["AppendReport", "SeriatimSource", "append_frame", "events", "register"]
+__all__ = ["SeriatimSource", "register"]

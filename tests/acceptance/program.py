@@ -23,7 +23,7 @@ COMMANDS = (
     "audit",
     "demo",
 )
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 HEARING = """
 import signal
 from seriatim.cli import main

@@ -23,7 +23,7 @@ def driver(**arguments: Any) -> int:
     """Run a driver of its own until it ends or dies, and return how."""
     command = [sys.executable, "-m", "tests.pipeline.jobs.project", json.dumps(arguments)]
     done = subprocess.run(
-        command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=240
+        command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=400
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
     return done.returncode

@@ -206,8 +206,9 @@ def test_a_task_that_dies_and_is_tried_again(
         report = append_frame(dying, log_url)
     finally:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(before))
-    assert 0 < before_retry < 40_000
-    assert report == AppendReport(40_000 - before_retry, before_retry, 0)
+    # A worker may still commit what it holds after its job was given up: all of that is reused.
+    assert 0 < before_retry <= report.reused < 40_000
+    assert (report.appended + report.reused, report.refused) == (40_000, 0)
     assert sorted(record.data["n"] for record in stored(log_url)) == list(range(40_000))
 
 

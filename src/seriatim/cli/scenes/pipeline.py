@@ -38,12 +38,11 @@ def play(stage: Stage) -> None:
         "the pipeline: read models on Spark, killed half-way and proved",
         "Proves: each event counts once, whatever dies; a rebuild from nothing gives the same.",
     )
-    victim = _start_runner(stage)
+    reached = _kill(stage, _start_runner(stage))
     from seriatim.pipeline.session import session  # noqa: PLC0415 - an extra
 
-    spark = session()  # while the other one starts too
+    spark = session()
     try:
-        reached = _kill(stage, victim)
         head = stage.log.head()
         stage.show(
             Text.assemble(

@@ -62,7 +62,7 @@ def test_the_shadow_takes_the_place(model: ReadModel) -> None:
     model.begin(newer, "default", LOG, shadow=True)
     shadow = model.claim("seats", "rebuild", 60, shadow=True)
     assert shadow is not None
-    model.load(newer, step(0, 0, own=own({"1a": 7}, 5)), "me")
+    model.load(newer, step(0, 0, own=own({"1a": 7}, 5)), "rebuild")
     model.commit(newer, step(0, 5), token=shadow, shadow=True)
 
     assert taken(model) == {"1a": 1, "1b": 1}

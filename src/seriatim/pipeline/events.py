@@ -54,14 +54,14 @@ def events(  # noqa: PLR0913 - what is read
         "startingPosition": str(after),
         "endingPosition": None if until is None else str(until),
         "tenant": tenant,
-        "types": _listed(types),
-        "streamType": _listed(stream_types),
+        "types": name_list(types),
+        "streamType": name_list(stream_types),
         "streamId": stream_id,
         "occurredAfter": occurred_after,
         "occurredUntil": occurred_until,
         "recordedAfter": recorded_after,
         "recordedUntil": recorded_until,
-        "columns": _listed(columns),
+        "columns": name_list(columns),
         "archive": archive,
         "partitions": None if partitions is None else str(partitions),
     }
@@ -77,7 +77,8 @@ def events(  # noqa: PLR0913 - what is read
     return frame
 
 
-def _listed(names: Iterable[str] | None) -> str | None:
+def name_list(names: Iterable[str] | None) -> str | None:
+    """Write names as an option of the source: a JSON list, in which a comma is only a comma."""
     return None if names is None else msgspec.json.encode(list(names)).decode()
 
 

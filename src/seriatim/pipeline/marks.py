@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -17,6 +17,14 @@ def mark(columns: Sequence[str], after: int, until: int) -> pa.RecordBatch:
     fields = [EVENTS.field(name) for name in columns]
     arrays = [pa.array([known.get(one.name, _neutral(one))], one.type) for one in fields]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def covered(ranges: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the range that the marks of a whole read tell, None without any."""
+    told = list(ranges)
+    if not told:
+        return None
+    return min(after for after, _ in told), max(until for _, until in told)
 
 
 def _neutral(field: pa.Field) -> object:

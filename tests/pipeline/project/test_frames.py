@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from seriatim import InvalidArgument, Log, frame_projection
+from seriatim.pipeline.columns import spark_schema
+from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.shipped import activity
 from tests.pipeline.project.kit import fill, rows_of, stored_digest
@@ -33,6 +35,16 @@ def test_activity_counts_like_python(start: Start, log: Log) -> None:
     )
     assert job.verify().equal
     assert job.rebuild().digest == caught_up
+
+
+def test_an_empty_batch_of_a_stream(start: Start, log: Log) -> None:
+    """I1: a stream's first batch may hold nothing, not even the mark of its range."""
+    fill(log, 5)
+    job = start(activity)
+    job.run()
+    nothing = job.spark.createDataFrame([], spark_schema())
+
+    assert apply_batch(job, nothing, 5, Side(token=0)) == 5
 
 
 def _all_rows(job: Projector) -> list[dict[str, Any]]:

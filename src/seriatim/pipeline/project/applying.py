@@ -8,6 +8,7 @@ from pyspark.sql import functions as f
 
 from seriatim.core.errors import ProjectionFailed
 from seriatim.core.fold import Failure
+from seriatim.pipeline.marks import covered
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import Folder
 from seriatim.pipeline.project.job import SMALL_EVENTS, Job
@@ -46,8 +47,8 @@ def apply_batch(
         return position
     if after > position:
         raise Moved
-    if outcome.failures and job.projection.on_failure == "stop":
-        first = min(outcome.failures, key=lambda failure: failure.position)
+    first = outcome.first_failure
+    if first is not None and job.projection.on_failure == "stop":
         raise _stop(job, given, first, folder, side)
     step = outcome.step
     step.after, step.until, step.tip = position, until, job.tip(until)
@@ -61,9 +62,9 @@ def _frame_outcome(
     kept = given if seen else given.persist()
     try:
         if seen is None:
-            marks = kept.where(f.col("event_type") == "").select("append_position", "position")
-            found = marks.collect()
-            seen = min(mark[0] for mark in found), max(mark[1] for mark in found)
+            marks = kept.where(frames.is_mark()).select("append_position", "position").collect()
+            # The first batch of a stream may be empty, and have none.
+            seen = covered((mark[0], mark[1]) for mark in marks) or (position, position)
         new = kept.where(f.col("position") > position)
         rows = frames.transformed(new, job.projection, job.tenant_id)
         sent = frames.sent(rows, job.projection, seen[1]).toArrow()

@@ -14,6 +14,7 @@ from pyspark.sql import types as t
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.projection import STREAM, Projection, Table, is_path
 from seriatim.pipeline.columns import NAMES, spark_schema
+from seriatim.pipeline.marks import MARK_TYPE
 from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, batches_of
 from seriatim.pipeline.records import batch_of, records_of
@@ -38,7 +39,12 @@ def folded(events: DataFrame, folder: Folder, *, spread: int) -> DataFrame:
 
 def ready(events: DataFrame, projection: Projection) -> DataFrame:
     """Return the events that have a key, with it, and the marks."""
-    return keyed(events, projection).where(f.col(KEY).isNotNull() | (f.col("event_type") == ""))
+    return keyed(events, projection).where(f.col(KEY).isNotNull() | is_mark())
+
+
+def is_mark() -> Column:
+    """Tell marks from events."""
+    return f.col("event_type") == MARK_TYPE
 
 
 def keyed(events: DataFrame, projection: Projection) -> DataFrame:
@@ -66,7 +72,7 @@ def _part(column: str) -> Column:
 def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> DataFrame:
     """Return the rows of a DataFrame projection: one for each key, checked and named."""
     assert projection.transform is not None  # noqa: S101 - for the type checker
-    given = events.where(f.col("event_type") != "")
+    given = events.where(~is_mark())
     if projection.upcasters:
         given = given.mapInArrow(_Upcaster(projection), spark_schema(tuple(given.columns)))
     table = projection.tables[0]

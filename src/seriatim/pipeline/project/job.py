@@ -17,7 +17,7 @@ from seriatim.core.projection import Projection
 from seriatim.log.cursors import problem_with
 from seriatim.opening import absolute_url, open_read_model, open_store, read_model_url
 from seriatim.pipeline.columns import NAMES
-from seriatim.pipeline.events import events
+from seriatim.pipeline.events import events, name_list
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import Folder
 from seriatim.pipeline.project.outcome import OUTCOME, Outcome, outcome_of
@@ -90,27 +90,33 @@ class Job:
     # -- what it reads
 
     @property
+    def _tenant(self) -> str | None:
+        return None if self.tenant_id == EVERY_TENANT else self.tenant_id
+
+    @property
+    def _types(self) -> tuple[str, ...] | None:
+        return None if "*" in self.projection.events else self.projection.events
+
+    @property
     def options(self) -> dict[str, str]:
         """The source's options that select this projection's events."""
-        made = {"url": self.url}
-        if self.tenant_id != EVERY_TENANT:
-            made["tenant"] = self.tenant_id
-        if "*" not in self.projection.events:
-            made["types"] = _listed(self.projection.events)
-        if self.projection.stream_types is not None:
-            made["streamType"] = _listed(self.projection.stream_types)
-        return made
+        given = {
+            "url": self.url,
+            "tenant": self._tenant,
+            "types": name_list(self._types),
+            "streamType": name_list(self.projection.stream_types),
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     def events(self, after: int, until: int) -> DataFrame:
         """Return this projection's events in a range of the log, from archive and log."""
-        everything = "*" in self.projection.events
         return events(
             self.spark,
             self.url,
             after=after,
             until=until,
-            tenant=None if self.tenant_id == EVERY_TENANT else self.tenant_id,
-            types=None if everything else self.projection.events,
+            tenant=self._tenant,
+            types=self._types,
             stream_types=self.projection.stream_types,
             columns=NAMES,
             archive=self.archive,
@@ -176,7 +182,3 @@ class Job:
         )
         details: dict[str, Any] = {"projection": name, **msgspec.structs.asdict(failure)}
         return ProjectionFailed(msg, details=details)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return msgspec.json.encode(names).decode()

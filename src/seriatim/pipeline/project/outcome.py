@@ -12,6 +12,7 @@ from pyspark.sql import types as t
 from seriatim.core.fold import Failure, Fold, Kept, Row
 from seriatim.core.projection import Projection, Table
 from seriatim.core.values import VALUES
+from seriatim.pipeline.marks import covered
 from seriatim.store.readmodel.port import FailureStatus, Step
 
 OUTCOME = pa.schema(
@@ -99,11 +100,16 @@ def _batch(group: list[Line]) -> pa.RecordBatch:
 
 
 class Outcome(msgspec.Struct):
-    """What a whole batch did: a step without its tip, and the range that was seen."""
+    """What a whole batch did: a step without its place, and the range that was seen."""
 
     step: Step
     seen: tuple[int, int] | None
-    failures: list[Failure]
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """The failure of the lowest position, if any event failed."""
+        failures = (failure for failure, _ in self.step.failures)
+        return min(failures, key=lambda failure: failure.position, default=None)
 
 
 def outcome_of(projection: Projection, found: pa.Table) -> Outcome:
@@ -126,13 +132,13 @@ class _Gathered:
         self._rows: dict[str, dict[tuple[Any, ...], Kept]] = {}
         self._step = Step(after=0, until=0, tip="")
         self._marks: list[tuple[int, int]] = []
-        self._failures: list[Failure] = []
+        self._status = _STATUS[projection.on_failure]
 
     def mark(self, _t: Any, _tenant: Any, _key: Any, position: int, body: str) -> None:
         self._marks.append((int(body), position))
 
     def failure(self, _t: Any, _tenant: Any, _key: Any, _position: Any, body: str) -> None:
-        self._failures.append(msgspec.json.decode(body, type=Failure))
+        self._step.failures.append((msgspec.json.decode(body, type=Failure), self._status))
 
     def own(self, _t: Any, tenant_id: str, key: str, position: int, body: str | None) -> None:
         row = None if body is None else self._own.row(body)
@@ -153,9 +159,4 @@ class _Gathered:
 
     def outcome(self) -> Outcome:
         self._step.rows = {table: list(rows.values()) for table, rows in self._rows.items()}
-        status = _STATUS[self._projection.on_failure]
-        self._step.failures = [(failure, status) for failure in self._failures]
-        seen = None
-        if self._marks:
-            seen = min(after for after, _ in self._marks), max(until for _, until in self._marks)
-        return Outcome(self._step, seen, self._failures)
+        return Outcome(self._step, covered(self._marks))

@@ -12,7 +12,7 @@ import msgspec
 
 from seriatim.core.errors import Conflict, NotFound, ProjectionFailed
 from seriatim.core.event import LogIdentity
-from seriatim.core.fold import Digest, Failure
+from seriatim.core.fold import Digest
 from seriatim.core.projection import Table
 from seriatim.log.cursors import problem_with
 from seriatim.pipeline.project import frames
@@ -20,8 +20,9 @@ from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.folding import FrameLoader, Loader
 from seriatim.pipeline.project.job import Job, Report
 from seriatim.pipeline.project.leasing import kept_lease
+from seriatim.pipeline.project.outcome import Outcome, outcome_of
 from seriatim.store.readmodel.moment import Found, Moment
-from seriatim.store.readmodel.port import FailureStatus, Progress, Step
+from seriatim.store.readmodel.port import Progress, Step
 
 _LEASE_S = 30.0
 _ROUNDS = 5  # how often the shadow runs after the live tables before these are held still
@@ -121,31 +122,29 @@ def _fold_all(job: Job, side: Side, until: int) -> None:
     if not until:
         return
     job.watcher(Report(job.projection.name, "rebuild", 0, until, 0.0))
-    failures = _loaded(job, side, until)
-    if failures and job.projection.on_failure == "stop":
-        raise job.stopped(min(failures, key=lambda failure: failure.position))
-    status: FailureStatus = "skipped" if job.projection.on_failure == "skip" else "parked"
-    noted = [(failure, status) for failure in failures]
-    step = Step(after=0, until=until, tip=job.tip(until), failures=noted)
+    outcome = _loaded(job, side, until)
+    first = outcome.first_failure
+    if first is not None and job.projection.on_failure == "stop":
+        raise job.stopped(first)
+    step = Step(after=0, until=until, tip=job.tip(until), failures=outcome.step.failures)
     job.model.commit(job.projection, step, token=side.token, shadow=True)
     pace = until / max(time.monotonic() - began, 1e-6)
     job.watcher(Report(job.projection.name, "rebuild", until, until, pace))
 
 
-def _loaded(job: Job, side: Side, until: int) -> list[Failure]:
+def _loaded(job: Job, side: Side, until: int) -> Outcome:
     given = job.events(0, until)
     if job.projection.is_frame:
         rows = frames.transformed(given, job.projection, job.tenant_id)
         loader = FrameLoader(
             projection=job.projection, target=job.target, until=until, owner=side.owner
         )
-        frames.stored(rows, loader).toArrow()
-        return []
+        return outcome_of(job.projection, frames.stored(rows, loader).toArrow())
     spread = max(job.spread, -(-until // _PART_EVENTS))
     loader_of_keys = Loader(
         projection=job.projection, target=job.target, shadow=True, owner=side.owner
     )
-    return job.outcome(given, loader_of_keys, spread=spread).failures
+    return job.outcome(given, loader_of_keys, spread=spread)
 
 
 def _advance(job: Job, side: Side, until: int) -> None:

@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Callable
 
+from pyspark.sql import DataFrame
+
 from seriatim.core.errors import Conflict, LeaseLost, SeriatimError
 from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.job import SMALL_EVENTS, Job, Report
@@ -94,8 +96,8 @@ class Runner:
     def _follow(self, position: int, token: int) -> None:
         """Stream what comes, until something else is wanted."""
 
-        def apply(given: object, at: int) -> int:
-            reached = apply_batch(self._job, given, at, Side(token))  # type: ignore[arg-type]
+        def apply(given: DataFrame, at: int) -> int:
+            reached = apply_batch(self._job, given, at, Side(token))
             self._tell(reached)
             return reached
 

@@ -69,7 +69,7 @@ class NewEvent(msgspec.Struct, frozen=True):
         return cls(**fields)
 
 
-class EventRecord(msgspec.Struct, frozen=True):
+class EventRecord(msgspec.Struct, frozen=True, gc=False):
     """What the log keeps; the order of the fields is the order of every backend's columns."""
 
     position: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ Row = dict[str, Any]
 
 _REASON_MAX = 500
 _KEY_BYTES_MAX = 2000  # with a tenant's 512, what a page of a Postgres index takes
+_KEY_CHARS = _KEY_BYTES_MAX // 4  # so few characters are never too many bytes
 _FRESH_MAX = 10_000
 _DIGEST_END = 1 << 256
 
@@ -33,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True, gc=False):
     """A row as it goes into a table; `row` None takes it away."""
 
     tenant_id: str
@@ -46,36 +48,47 @@ class Shape:
 
     def __init__(self, table: Table) -> None:
         self._names = table.fields.keys()
-        self._keep = {name: VALUES[kind].keep for name, kind in table.fields.items()}
+        self._keep = [(name, VALUES[kind].keep) for name, kind in table.fields.items()]
         self._given = [
             (name, VALUES[kind].given)
             for name, kind in table.fields.items()
             if VALUES[kind].name == "json"
         ]
         self.key = tuple(table.key)
+        self.place = itemgetter(*table.key)
 
     def kept(self, row: Any) -> Row:
         """Return a row with every column in its kept form; say what is wrong with it."""
         if not isinstance(row, dict):
             msg = f"a row is a dict, got {type(row).__name__}"
             raise TypeError(msg)
-        if row.keys() != self._names:
+        if len(row) != len(self._names):
             raise ValueError(_unlike(row, self._names))
         made: Row = {}
-        for name, keep in self._keep.items():
-            value = row[name]
-            try:
-                made[name] = None if value is None else keep(value)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong, the column is told
-                kind = TypeError if isinstance(error, TypeError) else ValueError
-                msg = f"column {name}: {error}"
-                raise kind(msg) from None
-        key = [made[name] for name in self.key]
-        if None in key:
-            msg = f"the key columns {', '.join(self.key)} must have a value"
-            raise ValueError(msg)
-        _check_key(key)
+        name = ""
+        try:
+            for name, keep in self._keep:
+                value = row[name]
+                made[name] = value if value is None else keep(value)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong, the column is told
+            if name not in row:
+                raise ValueError(_unlike(row, self._names)) from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            msg = f"column {name}: {error}"
+            raise kind(msg) from None
+        self._check_key(made)
         return made
+
+    def _check_key(self, row: Row) -> None:
+        size = 0
+        for name in self.key:
+            value = row[name]
+            if value is None:
+                msg = f"the key columns {', '.join(self.key)} must have a value"
+                raise ValueError(msg)
+            size += len(value) if type(value) is str else 0
+        if size > _KEY_CHARS:
+            _check_key_bytes("".join(row[name] for name in self.key if type(row[name]) is str))
 
     def given(self, row: Row) -> Row:
         """Return a row of a fold's own, which it may change."""
@@ -86,9 +99,8 @@ class Shape:
         return copy
 
 
-def _check_key(values: Iterable[Any]) -> None:
-    text = "".join(value for value in values if type(value) is str)
-    if len(text) * 4 > _KEY_BYTES_MAX and len(text.encode()) > _KEY_BYTES_MAX:
+def _check_key_bytes(text: str) -> None:
+    if len(text.encode()) > _KEY_BYTES_MAX:
         msg = f"the key is longer than {_KEY_BYTES_MAX} bytes"
         raise ValueError(msg)
 
@@ -136,7 +148,8 @@ class Fold:
         if self.stopped or owner in self.parked or event.position in self.skipped:
             return
         try:
-            _check_key((key,))
+            if len(key) > _KEY_CHARS:
+                _check_key_bytes(key)
             if self.projection.state is None:
                 self._step(owner, event)
             else:
@@ -201,7 +214,7 @@ class Fold:
     def emit(self, table: str, kept: Kept) -> None:
         """Merge a row into what its table has of this fold."""
         assert kept.row is not None  # noqa: S101 - only keys of their own table lose rows
-        place = (kept.tenant_id, *(kept.row[name] for name in self._shapes[table].key))
+        place = kept.tenant_id, self._shapes[table].place(kept.row)
         rows = self.rows[table]
         if table in self._last or place not in rows:
             rows[place] = kept
@@ -231,6 +244,8 @@ class Fold:
 
 
 def _is_rows(made: Any) -> bool:
+    if type(made) is dict and all(type(rows) is list for rows in made.values()):
+        return True
     return isinstance(made, Mapping) and all(
         isinstance(rows, Iterable) and not isinstance(rows, str | Mapping) for rows in made.values()
     )

@@ -41,6 +41,8 @@ def _bool(value: Any) -> bool:
 def _str(value: Any) -> str:
     if type(value) is not str:
         raise _wrong("a str", value)
+    if value.isascii() and "\0" not in value:
+        return value
     if problem := text_flaw(value):
         raise ValueError(problem)
     return value

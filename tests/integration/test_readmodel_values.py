@@ -72,6 +72,22 @@ def test_values_come_back(model: ReadModel, kind: type) -> None:
     assert model.states(made, owners) == {owner: keyed[owner].row for owner in owners}
 
 
+@pytest.mark.parametrize("kind", list(SAMPLES))
+def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
+    """I3: what a value's neighbours are makes no difference to how it travels."""
+    made = projection("one", key="payload.key", columns={"value": kind})(same)
+    token = begun(model, made)
+    shape = Shape(column_of(kind))
+    rows = [shape.kept({"key": f"{n:02}", "value": one}) for n, one in enumerate(SAMPLES[kind])]
+    for n, row in enumerate(rows):
+        model.commit(
+            made,
+            step(n, n + 1, own={("default", row["key"]): Kept("default", n + 1, row)}),
+            token=token,
+        )
+    assert list(map(repr, rows_of(model, made))) == list(map(repr, rows))
+
+
 @pytest.mark.parametrize("kind", [str, int, datetime])
 def test_keys_come_back_in_their_order(model: ReadModel, kind: type) -> None:
     """I3: keys of every kind sort as Python sorts them."""

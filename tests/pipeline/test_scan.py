@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pyarrow as pa
 import pytest
@@ -12,8 +13,9 @@ from seriatim import NewEvent
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.ids import event_key
 from seriatim.pipeline import scan as scanning
+from seriatim.pipeline import seldom
 from seriatim.pipeline.columns import EVENTS, NAMES
-from seriatim.pipeline.records import batch_of, records_of
+from seriatim.pipeline.records import batch_of, packed, records_of
 from seriatim.pipeline.scan import Names, Scan, Window, head, identity, look, scan
 from seriatim.store.postgres.migrate import migrate
 from tests.pipeline.events import stored, varied
@@ -50,6 +52,17 @@ def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
     assert record.occurred_at == "2024-02-03T10:00:00.500000Z"  # event 2
 
 
+def test_packed_records(log_url: str, fill: Fill) -> None:
+    """J1: a record that is packed into one column comes out with every field as it was."""
+    fill(*varied(30))
+    [batch] = scan(log_url, Scan(), 0, 30)
+    small = packed(batch, ("position", "event_type"))
+    assert small.schema.names == ["position", "event_type", "record"]
+    found = [msgspec.structs.astuple(record) for record in records_of(small)]
+    assert found == [msgspec.structs.astuple(record) for record in records_of(batch)]
+    assert len(found) == 30
+
+
 @pytest.mark.parametrize("column", NAMES)
 def test_each_column_alone(log_url: str, fill: Fill, column: str) -> None:
     """J1: a column needs no other."""
@@ -59,15 +72,22 @@ def test_each_column_alone(log_url: str, fill: Fill, column: str) -> None:
     assert alone.column(column).equals(whole.column(column))
 
 
-def test_long_ranges_leave_out_unused_columns(
+def test_columns_that_a_range_hardly_uses(
     log_url: str, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J1: columns that nobody used in a range are not sent, and are null all the same."""
-    fill(*(NewEvent(event_type="a", payload={"n": n}) for n in range(50)), *varied(50))
-    plain = pa.Table.from_batches(scan(log_url, Scan(), 0, 100))
+    """J1: what the ends of a range do not use travels together, and nothing of it is lost."""
+    plain = [NewEvent(event_type="a", payload={"n": n}) for n in range(40)]
+    fill(*plain, *varied(50), *plain)
+    whole = pa.Table.from_batches(scan(log_url, Scan(), 0, 130))
+    some = Scan(columns=("causation_id", "occurred_at", "position"))
     monkeypatch.setattr(scanning, "_WORTH_ASKING", 10)
-    assert pa.Table.from_batches(scan(log_url, Scan(), 0, 100)).equals(plain)
-    assert pa.Table.from_batches(scan(log_url, Scan(), 0, 50)).equals(plain.slice(0, 50))
+    monkeypatch.setattr(seldom, "_SAMPLE", 3)
+    for after, until in ((0, 130), (0, 40), (30, 100), (40, 60), (60, 130)):
+        part = whole.slice(after, until - after)
+        assert pa.Table.from_batches(scan(log_url, Scan(), after, until)).equals(part)
+        assert pa.Table.from_batches(scan(log_url, some, after, until)).equals(
+            part.select(list(some.columns))
+        )
 
 
 def test_batches_stay_small(log_url: str, fill: Fill) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
 from seriatim.core.projection import Projection, Table
-from seriatim.core.values import VALUES, text_flaw
+from seriatim.core.values import VALUES, same, text_flaw
 
 Owner = tuple[str, str]  # tenant and key
 Row = dict[str, Any]
@@ -266,11 +266,15 @@ class Digest:
 
     def __init__(self) -> None:
         self._sum = 0
+        self._hashers: dict[str, Hasher] = {}
         self.count = 0
 
     def add(self, table: Table, tenant_id: str, row: Row) -> None:
         """Take in one row; the position that is kept beside it is no part of it."""
-        self._sum = (self._sum + row_hash(table, tenant_id, row)) % _DIGEST_END
+        hasher = self._hashers.get(table.name) or self._hashers.setdefault(
+            table.name, Hasher(table)
+        )
+        self._sum = (self._sum + hasher(tenant_id, row)) % _DIGEST_END
         self.count += 1
 
     def text(self) -> str:
@@ -278,11 +282,19 @@ class Digest:
         return f"sum-sha256:{self._sum:064x}"
 
 
-def row_hash(table: Table, tenant_id: str, row: Row) -> int:
-    """Return the hash of one row."""
-    shown = {
-        name: None if row[name] is None else VALUES[kind].to_json(row[name])
-        for name, kind in table.fields.items()
-    }
-    text = canonical_text([table.name, tenant_id, shown])
-    return int.from_bytes(sha256(text.encode()).digest(), "big")
+class Hasher:
+    """The hashes of the rows of one table, over their canonical JSON."""
+
+    def __init__(self, table: Table) -> None:
+        self._name = table.name
+        values = {name: VALUES[kind] for name, kind in table.fields.items()}
+        self._shown = [
+            (name, value.to_json) for name, value in values.items() if value.to_json is not same
+        ]
+
+    def __call__(self, tenant_id: str, row: Row) -> int:
+        """Return the hash of a row in its kept form."""
+        if self._shown:
+            row = row | {name: row[name] and to_json(row[name]) for name, to_json in self._shown}
+        text = canonical_text([self._name, tenant_id, row])
+        return int.from_bytes(sha256(text.encode()).digest(), "big")

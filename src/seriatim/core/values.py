@@ -103,7 +103,8 @@ def text_time(text: str) -> datetime:
     return _EPOCH + moment * _MICROSECOND
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """Return a value whose two forms are one."""
     return value
 
 
@@ -116,9 +117,9 @@ class Value(msgspec.Struct, frozen=True):
 
     name: str
     keep: Callable[[Any], Any]
-    given: Callable[[Any], Any] = _same  # what a fold gets of a kept value
-    to_json: Callable[[Any], Any] = _same
-    from_json: Callable[[Any], Any] = _same
+    given: Callable[[Any], Any] = same  # what a fold gets of a kept value
+    to_json: Callable[[Any], Any] = same
+    from_json: Callable[[Any], Any] = same
 
 
 VALUES: dict[Any, Value] = {

@@ -16,6 +16,7 @@ from seriatim.pipeline.wanted import END, Names, Scan, Window
 
 EARLIEST, LATEST = "earliest", "latest"
 
+_INTERNAL = ("marks", "packed")
 # As they are documented; Spark hands their names on in lower case.
 SOURCE_OPTIONS = (
     "url",
@@ -34,7 +35,7 @@ SOURCE_OPTIONS = (
     "recordedAfter",
     "recordedUntil",
     "archive",
-    "marks",
+    *_INTERNAL,
 )
 
 
@@ -50,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_events: int | None = None
     archive: str | None = None
     marks: bool = False
+    packed: bool = False  # whether a column of whole records is added
 
 
 def source_options(given: Mapping[str, str]) -> Options:
@@ -69,6 +71,7 @@ def source_options(given: Mapping[str, str]) -> Options:
         max_events=number(found, "maxEventsPerBatch", least=1),
         archive=found.get("archive"),
         marks=flag(found, "marks"),
+        packed=flag(found, "packed"),
     )
 
 
@@ -79,7 +82,7 @@ def known_options(given: Mapping[str, str], known: Iterable[str]) -> dict[str, s
     for key, value in given.items():
         name = names.get(key.lower())
         if name is None:
-            shown = ", ".join(sorted(set(names.values()) - {"marks"}))
+            shown = ", ".join(sorted(set(names.values()) - set(_INTERNAL)))
             raise bad(key[:80], f"is no option of the format seriatim, which has: {shown}")
         found[name] = value
     return found

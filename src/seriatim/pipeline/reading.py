@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from functools import cache
 
+import msgspec
 import pyarrow as pa
 
+from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.marks import mark
 from seriatim.pipeline.options import Options
 from seriatim.pipeline.planning import Range
+from seriatim.pipeline.records import packed
 from seriatim.pipeline.scan import scan
 from seriatim.pipeline.sealed import Sealed, read_sealed
 from seriatim.pipeline.variants import with_variants
@@ -17,13 +22,23 @@ from seriatim.pipeline.wanted import Scan
 
 def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
     """Read one part of a range, and its mark if marks are wanted."""
+    _settle()
+    read = msgspec.structs.replace(wanted, columns=NAMES) if options.packed else wanted
     if isinstance(part, Sealed) and options.archive is not None:
-        found = read_sealed(options.archive, wanted, part)
+        found = read_sealed(options.archive, read, part)
     else:
-        found = scan(options.url, wanted, part.after, part.until)
+        found = scan(options.url, read, part.after, part.until)
     if options.marks:
-        found = _marked(found, wanted, part)
+        found = _marked(found, read, part)
+    if options.packed:
+        return (packed(batch, wanted.columns) for batch in found)
     return with_variants(found) if options.payload == "variant" else found
+
+
+@cache
+def _settle() -> None:
+    """Say once that all that is imported stays: Spark collects garbage after every task."""
+    gc.freeze()
 
 
 def _marked(found: Iterator[pa.RecordBatch], wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Between record batches and records, a column at a time."""
+"""Between record batches and records, a column at a time or packed into one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,50 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from seriatim.core.event import EventRecord
 from seriatim.core.times import format_us, instant_us
 from seriatim.pipeline.columns import EVENTS
 
+RECORD = "record"  # a column that holds whole records
+_encode_into = msgspec.msgpack.Encoder().encode_into
+
+
+class _Packed(EventRecord, frozen=True, array_like=True, gc=False):
+    """A record whose packed form has no names."""
+
+
+_decode = msgspec.msgpack.Decoder(_Packed).decode
+
 
 def records_of(batch: pa.RecordBatch) -> Iterator[EventRecord]:
     """Make the records of a batch; what was not read of them is None or empty."""
-    return map(EventRecord, *(_values(batch, name) for name in EventRecord.__struct_fields__))
+    if RECORD in batch.schema.names:
+        return map(_decode, batch.column(RECORD).to_pylist())
+    return map(EventRecord, *_columns(batch))
+
+
+def packed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return some columns of a batch, and the whole records in one more.
+
+    Spark moves a row of few columns in a fraction of the time that one of all columns takes.
+    """
+    data, ends = bytearray(), [0]
+    for values in zip(*_columns(batch), strict=False):  # some repeat themselves for ever
+        _encode_into(values, data, -1)
+        ends.append(len(data))
+    buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(data)]
+    records = pa.Array.from_buffers(pa.binary(), batch.num_rows, buffers)
+    return batch.select(list(columns)).append_column(
+        pa.field(RECORD, pa.binary(), nullable=False), records
+    )
+
+
+def _columns(batch: pa.RecordBatch) -> Iterator[Iterable[Any]]:
+    return (_values(batch, name) for name in EventRecord.__struct_fields__)
 
 
 def _values(batch: pa.RecordBatch, name: str) -> Iterable[Any]:

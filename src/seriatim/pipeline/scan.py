@@ -20,7 +20,8 @@ from seriatim.pipeline.database import (
     connected,
     find_place,
 )
-from seriatim.pipeline.selects import NULLABLE, kind_of, raw_columns, statement_for
+from seriatim.pipeline.seldom import bundled, seldom_used, unbundled
+from seriatim.pipeline.selects import kind_of, raw_columns, statement_for
 from seriatim.pipeline.wanted import END, EVERYTHING, Names, Scan, Window
 
 __all__ = [
@@ -92,9 +93,13 @@ def scan(url: str, wanted: Scan, after: int, until: int) -> Iterator[pa.RecordBa
     place = find_place(url)
     seen = 0
     with connected(place, "reading events") as connection:
-        unused = _unused(connection, place, wanted, after, until)
-        statement = statement_for(place, wanted, after, until, unused)
-        for batch in _grouped(place, connection.batches(statement)):
+        raw = raw_columns(place, wanted.columns)
+        seldom = _seldom(connection, place, raw, after, until)
+        often = [name for name in raw if name not in seldom]
+        extra = [bundled(seldom)] if seldom else []
+        statement = statement_for(place, wanted, after, until, often, extra)
+        for found in _grouped(place, connection.batches(statement)):
+            batch = unbundled(found, seldom) if seldom else found
             seen += batch.num_rows
             yield _events(batch, wanted.columns)
     if not wanted.filtered and seen != until - after:
@@ -105,23 +110,12 @@ def scan(url: str, wanted: Scan, after: int, until: int) -> Iterator[pa.RecordBa
         raise BackendFailure(msg, retryable=False)
 
 
-def _unused(
-    connection: Connection, place: Place, wanted: Scan, after: int, until: int
-) -> frozenset[str]:
-    """Find the columns that are null in a whole range; a driver reads a null slower than a text."""
-    asked = [name for name in raw_columns(place, wanted.columns) if name in NULLABLE]
-    if place.backend != "postgres" or wanted.filtered or len(asked) < 2:  # noqa: PLR2004
-        return frozenset()
-    if until - after < _WORTH_ASKING:
-        return frozenset()
-    text = (
-        place.sql["used"]
-        .replace("{counts}", ", ".join(f"count(e.{name}) > 0 as {name}" for name in asked))
-        .replace("{after}", str(int(after)))
-        .replace("{until}", str(int(until)))
-    )
-    [row] = connection.rows(text)
-    return frozenset(name for name in asked if not row[name])
+def _seldom(
+    connection: Connection, place: Place, raw: Sequence[str], after: int, until: int
+) -> tuple[str, ...]:
+    if place.backend != "postgres" or until - after < _WORTH_ASKING:
+        return ()
+    return seldom_used(connection, place, raw, after, until)
 
 
 def _grouped(place: Place, raw: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,7 +146,7 @@ def _events(raw: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _plain(raw: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column; one that was not asked for holds nothing but nulls."""
+    """Return a column; one that did not come holds nothing but nulls."""
     at = raw.schema.get_field_index(name)
     if at >= 0:
         return raw.column(at)

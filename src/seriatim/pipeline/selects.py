@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from seriatim.core.ids import stream_key
 from seriatim.pipeline.columns import EVENTS
@@ -23,16 +23,20 @@ NULLABLE = {
 _INTEGERS = {"position", "append_position", "stream_seq", "event_version"}
 
 
-def statement_for(
-    place: Place, wanted: Scan, after: int, until: int, unused: Collection[str] = ()
+def statement_for(  # noqa: PLR0913 - a SELECT, and its range
+    place: Place,
+    wanted: Scan,
+    after: int,
+    until: int,
+    raw: Sequence[str],
+    extra: Sequence[str] = (),
 ) -> str:
     """Write the SELECT of a scan; every text in it is a hexadecimal literal."""
-    raw = [name for name in raw_columns(place, wanted.columns) if name not in unused]
     conditions = "".join(f" and {one}" for one in _conditions(place, wanted))
     return (
         place.sql["scan"]
         .replace("{kinds}", ", ".join(f"{kind_of(name)} as {name}" for name in raw))
-        .replace("{wanted}", ", ".join(f"e.{name}" for name in raw))
+        .replace("{wanted}", ", ".join([*(f"e.{name}" for name in raw), *extra]))
         .replace("{after}", str(int(after)))
         .replace("{until}", str(int(until)))
         .replace("{conditions}", conditions)

@@ -17,6 +17,7 @@ from seriatim.pipeline.options import Options, bad, source_options
 from seriatim.pipeline.planning import Range
 from seriatim.pipeline.pushdown import Pushed, push
 from seriatim.pipeline.reading import read_part
+from seriatim.pipeline.records import RECORD
 from seriatim.pipeline.scan import look
 from seriatim.pipeline.sealed import plan
 from seriatim.pipeline.sink import SinkWriter, sink_options
@@ -37,8 +38,7 @@ class SeriatimSource(ds.DataSource):
 
     def schema(self) -> t.StructType:
         """Return the columns that were asked for."""
-        options = source_options(self.options)
-        return schema_of(options.scan.columns, variant=options.payload == "variant")
+        return schema_of(source_options(self.options))
 
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
         """Make the reader of a batch."""
@@ -53,28 +53,26 @@ class SeriatimSource(ds.DataSource):
         return SinkWriter(sink_options(self.options), schema, overwrite)
 
 
-def schema_of(columns: tuple[str, ...], *, variant: bool) -> t.StructType:
+def schema_of(options: Options) -> t.StructType:
     """Return the Spark schema of a read."""
-    plain = spark_schema(columns)
-    if not variant:
-        return plain
-    fields = (
-        t.StructField("payload", t.VariantType(), nullable=False) if f.name == "payload" else f
-        for f in plain
-    )
-    return t.StructType(list(fields))
+    fields = list(spark_schema(options.scan.columns))
+    if options.payload == "variant":
+        variant = t.StructField("payload", t.VariantType(), nullable=False)
+        fields = [variant if field.name == "payload" else field for field in fields]
+    if options.packed:
+        fields.append(t.StructField(RECORD, t.BinaryType(), nullable=False))
+    return t.StructType(fields)
 
 
 def _fitted(options: Options, schema: t.StructType) -> Options:
     """Read the columns of a schema that the caller gave, if they are those of events."""
-    columns = tuple(schema.names)
+    columns = tuple(name for name in schema.names if name != RECORD)
     if set(columns) <= set(NAMES):
-        variant = options.payload == "variant"
-        known = {f.name: f.dataType for f in schema_of(columns, variant=variant)}
-        if all(known[f.name] == f.dataType for f in schema):
-            return msgspec.structs.replace(
-                options, scan=msgspec.structs.replace(options.scan, columns=columns)
-            )
+        scan = msgspec.structs.replace(options.scan, columns=columns)
+        fitted = msgspec.structs.replace(options, scan=scan)
+        known = {field.name: field.dataType for field in schema_of(fitted)}
+        if all(known.get(field.name) == field.dataType for field in schema):
+            return fitted
     msg = "the schema that was given is not that of events: leave it out, or use option columns"
     raise InvalidArgument(msg)
 

@@ -11,6 +11,7 @@ import pytest
 
 import seriatim
 from seriatim import Conflict, EventRecord, Log, LogIdentityChanged, NewEvent, projection
+from seriatim.pipeline.project.job import Report
 from seriatim.pipeline.project.projector import Projector
 from seriatim.testing.factories import eventually
 from tests.pipeline.project.kit import SEAT, fill, plain_digest, rows_of, seat, seats, stored_digest
@@ -27,6 +28,30 @@ def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
     assert job.run().position == 1
     assert rows_of(job)["s-1"]["taken"] == 1
     assert job.verify().equal
+
+
+@projection("slow_seats", key="stream_id", columns={"events": int})
+def slow_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
+    """Take a while over the first event."""
+    if event.position == 1:
+        time.sleep(3)
+    return {"events": (state["events"] if state else 0) + 1}
+
+
+def test_a_rebuild_tells_how_far_it_is(start: Start, log: Log) -> None:
+    """I7: progress, pace and what is left are told while Spark works, not at the end only."""
+    fill(log, 20)
+    job = start(slow_seats)
+    told: list[Report] = []
+    job.watcher = told.append
+    job.rebuild()
+    on_the_way = [one for one in told if 0 < one.position < 20]
+    assert on_the_way
+    assert all(
+        one.events_per_s and one.eta_s and one.lag == 20 - one.position for one in on_the_way
+    )
+    assert [one.position for one in told] == sorted(one.position for one in told)
+    assert (told[-1].position, told[-1].eta_s) == (20, 0)
 
 
 def follow(job: Projector, until: int, checkpoint: Path) -> None:

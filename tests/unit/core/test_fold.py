@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.core.event import EventRecord
-from seriatim.core.fold import Digest, Fold, Kept, Owner, Shape, row_hash
+from seriatim.core.fold import Digest, Fold, Hasher, Kept, Owner, Shape
 from seriatim.core.projection import Projection, Table, projection
 
 OWNER = ("default", "1a")
@@ -603,6 +603,6 @@ def test_a_digest_is_known() -> None:
     """I3: anyone can recompute it: sha256 of `["t","default",{"k":"a","v":1}]`, summed."""
     table = Table("t", {"k": str}, {"v": int})
 
-    assert row_hash(table, "default", {"k": "a", "v": 1}) == int(
+    assert Hasher(table)("default", {"k": "a", "v": 1}) == int(
         "9872e73b24b0c0792bc3f5a108d100be46c1bf6dbb4067ad2070f4525f6cb41c", 16
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 import msgspec
@@ -17,7 +17,7 @@ from seriatim.pipeline.columns import NAMES, spark_schema
 from seriatim.pipeline.marks import MARK_TYPE
 from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, batches_of
-from seriatim.pipeline.records import batch_of, records_of
+from seriatim.pipeline.records import RECORD, batch_of, records_of
 from seriatim.store.readmodel.port import EVERY_TENANT
 
 _MERGES: dict[str, Callable[[str], Column]] = {"sum": f.sum, "min": f.min, "max": f.max}
@@ -33,8 +33,24 @@ _TYPES: dict[type, tuple[type[t.DataType], ...]] = {
 def folded(events: DataFrame, folder: Folder, *, spread: int) -> DataFrame:
     """Fold events in tasks, each key's in one of them and in ascending position."""
     # Marks have no key, and go where they may.
-    parts = ready(events, folder.projection).repartition(spread, "tenant_id", KEY)
+    given = ready(events, folder.projection)
+    if RECORD in given.columns:
+        given = given.select("position", "tenant_id", KEY, RECORD)
+    parts = given.repartition(spread, "tenant_id", KEY)
     return parts.sortWithinPartitions("position").mapInArrow(folder, SPARK_OUTCOME)
+
+
+def needed(projection: Projection) -> Sequence[str]:
+    """Return the columns that a fold is prepared with, beside whole records."""
+    always = ("position", "tenant_id", "event_type")
+    key = projection.key
+    if not isinstance(key, str):
+        return always
+    if is_path(key):
+        return (*always, "payload")
+    return tuple(
+        dict.fromkeys((*always, *(("stream_type", "stream_id") if key == STREAM else (key,))))
+    )
 
 
 def ready(events: DataFrame, projection: Projection) -> DataFrame:

@@ -110,6 +110,7 @@ class Job:
 
     def events(self, after: int, until: int) -> DataFrame:
         """Return this projection's events in a range of the log, from archive and log."""
+        packed = self.archive is None and not self.projection.is_frame
         return events(
             self.spark,
             self.url,
@@ -118,9 +119,10 @@ class Job:
             tenant=self._tenant,
             types=self._types,
             stream_types=self.projection.stream_types,
-            columns=NAMES,
+            columns=frames.needed(self.projection) if packed else NAMES,
             archive=self.archive,
             partitions=1 if until - after <= SMALL_EVENTS else None,
+            packed=packed,
         )
 
     @property

@@ -21,6 +21,7 @@ from seriatim.pipeline.project.folding import FrameLoader, Loader
 from seriatim.pipeline.project.job import Job, Report
 from seriatim.pipeline.project.leasing import kept_lease
 from seriatim.pipeline.project.outcome import Outcome, outcome_of
+from seriatim.pipeline.project.watching import watched
 from seriatim.store.readmodel.moment import Found, Moment
 from seriatim.store.readmodel.port import Progress, Step
 
@@ -121,15 +122,21 @@ def _fold_all(job: Job, side: Side, until: int) -> None:
     began = time.monotonic()
     if not until:
         return
-    job.watcher(Report(job.projection.name, "rebuild", 0, until, 0.0))
-    outcome = _loaded(job, side, until)
+
+    def tell(share: float) -> None:
+        position = int(until * share)
+        pace = position / max(time.monotonic() - began, 1e-6)
+        job.watcher(Report(job.projection.name, "rebuild", position, until, pace))
+
+    tell(0.0)
+    with watched(job.spark, tell):
+        outcome = _loaded(job, side, until)
     first = outcome.first_failure
     if first is not None and job.projection.on_failure == "stop":
         raise job.stopped(first)
     step = Step(after=0, until=until, tip=job.tip(until), failures=outcome.step.failures)
     job.model.commit(job.projection, step, token=side.token, shadow=True)
-    pace = until / max(time.monotonic() - began, 1e-6)
-    job.watcher(Report(job.projection.name, "rebuild", until, until, pace))
+    tell(1.0)
 
 
 def _loaded(job: Job, side: Side, until: int) -> Outcome:

@@ -20,6 +20,7 @@ where e.position > {after} and e.position <= {until}{conditions}
 order by e.position;
 
 -- name: used
--- Which columns hold anything in a range: those that do not need not be sent, null by null.
-select {counts} from {schema}.events e
-where e.position > {after} and e.position <= {until};
+-- Which columns hold anything in a sample of a range.
+select {used} from {schema}.events e
+where e.position > {after} and e.position <= least({until}, {after} + {sample})
+   or e.position > greatest({after}, {until} - {sample}) and e.position <= {until};

@@ -12,10 +12,9 @@ import msgspec
 
 from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, NotFound
 from seriatim.core.event import LogIdentity
-from seriatim.core.fold import Failure, Kept, Owner
+from seriatim.core.fold import Failure, Kept, Owner, Row
 from seriatim.core.projection import Projection, Table
 from seriatim.core.times import format_us
-from seriatim.core.values import VALUES
 from seriatim.store.readmodel import tables
 from seriatim.store.readmodel.moment import Moment, progress_of, reader
 from seriatim.store.readmodel.port import (
@@ -206,19 +205,13 @@ class ReadModel:
     ) -> None:
         if not rows:
             return
-        stored = self.engine.stored
-        kinds = tables.kinds(table)
-        inner = [(name, VALUES[kind].name) for name, kind in table.fields.items()]
-        values = []
-        for kept in rows:
-            assert kept.row is not None  # noqa: S101 - removals go their own way
-            row = kept.row
-            made = [stored(kind, row[name]) for name, kind in inner]
-            values.append((kept.tenant_id, *made, kept.position))
         where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
         # One order everywhere: two writers of one table never wait for each other in a circle.
-        values.sort(key=lambda one: one[: 1 + len(table.key)])
-        session.put(where, kinds, values, tables.on_conflict(table))
+        ordered = sorted(rows, key=lambda kept: _place(table, kept))
+        columns: list[list[Any]] = [[kept.tenant_id for kept in ordered]]
+        columns += [[_row(kept)[name] for kept in ordered] for name in table.fields]
+        columns.append([kept.position for kept in ordered])
+        session.put(where, tables.kinds(table), columns, tables.on_conflict(table))
 
     def _remove(
         self, session: Session, projection: Projection, owners: Sequence[Owner], *, shadow: bool
@@ -386,6 +379,16 @@ def _statements(engine: Engine) -> dict[str, str]:
         text = text.replace(hole, said)
     parts = (part.partition("\n") for part in text.split(_NAME)[1:])
     return {name.strip(): body.strip().rstrip(";") for name, _, body in parts}
+
+
+def _row(kept: Kept) -> Row:
+    assert kept.row is not None  # noqa: S101 - removals go their own way
+    return kept.row
+
+
+def _place(table: Table, kept: Kept) -> tuple[Any, ...]:
+    row = _row(kept)
+    return kept.tenant_id, *[row[name] for name in table.key]
 
 
 def _us(seconds: float) -> int:

@@ -30,39 +30,41 @@ class Moment:
         return progress_of(found[0]) if found else None
 
     def rows(
-        self, projection: Projection, table: Table, *, shadow: bool = False
+        self, projection: Projection, table: Table, *, shadow: bool = False, ordered: bool = True
     ) -> Iterator[Found]:
-        """Yield tenant, row and position in the order of the table's key."""
+        """Yield tenant, row and position, in the order of the table's key unless any will do."""
         where = tables.place(self._engine, projection.name, table.name, shadow=shadow)
-        columns = tables.select(self._engine, table)
-        sql = f"select {columns} from {where} t order by {tables.key_of(table)}"
+        sql = f"select {tables.select(self._engine, table)} from {where} t"
+        if ordered:
+            sql += f" order by {tables.key_of(table)}"
         yield from map(reader(self._engine, table), self._session.stream(sql))
 
     def digest(self, projection: Projection, *, shadow: bool = False) -> Digest:
         """Return the digest over all rows of a projection."""
         made = Digest()
         for table in projection.tables:
-            for tenant_id, row, _ in self.rows(projection, table, shadow=shadow):
+            for tenant_id, row, _ in self.rows(projection, table, shadow=shadow, ordered=False):
                 made.add(table, tenant_id, row)
         return made
 
 
 def reader(engine: Engine, table: Table) -> Callable[[tuple[Any, ...]], Found]:
     """Return what makes a row of a table of what `tables.select` found."""
-    inner = [(name, VALUES[kind].name) for name, kind in table.fields.items()]
+    names = tuple(table.fields)
+    kinds = ((name, VALUES[kind].name) for name, kind in table.fields.items())
+    loads = [(name, engine.loads[kind]) for name, kind in kinds if kind in engine.loads]
 
     def read(found: tuple[Any, ...]) -> Found:
-        tenant_id, *values, position = found
+        row = dict(zip(names, found[1:-1], strict=True))
         try:
-            row = {
-                name: None if value is None else engine.loaded(kind, value)
-                for (name, kind), value in zip(inner, values, strict=True)
-            }
+            for name, load in loads:
+                if row[name] is not None:
+                    row[name] = load(row[name])
         except ValueError as error:
-            key = dict(zip(table.key, values, strict=False))
+            key = {name: row[name] for name in table.key}
             msg = f"table {table.name} was changed by hand at key {key!r:.200}: {error}"
             raise BackendFailure(msg, retryable=False) from error
-        return tenant_id, row, position
+        return found[0], row, found[-1]
 
     return read
 

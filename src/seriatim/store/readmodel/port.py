@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -62,9 +62,9 @@ class Session(Protocol):
         ...
 
     def put(
-        self, into: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]], then: str
+        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
     ) -> None:
-        """Insert rows, columns having named types; `then` is the `on conflict` clause."""
+        """Insert rows, given by column in their kept form; `then` is the `on conflict` clause."""
         ...
 
     def stream(
@@ -86,6 +86,9 @@ class Engine(Protocol):
     lock: str  # what locks the rows that a select finds, for oneself
     share: str  # and what locks them against change only
     strict: str  # what a table is made with
+    loads: Mapping[
+        str, Callable[[Any], Any]
+    ]  # what gives selected values of a kind their kept form
     # What is run first by who begins a projection, switches one, or looks at one moment.
     beginning: Sequence[str]
     switching: Sequence[str]
@@ -105,14 +108,6 @@ class Engine(Protocol):
 
     def shown(self, column: str, kind: str) -> str:
         """Return the expression that reads a column in its kept form."""
-        ...
-
-    def stored(self, kind: str, value: Any) -> Any:
-        """Return a kept value as the driver takes it."""
-        ...
-
-    def loaded(self, kind: str, value: Any) -> Any:
-        """Undo `stored`."""
         ...
 
     def transaction(self, *, write: bool = True) -> AbstractContextManager[Session]:

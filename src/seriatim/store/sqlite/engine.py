@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,13 +38,19 @@ class SqliteSession:
         return self._connection.execute(sql, values or {}).fetchall()
 
     def put(
-        self, into: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]], then: str
+        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
     ) -> None:
         """Insert rows, merging where their keys are known."""
-        names = ", ".join(f'"{name}"' for name in columns)
-        marks = ", ".join("?" * len(columns))
+        names = ", ".join(f'"{name}"' for name in kinds)
+        marks = ", ".join("?" * len(kinds))
+        stored = [
+            [None if value is None else time_text(value) for value in column]
+            if kind == "time"
+            else column
+            for kind, column in zip(kinds.values(), columns, strict=True)
+        ]
         self._connection.executemany(
-            f"insert into {into} as t ({names}) values ({marks}) {then}", rows
+            f"insert into {into} as t ({names}) values ({marks}) {then}", zip(*stored, strict=True)
         )
 
     def stream(
@@ -66,6 +72,11 @@ class SqliteEngine:
     lock = ""
     share = ""
     strict = "strict"  # a sum beyond 64 bits is refused, not turned into a float
+    loads: Mapping[str, Callable[[Any], Any]] = {
+        "time": text_time,
+        "boolean": bool,
+        "float": float,
+    }
     # One writer at a time, and snapshots that hold tables, need no locks.
     beginning: Sequence[str] = ()
     switching: Sequence[str] = ()
@@ -109,18 +120,6 @@ class SqliteEngine:
     def shown(self, column: str, kind: str) -> str:  # noqa: ARG002 - SQLite shows what it stores
         """Return how a column is selected."""
         return column
-
-    def stored(self, kind: str, value: Any) -> Any:
-        """Return a value as SQLite stores it."""
-        return time_text(value) if kind == "time" and value is not None else value
-
-    def loaded(self, kind: str, value: Any) -> Any:
-        """Return a stored value as it was."""
-        if kind == "time":
-            return text_time(value)
-        if kind == "boolean":
-            return bool(value)
-        return float(value) if kind == "float" else value
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[SqliteSession]:

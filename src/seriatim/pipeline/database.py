@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -118,13 +118,44 @@ class Connection:
 
 
 @contextmanager
-def connected(place: Place, doing: str) -> Iterator[Connection]:
-    """Open a connection, and close it whatever happens; errors are explained."""
+def connected(place: Place, doing: str, *, keep: bool = False) -> Iterator[Connection]:
+    """Open a connection, and close it whatever happens; errors are explained.
+
+    `keep` leaves a server's connection to the next one who keeps: a worker serves task after task,
+    and to connect takes as long as to read thousands of events.
+    """
+    keep = keep and place.backend == "postgres"
     try:
-        with closing(Connection(place)) as connection:
+        connection = (_kept(place) if keep else None) or Connection(place)
+        try:
             yield connection
+        except BaseException:
+            keep = False  # an answer may be left half read
+            raise
+        finally:
+            if keep:
+                _spare[place.uri] = connection
+            else:
+                connection.close()
     except DRIVER_ERRORS as error:
         raise explain(place, error, doing) from None  # the driver's own text may hold the URL
+
+
+_spare: dict[str, Connection] = {}
+
+
+def _kept(place: Place) -> Connection | None:
+    """Take the spare connection, if it still answers."""
+    connection = _spare.pop(place.uri, None)
+    if connection is None:
+        return None
+    try:
+        connection.rows("select 1 as alive")
+    except DRIVER_ERRORS:
+        with suppress(*DRIVER_ERRORS):
+            connection.close()
+        return None
+    return connection
 
 
 def explain(place: Place, error: Exception, doing: str) -> SeriatimError:

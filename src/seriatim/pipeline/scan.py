@@ -92,7 +92,7 @@ def scan(url: str, wanted: Scan, after: int, until: int) -> Iterator[pa.RecordBa
     """
     place = find_place(url)
     seen = 0
-    with connected(place, "reading events") as connection:
+    with connected(place, "reading events", keep=True) as connection:
         raw = raw_columns(place, wanted.columns)
         seldom = _seldom(connection, place, raw, after, until)
         often = [name for name in raw if name not in seldom]

@@ -33,10 +33,7 @@ _TYPES: dict[type, tuple[type[t.DataType], ...]] = {
 def folded(events: DataFrame, folder: Folder, *, spread: int) -> DataFrame:
     """Fold events in tasks, each key's in one of them and in ascending position."""
     # Marks have no key, and go where they may.
-    given = ready(events, folder.projection)
-    if RECORD in given.columns:
-        given = given.select("position", "tenant_id", KEY, RECORD)
-    parts = given.repartition(spread, "tenant_id", KEY)
+    parts = ready(events, folder.projection).repartition(spread, "tenant_id", KEY)
     return parts.sortWithinPartitions("position").mapInArrow(folder, SPARK_OUTCOME)
 
 
@@ -55,7 +52,11 @@ def needed(projection: Projection) -> Sequence[str]:
 
 def ready(events: DataFrame, projection: Projection) -> DataFrame:
     """Return the events that have a key, with it, and the marks."""
-    return keyed(events, projection).where(f.col(KEY).isNotNull() | is_mark())
+    if KEY in events.columns:  # a stream is prepared once
+        return events
+    found = keyed(events, projection).where(f.col(KEY).isNotNull() | is_mark())
+    packed = RECORD in events.columns
+    return found.select("position", "tenant_id", KEY, RECORD) if packed else found
 
 
 def is_mark() -> Column:

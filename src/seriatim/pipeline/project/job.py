@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -100,11 +100,14 @@ class Job:
     @property
     def options(self) -> dict[str, str]:
         """The source's options that select this projection's events."""
+        packed = not self.projection.is_frame
         given = {
             "url": self.url,
             "tenant": self._tenant,
             "types": name_list(self._types),
             "streamType": name_list(self.projection.stream_types),
+            "columns": name_list(self._columns(packed=packed)),
+            "packed": "true" if packed else None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -119,11 +122,14 @@ class Job:
             tenant=self._tenant,
             types=self._types,
             stream_types=self.projection.stream_types,
-            columns=frames.needed(self.projection) if packed else NAMES,
+            columns=self._columns(packed=packed),
             archive=self.archive,
             partitions=1 if until - after <= SMALL_EVENTS else None,
             packed=packed,
         )
+
+    def _columns(self, *, packed: bool) -> Sequence[str]:
+        return frames.needed(self.projection) if packed else NAMES
 
     @property
     def spread(self) -> int:

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from seriatim.pipeline.failures import failure_of
+from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.job import SMALL_EVENTS, Job
 
 Apply = Callable[[DataFrame, int], int]
@@ -37,9 +38,11 @@ class Stream:
             maxEventsPerBatch=str(min(job.batch_events, SMALL_EVENTS)),
             marks="true",
         )
+        events = reader.load()
+        if not job.projection.is_frame:
+            events = frames.ready(events, job.projection)
         self._query = (
-            reader.load()
-            .writeStream.foreachBatch(self._batch)
+            events.writeStream.foreachBatch(self._batch)
             .queryName(f"seriatim_{job.projection.name}_{time.monotonic_ns()}")
             .option("checkpointLocation", str(self._folder))
             .trigger(processingTime="0 seconds")

@@ -26,6 +26,7 @@ def live(stage: PipelineStage) -> list[Figure]:
         log.log.append([_event()])
         floor = RateFloor(stage.spark, log.url, stage.home)
         try:
+            _round(stage, log, floor)  # Spark compiles as it goes: the first one warms it up
             rounds = [_round(stage, log, floor) for _ in range(stage.plan.rounds)]
         finally:
             floor.close()

@@ -19,7 +19,6 @@ from bench.pipeline_sections.catch_up import catch_up
 from bench.pipeline_sections.graph import graph
 from bench.pipeline_sections.growth import growth
 from bench.pipeline_sections.live import live
-from bench.pipeline_sections.memory import memory
 from bench.pipeline_sections.read import read
 from bench.pipeline_sections.rebuild import rebuild
 from bench.report import measure, report, show
@@ -36,7 +35,6 @@ SECTIONS: dict[str, Callable[[PipelineStage], list[Figure]]] = {
     "read": read,
     "archive": archive,
     "catch_up": catch_up,
-    "memory": memory,
     "rebuild": rebuild,
     "graph": graph,
     "live": live,

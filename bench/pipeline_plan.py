@@ -11,7 +11,7 @@ from bench.plan import GROWTH, Run, read_arguments
 from bench.traces import BLOCK
 from tests.fixtures.postgres_server import PostgresServer
 
-SECTIONS = ("read", "archive", "catch_up", "memory", "rebuild", "graph", "live", GROWTH)
+SECTIONS = ("read", "archive", "catch_up", "rebuild", "graph", "live", GROWTH)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.spark_cluster import WORKERS, SparkCluster
 from tests.pipeline.jobs.spread import ROWS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]  # one of them
 
 
 def test_both_executors_take_their_share(spark_cluster: SparkCluster, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from seriatim.store.readmodel.model import ReadModel
 from tests.fixtures.spark_cluster import WORKERS, SparkCluster
 from tests.pipeline.project.kit import fill, plain_digest, seats
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]  # one of them
 EVENTS = 5000  # more than a driver folds by itself
 
 

@@ -36,7 +36,7 @@ PLAN = PipelinePlan(
     quick=True,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("bench")]  # one stage
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 def wait_for_executors(spark: SparkSession, count: int) -> None:
     """Wait until all executors are there, so that each gets its share; one may be a new one."""
-    context = spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]
+    context = spark.sparkContext._jsc.sc()
     deadline = time.monotonic() + START_TIMEOUT_S
     while context.getExecutorMemoryStatus().size() != count + 1:  # the driver is one of them
         if time.monotonic() > deadline:

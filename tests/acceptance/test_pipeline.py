@@ -8,7 +8,7 @@ import seriatim
 from seriatim import NewEvent
 from tests.acceptance.program import Program
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_java")]
 
 DECLARED = """
 import seriatim

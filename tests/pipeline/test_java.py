@@ -13,6 +13,7 @@ import pytest
 
 from seriatim.core.errors import BackendFailure
 from seriatim.pipeline.java import find_java, java_home
+from tests.fixtures.quick_java import without_options
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +51,7 @@ def _run_job(path: str) -> dict[str, str | int]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+        env={n: v for n, v in without_options(os.environ).items() if n != "JAVA_HOME"}
         | {"PATH": path},
     )
     assert done.returncode == 0, done.stderr

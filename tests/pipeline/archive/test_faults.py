@@ -1,15 +1,8 @@
 """Archivers die, race and lose their connection; nothing is half-sealed, nothing sealed twice."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,39 +14,13 @@ from seriatim.pipeline.archive.place import open_place
 from seriatim.pipeline.archive.restoring import restore
 from seriatim.pipeline.archive.writing import ArchiveReport, archive
 from tests.faults.support import wait_until
+from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.s3_server import S3Server, environment
 from tests.pipeline.archive.kit import fill, head, records
+from tests.pipeline.doomed import driver, job, kill_at_points
 
-ROOT = Path(__file__).parents[3]
 START_S = 150.0
-
-
-class Job:
-    """A job of `worker` in a process of its own, with a process group that ends with the test."""
-
-    def __init__(self, name: str, point: str, *arguments: Any, **options: Any) -> None:
-        said = json.dumps([name, point, arguments, options])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.pipeline.archive.worker", said],
-            cwd=ROOT,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def killed(self) -> None:
-        """Wait until it has killed itself."""
-        try:
-            assert self.process.wait(START_S) == -signal.SIGKILL
-        finally:
-            self.kill9()
-
-    def kill9(self) -> None:
-        """End it at once, with what it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(START_S)
 
 
 def leftovers(at: str) -> list[str]:
@@ -63,24 +30,34 @@ def leftovers(at: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("point", "sealed"), [("before the second seal", 1), ("after the second seal", 2)]
-)
-def test_an_archiver_killed_at_a_seal(
-    spark: SparkSession, log_and_place: tuple[str, str], point: str, sealed: int
+def test_archivers_killed_at_a_seal(
+    spark: SparkSession, postgres_server: PostgresServer, s3_url: str, tmp_path: Path
 ) -> None:
     """J1: whatever was sealed stays, whatever was not is nothing, and the next run goes on."""
-    log_url, at = log_and_place
-    fill(log_url, 35)
+    points = {"before the second seal": 1, "after the second seal": 2}
+    killed = []
+    for point, sealed in points.items():
+        log_url = postgres_server.create_database(f"killed_{sealed}")
+        killed += [
+            (point, sealed, f"sqlite:///{tmp_path}/{sealed}.db", f"{tmp_path}/archive-{sealed}"),
+            (point, sealed, log_url, f"{s3_url}/{sealed}"),
+        ]
+    for _, _, log_url, _ in killed:
+        fill(log_url, 35)
 
-    Job("archive", point, log_url, at, segment_events=10).killed()
+    kill_at_points(
+        *(job("archive", point, log_url, at, segment_events=10) for point, _, log_url, at in killed)
+    )
 
-    assert [one.last for one in segments(at)] == [10, 20][:sealed]
-    assert len(leftovers(at)) == 2 - sealed
-    report = archive(spark, log_url, at, segment_events=10)
-    assert report.end == 30
-    assert leftovers(at) == []
-    assert verify_archive(spark, log_url, at).ok
+    for point, sealed, log_url, at in killed:
+        assert [one.last for one in segments(at)] == [10, 20][:sealed], (point, at)
+        assert len(leftovers(at)) == 2 - sealed, (point, at)
+        report = archive(spark, log_url, at, segment_events=10)
+        assert report.end == 30
+        assert leftovers(at) == []
+        assert verify_archive(spark, log_url, at).ok
+    for sealed in points.values():
+        postgres_server.drop_database(f"killed_{sealed}")
 
 
 @pytest.mark.slow
@@ -90,11 +67,8 @@ def test_an_archiver_killed_in_the_middle_of_a_file(
     """J1: half a file is seen by nobody, and is gone after the next run."""
     log_url, at = postgres_url, str(tmp_path / "archive")
     fill(log_url, 60_000)
-    job = Job("archive", "none", log_url, at, segment_events=60_000)
-    try:
+    with driver(job("archive", "none", log_url, at, segment_events=60_000)):
         wait_until(lambda: list(Path(at).glob("segments/*.part")), "a file's begin", START_S)
-    finally:
-        job.kill9()
 
     assert segments(at) == []
     assert leftovers(at)
@@ -104,22 +78,28 @@ def test_an_archiver_killed_in_the_middle_of_a_file(
 
 
 @pytest.mark.slow
-def test_a_restore_killed_in_the_middle_is_continued(
-    spark: SparkSession, log_url: str, tmp_path: Path, another_url: Callable[[], str]
+def test_restores_killed_in_the_middle_are_continued(
+    spark: SparkSession, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     """J1: a restore goes on where the last one died, and the log is the same in the end."""
-    at = str(tmp_path / "archive")
-    fill(log_url, 9000)
-    archive(spark, log_url, at, segment_events=4000, seal_tail=True)
-    copy = another_url()
+    databases = ("killed_log", "killed_copy")
+    urls = [[f"sqlite:///{tmp_path}/{name}.db" for name in databases]]
+    urls += [[postgres_server.create_database(name) for name in databases]]
+    killed = [(*pair, f"{tmp_path}/archive-{n}") for n, pair in enumerate(urls)]
+    for log_url, _, at in killed:
+        fill(log_url, 9000)
+        archive(spark, log_url, at, segment_events=4000, seal_tail=True)
 
-    Job("restore", "between two groups", at, copy).killed()
+    kill_at_points(*(job("restore", "between two groups", at, copy) for _, copy, at in killed))
 
-    there = head(copy)
-    assert 0 < there < 9000
-    report = restore(spark, at, copy)
-    assert (report.there, report.restored) == (there, 9000 - there)
-    assert records(copy) == records(log_url)
+    for log_url, copy, at in killed:
+        there = head(copy)
+        assert 0 < there < 9000
+        report = restore(spark, at, copy)
+        assert (report.there, report.restored) == (there, 9000 - there)
+        assert records(copy) == records(log_url)
+    for name in databases:
+        postgres_server.drop_database(name)
 
 
 def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, str]) -> None:

@@ -1,20 +1,18 @@
-"""All jobs of the pipeline one after another, on whichever master the environment names."""
+"""All jobs of the pipeline one after another."""
 
-import json
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from seriatim.pipeline.archive.comparing import verify_archive
 from seriatim.pipeline.archive.writing import archive
 from seriatim.pipeline.audit import audit
 from seriatim.pipeline.events import events
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.session import session
 from tests.pipeline.project.kit import seats, stored_digest
 
 
@@ -25,9 +23,8 @@ def whereabouts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "executor": [here]})
 
 
-def main(url: str, place: str) -> None:
-    """Do everything; print what came of it."""
-    spark = session(settings={"spark.sql.shuffle.partitions": "4"})
+def main(spark: SparkSession, url: str, place: str) -> dict[str, Any]:
+    """Do everything; return what came of it."""
     seen = (
         events(spark, url, partitions=4)
         .mapInArrow(whereabouts, "rows bigint, executor bigint")
@@ -48,9 +45,4 @@ def main(url: str, place: str) -> None:
         answer["from_archive"] = job.rebuild().digest
     found = audit(spark, url, archive=place)
     answer["audit"] = [one.message for one in found.findings if one.level != "ok"]
-    spark.stop()
-    print(json.dumps(answer))  # noqa: T201 - its answer
-
-
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    return answer

@@ -1,18 +1,16 @@
 """A Python data source and a function on Arrow batches, and which processes ran them."""
 
-import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-
-from seriatim.pipeline.session import session
 
 ROWS = 1000  # in each partition
 
@@ -68,9 +66,8 @@ def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def main(marks: str, partitions: int, seconds: float) -> None:
-    """Read and map everything; print the sum and who did it."""
-    spark = session()
+def main(spark: SparkSession, marks: str, partitions: int, seconds: float) -> dict[str, Any]:
+    """Read and map everything; return the sum and who did it."""
     spark.dataSource.register(Numbers)
     options = {"marks": marks, "partitions": str(partitions), "seconds": str(seconds)}
     rows = (
@@ -80,15 +77,9 @@ def main(marks: str, partitions: int, seconds: float) -> None:
         .mapInArrow(mapped, "number bigint, read_by bigint, mapped_by bigint")
         .collect()
     )
-    answer = {
+    return {
         "count": len(rows),
         "sum": sum(row["number"] for row in rows),
         "readers": sorted({row["read_by"] for row in rows}),
         "mappers": sorted({row["mapped_by"] for row in rows}),
     }
-    spark.stop()
-    print(json.dumps(answer))  # noqa: T201 - its answer
-
-
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))

@@ -21,7 +21,7 @@ from seriatim.pipeline.lake.delta import export_delta
 from seriatim.pipeline.lake.exporting import ExportReport
 from seriatim.pipeline.lake.iceberg import export_iceberg
 from tests.pipeline.archive.kit import fill, fill_richly
-from tests.pipeline.archive.test_faults import Job
+from tests.pipeline.doomed import job, kill_at_points
 
 
 class Lake(Protocol):
@@ -186,21 +186,29 @@ def test_a_restored_log_is_not_followed_blindly(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("point", "there"), [("before the second commit", 20), ("after the second commit", 40)]
-)
-def test_an_exporter_killed_at_a_commit(
-    spark: SparkSession, postgres_url: str, lake: Lake, point: str, there: int
+def test_exporters_killed_at_a_commit(
+    spark: SparkSession, postgres_url: str, tmp_path: Path
 ) -> None:
     """J1: killed before or after a commit, the next run neither repeats nor loses an event."""
     fill(postgres_url, 55)
+    killed: list[tuple[Lake, str, int]] = []
+    for point, there in (("before the second commit", 20), ("after the second commit", 40)):
+        folder = tmp_path / str(there)
+        folder.mkdir()
+        killed += [(Delta(folder), point, there), (Iceberg(folder), point, there)]
 
-    Job(lake.name, point, postgres_url, *lake.arguments, file_events=10).killed()
+    kill_at_points(
+        *(
+            job(lake.name, point, postgres_url, *lake.arguments, file_events=10)
+            for lake, point, _ in killed
+        )
+    )
 
-    assert positions(lake) == list(range(1, there + 1))
-    report = lake.export(spark, postgres_url, file_events=10)
-    assert (report.position, report.events) == (55, 55 - there)
-    assert positions(lake) == list(range(1, 56))
+    for lake, _, there in killed:
+        assert positions(lake) == list(range(1, there + 1))
+        report = lake.export(spark, postgres_url, file_events=10)
+        assert (report.position, report.events) == (55, 55 - there)
+        assert positions(lake) == list(range(1, 56))
 
 
 def test_two_exporters_at_once(spark: SparkSession, tmp_path: Path, lake: Lake) -> None:

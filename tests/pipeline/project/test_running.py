@@ -3,11 +3,13 @@
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import Conflict, EventRecord, Log, LogIdentityChanged, NewEvent, projection
@@ -66,21 +68,37 @@ def follow(job: Projector, until: int, checkpoint: Path) -> None:
     job.run(live=True, checkpoint=str(checkpoint), until=reached)
 
 
+@contextmanager
+def adding_live(spark: SparkSession, log: Log, count: int, start: int = 0) -> Iterator[None]:
+    """Append events as soon as a stream runs, so that they come by it and not by batches."""
+    ended = threading.Event()
+
+    def add() -> None:
+        while not spark.streams.active and not ended.wait(0.05):
+            pass
+        fill(log, count, start=start)
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        adding.join()
+
+
 def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> None:
     """I2: lost, older or newer than the cursor, a checkpoint changes nothing."""
     folder, older = tmp_path / "checkpoint", tmp_path / "older"
     job = start(seats, batch_events=20)
-    adding = threading.Timer(3.0, lambda: fill(log, 10))
-    adding.start()
-    follow(job, 10, folder)
+    with adding_live(job.spark, log, 10):
+        follow(job, 10, folder)
     shutil.copytree(folder, older)
-    adding = threading.Timer(3.0, lambda: fill(log, 10, start=10))
-    adding.start()
-    follow(job, 20, folder)
+    with adding_live(job.spark, log, 10, start=10):
+        follow(job, 20, folder)
 
-    adding = threading.Timer(3.0, lambda: fill(log, 10, start=20))
-    adding.start()
-    follow(job, 30, older)  # behind the cursor
+    with adding_live(job.spark, log, 10, start=20):
+        follow(job, 30, older)  # behind the cursor
     assert stored_digest(job) == plain_digest(log.read(), seats)
     shutil.rmtree(older)  # lost
     job.model.drop(job.projection, shadow=False)
@@ -94,11 +112,12 @@ def test_a_checkpoint_of_another_log(start: Start, log: Log, tmp_path: Path, spa
     """F8: Spark's notes on another log stop the run."""
     other_url = f"sqlite:///{tmp_path}/other.db"
     folder = tmp_path / "checkpoint"
-    with seriatim.open(other_url) as other, Projector(spark, seats, other_url) as foreign:
-        adding = threading.Timer(3.0, lambda: fill(other, 9))
-        adding.start()
+    with (
+        seriatim.open(other_url) as other,
+        Projector(spark, seats, other_url) as foreign,
+        adding_live(spark, other, 9),
+    ):
         follow(foreign, 9, folder)
-        adding.join()
     fill(log, 20)
     job = start(seats)
     with pytest.raises(seriatim.SeriatimError, match="another log"):

@@ -1,0 +1,167 @@
+"""A driver that does several jobs at once, and is killed -9 when each has come to its point.
+
+Every job has a thread of its own and stays at its point; the last one to come kills the process.
+So one death is the crash of them all, and costs one start of Spark.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim.pipeline.archive import restoring, writing
+from seriatim.pipeline.lake import exporting
+from seriatim.pipeline.lake.delta import export_delta
+from seriatim.pipeline.lake.iceberg import export_iceberg
+from seriatim.pipeline.project import running
+from seriatim.pipeline.project.job import Job
+from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.project.streaming import Stream
+from seriatim.pipeline.session import session
+from tests.pipeline.project.kit import fill, seats
+
+PATIENCE_S = 200.0
+LIVE_EVENTS = 30  # more than one batch of a stream
+
+Act = Callable[..., Any]
+_lock = threading.Lock()
+
+
+def die() -> None:
+    """End as if by power cut."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Doom:
+    """Where every job stays that has come to its point: right before or after a call."""
+
+    def __init__(self, jobs: int) -> None:
+        self._all = threading.Barrier(jobs, action=die, timeout=PATIENCE_S)
+
+    def around(self, act: Act, *, before: int = 0, after: int = 0) -> Act:
+        """Stay before or after the so manieth call of a function."""
+        calls = 0
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == before:
+                self._all.wait()
+            found = act(*arguments, **options)
+            if calls == after:
+                self._all.wait()
+            return found
+
+        return counted
+
+    def around_mine(self, owner: Any, name: str, **when: int) -> None:
+        """Do so with the calls of a function that this thread makes."""
+        with _lock:
+            others: Act = getattr(owner, name)
+            mine, me = self.around(others, **when), threading.get_ident()
+
+            def either(*arguments: Any, **options: Any) -> Any:
+                act = mine if threading.get_ident() == me else others
+                return act(*arguments, **options)
+
+            setattr(owner, name, either)
+
+
+COPIES: dict[str, Act] = {
+    "archive": writing.archive,
+    "restore": restoring.restore,
+    "delta": export_delta,
+    "iceberg": export_iceberg,
+}
+POINTS: dict[str, Callable[[Doom], None]] = {
+    "none": lambda _: None,
+    "before the second seal": lambda d: d.around_mine(writing._Run, "_seal", before=2),
+    "after the second seal": lambda d: d.around_mine(writing._Run, "_seal", after=2),
+    "between two groups": lambda d: d.around_mine(restoring._Restoring, "_flush", after=3),
+    "before the second commit": lambda d: d.around_mine(exporting, "commit", before=2),
+    "after the second commit": lambda d: d.around_mine(exporting, "commit", after=2),
+}
+
+
+def copy(
+    spark: SparkSession, doom: Doom, job: str, point: str, arguments: list[Any], options: Any
+) -> None:
+    """Archive, restore or export, up to a point."""
+    POINTS[point](doom)
+    COPIES[job](spark, *arguments, **options)
+
+
+def project(
+    spark: SparkSession,
+    doom: Doom,
+    url: str,
+    do: str,
+    point: str,
+    commits: int = 1,
+    batch_events: int = 200_000,
+) -> None:
+    """Catch up, follow live or rebuild, up to a point of the given commit.
+
+    Live, the commits are those of the stream, which gets its events when it has begun.
+    """
+    with Projector(spark, seats, url, batch_events=batch_events) as job:
+
+        def arm() -> None:
+            model: Any = job.model
+            if point == "inside":  # all is written, and nothing committed
+                model.write = doom.around(model.write, after=commits)
+            else:
+                model.commit = doom.around(model.commit, **{point: commits})
+
+        if do == "rebuild":
+            arm()
+            job.rebuild()
+        elif do == "run":
+            arm()
+            job.run(lease_s=2.0)
+        else:
+            streams[job.url] = arm
+            job.run(live=True, lease_s=2.0)
+
+
+streams: dict[str, Callable[[], None]] = {}  # what to do when a log's stream begins
+
+
+class FedStream(Stream):
+    """A stream for which events come as soon as it has begun."""
+
+    def __init__(self, job: Job, *arguments: Any) -> None:
+        streams[job.url]()
+        super().__init__(job, *arguments)
+        with seriatim.open(job.url) as log:
+            fill(log, LIVE_EVENTS, start=log.head())
+
+
+def main(jobs: list[dict[str, Any]]) -> None:
+    """Do the jobs until the death of all; a job that fails or ends ends everything."""
+    spark = session("local[2]", settings={"spark.driver.memory": "1g"})
+    doom = Doom(len(jobs))
+    running.Stream = FedStream  # type: ignore[attr-defined, assignment]
+
+    def run(job: dict[str, Any]) -> None:
+        try:
+            act: Act = project if "do" in job else copy
+            act(spark, doom, **job)
+            print("a job came to its end:", job, file=sys.stderr)  # noqa: T201 - its last words
+        except BaseException:  # noqa: BLE001 - for the test to see
+            traceback.print_exc()
+        os._exit(1)
+
+    for job in jobs:
+        threading.Thread(target=run, args=(job,)).start()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

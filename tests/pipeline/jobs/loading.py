@@ -1,0 +1,41 @@
+"""What most tests need of Spark, once: a stream, a fold, an archive and an audit."""
+
+import sys
+import tempfile
+
+from pyspark.sql import DataFrame
+
+from seriatim.pipeline.archive.writing import archive
+from seriatim.pipeline.audit import audit
+from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.session import session
+from tests.pipeline.project.kit import seats
+
+
+def take(frame: DataFrame, _batch: int) -> None:
+    """Take a batch of the stream."""
+    frame.collect()
+
+
+def main(url: str, place: str) -> None:
+    """Do all of it on a log that has some events."""
+    spark = session("local[2]", settings={"spark.driver.memory": "1g"})
+    with Projector(spark, seats, url) as job:
+        job.run()
+        job.rebuild()
+    archive(spark, url, place, seal_tail=True)
+    audit(spark, url, archive=place)
+    with tempfile.TemporaryDirectory() as checkpoint:
+        stream = spark.readStream.format("seriatim").option("url", url).load()
+        query = (
+            stream.writeStream.foreachBatch(take)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -32,6 +32,8 @@ _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "3g",  # the executor lives in the driver
+    # On a cluster the package may come with the job, later than the parent of the workers starts.
+    "spark.python.daemon.module": "seriatim.pipeline.daemon",
 }
 
 

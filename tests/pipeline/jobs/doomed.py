@@ -168,8 +168,11 @@ def main(jobs: list[dict[str, Any]]) -> None:
             traceback.print_exc()
         os._exit(1)
 
-    for job in jobs:
-        threading.Thread(target=run, args=(job,)).start()
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:  # when the main thread ends, pools of threads take no more work
+        thread.join()
 
 
 if __name__ == "__main__":

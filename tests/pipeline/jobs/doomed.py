@@ -1,7 +1,7 @@
 """A driver that does several jobs at once, and is killed -9 when each has come to its point.
 
-Every job has a thread of its own and stays at its point; the last one to come kills the process.
-So one death is the crash of them all, and costs one start of Spark.
+Every job has a thread of its own; the last one to come to its point kills the process. So one death
+is the crash of them all, and costs one start of Spark.
 """
 
 import json
@@ -27,7 +27,7 @@ from seriatim.pipeline.project.streaming import Stream
 from seriatim.pipeline.session import session
 from tests.pipeline.project.kit import fill, seats
 
-PATIENCE_S = 200.0
+PATIENCE_S = 240.0
 LIVE_EVENTS = 30  # more than one batch of a stream
 
 Act = Callable[..., Any]
@@ -40,32 +40,40 @@ def die() -> None:
 
 
 class Doom:
-    """Where every job stays that has come to its point: right before or after a call."""
+    """Where the jobs wait for each other, and then die together: before or after a call.
+
+    They gather before the call, where they hold no lock that another would miss, and only then go
+    on to the point itself.
+    """
 
     def __init__(self, jobs: int) -> None:
-        self._all = threading.Barrier(jobs, action=die, timeout=PATIENCE_S)
+        self._gathered = threading.Barrier(jobs, timeout=PATIENCE_S)
+        self._end = threading.Barrier(jobs, action=die, timeout=PATIENCE_S)
 
-    def around(self, act: Act, *, before: int = 0, after: int = 0) -> Act:
-        """Stay before or after the so manieth call of a function."""
+    def around(self, act: Act, *, gather: int = 0, before: int = 0, after: int = 0) -> Act:
+        """Gather before the so manieth call of a function, and die before or after it."""
         calls = 0
 
         def counted(*arguments: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
+            if calls == gather:
+                self._gathered.wait()
             if calls == before:
-                self._all.wait()
+                self._end.wait()
             found = act(*arguments, **options)
             if calls == after:
-                self._all.wait()
+                self._end.wait()
             return found
 
         return counted
 
-    def around_mine(self, owner: Any, name: str, **when: int) -> None:
+    def around_mine(self, owner: Any, name: str, call: int, when: str) -> None:
         """Do so with the calls of a function that this thread makes."""
         with _lock:
             others: Act = getattr(owner, name)
-            mine, me = self.around(others, **when), threading.get_ident()
+            mine = self.around(others, gather=call, **{when: call})
+            me = threading.get_ident()
 
             def either(*arguments: Any, **options: Any) -> Any:
                 act = mine if threading.get_ident() == me else others
@@ -82,11 +90,11 @@ COPIES: dict[str, Act] = {
 }
 POINTS: dict[str, Callable[[Doom], None]] = {
     "none": lambda _: None,
-    "before the second seal": lambda d: d.around_mine(writing._Run, "_seal", before=2),
-    "after the second seal": lambda d: d.around_mine(writing._Run, "_seal", after=2),
-    "between two groups": lambda d: d.around_mine(restoring._Restoring, "_flush", after=3),
-    "before the second commit": lambda d: d.around_mine(exporting, "commit", before=2),
-    "after the second commit": lambda d: d.around_mine(exporting, "commit", after=2),
+    "before the second seal": lambda d: d.around_mine(writing._Run, "_seal", 2, "before"),
+    "after the second seal": lambda d: d.around_mine(writing._Run, "_seal", 2, "after"),
+    "between two groups": lambda d: d.around_mine(restoring._Restoring, "_flush", 3, "after"),
+    "before the second commit": lambda d: d.around_mine(exporting, "commit", 2, "before"),
+    "after the second commit": lambda d: d.around_mine(exporting, "commit", 2, "after"),
 }
 
 
@@ -116,9 +124,10 @@ def project(
         def arm() -> None:
             model: Any = job.model
             if point == "inside":  # all is written, and nothing committed
+                model.commit = doom.around(model.commit, gather=commits)
                 model.write = doom.around(model.write, after=commits)
             else:
-                model.commit = doom.around(model.commit, **{point: commits})
+                model.commit = doom.around(model.commit, gather=commits, **{point: commits})
 
         if do == "rebuild":
             arm()
@@ -159,8 +168,11 @@ def main(jobs: list[dict[str, Any]]) -> None:
             traceback.print_exc()
         os._exit(1)
 
-    for job in jobs:
-        threading.Thread(target=run, args=(job,)).start()
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:  # when the main thread ends, pools of threads take no more work
+        thread.join()
 
 
 if __name__ == "__main__":

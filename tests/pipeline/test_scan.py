@@ -17,6 +17,7 @@ from seriatim.pipeline import seldom
 from seriatim.pipeline.columns import EVENTS, NAMES
 from seriatim.pipeline.records import batch_of, packed, records_of
 from seriatim.pipeline.scan import Names, Scan, Window, head, identity, look, scan
+from seriatim.pipeline.wanted import Share
 from seriatim.store.postgres.migrate import migrate
 from tests.pipeline.events import stored, varied
 
@@ -50,6 +51,22 @@ def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
     assert [record.position] == [None]
     assert (record.metadata, record.tags) == ({}, ("a\\b", "[x]", 'q"'))
     assert record.occurred_at == "2024-02-03T10:00:00.500000Z"  # event 2
+
+
+def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
+    """J1: every event is in one share, in order, and events with equal columns are in the same."""
+    fill(*varied(100))
+    columns = ("tenant_id", "stream_type", "stream_id")
+    parts = []
+    for nth in range(3):
+        batches = scan(log_url, Scan(share=Share(columns, nth, 3)), 5, 95)
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        assert [row["position"] for row in rows] == sorted(row["position"] for row in rows)
+        parts.append(rows)
+    assert sorted(row["position"] for part in parts for row in part) == list(range(6, 96))
+    owners = [{tuple(row[name] for name in columns) for row in part} for part in parts]
+    assert sum(map(len, owners)) == len(set.union(*owners)) > 3
+    assert all(owners)
 
 
 def test_packed_records(log_url: str, fill: Fill) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from operator import itemgetter
 from typing import Any
@@ -43,6 +43,9 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     row: Row | None
 
 
+_Column = tuple[str, Callable[[Any], Any]]
+
+
 class Shape:
     """The columns of a table: checks the rows of a fold, and gives them their kept form."""
 
@@ -59,24 +62,39 @@ class Shape:
 
     def kept(self, row: Any) -> Row:
         """Return a row with every column in its kept form; say what is wrong with it."""
+        made = self._kept(row, {}, self._keep)
+        self._check_key(made)
+        return made
+
+    def kept_of(self, key: str, row: Any) -> Row:
+        """Do so with the row of a key that was checked; the key's column may be left out."""
+        column = self.key[0]
+        if isinstance(row, dict):
+            given = row.get(column, key)
+            if given != key:
+                msg = f"column {column} is the key, which a fold cannot change"
+                raise ValueError(msg)
+            if column in row:
+                return self._kept(row, {}, self._keep)
+        return self._kept(row, {column: key}, self._keep[1:])
+
+    def _kept(self, row: Any, made: Row, columns: Sequence[_Column]) -> Row:
         if not isinstance(row, dict):
             msg = f"a row is a dict, got {type(row).__name__}"
             raise TypeError(msg)
-        if len(row) != len(self._names):
-            raise ValueError(_unlike(row, self._names))
-        made: Row = {}
+        if len(row) != len(columns):
+            raise ValueError(_unlike(row | made, self._names))
         name = ""
         try:
-            for name, keep in self._keep:
+            for name, keep in columns:
                 value = row[name]
                 made[name] = value if value is None else keep(value)
         except Exception as error:  # noqa: BLE001 - whatever is wrong, the column is told
             if name not in row:
-                raise ValueError(_unlike(row, self._names)) from None
+                raise ValueError(_unlike(made | row, self._names)) from None
             kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"column {name}: {error}"
             raise kind(msg) from None
-        self._check_key(made)
         return made
 
     def _check_key(self, row: Row) -> None:
@@ -141,6 +159,7 @@ class Fold:
         self._main = self._shapes[projection.tables[0].name]
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(projection.state or dict)
         self._fresh: dict[Owner, Any] = {}  # states as loaded, which nobody has touched
+        self._upcast = projection.upcast if projection.upcasters else same
 
     def add(self, key: str, event: EventRecord) -> None:
         """Take in the next event of a key."""
@@ -163,18 +182,12 @@ class Fold:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
         before = self.states.get(owner)
         given = None if before is None else self._main.given(before)
-        after = self.projection.apply(given, self.projection.upcast(event))
-        if isinstance(after, dict):
-            column, key = self._main.key[0], owner[1]
-            after = {column: key, **after}
-            if after[column] != key:
-                msg = f"column {column} is the key, which a fold cannot change"
-                raise ValueError(msg)
-        self.states[owner] = None if after is None else self._main.kept(after)
+        after = self.projection.apply(given, self._upcast(event))
+        self.states[owner] = None if after is None else self._main.kept_of(owner[1], after)
 
     def _step_with_rows(self, owner: Owner, event: EventRecord) -> None:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
-        result = self.projection.apply(self._loaded(owner), self.projection.upcast(event))
+        result = self.projection.apply(self._loaded(owner), self._upcast(event))
         if not isinstance(result, tuple) or len(result) != 2 or not _is_rows(result[1]):  # noqa: PLR2004
             msg = "the fold returns (state, {table: [rows]})"
             raise TypeError(msg)

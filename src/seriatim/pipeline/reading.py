@@ -22,7 +22,7 @@ from seriatim.pipeline.wanted import Scan
 
 def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
     """Read one part of a range, and its mark if marks are wanted."""
-    _settle()
+    settle()
     read = msgspec.structs.replace(wanted, columns=NAMES) if options.packed else wanted
     if isinstance(part, Sealed) and options.archive is not None:
         found = read_sealed(options.archive, read, part)
@@ -36,7 +36,7 @@ def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.Record
 
 
 @cache
-def _settle() -> None:
+def settle() -> None:
     """Say once that all that is imported stays: Spark collects garbage after every task."""
     gc.freeze()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +23,7 @@ from seriatim.pipeline.database import (
 )
 from seriatim.pipeline.seldom import bundled, seldom_used, unbundled
 from seriatim.pipeline.selects import kind_of, raw_columns, statement_for
-from seriatim.pipeline.wanted import END, EVERYTHING, Names, Scan, Window
+from seriatim.pipeline.wanted import END, EVERYTHING, Names, Scan, Share, Window
 
 __all__ = [
     "END",
@@ -100,8 +101,11 @@ def scan(url: str, wanted: Scan, after: int, until: int) -> Iterator[pa.RecordBa
         statement = statement_for(place, wanted, after, until, often, extra)
         for found in _grouped(place, connection.batches(statement)):
             batch = unbundled(found, seldom) if seldom else found
+            if wanted.share is not None and place.backend == "sqlite":
+                batch = _own(batch, wanted.share)
             seen += batch.num_rows
-            yield _events(batch, wanted.columns)
+            if batch.num_rows:
+                yield _events(batch, wanted.columns)
     if not wanted.filtered and seen != until - after:
         msg = (
             f"the log holds {seen} events after position {after} and up to {until}, where "
@@ -118,10 +122,17 @@ def _seldom(
     return seldom_used(connection, place, raw, after, until)
 
 
+def _own(batch: pa.RecordBatch, share: Share) -> pa.RecordBatch:
+    """Keep what belongs to a share; SQLite has no hash of a text."""
+    parts = zip(*(batch.column(name).to_pylist() for name in share.columns), strict=True)
+    mine = [crc32(repr(one).encode()) % share.of == share.nth for one in parts]
+    return batch.filter(pa.array(mine))
+
+
 def _grouped(place: Place, raw: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Make batches that are worth their overhead: none too small, none over the bounds."""
     if place.backend == "postgres":
-        yield from (batch for batch in raw if batch.num_rows)
+        yield from raw
         return
     first = next(raw)
     group = [first.slice(1)]  # without the row that shows the types

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from seriatim.core.ids import stream_key
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.database import Place
-from seriatim.pipeline.wanted import NAMED, Names, Scan
+from seriatim.pipeline.wanted import END, NAMED, Names, Scan, Share
 
 # What the two databases keep under other names than events have.
 _RAW = {
@@ -70,9 +70,18 @@ def _conditions(place: Place, wanted: Scan) -> Iterator[str]:
             yield f"{column} > {int(window.after)}"
         if window.until is not None:
             yield f"{column} <= {int(window.until)}"
+    if wanted.share is not None and place.backend == "postgres":
+        yield _in_share(wanted.share)
     if (key := _stream_key(wanted)) is not None:
         literal = f"'{key.hex()}'::uuid" if place.backend == "postgres" else f"x'{key.hex()}'"
         yield f"e.stream_key = {literal}"
+
+
+def _in_share(share: Share) -> str:
+    hashed = "0"
+    for column in share.columns:
+        hashed = f"hashtextextended(coalesce(e.{column}, ''), {hashed})"
+    return f"({hashed} & {END}) % {int(share.of)} = {int(share.nth)}"
 
 
 def _named(place: Place, column: str, names: Names) -> str:

@@ -55,6 +55,14 @@ class Window(msgspec.Struct, frozen=True):
         return Window(max(afters, default=None), min(untils, default=None))
 
 
+class Share(msgspec.Struct, frozen=True):
+    """One of so many parts of all events, in which those with equal columns stay together."""
+
+    columns: tuple[str, ...]
+    nth: int
+    of: int
+
+
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """Which events are read, and which of their columns; None asks for nothing in particular."""
 
@@ -66,6 +74,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     event_ids: Names | None = None
     occurred: Window = Window()
     recorded: Window = Window()
+    share: Share | None = None
 
     @property
     def filtered(self) -> bool:

@@ -43,9 +43,11 @@ def start(spark: SparkSession, url: str, log: Log) -> Iterator[Start]:
         yield made
 
 
-@pytest.fixture(params=["driver", "tasks"])
+@pytest.fixture(params=["driver", "shares", "shuffle"])
 def folding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where batches are folded: in the driver, as small ones are, or in Spark's tasks."""
-    if request.param == "tasks":
+    """Where batches are folded: in the driver, or in tasks that read or are sent their keys."""
+    if request.param != "driver":
         monkeypatch.setattr("seriatim.pipeline.project.applying.SMALL_EVENTS", 0)
+    if request.param == "shuffle":
+        monkeypatch.setattr("seriatim.pipeline.project.shares.MOST", 0)
     return str(request.param)

@@ -11,12 +11,10 @@ from seriatim.core.fold import Failure
 from seriatim.pipeline.marks import covered
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.folding import Folder
-from seriatim.pipeline.project.job import SMALL_EVENTS, Job
+from seriatim.pipeline.project.job import SMALL_EVENTS, Given, Job, Range
 from seriatim.pipeline.project.outcome import Outcome, outcome_of
 from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Step
-
-Range = tuple[int, int]  # after, until
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -27,22 +25,21 @@ class Side(msgspec.Struct, frozen=True):
     owner: str = ""  # of the shadow
 
 
-def apply_batch(
-    job: Job, given: DataFrame, position: int, side: Side, seen: Range | None = None
-) -> int:
+def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
     """Apply the events of a batch that lie after a position, and return the new one.
 
-    `seen` is the range that the batch was read from, where its marks do not tell. A batch that
-    begins later than the position is none that can be applied.
+    The marks of a stream's batch tell its range. A batch that begins later than the position is
+    none that can be applied.
     """
     folder = Folder(
         projection=job.projection, target=job.target, shadow=side.shadow, after=position
     )
     if job.projection.is_frame:
-        outcome, (after, until) = _frame_outcome(job, given, position, seen)
+        outcome, (after, until) = _frame_outcome(job, given, position)
     else:
-        outcome = _folded(job, given, folder, seen)
-        after, until = seen or outcome.seen or (position, position)
+        outcome = _folded(job, given, folder)
+        seen = outcome.seen if isinstance(given, DataFrame) else given
+        after, until = seen or (position, position)
     if until <= position:
         return position
     if after > position:
@@ -56,33 +53,32 @@ def apply_batch(
     return until
 
 
-def _frame_outcome(
-    job: Job, given: DataFrame, position: int, seen: Range | None
-) -> tuple[Outcome, Range]:
-    kept = given if seen else given.persist()
+def _frame_outcome(job: Job, given: Given, position: int) -> tuple[Outcome, Range]:
+    if not isinstance(given, DataFrame):
+        return _transformed(job, job.frame(given), position, given[1]), given
+    kept = given.persist()
     try:
-        if seen is None:
-            marks = kept.where(frames.is_mark()).select("append_position", "position").collect()
-            # The first batch of a stream may be empty, and have none.
-            seen = covered((mark[0], mark[1]) for mark in marks) or (position, position)
-        new = kept.where(f.col("position") > position)
-        rows = frames.transformed(new, job.projection, job.tenant_id)
-        sent = frames.sent(rows, job.projection, seen[1]).toArrow()
+        marks = kept.where(frames.is_mark()).select("append_position", "position").collect()
+        # The first batch of a stream may be empty, and have none.
+        seen = covered((mark[0], mark[1]) for mark in marks) or (position, position)
+        return _transformed(job, kept, position, seen[1]), seen
     finally:
-        if kept is not given:
-            kept.unpersist()
-    return outcome_of(job.projection, sent), seen
+        kept.unpersist()
 
 
-def _folded(job: Job, given: DataFrame, folder: Folder, seen: Range | None) -> Outcome:
+def _transformed(job: Job, events: DataFrame, after: int, until: int) -> Outcome:
+    new = events.where(f.col("position") > after)
+    rows = frames.transformed(new, job.projection, job.tenant_id)
+    return outcome_of(job.projection, frames.sent(rows, job.projection, until).toArrow())
+
+
+def _folded(job: Job, given: Given, folder: Folder) -> Outcome:
     """Fold where it is quickest; the batches of a stream are always small."""
-    small = seen is None or seen[1] - seen[0] <= SMALL_EVENTS
+    small = isinstance(given, DataFrame) or given[1] - given[0] <= SMALL_EVENTS
     return job.outcome_here(given, folder) if small else job.outcome(given, folder)
 
 
-def _stop(
-    job: Job, given: DataFrame, first: Failure, folder: Folder, side: Side
-) -> ProjectionFailed:
+def _stop(job: Job, given: Given, first: Failure, folder: Folder, side: Side) -> ProjectionFailed:
     """Store all that lies before the first event that failed, and the failure."""
     last = first.position - 1
     step = Step(after=folder.after, until=last, tip=job.tip(last))

@@ -18,7 +18,8 @@ from seriatim.log.cursors import problem_with
 from seriatim.opening import absolute_url, open_read_model, open_store, read_model_url
 from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.events import events, name_list
-from seriatim.pipeline.project import frames
+from seriatim.pipeline.options import source_options
+from seriatim.pipeline.project import frames, shares
 from seriatim.pipeline.project.folding import Folder
 from seriatim.pipeline.project.outcome import OUTCOME, Outcome, outcome_of
 from seriatim.store.readmodel.port import EVERY_TENANT, Progress
@@ -48,6 +49,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 Watcher = Callable[[Report], None]
+
+
+Range = tuple[int, int]  # after, until
+Given = DataFrame | Range  # a batch: what a stream hands over, or a part of the log
 
 
 class Job:
@@ -136,14 +141,33 @@ class Job:
         """Into how many parts keys are spread."""
         return int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
-    def outcome(self, given: DataFrame, folder: Folder, *, spread: int | None = None) -> Outcome:
+    def outcome(self, given: Given, folder: Folder, *, spread: int | None = None) -> Outcome:
         """Fold a batch of events in tasks, and gather what came of it."""
-        found = frames.folded(given, folder, spread=spread or self.spread).toArrow()
-        return outcome_of(self.projection, found)
+        parts = spread or self.spread
+        columns = shares.key_columns(self.projection)
+        if isinstance(given, DataFrame) or self.archive or columns is None or parts > shares.MOST:
+            made = frames.folded(self.frame(given), folder, spread=parts)
+        else:
+            share = shares.ShareFolder(
+                folder=folder,
+                url=self.url,
+                wanted=source_options(self.options).scan_of_all,
+                columns=columns,
+                after=given[0],
+                until=given[1],
+                shares=parts,
+            )
+            made = shares.folded(self.spark, share)
+        return outcome_of(self.projection, made.toArrow())
 
-    def outcome_here(self, given: DataFrame, folder: Folder) -> Outcome:
+    def frame(self, given: Given) -> DataFrame:
+        """Return a batch as a frame."""
+        return given if isinstance(given, DataFrame) else self.events(*given)
+
+    def outcome_here(self, given: Given, folder: Folder) -> Outcome:
         """Fold a batch of few events in the driver, which a second stage would only delay."""
-        found = frames.ready(given, self.projection).toArrow().sort_by("position")
+        ready = frames.ready(self.frame(given), self.projection)
+        found = ready.toArrow().sort_by("position")
         lines = folder.outcome(found.to_batches(), self.model)
         return outcome_of(self.projection, pa.Table.from_batches(lines, OUTCOME))
 

@@ -28,7 +28,7 @@ from seriatim.store.readmodel.port import Progress, Step
 _LEASE_S = 30.0
 _ROUNDS = 5  # how often the shadow runs after the live tables before these are held still
 _HELD_ROUNDS = 60
-_PART_EVENTS = 1_000_000  # events a task folds at most, if keys are even
+_PART_EVENTS = 2_000_000  # events a task folds at most, if keys are even
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -140,18 +140,17 @@ def _fold_all(job: Job, side: Side, until: int) -> None:
 
 
 def _loaded(job: Job, side: Side, until: int) -> Outcome:
-    given = job.events(0, until)
     if job.projection.is_frame:
-        rows = frames.transformed(given, job.projection, job.tenant_id)
+        rows = frames.transformed(job.events(0, until), job.projection, job.tenant_id)
         loader = FrameLoader(
             projection=job.projection, target=job.target, until=until, owner=side.owner
         )
         return outcome_of(job.projection, frames.stored(rows, loader).toArrow())
-    spread = max(job.spread, -(-until // _PART_EVENTS))
+    spread = job.spread * -(-until // (job.spread * _PART_EVENTS))  # all cores to the end
     loader_of_keys = Loader(
         projection=job.projection, target=job.target, shadow=True, owner=side.owner
     )
-    return job.outcome(given, loader_of_keys, spread=spread)
+    return job.outcome((0, until), loader_of_keys, spread=spread)
 
 
 def _advance(job: Job, side: Side, until: int) -> None:
@@ -160,7 +159,7 @@ def _advance(job: Job, side: Side, until: int) -> None:
     at = known.position if known else 0
     while at < until:
         end = min(until, at + job.batch_events)
-        at = apply_batch(job, job.events(at, end), at, side, seen=(at, end))
+        at = apply_batch(job, (at, end), at, side)
 
 
 def _switch(job: Job, side: Side) -> None:

@@ -88,8 +88,7 @@ class Runner:
         head = self._job.store.head()
         while position < head and not self._until():
             end = min(head, position + self._job.batch_events)
-            given = self._job.events(position, end)
-            position = apply_batch(self._job, given, position, Side(token), seen=(position, end))
+            position = apply_batch(self._job, (position, end), position, Side(token))
             self._tell(position)
         return position
 

@@ -73,9 +73,9 @@ class PostgresSession:
     ) -> Iterator[tuple[Any, ...]]:
         """Yield rows through a cursor on the server."""
         with self._connection.cursor(f"seriatim_{next(self._names)}") as cursor:
-            cursor.itersize = _CHUNK
             cursor.execute(_translated(sql), values or {})
-            yield from cursor
+            while rows := cursor.fetchmany(_CHUNK):
+                yield from rows
 
     def among(self, sql: str, owners: Sequence[Owner]) -> list[tuple[Any, ...]]:
         """Run a statement on these keys."""

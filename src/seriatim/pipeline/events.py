@@ -42,13 +42,11 @@ def events(  # noqa: PLR0913 - what is read
     payload: Literal["json", "variant"] = "json",
     archive: str | None = None,
     partitions: int | None = None,
-    packed: bool = False,
 ) -> DataFrame:
     """Return the events after one position and up to another, or the log's end.
 
     With an archive, positions that it has sealed are read from there. A payload may be had as
-    VARIANT, which Spark itself parses. `packed`, for a log without an archive, adds a column of
-    whole records to the columns that are wanted.
+    VARIANT, which Spark itself parses.
     """
     register(spark)
     given = {
@@ -66,7 +64,6 @@ def events(  # noqa: PLR0913 - what is read
         "columns": name_list(columns),
         "archive": archive,
         "partitions": None if partitions is None else str(partitions),
-        "packed": "true" if packed else None,
     }
     options = {name: value for name, value in given.items() if value is not None}
     wanted = source_options(options).scan

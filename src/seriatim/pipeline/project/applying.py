@@ -55,7 +55,7 @@ def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
 
 def _frame_outcome(job: Job, given: Given, position: int) -> tuple[Outcome, Range]:
     if not isinstance(given, DataFrame):
-        return _transformed(job, job.frame(given), position, given[1]), given
+        return _transformed(job, job.events(*given), position, given[1]), given
     kept = given.persist()
     try:
         marks = kept.where(frames.is_mark()).select("append_position", "position").collect()

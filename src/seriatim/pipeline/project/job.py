@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import msgspec
@@ -16,12 +16,12 @@ from seriatim.core.fold import Failure
 from seriatim.core.projection import Projection
 from seriatim.log.cursors import problem_with
 from seriatim.opening import absolute_url, open_read_model, open_store, read_model_url
-from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.events import events, name_list
 from seriatim.pipeline.options import source_options
 from seriatim.pipeline.project import frames, shares
 from seriatim.pipeline.project.folding import Folder
 from seriatim.pipeline.project.outcome import OUTCOME, Outcome, outcome_of
+from seriatim.pipeline.source import register
 from seriatim.store.readmodel.port import EVERY_TENANT, Progress
 
 BATCH_EVENTS = 200_000
@@ -70,6 +70,7 @@ class Job:
         batch_events: int = BATCH_EVENTS,
         watcher: Watcher | None = None,
     ) -> None:
+        register(spark)
         self.spark = spark
         self.projection = projection
         self.url = absolute_url(url)  # tasks may run in another folder
@@ -111,14 +112,18 @@ class Job:
             "tenant": self._tenant,
             "types": name_list(self._types),
             "streamType": name_list(self.projection.stream_types),
-            "columns": name_list(self._columns(packed=packed)),
+            "columns": name_list(frames.needed(self.projection)) if packed else None,
             "packed": "true" if packed else None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
     def events(self, after: int, until: int) -> DataFrame:
         """Return this projection's events in a range of the log, from archive and log."""
-        packed = self.archive is None and not self.projection.is_frame
+        parts = 1 if until - after <= SMALL_EVENTS else None
+        if self.archive is None:
+            reader = self.spark.read.format("seriatim").options(**self.options)
+            reader = reader.options(startingPosition=after, endingPosition=until)
+            return (reader.option("partitions", parts) if parts else reader).load()
         return events(
             self.spark,
             self.url,
@@ -127,14 +132,9 @@ class Job:
             tenant=self._tenant,
             types=self._types,
             stream_types=self.projection.stream_types,
-            columns=self._columns(packed=packed),
             archive=self.archive,
-            partitions=1 if until - after <= SMALL_EVENTS else None,
-            packed=packed,
+            partitions=parts,
         )
-
-    def _columns(self, *, packed: bool) -> Sequence[str]:
-        return frames.needed(self.projection) if packed else NAMES
 
     @property
     def spread(self) -> int:
@@ -146,7 +146,7 @@ class Job:
         parts = spread or self.spread
         columns = shares.key_columns(self.projection)
         if isinstance(given, DataFrame) or self.archive or columns is None or parts > shares.MOST:
-            made = frames.folded(self.frame(given), folder, spread=parts)
+            made = frames.folded(self._frame(given), folder, spread=parts)
         else:
             share = shares.ShareFolder(
                 folder=folder,
@@ -160,13 +160,12 @@ class Job:
             made = shares.folded(self.spark, share)
         return outcome_of(self.projection, made.toArrow())
 
-    def frame(self, given: Given) -> DataFrame:
-        """Return a batch as a frame."""
+    def _frame(self, given: Given) -> DataFrame:
         return given if isinstance(given, DataFrame) else self.events(*given)
 
     def outcome_here(self, given: Given, folder: Folder) -> Outcome:
         """Fold a batch of few events in the driver, which a second stage would only delay."""
-        ready = frames.ready(self.frame(given), self.projection)
+        ready = frames.ready(self._frame(given), self.projection)
         found = ready.toArrow().sort_by("position")
         lines = folder.outcome(found.to_batches(), self.model)
         return outcome_of(self.projection, pa.Table.from_batches(lines, OUTCOME))

@@ -174,13 +174,16 @@ class Loader:
 
     def run(self, threads: int) -> None:
         """Load from several threads until SIGTERM."""
-        signal.signal(signal.SIGTERM, lambda *_: self._done.set())
+        # An event set by a handler would wait for the main thread, if that holds its lock just now.
+        asked: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
         say("ready")
         workers = [threading.Thread(target=self._one, args=(n,)) for n in range(threads)]
         for worker in workers:
             worker.start()
-        while not self._done.wait(0.1):
-            pass
+        while not asked and not self._done.is_set():
+            time.sleep(0.05)
+        self._done.set()
         for worker in workers:
             worker.join()
         self._log.close()

@@ -32,20 +32,30 @@ def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
     assert job.verify().equal
 
 
-@projection("slow_seats", key="stream_id", columns={"events": int})
-def slow_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
-    """Take a while over the first event."""
-    if event.position == 1:
-        time.sleep(3)
+@projection("gated_seats", key="stream_id", columns={"events": int})
+def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
+    """Wait at an event that names a gate until somebody has opened it."""
+    deadline = time.monotonic() + 100
+    while (gate := event.data.get("gate")) and not Path(gate).exists():
+        assert time.monotonic() < deadline, "nobody opened the gate"
+        time.sleep(0.05)
     return {"events": (state["events"] if state else 0) + 1}
 
 
-def test_a_rebuild_tells_how_far_it_is(start: Start, log: Log) -> None:
+def test_a_rebuild_tells_how_far_it_is(start: Start, log: Log, tmp_path: Path) -> None:
     """I7: progress, pace and what is left are told while Spark works, not at the end only."""
-    fill(log, 20)
-    job = start(slow_seats)
+    gate = tmp_path / "gate"
+    log.append([NewEvent("seat.reserved", {"gate": str(gate)}, stream=("show", "s-0"))])
+    fill(log, 19)
+    job = start(gated_seats)
     told: list[Report] = []
-    job.watcher = told.append
+
+    def watch(report: Report) -> None:
+        told.append(report)
+        if report.position:
+            gate.touch()
+
+    job.watcher = watch
     job.rebuild()
     on_the_way = [one for one in told if 0 < one.position < 20]
     assert on_the_way

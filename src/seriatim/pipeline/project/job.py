@@ -144,8 +144,8 @@ class Job:
     def outcome(self, given: Given, folder: Folder, *, spread: int | None = None) -> Outcome:
         """Fold a batch of events in tasks, and gather what came of it."""
         parts = spread or self.spread
-        columns = shares.key_columns(self.projection)
-        if isinstance(given, DataFrame) or self.archive or columns is None or parts > shares.MOST:
+        columns = self._share_columns(parts)
+        if isinstance(given, DataFrame) or columns is None:
             made = frames.folded(self._frame(given), folder, spread=parts)
         else:
             share = shares.ShareFolder(
@@ -159,6 +159,16 @@ class Job:
             )
             made = shares.folded(self.spark, share)
         return outcome_of(self.projection, made.toArrow())
+
+    def _share_columns(self, parts: int) -> tuple[str, ...] | None:
+        """Return the columns by which so many tasks find their own events, None if they cannot."""
+        if self.archive or parts > shares.MOST:
+            return None
+        return shares.key_columns(self.projection)
+
+    def stages(self, parts: int) -> int:
+        """Return how many stages of Spark it takes to fold a part of the log in so many tasks."""
+        return 2 if self._share_columns(parts) is None else 1
 
     def _frame(self, given: Given) -> DataFrame:
         return given if isinstance(given, DataFrame) else self.events(*given)

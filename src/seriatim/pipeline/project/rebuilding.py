@@ -129,8 +129,9 @@ def _fold_all(job: Job, side: Side, until: int) -> None:
         job.watcher(Report(job.projection.name, "rebuild", position, until, pace))
 
     tell(0.0)
-    with watched(job.spark, tell):
-        outcome = _loaded(job, side, until)
+    parts = job.spread * -(-until // (job.spread * _PART_EVENTS))  # all cores to the end
+    with watched(job.spark, tell, job.stages(parts)):
+        outcome = _loaded(job, side, until, parts)
     first = outcome.first_failure
     if first is not None and job.projection.on_failure == "stop":
         raise job.stopped(first)
@@ -139,18 +140,17 @@ def _fold_all(job: Job, side: Side, until: int) -> None:
     tell(1.0)
 
 
-def _loaded(job: Job, side: Side, until: int) -> Outcome:
+def _loaded(job: Job, side: Side, until: int, parts: int) -> Outcome:
     if job.projection.is_frame:
         rows = frames.transformed(job.events(0, until), job.projection, job.tenant_id)
         loader = FrameLoader(
             projection=job.projection, target=job.target, until=until, owner=side.owner
         )
         return outcome_of(job.projection, frames.stored(rows, loader).toArrow())
-    spread = job.spread * -(-until // (job.spread * _PART_EVENTS))  # all cores to the end
     loader_of_keys = Loader(
         projection=job.projection, target=job.target, shadow=True, owner=side.owner
     )
-    return job.outcome((0, until), loader_of_keys, spread=spread)
+    return job.outcome((0, until), loader_of_keys, spread=parts)
 
 
 def _advance(job: Job, side: Side, until: int) -> None:

@@ -12,18 +12,21 @@ from pyspark.sql import SparkSession
 
 _GLANCE_S = 0.5
 _GROUP = "spark.jobGroup.id"
-_STAGES = 2  # events are read, then folded: each is taken for half of the work
 
 
 @contextmanager
-def watched(spark: SparkSession, tell: Callable[[float], None]) -> Iterator[None]:
-    """Tell again and again which share of the tasks that the block starts is done."""
+def watched(spark: SparkSession, tell: Callable[[float], None], stages: int) -> Iterator[None]:
+    """Tell again and again which share of the tasks that the block starts is done.
+
+    Spark knows of a stage only when it begins; so many will come at least, each an equal part of
+    the work.
+    """
     context, group = spark.sparkContext, f"seriatim-{uuid.uuid4().hex}"
     before = context.getLocalProperty(_GROUP)
     context.setLocalProperty(_GROUP, group)
     done = threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(context, group, done, tell), name="progress", daemon=True
+        target=_watch, args=(context, group, done, tell, stages), name="progress", daemon=True
     )
     watcher.start()
     try:
@@ -35,20 +38,24 @@ def watched(spark: SparkSession, tell: Callable[[float], None]) -> Iterator[None
 
 
 def _watch(
-    context: SparkContext, group: str, done: threading.Event, tell: Callable[[float], None]
+    context: SparkContext,
+    group: str,
+    done: threading.Event,
+    tell: Callable[[float], None],
+    stages: int,
 ) -> None:
     tracker, told = context.statusTracker(), 0.0
     while not done.wait(_GLANCE_S):
-        share = _share(tracker, group)
+        share = _share(tracker, group, stages)
         if share > told:
             told = share
             tell(share)
 
 
-def _share(tracker: StatusTracker, group: str) -> float:
+def _share(tracker: StatusTracker, group: str, stages: int) -> float:
     """Return the mean over stages of the share of their tasks that is done."""
     jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
     known = {stage for job in jobs if job is not None for stage in job.stageIds}
     infos = [info for info in map(tracker.getStageInfo, sorted(known)) if info is not None]
     shares = [info.numCompletedTasks / max(1, info.numTasks) for info in infos]
-    return sum(shares) / max(_STAGES, len(shares))
+    return sum(shares) / max(stages, len(shares))

@@ -5,6 +5,8 @@ import gc
 import psutil
 from pyspark.sql import SparkSession
 
+from bench.harness import Contestant, Sample
+
 MIB = 1 << 20
 
 
@@ -14,6 +16,16 @@ class DriverMemory:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._python = psutil.Process()
+
+    def after(self, contestant: Contestant, held: list[float]) -> Contestant:
+        """Return the contestant, noting after each of its runs what the driver holds."""
+
+        def run(seconds: float) -> Sample:
+            sample = contestant(seconds)
+            held.append(self.settled_mib())
+            return sample
+
+        return run
 
     def settled_mib(self) -> float:
         """Return what is held when all that can be collected is gone."""

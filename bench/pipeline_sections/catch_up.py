@@ -1,7 +1,7 @@
 """A stream that catches up in large batches, against one batch read; and what the driver keeps."""
 
 from bench.driver_memory import DriverMemory
-from bench.harness import Contestant, Figure, Sample, interleave, ratio, timed
+from bench.harness import Figure, interleave, ratio, timed
 from bench.our_pipeline import catch_up as stream
 from bench.our_pipeline import read_all
 from bench.pipeline_plan import PipelineStage
@@ -15,27 +15,19 @@ def catch_up(stage: PipelineStage) -> list[Figure]:
     """Let a stream go through the log to nowhere, then read it at once, again and again."""
     plan = stage.plan
     memory = DriverMemory(stage.spark)
-    held: list[float] = []
+    held: list[float] = []  # the first time fills what is kept for good
 
     def streamed() -> int:
         count = stream(stage.spark, stage.url, plan.batch_events, stage.home)
         assert count == plan.events, count
         return count
 
-    def watched(contestant: Contestant) -> Contestant:
-        """Look at what is left after each time; the first fills what is kept for good."""
-
-        def run(seconds: float) -> Sample:
-            sample = contestant(seconds)
-            held.append(memory.settled_mib())
-            return sample
-
-        return run
-
     ours, floor = interleave(
         {
             f"stream, {in_words(plan.batch_events)} a batch": timed(streamed),
-            "batch read": watched(timed(lambda: read_all(stage.spark, stage.url, plan.events))),
+            "batch read": memory.after(
+                timed(lambda: read_all(stage.spark, stage.url, plan.events)), held
+            ),
         },
         rounds=plan.rounds,
         seconds=plan.seconds,

@@ -3,7 +3,7 @@
 from functools import partial
 
 from bench.driver_memory import DriverMemory
-from bench.harness import Contestant, Figure, Sample, Series, Stopwatch, interleave, timed
+from bench.harness import Figure, Series, Stopwatch, interleave, timed
 from bench.models import ORDERS
 from bench.our_pipeline import Rebuilt, read_all
 from bench.ours import PREFILL_BATCH, OurLog
@@ -31,18 +31,10 @@ def growth(stage: PipelineStage) -> list[Figure]:
     held: dict[str, list[float]] = {SMALL: [], LARGE: []}
     memory = DriverMemory(stage.spark)
 
-    def watched(name: str, contestant: Contestant) -> Contestant:
-        def run(seconds: float) -> Sample:
-            sample = contestant(seconds)
-            held[name].append(memory.settled_mib())
-            return sample
-
-        return run
-
     sizes = {SMALL: plan.small_events, LARGE: plan.large_events}
     found = interleave(
         {
-            f"{job}, {in_words(sizes[name])}": watched(name, act)
+            f"{job}, {in_words(sizes[name])}": memory.after(act, held[name])
             for name, url in urls.items()
             for job, act in (
                 ("batch read", timed(partial(read_all, stage.spark, url, sizes[name]))),

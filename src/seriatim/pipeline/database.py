@@ -21,7 +21,7 @@ from seriatim.store.postgres.failures import cure_of
 from seriatim.store.postgres.statements import check_schema, named_statements
 from seriatim.store.sqlite.statements import named
 
-BATCH_BYTES = 2 * 1024 * 1024  # what a processor's cache holds: half the time of 8 MiB
+BATCH_BYTES = 2 * 1024 * 1024  # what a processor's cache holds
 SQLITE_ROWS = 256  # a batch of the driver: small, since a payload may be a megabyte
 
 _BUSY_MS = 10_000

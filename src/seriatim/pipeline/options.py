@@ -53,11 +53,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     marks: bool = False
     packed: bool = False  # whether a column of whole records is added
 
-    @property
-    def scan_of_all(self) -> Scan:
-        """The scan with every column."""
-        return msgspec.structs.replace(self.scan, columns=NAMES)
-
 
 def source_options(given: Mapping[str, str]) -> Options:
     """Check the options of a read."""

@@ -6,10 +6,8 @@ import gc
 from collections.abc import Iterator
 from functools import cache
 
-import msgspec
 import pyarrow as pa
 
-from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.marks import mark
 from seriatim.pipeline.options import Options
 from seriatim.pipeline.planning import Range
@@ -23,7 +21,7 @@ from seriatim.pipeline.wanted import Scan
 def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
     """Read one part of a range, and its mark if marks are wanted."""
     settle()
-    read = msgspec.structs.replace(wanted, columns=NAMES) if options.packed else wanted
+    read = wanted.whole if options.packed else wanted
     if isinstance(part, Sealed) and options.archive is not None:
         found = read_sealed(options.archive, read, part)
     else:

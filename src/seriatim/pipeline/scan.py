@@ -22,7 +22,7 @@ from seriatim.pipeline.database import (
     find_place,
 )
 from seriatim.pipeline.seldom import bundled, seldom_used, unbundled
-from seriatim.pipeline.selects import kind_of, raw_columns, statement_for
+from seriatim.pipeline.selects import raw_columns, statement_for, type_of
 from seriatim.pipeline.wanted import END, EVERYTHING, Names, Scan, Share, Window
 
 __all__ = [
@@ -161,7 +161,7 @@ def _plain(raw: pa.RecordBatch, name: str) -> pa.Array:
     at = raw.schema.get_field_index(name)
     if at >= 0:
         return raw.column(at)
-    return pa.nulls(raw.num_rows, pa.int64() if kind_of(name) == "0" else pa.string())
+    return pa.nulls(raw.num_rows, type_of(name))
 
 
 def _event_ids(raw: pa.RecordBatch, _name: str) -> pa.Array:

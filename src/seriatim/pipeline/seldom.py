@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from seriatim.pipeline.database import Connection, Place
-from seriatim.pipeline.selects import NULLABLE, kind_of
+from seriatim.pipeline.selects import NULLABLE, type_of
 
 SELDOM = "seldom"
 _SAMPLE = 100  # events at either end of a range that tell what it uses
@@ -48,6 +48,5 @@ def unbundled(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     nothing = f"[{','.join(['null'] * len(names))}]"
     rows = _decode(f"[{','.join(texts.fill_null(nothing).to_pylist())}]")
     for name, values in zip(names, zip(*rows, strict=True), strict=True):
-        kind = pa.int64() if kind_of(name) == "0" else pa.string()
-        batch = batch.append_column(name, pa.array(values, kind))
+        batch = batch.append_column(name, pa.array(values, type_of(name)))
     return batch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+
 from seriatim.core.ids import stream_key
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.database import Place
@@ -55,6 +57,11 @@ def kind_of(raw: str) -> str:
     if raw in _INTEGERS or raw.endswith("_us"):
         return "0"
     return "x''" if raw == "payload_hash" else "''"
+
+
+def type_of(raw: str) -> pa.DataType:
+    """Return the Arrow type of a column that may be null."""
+    return pa.int64() if kind_of(raw) == "0" else pa.string()
 
 
 def _conditions(place: Place, wanted: Scan) -> Iterator[str]:

@@ -79,7 +79,12 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def filtered(self) -> bool:
         """Whether some events of a range may be passed over."""
-        return msgspec.structs.replace(self, columns=NAMES) != EVERYTHING
+        return self.whole != EVERYTHING
+
+    @property
+    def whole(self) -> Scan:
+        """The same events with every column."""
+        return msgspec.structs.replace(self, columns=NAMES)
 
 
 EVERYTHING = Scan()

@@ -12,7 +12,7 @@ import pyarrow as pa
 from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
 from seriatim.core.fold import Fold, Kept, Owner, Shape
-from seriatim.core.projection import Projection, Table
+from seriatim.core.projection import STREAM, Projection, Table, is_path
 from seriatim.core.values import VALUES
 from seriatim.opening import open_read_model
 from seriatim.pipeline.project.outcome import batches_of, lines_of
@@ -138,6 +138,16 @@ def steps_of(fold: Fold) -> Iterator[Step]:
         kept = iter(rows.values())
         while part_rows := list(islice(kept, _CHUNK)):
             yield Step(after=0, until=0, tip="", rows={name: part_rows})
+
+
+def key_fields(projection: Projection) -> tuple[str, ...]:
+    """Return the fields of an event that make up its key; none if a function finds it."""
+    key = projection.key
+    if not isinstance(key, str):
+        return ()
+    if key == STREAM:
+        return "stream_type", "stream_id"
+    return ("payload",) if is_path(key) else (key,)
 
 
 def key_of(projection: Projection, event: EventRecord) -> str | None:

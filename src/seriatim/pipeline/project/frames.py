@@ -15,7 +15,7 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.projection import STREAM, Projection, Table, is_path
 from seriatim.pipeline.columns import NAMES, spark_schema
 from seriatim.pipeline.marks import MARK_TYPE
-from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows
+from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows, key_fields
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, batches_of
 from seriatim.pipeline.records import RECORD, batch_of, records_of
 from seriatim.store.readmodel.port import EVERY_TENANT
@@ -40,14 +40,7 @@ def folded(events: DataFrame, folder: Folder, *, spread: int) -> DataFrame:
 def needed(projection: Projection) -> Sequence[str]:
     """Return the columns that a fold is prepared with, beside whole records."""
     always = ("position", "tenant_id", "event_type")
-    key = projection.key
-    if not isinstance(key, str):
-        return always
-    if is_path(key):
-        return (*always, "payload")
-    return tuple(
-        dict.fromkeys((*always, *(("stream_type", "stream_id") if key == STREAM else (key,))))
-    )
+    return tuple(dict.fromkeys((*always, *key_fields(projection))))
 
 
 def ready(events: DataFrame, projection: Projection) -> DataFrame:

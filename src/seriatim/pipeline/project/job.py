@@ -151,7 +151,7 @@ class Job:
             share = shares.ShareFolder(
                 folder=folder,
                 url=self.url,
-                wanted=source_options(self.options).scan_of_all,
+                wanted=source_options(self.options).scan.whole,
                 columns=columns,
                 after=given[0],
                 until=given[1],

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.core.ids import compose
-from seriatim.core.projection import STREAM, Projection
+from seriatim.core.projection import Projection
 from seriatim.pipeline.columns import EVENTS
-from seriatim.pipeline.project.folding import KEY, Folder
+from seriatim.pipeline.project.folding import KEY, Folder, key_fields
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME
 from seriatim.pipeline.reading import settle
 from seriatim.pipeline.scan import scan
@@ -27,10 +27,8 @@ _COLUMNS = {field.name for field in EVENTS if pa.types.is_string(field.type)} - 
 
 def key_columns(projection: Projection) -> tuple[str, ...] | None:
     """Return the columns that make up a projection's key, None if the database has none."""
-    key = projection.key
-    if key == STREAM:
-        return "stream_type", "stream_id"
-    return (key,) if isinstance(key, str) and key in _COLUMNS else None
+    fields = key_fields(projection)
+    return fields if fields and _COLUMNS.issuperset(fields) else None
 
 
 class ShareFolder(msgspec.Struct, frozen=True, kw_only=True):

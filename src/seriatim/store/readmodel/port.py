@@ -86,9 +86,8 @@ class Engine(Protocol):
     lock: str  # what locks the rows that a select finds, for oneself
     share: str  # and what locks them against change only
     strict: str  # what a table is made with
-    loads: Mapping[
-        str, Callable[[Any], Any]
-    ]  # what gives selected values of a kind their kept form
+    # What gives selected values of a kind their kept form.
+    loads: Mapping[str, Callable[[Any], Any]]
     # What is run first by who begins a projection, switches one, or looks at one moment.
     beginning: Sequence[str]
     switching: Sequence[str]

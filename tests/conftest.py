@@ -3,6 +3,7 @@
 import pytest
 
 pytest_plugins = [
+    "tests.fixtures.kafka_broker",
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
     "tests.fixtures.quick_java",

@@ -1,6 +1,7 @@
 """Seriatim: one ordered, idempotent, replayable event log for Python, on the Postgres you run."""
 
 from seriatim.config import Settings
+from seriatim.config.delivery import Registering
 from seriatim.core.errors import (
     BackendFailure,
     ConditionalAppendConflict,
@@ -27,14 +28,16 @@ from seriatim.core.errors import (
     Unauthorized,
 )
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, NewEvent
+from seriatim.core.handling import Delivery, Handler, RetryPolicy, handler
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.projection import Projection, Table, frame_projection, projection
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.delivery.registry import Registry
 from seriatim.log.catalogue import Catalogue
-from seriatim.opening import Log
+from seriatim.opening import Log, open_registry
 from seriatim.opening import open_log as open  # noqa: A004 - seriatim.open reads as it is meant
 
 __version__ = "0.1.0"
@@ -46,6 +49,7 @@ __all__ = [
     "Command",
     "ConditionalAppendConflict",
     "Conflict",
+    "Delivery",
     "EmptyAppend",
     "EventRecord",
     "EventSequenceInvalid",
@@ -54,6 +58,7 @@ __all__ = [
     "ExpectedSeq",
     "Filter",
     "Forbidden",
+    "Handler",
     "IdempotencyConflict",
     "IdempotencyKeyReuse",
     "InvalidArgument",
@@ -74,6 +79,9 @@ __all__ = [
     "ProjectionOutOfDate",
     "ProjectionTimeout",
     "Query",
+    "Registering",
+    "Registry",
+    "RetryPolicy",
     "SchemaViolation",
     "SeriatimError",
     "Settings",
@@ -82,6 +90,8 @@ __all__ = [
     "TimedOut",
     "Unauthorized",
     "frame_projection",
+    "handler",
     "open",
+    "open_registry",
     "projection",
 ]

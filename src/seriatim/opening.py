@@ -10,11 +10,14 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from seriatim.config import Settings, default_url, mismatch_mode
+from seriatim.config.delivery import Registering, numbered_by
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, StreamRef
 from seriatim.core.guard import BUILT_IN, DEFAULT, Guard
 from seriatim.core.ids import hash_key
 from seriatim.core.query import Query
+from seriatim.delivery.acts import PURPOSE as REGISTRY
+from seriatim.delivery.registry import Registry
 from seriatim.log.aio import AsyncLog
 from seriatim.log.base import BaseLog
 from seriatim.log.deciding import Decider, decide_and_append
@@ -22,10 +25,12 @@ from seriatim.log.projections import Places
 from seriatim.profiles.aggregates import Aggregates
 from seriatim.profiles.facts import Facts
 from seriatim.profiles.traces import Traces
+from seriatim.store.engine import Engine, Purpose
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Finding, Store
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import EVERY_TENANT, Engine
+from seriatim.store.readmodel.port import EVERY_TENANT
+from seriatim.store.readmodel.port import PURPOSE as READ_MODEL
 from seriatim.store.sqlite.engine import SqliteEngine
 from seriatim.store.sqlite.store import SqliteStore
 
@@ -79,7 +84,7 @@ def open_log(
     if address is None:
         msg = "no log was named: pass a URL such as sqlite:///app.db, or set SERIATIM_URL"
         raise InvalidArgument(msg, details={"argument": "url"})
-    known = settings or Settings(on_id_mismatch=mismatch_mode())
+    known = settings or Settings(on_id_mismatch=mismatch_mode(), numbered_by=numbered_by())
     store = open_store(address, known, create=create)
     try:
         return Log(
@@ -139,7 +144,7 @@ def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
 
 def open_read_model(url: str) -> ReadModel:
     """Open the place of read models that a URL names: a SQLite file or a Postgres schema."""
-    engine = _engine(url)
+    engine = _engine(_read_model_at(url), READ_MODEL)
     try:
         return ReadModel(engine)
     except BaseException:
@@ -151,7 +156,7 @@ def find_read_model(url: str) -> ReadModel | None:
     """Open the place of read models that a URL names, None unless it is there."""
     if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
         return None
-    engine = _engine(url)
+    engine = _engine(_read_model_at(url), READ_MODEL)
     found = None
     try:
         if engine.ready():
@@ -162,13 +167,31 @@ def find_read_model(url: str) -> ReadModel | None:
             engine.close()
 
 
-def _engine(url: str) -> Engine:
+def open_registry(url: str, settings: Registering | None = None) -> Registry:
+    """Open the processed-event registry in a SQLite file or a Postgres schema, or make it."""
+    engine = _engine(registry_url(url) if _names_no_schema(url) else url, REGISTRY)
+    try:
+        return Registry(engine, settings)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _engine(url: str, purpose: Purpose) -> Engine:
     if url.startswith("sqlite:"):
-        return SqliteEngine(sqlite_path(url))
+        return SqliteEngine(sqlite_path(url), purpose)
     if url.startswith(("postgresql:", "postgres:")):
-        return _postgres_engine(url)
-    msg = "a read model lives in a database: sqlite:///file or postgresql://…"
-    raise InvalidArgument(msg, details={"argument": "target"})
+        _postgres()
+        from seriatim.store.postgres import connecting, engine  # noqa: PLC0415 - an extra
+
+        return engine.PostgresEngine(connecting.parse_url(url, Settings()), purpose)
+    msg = f"{purpose.what} lives in a database: sqlite:///file or postgresql://…"
+    raise InvalidArgument(msg, details={"argument": purpose.option.lstrip("-")})
+
+
+def _names_no_schema(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme != "sqlite" and "schema" not in dict(parse_qsl(parts.query))
 
 
 def _places(url: str) -> Places:
@@ -179,16 +202,29 @@ def _places(url: str) -> Places:
 
 def read_model_url(url: str, tenant_id: str = DEFAULT_TENANT) -> str:
     """Return where a log's read models are unless told otherwise: beside it, each tenant apart."""
+    return _beside(url, "read", tenant_id)
+
+
+def registry_url(url: str) -> str:
+    """Return where a log's registry is unless told otherwise: beside it, for all tenants."""
+    return _beside(url, "delivery", DEFAULT_TENANT)
+
+
+def _read_model_at(url: str) -> str:
+    return read_model_url(url) if _names_no_schema(url) else url
+
+
+def _beside(url: str, what: str, tenant_id: str) -> str:
     part = _plain_name(tenant_id)
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         stem = parts.path.removesuffix(".db")
-        return f"sqlite://{stem}.{part}.read.db" if part else f"sqlite://{stem}.read.db"
+        return f"sqlite://{stem}.{part}.{what}.db" if part else f"sqlite://{stem}.{what}.db"
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = options.get("schema", "seriatim")
-    made = f"{schema}_read_{part}" if part else f"{schema}_read"
+    made = f"{schema}_{what}_{part}" if part else f"{schema}_{what}"
     if len(made) > _SCHEMA_MAX:
-        made = f"{schema[:_PLAIN_MAX]}_read_{hash_key(schema, tenant_id).hex()[: _PLAIN_MAX + 2]}"
+        made = f"{schema[:_PLAIN_MAX]}_{what}_{hash_key(schema, tenant_id).hex()[: _PLAIN_MAX + 2]}"
     options["schema"] = made
     return urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
 
@@ -219,15 +255,6 @@ def sqlite_path(url: str) -> str:
         msg = "a SQLite log is named sqlite:///relative.db or sqlite:////absolute/path.db"
         raise InvalidArgument(msg, details={"argument": "url"})
     return path[1:]
-
-
-def _postgres_engine(url: str) -> Engine:
-    _postgres()
-    from seriatim.store.postgres import connecting, engine  # noqa: PLC0415 - an extra
-
-    if "schema" not in dict(parse_qsl(urlsplit(url).query)):
-        url = read_model_url(url)
-    return engine.PostgresEngine(connecting.parse_url(url, Settings()))
 
 
 def _postgres() -> ModuleType:

@@ -3,9 +3,10 @@
 import pytest
 
 from seriatim.core.errors import SeriatimError
+from seriatim.core.patterns import Names
 from seriatim.pipeline.options import source_options
 from seriatim.pipeline.planning import cut
-from seriatim.pipeline.wanted import Names, Window
+from seriatim.pipeline.wanted import Window
 
 
 def test_options_come_in_any_case() -> None:

@@ -23,7 +23,7 @@ ROOMS = {
     "testing": {"core", "store", "log", "opening", "profiles", "telemetry", "config", "__init__"},
     "api": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
     "console": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
-    "opening": {"core", "store", "log", "profiles", "client", "config"},
+    "opening": {"core", "store", "log", "profiles", "delivery", "client", "config"},
     "__init__": {
         "core",
         "store",
@@ -59,6 +59,7 @@ HOMES = {
     "prometheus_client": (("telemetry", "api"), "a wrapper in telemetry"),
     "psycopg": (("store.postgres",), "the store port (seriatim.store.port)"),
     "psycopg_pool": (("store.postgres",), "the store port (seriatim.store.port)"),
+    "py4j": (("pipeline",), "seriatim.pipeline.failures"),
     "pyarrow": (("pipeline",), "plain events, and let the pipeline make batches"),
     "pyiceberg": (("pipeline",), "the pipeline's archive"),
     "pyspark": (("pipeline",), "seriatim.pipeline"),

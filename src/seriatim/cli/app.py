@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import seriatim
-from seriatim.cli import archiving, exits, lake, projecting
+from seriatim.cli import archiving, exits, lake, projecting, registering
 from seriatim.cli.append import append
 from seriatim.cli.auditing import audit
 from seriatim.cli.demo import demo
@@ -16,12 +16,14 @@ from seriatim.cli.doctor import doctor
 from seriatim.cli.export import export
 from seriatim.cli.import_ import import_
 from seriatim.cli.init import init
+from seriatim.cli.publishing import publish, reconcile
 from seriatim.cli.query import query
 from seriatim.cli.read import read
 from seriatim.cli.session import AsJson, Common, Tenant, Url
 from seriatim.cli.streams import streams
 from seriatim.cli.tail import tail
 from seriatim.cli.verify import verify
+from seriatim.cli.working import work
 
 app = typer.Typer(
     name="seriatim",
@@ -44,12 +46,17 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "verify": verify,
     "doctor": doctor,
     "audit": audit,
+    "publish": publish,
+    "reconcile": reconcile,
+    "work": work,
     "demo": demo,
 }
 for name, command in _COMMANDS.items():
     app.command(name, epilog=exits.as_help())(command)
 
 app.add_typer(projecting.app, name="project")
+app.add_typer(registering.app, name="registry")
+app.add_typer(registering.letters, name="dlq")
 app.add_typer(archiving.app, name="archive")
 app.add_typer(lake.app, name="lake")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +11,11 @@ import typer
 from rich.text import Text
 
 from seriatim.cli import exits
-from seriatim.cli.output import pairs, plain, progress_bar, table, write_json
+from seriatim.cli.declared import declared
+from seriatim.cli.output import pairs, plain, table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
-from seriatim.cli.sparking import ArchiveAt, Master, spark_session
+from seriatim.cli.sparking import ArchiveAt, Master, spark_session, watching
 from seriatim.config import Settings
-from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import DEFAULT_TENANT
 from seriatim.core.projection import Projection
 from seriatim.log.arguments import bad
@@ -27,7 +25,6 @@ from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import EVERY_TENANT, Progress
 
 if TYPE_CHECKING:
-    from seriatim.pipeline.project.job import Report
     from seriatim.pipeline.project.projector import Projector
     from seriatim.pipeline.project.rebuilding import Proof
 
@@ -259,15 +256,15 @@ def _projector(  # noqa: PLR0913 - what runs where
     archive: str | None,
     batch_events: int = 200_000,
 ) -> Iterator[Projector]:
-    declared = load_projection(what)
+    wanted = load_projection(what)
     with spark_session(one, master) as spark:
         from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - an extra
 
         with (
-            progress_bar(one.err, quiet=one.as_json) as bar,
+            watching(one, wanted.name) as watch,
             Projector(
                 spark,
-                declared,
+                wanted,
                 one.url,
                 target=place.target,
                 tenant_id=place.tenant_id,
@@ -275,33 +272,19 @@ def _projector(  # noqa: PLR0913 - what runs where
                 batch_events=batch_events,
             ) as job,
         ):
-            task = bar.add_task(job.projection.name, total=None)
-
-            def watch(report: Report) -> None:
-                said = f"{report.projection} {report.doing} {report.events_per_s:,.0f}/s"
-                bar.update(task, description=said, completed=report.position, total=report.head)
-
             job.watcher = watch
             yield job
 
 
 def load_projection(what: str) -> Projection:
     """Find a projection by module:name, or a shipped one by its name."""
-    module_name, colon, name = what.partition(":")
-    if not colon:
+    if ":" not in what:
         from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415 - an extra
 
         if what in SHIPPED:
             return SHIPPED[what]
         raise bad("projection", f"{what!r:.80} is none that is shipped: {', '.join(SHIPPED)}")
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module_name), name, None)
-    except ImportError as error:
-        msg = f"the module {module_name!r:.80} cannot be imported: {error}"
-        raise InvalidArgument(msg, details={"argument": "projection"}) from error
-    finally:
-        sys.path.remove("")
+    found = declared(what, "projection")
     if not isinstance(found, Projection):
         raise bad("projection", f"{what!r:.80} is no projection: decorate its fold")
     return found

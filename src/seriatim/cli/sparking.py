@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from seriatim.cli.output import progress_bar
 from seriatim.cli.session import Session
 from seriatim.core.errors import BackendFailure
+from seriatim.log.arguments import bad
 
 if TYPE_CHECKING:
+    from seriatim.pipeline.project.job import Report
     from seriatim.pipeline.session import Spark
 
 Master = Annotated[
@@ -32,10 +35,21 @@ ArchiveAt = Annotated[
         show_default=False,
     ),
 ]
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="KEY=VALUE",
+        help="A setting of Spark, such as spark.jars.packages=…; may be repeated.",
+        show_default=False,
+    ),
+]
 
 
 @contextmanager
-def spark_session(one: Session, master: str | None) -> Iterator[Spark]:
+def spark_session(
+    one: Session, master: str | None, conf: list[str] | None = None
+) -> Iterator[Spark]:
     """Start Spark for one command, and stop it after."""
     try:
         from seriatim.pipeline.session import session, using  # noqa: PLC0415 - an extra, and slow
@@ -44,6 +58,30 @@ def spark_session(one: Session, master: str | None) -> Iterator[Spark]:
         raise BackendFailure(msg, retryable=False) from error
     waiting = one.err.status("starting Spark …") if one.err.is_terminal else nullcontext()
     with waiting:
-        spark = session(master)
+        spark = session(master, settings=pairs_of("conf", conf))
     with using(spark):
         yield spark
+
+
+def pairs_of(option: str, given: list[str] | None) -> dict[str, str]:
+    """Read settings that are written as KEY=VALUE."""
+    found: dict[str, str] = {}
+    for text in given or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise bad(option, "is written as KEY=VALUE")
+        found[key.strip()] = value
+    return found
+
+
+@contextmanager
+def watching(one: Session, name: str) -> Iterator[Callable[[Report], None]]:
+    """Show how far a job is, to people."""
+    with progress_bar(one.err, quiet=one.as_json) as bar:
+        task = bar.add_task(name, total=None)
+
+        def watch(report: Report) -> None:
+            said = f"{report.projection} {report.doing} {report.events_per_s:,.0f}/s"
+            bar.update(task, description=said, completed=report.position, total=report.head)
+
+        yield watch

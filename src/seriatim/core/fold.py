@@ -12,12 +12,12 @@ import msgspec
 from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
 from seriatim.core.projection import Projection, Table
-from seriatim.core.values import VALUES, same, text_flaw
+from seriatim.core.reasons import reason_of
+from seriatim.core.values import VALUES, same
 
 Owner = tuple[str, str]  # tenant and key
 Row = dict[str, Any]
 
-_REASON_MAX = 500
 _KEY_BYTES_MAX = 2000  # with a tenant's 512, what a page of a Postgres index takes
 _KEY_CHARS = _KEY_BYTES_MAX // 4  # so few characters are never too many bytes
 _FRESH_MAX = 10_000
@@ -242,7 +242,7 @@ class Fold:
             position=event.position,
             event_id=event.event_id,
             event_type=event.event_type,
-            reason=_reason(error),
+            reason=reason_of(error),
         )
         self.failures.append(failure)
         if self.projection.on_failure == "stop":
@@ -262,16 +262,6 @@ def _is_rows(made: Any) -> bool:
     return isinstance(made, Mapping) and all(
         isinstance(rows, Iterable) and not isinstance(rows, str | Mapping) for rows in made.values()
     )
-
-
-def _reason(error: Exception) -> str:
-    """Return what an error says, in words that every database can hold."""
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - it was written by a user
-        said = "it does not say why"
-    text = f"{type(error).__name__}: {said}"[:_REASON_MAX]
-    return text if text_flaw(text) is None else ascii(text)[1:-1][:_REASON_MAX]
 
 
 class Digest:

@@ -12,6 +12,7 @@ import msgspec
 from seriatim.core.canonical import canonical_text, safe_text
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
+from seriatim.core.patterns import is_pattern
 from seriatim.core.values import VALUES
 
 Policy = Literal["stop", "park", "skip"]
@@ -223,7 +224,7 @@ def checked(made: Projection) -> Projection:
     _check_name(made.name, made.name)
     if made.name.split("_")[0] in _OWN_NAMES:
         raise _bad(made.name, "names that begin with seriatim or sqlite are taken")
-    if not _are_types(made.events, _is_pattern):
+    if not _are_types(made.events, is_pattern):
         raise _bad(made.name, "events is a list of types, such as 'seat.reserved' or 'seat.*'")
     if made.stream_types is not None and not _are_types(made.stream_types, _is_type):
         raise _bad(made.name, "stream_types is a list of types, such as 'seat'")
@@ -293,10 +294,6 @@ def _are_types(given: Any, rule: Callable[[str], bool]) -> bool:
 
 def _is_type(text: str) -> bool:
     return bool(text)
-
-
-def _is_pattern(text: str) -> bool:
-    return text == "*" or bool(text.removesuffix(".*") and "*" not in text.removesuffix(".*"))
 
 
 def is_path(key: str) -> bool:

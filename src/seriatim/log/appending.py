@@ -7,7 +7,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,13 +15,19 @@ import msgspec
 from seriatim.config import Settings
 from seriatim.core.decide import StaleRules
 from seriatim.core.doors import Door
-from seriatim.core.errors import BackendFailure, SeriatimError
+from seriatim.core.errors import BackendFailure, InvalidEvent, SeriatimError
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
 from seriatim.core.guard import Guard
 from seriatim.core.ids import uuid7
 from seriatim.core.kinds import Rules
 from seriatim.core.prepare import Desk, prepare
-from seriatim.core.request import Command, Request, check_conditions, prepare_command
+from seriatim.core.request import (
+    Command,
+    Prepared,
+    Request,
+    check_conditions,
+    prepare_command,
+)
 from seriatim.core.schema import compile_schema
 from seriatim.log.lane import Lane
 from seriatim.store.committer import Committer, give_up
@@ -152,6 +158,8 @@ class Appender:
         )
         command = prepare_command(draft.tenant_id, draft.command, desk.limits)
         events, size = prepare(desk, draft.events, draft.idempotency_key)
+        if self._settings.numbered_by == "caller":
+            _check_numbered(events)
         request = Request(
             draft.tenant_id,
             events,
@@ -233,3 +241,10 @@ class Watch:
             took = time.perf_counter() - self._started
             metadata = append_metadata(self.request, self._tenant_id, error_code=error.code)
             self._telemetry.emit("store.append.exception", {"duration_s": took}, metadata)
+
+
+def _check_numbered(events: Sequence[Prepared]) -> None:
+    for index, event in enumerate(events):
+        if event.stream_type is not None and event.given_seq is None:
+            msg = "stream_seq is the caller's to give: this log is opened so that it numbers none"
+            raise InvalidEvent(msg, details={"field": "stream_seq", "index": index})

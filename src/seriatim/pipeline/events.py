@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from seriatim.config import Settings
+from seriatim.core.patterns import Names
 from seriatim.opening import absolute_url, open_store
 from seriatim.pipeline.archive.catalog import Archive, open_archive
 from seriatim.pipeline.archive.place import Folder, open_place
@@ -19,7 +20,7 @@ from seriatim.pipeline.columns import NAMES, spark_schema
 from seriatim.pipeline.options import source_options
 from seriatim.pipeline.scan import look
 from seriatim.pipeline.source import register
-from seriatim.pipeline.wanted import NAMED, Names, Scan, Window
+from seriatim.pipeline.wanted import NAMED, Scan, Window
 
 _GLOB = re.compile(r"([\\\[\]{}*?,])")
 

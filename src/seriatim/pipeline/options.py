@@ -9,10 +9,11 @@ import msgspec
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.ids import id_problem
+from seriatim.core.patterns import Names
 from seriatim.core.times import instant_us
 from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.database import find_place
-from seriatim.pipeline.wanted import END, Names, Scan, Window
+from seriatim.pipeline.wanted import END, Scan, Window
 
 EARLIEST, LATEST = "earliest", "latest"
 

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from pyspark.sql import datasource as ds
 
+from seriatim.core.patterns import Names
 from seriatim.pipeline.columns import EVENTS
-from seriatim.pipeline.wanted import END, NAMED, Names, Scan, Window
+from seriatim.pipeline.wanted import END, NAMED, Scan, Window
 
 _TEXTS = {column: part for part, column in NAMED.items()}
 _TIMES = {"occurred_at": "occurred", "recorded_at": "recorded"}

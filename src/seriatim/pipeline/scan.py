@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from seriatim.core.errors import BackendFailure
 from seriatim.core.event import LogIdentity
+from seriatim.core.patterns import Names
 from seriatim.pipeline import decode
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.database import (
@@ -23,7 +24,7 @@ from seriatim.pipeline.database import (
 )
 from seriatim.pipeline.seldom import bundled, seldom_used, unbundled
 from seriatim.pipeline.selects import raw_columns, statement_for, type_of
-from seriatim.pipeline.wanted import END, EVERYTHING, Names, Scan, Share, Window
+from seriatim.pipeline.wanted import END, EVERYTHING, Scan, Share, Window
 
 __all__ = [
     "END",

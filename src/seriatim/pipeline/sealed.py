@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seriatim.core.errors import BackendFailure
+from seriatim.core.patterns import Names
 from seriatim.pipeline.archive.catalog import Archive, read_segment
 from seriatim.pipeline.archive.seals import Segment
 from seriatim.pipeline.planning import Range, cut
-from seriatim.pipeline.wanted import NAMED, Names, Scan, Window
+from seriatim.pipeline.wanted import NAMED, Scan, Window
 
 _WINDOWS = {"occurred": "occurred_at", "recorded": "recorded_at"}
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from seriatim.core.ids import stream_key
+from seriatim.core.patterns import Names
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.database import Place
-from seriatim.pipeline.wanted import END, NAMED, Names, Scan, Share
+from seriatim.pipeline.wanted import END, NAMED, Scan, Share
 
 # What the two databases keep under other names than events have.
 _RAW = {

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from seriatim import config
-from seriatim.pipeline.failures import failure_of
+from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.java import java_for_spark
 from seriatim.pipeline.source import register
 
@@ -70,7 +69,7 @@ def using(spark: Spark) -> Iterator[Spark]:
     """Stop a session after use; what Spark itself raises is told in our words."""
     try:
         yield spark
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise failure_of(error) from error
     finally:
         spark.stop()

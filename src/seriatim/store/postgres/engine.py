@@ -1,4 +1,4 @@
-"""A Postgres schema as a place for read models."""
+"""A Postgres schema as a place for tables of ours beside a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 
 from seriatim.core.errors import BackendFailure, SeriatimError
-from seriatim.core.fold import Owner
+from seriatim.store.engine import Purpose
 from seriatim.store.postgres.connecting import Address, Connection, connect, is_dead
 from seriatim.store.postgres.failures import LOCK_BUSY, failure
 
@@ -30,18 +30,17 @@ _TYPES = {
     "time": "timestamptz",
     "json": "json",
 }
-_OWNERS = "(select * from unnest(:tenants::text[], :keys::text[]) as u (tenant_id, key))"
 _SETUP_LOCK = 7_306_093_113_441_296_996
 _CURES = {
     "42501": (
-        "the role lacks rights on the read model: let the owner grant it usage and create on the "
-        "schema and rights on its tables, or name another place with --target"
+        "the role lacks rights on {what}: let the owner grant it usage and create on the "
+        "schema and rights on its tables, or name another place with {option}"
     ),
-    "42P01": "a table of the read model is missing: rebuild the projection",
-    "42P07": "a table of that name is there already: drop it, or rename the projection",
-    "2BP01": "something depends on a table of the read model: drop it, rebuild, make it again",
+    "42P01": "a table of {what} is missing: {remake}",
+    "42P07": "a table of that name is there already: drop it, or take another name",
+    "2BP01": "something depends on a table of {what}: drop it, rebuild, make it again",
     "22003": "a sum is larger than an int of 64 bits",
-    "55P03": "somebody reads the read model in a long transaction: end it, then try again",
+    "55P03": "somebody reads {what} in a long transaction: end it, then try again",
 }
 
 
@@ -51,6 +50,11 @@ class PostgresSession:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._names = count()
+
+    @property
+    def connection(self) -> Connection:
+        """The driver's connection, in the transaction."""
+        return self._connection
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Execute a statement."""
@@ -77,10 +81,37 @@ class PostgresSession:
             while rows := cursor.fetchmany(_CHUNK):
                 yield from rows
 
-    def among(self, sql: str, owners: Sequence[Owner]) -> list[tuple[Any, ...]]:
-        """Run a statement on these keys."""
-        tenants, keys = ([owner[part] for owner in owners] for part in (0, 1))
-        return self.run(sql.replace("{owners}", _OWNERS), {"tenants": tenants, "keys": keys})
+    def given(
+        self,
+        sql: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        values: Mapping[str, Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement on rows that travel as arrays."""
+        arrays = ", ".join(f":given_{name}::{_TYPES[kind]}[]" for name, kind in kinds.items())
+        rows = f"(select * from unnest({arrays}) as u ({', '.join(kinds)}))"
+        named = {
+            f"given_{name}": _array(column) for name, column in zip(kinds, columns, strict=True)
+        }
+        return self.run(sql.replace("{given}", rows), {**(values or {}), **named})
+
+    def given_then(  # noqa: PLR0913 - two statements and what they are about
+        self,
+        sql: str,
+        then: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        returned: Sequence[str],
+        values: Mapping[str, Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Run two statements as one."""
+        names = ", ".join(returned)
+        both = (
+            f"with first_rows ({names}) as ({sql}), "
+            f"second_rows as ({then.replace('{rows}', 'first_rows')}) select * from first_rows"
+        )
+        return self.given(both, kinds, columns, values)
 
 
 def _array(values: list[Any]) -> str | list[Any]:
@@ -89,10 +120,13 @@ def _array(values: list[Any]) -> str | list[Any]:
     return values if _ESCAPE.search(text) else f"{{{text[1:-1]}}}"
 
 
-def _explained(error: psycopg.Error) -> SeriatimError:
-    found = failure(error, "using a read model")
+def _explained(error: psycopg.Error, purpose: Purpose) -> SeriatimError:
+    found = failure(error, f"using {purpose.what}")
     if error.sqlstate in _CURES:
-        found.message = f"Postgres failed while using a read model: {_CURES[error.sqlstate]}"
+        cure = _CURES[error.sqlstate].format(
+            what=purpose.what, option=purpose.option, remake=purpose.remake
+        )
+        found.message = f"Postgres failed while using {purpose.what}: {cure}"
         found.retryable = error.sqlstate == LOCK_BUSY
     return type(found)(found.message, details=found.details, retryable=found.retryable)
 
@@ -102,7 +136,7 @@ def _translated(sql: str) -> bytes:
 
 
 class PostgresEngine:
-    """Read models in a schema of a Postgres database."""
+    """Tables of ours in a schema of a Postgres database."""
 
     now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
     lock = "for update"
@@ -110,31 +144,23 @@ class PostgresEngine:
     strict = ""
     loads: Mapping[str, Callable[[Any], Any]] = {"time": lambda value: value.replace(tzinfo=UTC)}
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, purpose: Purpose) -> None:
         self._address = address
+        self._purpose = purpose
         self.at = f'"{address.schema}".'
-        failures = f"{self.at}seriatim_failures"
-        # Two that begin at once: the second finds what the first made.
-        self.beginning: Sequence[str] = (
-            f"lock table {self.at}seriatim_projections in share row exclusive mode",
-        )
-        # New tables show nothing to a snapshot that is older than their rows: whoever looks at a
-        # moment takes this lock before the snapshot, and holds off switches until the end.
-        self.looking: Sequence[str] = (f"lock table {failures} in access share mode",)
-        self.switching: Sequence[str] = (
-            "set local lock_timeout = '2s'",
-            f"lock table {failures} in access exclusive mode",
-        )
         self._lock = threading.RLock()
         self._connection = connect(address)
         self._closed = False
 
+    def another(self) -> PostgresEngine:
+        """Return another connection to the same schema."""
+        return PostgresEngine(self._address, self._purpose)
+
     def ready(self) -> bool:
         """Look for the last of our own tables."""
-        with self.transaction(write=False) as session:
-            found = session.run(
-                "select to_regclass(:table)", {"table": f"{self.at}seriatim_failures"}
-            )
+        table = f"{self.at}{self._purpose.last_table}"
+        with self.at_once() as session:
+            found = session.run("select to_regclass(:table)", {"table": table})
         return found[0][0] is not None
 
     def prepare(self, statements: Sequence[str]) -> None:
@@ -146,6 +172,11 @@ class PostgresEngine:
                 session.run(f"create schema {self.at[:-1]}")
             for statement in statements:
                 session.run(statement)
+
+    def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:
+        """Return the statements that lock a table, after a while of trying if told so."""
+        wait = [] if patience is None else [f"set local lock_timeout = '{patience}'"]
+        return [*wait, f"lock table {self.at}{table} in {mode} mode"]
 
     def column(self, kind: str) -> str:
         """Return the type of a column."""
@@ -160,21 +191,28 @@ class PostgresEngine:
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:
         """Do all or nothing."""
+        with self._used() as connection, connection.transaction():
+            if not write:
+                connection.execute("set transaction isolation level repeatable read read only")
+            yield PostgresSession(connection)
+
+    @contextmanager
+    def at_once(self) -> Iterator[PostgresSession]:
+        """Run one statement: it is its own transaction."""
+        with self._used() as connection:
+            yield PostgresSession(connection)
+
+    @contextmanager
+    def _used(self) -> Iterator[Connection]:
         with self._lock:
             try:
-                connection = self._alive()
-                with connection.transaction():
-                    if not write:
-                        connection.execute(
-                            "set transaction isolation level repeatable read read only"
-                        )
-                    yield PostgresSession(connection)
+                yield self._alive()
             except psycopg.Error as error:
-                raise _explained(error) from error
+                raise _explained(error, self._purpose) from error
 
     def _alive(self) -> Connection:
         if self._closed:
-            msg = "the read model is closed: open it again"
+            msg = f"{self._purpose.what} is closed: open it again"
             raise BackendFailure(msg, retryable=False)
         if is_dead(self._connection):
             self._connection.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -15,22 +14,16 @@ from seriatim.core.event import LogIdentity
 from seriatim.core.fold import Failure, Kept, Owner, Row
 from seriatim.core.projection import Projection, Table
 from seriatim.core.times import format_us
+from seriatim.store.engine import Engine, Session, statements
 from seriatim.store.readmodel import tables
 from seriatim.store.readmodel.moment import Moment, progress_of, reader
-from seriatim.store.readmodel.port import (
-    Engine,
-    FailureRecord,
-    FailureStatus,
-    Progress,
-    Session,
-    Status,
-    Step,
-)
+from seriatim.store.readmodel.port import FailureRecord, FailureStatus, Progress, Status, Step
 
-_NAME = "-- name: "
 _LOCKED = "55P03"
 _SWITCH_S = 60.0
 _SWITCH_PAUSE_S = 0.5
+_SWITCH_PATIENCE = "2s"
+_OWNERS = {"tenant_id": "text", "key": "text"}
 
 
 class Moved(Exception):  # noqa: N818 - not an error: the work is done, or somebody else's
@@ -42,7 +35,7 @@ class ReadModel:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._sql = _statements(engine)
+        self._sql = statements(__package__, engine)
         if engine.ready():
             return
         engine.prepare([self._sql["create_projections"], self._sql["create_failures"]])
@@ -83,8 +76,8 @@ class ReadModel:
         }
         with self.engine.transaction() as session:
             known = session.run(self._sql["progress"], named)
-            for statement in () if known else self.engine.beginning:
-                session.run(statement)
+            if not known:  # two that begin at once: the second finds what the first made
+                self._hold(session, "seriatim_projections", "share row exclusive")
             self._check_place(session, projection, tenant_id)
             if not known and session.run(self._sql["add_progress"], values):
                 for table in tables.held(projection):
@@ -119,12 +112,13 @@ class ReadModel:
         where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
         key = next(iter(table.key))
         sql = (
-            f"select {tables.select(self.engine, table)} from {{owners}} o cross join {where} t "
+            f"select {tables.select(self.engine, table)} from {{given}} o cross join {where} t "
             f"where t.tenant_id = o.tenant_id and t.{tables.quoted(key)} = o.key"
         )
         found: dict[Owner, Any] = {}
         with self.engine.transaction(write=False) as session:
-            for tenant_id, row, _ in map(reader(self.engine, table), session.among(sql, owners)):
+            rows = session.given(sql, _OWNERS, _by_column(owners))
+            for tenant_id, row, _ in map(reader(self.engine, table), rows):
                 found[tenant_id, row[key]] = row if projection.state is None else row["state"]
         return found
 
@@ -219,9 +213,10 @@ class ReadModel:
         table = tables.own(projection)
         where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
         key = tables.key_of(table)
-        session.among(
-            f"delete from {where} where ({key}) in (select tenant_id, key from {{owners}} o)",
-            owners,
+        session.given(
+            f"delete from {where} where ({key}) in (select tenant_id, key from {{given}} o)",
+            _OWNERS,
+            _by_column(owners),
         )
 
     def _note(
@@ -338,8 +333,7 @@ class ReadModel:
             shadow = self._progress(session, "locked", projection.name, shadow=True)
             if shadow is None or shadow.position < max(at_least, live.position if live else 0):
                 return False
-            for statement in self.engine.switching:
-                session.run(statement)
+            self._hold(session, "seriatim_failures", "access exclusive", _SWITCH_PATIENCE)
             if live is not None:
                 session.run(self._sql["inherit_late"], {"name": projection.name})
                 self._drop(session, projection, shadow=False)
@@ -357,28 +351,24 @@ class ReadModel:
             session.run(self._sql["enthrone_failures"], {"name": projection.name})
             return True
 
+    def _hold(self, session: Session, table: str, mode: str, patience: str | None = None) -> None:
+        for statement in self.engine.holding(table, mode, patience):
+            session.run(statement)
+
     # -- reading it
 
     @contextmanager
     def moment(self) -> Iterator[Moment]:
         """See everything as it is at one moment, whatever is written meanwhile."""
         with self.engine.transaction(write=False) as session:
-            for statement in self.engine.looking:
-                session.run(statement)
+            # New tables show nothing to a snapshot that is older than their rows: this lock is
+            # taken before the snapshot, and holds off switches until the end.
+            self._hold(session, "seriatim_failures", "access share")
             yield Moment(self.engine, session, self._sql["progress"])
 
 
-def _statements(engine: Engine) -> dict[str, str]:
-    text = files(__package__).joinpath("statements.sql").read_text(encoding="utf-8")
-    for hole, said in (
-        ("{at}", engine.at),
-        ("{now}", engine.now),
-        ("{lock}", engine.lock),
-        ("{share}", engine.share),
-    ):
-        text = text.replace(hole, said)
-    parts = (part.partition("\n") for part in text.split(_NAME)[1:])
-    return {name.strip(): body.strip().rstrip(";") for name, _, body in parts}
+def _by_column(owners: Sequence[Owner]) -> list[list[Any]]:
+    return [[owner[part] for owner in owners] for part in (0, 1)]
 
 
 def _row(kept: Kept) -> Row:

@@ -10,8 +10,9 @@ from seriatim.core.fold import Digest, Row
 from seriatim.core.projection import Projection, Table
 from seriatim.core.times import format_us
 from seriatim.core.values import VALUES
+from seriatim.store.engine import Engine, Session
 from seriatim.store.readmodel import tables
-from seriatim.store.readmodel.port import Engine, Progress, Session
+from seriatim.store.readmodel.port import Progress
 
 Found = tuple[str, Row, int]  # tenant, row, position
 

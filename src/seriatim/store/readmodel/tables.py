@@ -6,7 +6,8 @@ import msgspec
 
 from seriatim.core.projection import Projection, Table
 from seriatim.core.values import VALUES
-from seriatim.store.readmodel.port import Engine, Progress
+from seriatim.store.engine import Engine
+from seriatim.store.readmodel.port import Progress
 
 _SHADOW = "__shadow"
 

@@ -1,4 +1,4 @@
-"""A SQLite file as a place for read models; it is never the file of a log."""
+"""A SQLite file as a place for tables of ours; it is never the file of a log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.fold import Owner
 from seriatim.core.values import text_time, time_text
+from seriatim.store.engine import Purpose
 from seriatim.store.sqlite import forking
 from seriatim.store.sqlite.failures import translated
 from seriatim.store.sqlite.file import File
@@ -24,7 +24,6 @@ _TYPES = {
     "time": "text",
     "json": "text",
 }
-_OWNERS = "(select value ->> 0 as tenant_id, value ->> 1 as key from json_each(:owners))"
 
 
 class SqliteSession:
@@ -32,6 +31,11 @@ class SqliteSession:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The driver's connection, in the transaction."""
+        return self._connection
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Execute a statement."""
@@ -59,13 +63,46 @@ class SqliteSession:
         """Yield rows as they are read."""
         yield from self._connection.execute(sql, values or {})
 
-    def among(self, sql: str, owners: Sequence[Owner]) -> list[tuple[Any, ...]]:
-        """Run a statement on these keys."""
-        return self.run(sql.replace("{owners}", _OWNERS), {"owners": json.dumps(owners)})
+    def given(
+        self,
+        sql: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        values: Mapping[str, Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement on rows that travel as JSON."""
+        rows = list(zip(*columns, strict=True))
+        return self._with(sql, "given", tuple(kinds), rows, values)
+
+    def given_then(  # noqa: PLR0913 - two statements and what they are about
+        self,
+        sql: str,
+        then: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        returned: Sequence[str],
+        values: Mapping[str, Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Run two statements."""
+        found = self.given(sql, kinds, columns, values)
+        self._with(then, "rows", returned, found, values)
+        return found
+
+    def _with(
+        self,
+        sql: str,
+        hole: str,
+        names: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+        values: Mapping[str, Any] | None,
+    ) -> list[tuple[Any, ...]]:
+        columns = ", ".join(f"value ->> {index} as {name}" for index, name in enumerate(names))
+        among = sql.replace(f"{{{hole}}}", f"(select {columns} from json_each(:{hole}))")
+        return self.run(among, {**(values or {}), hole: json.dumps(rows)})
 
 
 class SqliteEngine:
-    """Read models in a SQLite file."""
+    """Tables of ours in a SQLite file."""
 
     at = ""
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
@@ -77,12 +114,11 @@ class SqliteEngine:
         "boolean": bool,
         "float": float,
     }
-    # One writer at a time, and snapshots that hold tables, need no locks.
-    beginning: Sequence[str] = ()
-    switching: Sequence[str] = ()
-    looking: Sequence[str] = ()
 
-    def __init__(self, path: str, *, busy_timeout_s: float = 30.0, create: bool = True) -> None:
+    def __init__(
+        self, path: str, purpose: Purpose, *, busy_timeout_s: float = 30.0, create: bool = True
+    ) -> None:
+        self._purpose = purpose
         self._file = File(path, busy_timeout_s)
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -93,14 +129,18 @@ class SqliteEngine:
 
     def _open(self, mode: str = "rw") -> sqlite3.Connection:
         self._connection = self._file.open(mode=mode)
-        # A lost last batch is folded again: rows and cursor are lost together.
-        self._connection.execute("pragma synchronous = normal")
+        level = "full" if self._purpose.durable else "normal"
+        self._connection.execute(f"pragma synchronous = {level}")
         return self._connection
+
+    def another(self) -> SqliteEngine:
+        """Return another connection to the same file."""
+        return SqliteEngine(self._file.path, self._purpose)
 
     def ready(self) -> bool:
         """Look for the last of our own tables."""
         with self.transaction(write=False) as session:
-            return bool(session.run("pragma table_info(seriatim_failures)"))
+            return bool(session.run(f"pragma table_info({self._purpose.last_table})"))
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Make our own tables."""
@@ -108,8 +148,8 @@ class SqliteEngine:
             (self._connection or self._open()).execute("pragma journal_mode = wal")
         with self.transaction() as session:
             if session.run("pragma table_info(seriatim_schema)"):
-                msg = f"{self._file.path} is a log: a read model needs a file of its own"
-                raise InvalidArgument(msg, details={"argument": "target"})
+                msg = f"{self._file.path} is a log: {self._purpose.what} needs a file of its own"
+                raise InvalidArgument(msg, details={"argument": self._purpose.option.lstrip("-")})
             for statement in statements:
                 session.run(statement)
 
@@ -120,6 +160,16 @@ class SqliteEngine:
     def shown(self, column: str, kind: str) -> str:  # noqa: ARG002 - SQLite shows what it stores
         """Return how a column is selected."""
         return column
+
+    def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:  # noqa: ARG002
+        """Return nothing: one writer at a time, and snapshots that hold tables, need no locks."""
+        return ()
+
+    @contextmanager
+    def at_once(self) -> Iterator[SqliteSession]:
+        """Run statements as one transaction: nothing travels far here."""
+        with self.transaction() as session:
+            yield session
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[SqliteSession]:

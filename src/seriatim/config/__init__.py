@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 10.0
     pool_size: int = 8
     allow_async_commit: bool = False
+    numbered_by: Literal["log", "caller"] = "log"  # who numbers the events of a stream
 
 
 def default_url() -> str | None:

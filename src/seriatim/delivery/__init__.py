@@ -1,0 +1,1 @@
+"""Delivery: each effect once, whatever crashes, repeats or overtakes."""

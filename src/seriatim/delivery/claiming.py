@@ -1,0 +1,230 @@
+"""Claiming events, keeping claims alive, and ending them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from seriatim.core.errors import LeaseLost
+from seriatim.core.handling import Delivery, Handler
+from seriatim.delivery.acts import TOUCHED, Acts
+from seriatim.delivery.claims import (
+    DELIVERED,
+    HELD,
+    JUDGED,
+    Claim,
+    Key,
+    Line,
+    Verdict,
+    delivered,
+    held,
+    judged,
+)
+from seriatim.store.engine import Session
+
+_ENDED = {
+    **HELD,
+    "new_status": "text",
+    "new_error": "text",
+    "new_event": "text",
+    "pause_us": "integer",
+    "unspent": "integer",
+}
+_BURIED = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
+_REFUSED = {**DELIVERED, "error": "text", "event": "text"}
+_GONE = "whoever claimed it was gone before it ended, every time"
+
+
+class Claiming(Acts):
+    """The part of the registry that gives rights and takes them back."""
+
+    def claim_all(
+        self,
+        handler: Handler,
+        deliveries: Sequence[Delivery],
+        passing: Sequence[Delivery] = (),
+    ) -> list[Claim]:
+        """Claim many events at once; each gets its own verdict.
+
+        Those of one stream that are claimed together are to be handled in order, and none of them
+        after one that failed. `passing` are events between them that the handler's filter passes
+        over; what became of the others decides when `pass_over` may be told so.
+        """
+        if not deliveries:
+            return []
+        unique = {one.key: one for one in reversed(deliveries)}
+        claims = {
+            (tenant_id, event_id): Claim(
+                delivery=unique[tenant_id, event_id],
+                verdict="claimed",
+                token=token,
+                attempt=attempt,
+            )
+            for tenant_id, event_id, token, attempt in self._won(
+                handler, list(unique.values()), passing
+            )
+        }
+        refused = [one for key, one in unique.items() if key not in claims]
+        if refused:
+            claims |= self._refusals(handler, refused, passing)
+            self._release_overtakers(handler, claims)
+        return [
+            claims.pop(one.key, Claim(delivery=one, verdict="in_progress")) for one in deliveries
+        ]
+
+    def _won(
+        self, handler: Handler, wanted: Sequence[Delivery], passing: Sequence[Delivery]
+    ) -> list[tuple[Any, ...]]:
+        """Claim what is free; if the answer is lost on the way, look what it was."""
+        values = self.values(handler) | {"owner": self.call()}
+        columns = judged(wanted, passing)
+
+        def act(*statements: str) -> list[tuple[Any, ...]]:
+            with self.engine.at_once() as session:
+                return [
+                    row
+                    for name in statements
+                    for row in session.given(self.sql[name], JUDGED, columns, values)
+                ]
+
+        return self.outage.through(lambda: act("claim"), lambda: act("claimed_by", "claim"))
+
+    def _refusals(
+        self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
+    ) -> dict[Key, Claim]:
+        """Say why; what has become free meanwhile is asked for again later."""
+        found = self.rows("look", JUDGED, judged(refused, passing), self.values(handler))
+        by_key = {one.key: one for one in refused}
+        spent = [by_key[row[0], row[1]] for row in found if row[2] == "exhausted"]
+        if spent:
+            self.bury(handler, spent, _GONE)
+        said: dict[str, Verdict] = {"free": "in_progress", "exhausted": "dead"}
+        return {
+            (tenant_id, event_id): Claim(
+                delivery=by_key[tenant_id, event_id],
+                verdict=said.get(verdict, verdict),
+                settled_seq=settled_seq,
+                attempt=attempt,
+                due_us=due_us,
+            )
+            for tenant_id, event_id, verdict, settled_seq, due_us, attempt in found
+        }
+
+    def _release_overtakers(self, handler: Handler, claims: dict[Key, Claim]) -> None:
+        """Give back what was claimed behind an event that another one has won meanwhile."""
+        if handler.mode != "strict":
+            return
+        stuck = _stuck(claims.values())
+        over = [claim for claim in claims.values() if claim.claimed and _behind(claim, stuck)]
+        if over:
+            self.release(handler, over)
+            for claim in over:
+                claims[claim.delivery.key] = Claim(delivery=claim.delivery, verdict="blocked")
+
+    def heartbeat(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """Keep claims for another lease; `lease_lost` if somebody has one of them now."""
+        check_held(claims, self.rows("renew", HELD, held(claims), self.values(handler)))
+
+    # -- what became of them
+
+    def mark_done(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """End claims whose effect was had; their streams move on in the same transaction."""
+        values = self.values(handler) | {"again": 1}
+        check_held(claims, self.rows("done", HELD, held(claims), values, then="move"))
+
+    def mark_done_in(self, session: Session, handler: Handler, claims: Sequence[Claim]) -> None:
+        """End claims in the transaction that has their effects; without all of them, raise."""
+        values = self.values(handler) | {"again": 0}
+        ended = session.given_then(
+            self.sql["done"], self.sql["move"], HELD, held(claims), TOUCHED, values
+        )
+        check_held(claims, ended)
+
+    def mark_failed(
+        self, handler: Handler, claim: Claim, error: str, *, pause_s: float | None = None
+    ) -> None:
+        """End an attempt that failed: again after a pause, or without one a dead letter."""
+        if pause_s is None:
+            self._end(handler, [claim], ["dead"], error)
+            self._poisoned(handler, claim.delivery, error)
+        else:
+            self._end(handler, [claim], ["failed"], error, pause_s=pause_s)
+
+    def release(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """Give back claims that nothing was done with; the attempt is not counted."""
+        ordered = handler.mode == "strict"
+        statuses = ["blocked" if ordered and claim.delivery.line else "failed" for claim in claims]
+        self._end(handler, claims, statuses, "", unspent=1)
+
+    def _end(  # noqa: PLR0913 - what is written of an attempt
+        self,
+        handler: Handler,
+        claims: Sequence[Claim],
+        statuses: list[str],
+        error: str,
+        *,
+        pause_s: float = 0.0,
+        unspent: int = 0,
+    ) -> None:
+        count = len(claims)
+        columns: list[list[Any]] = [
+            *held(claims),
+            statuses,
+            [error] * count,
+            [claim.delivery.body for claim in claims],
+            [int(pause_s * 1_000_000)] * count,
+            [unspent] * count,
+        ]
+        then = "wait" if unspent else "move"
+        ended = self.rows("failed", _ENDED, columns, self.values(handler), then=then)
+        check_held(claims, ended)
+
+    def bury(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
+        """Make dead letters of events whose owners went away once too often."""
+        columns: list[list[Any]] = [
+            [one.tenant_id for one in deliveries],
+            [one.event_id for one in deliveries],
+            [error] * len(deliveries),
+            [one.body for one in deliveries],
+        ]
+        self.rows("bury", _BURIED, columns, self.values(handler), then="move")
+        self._poisoned(handler, deliveries[0], error)
+
+    def refuse(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+        """Keep what is no event as dead letters, for people to look at."""
+        bodies = [one.body for one in deliveries]
+        columns = [*delivered(deliveries), [one.flaw for one in deliveries], bodies]
+        self.rows("refuse", _REFUSED, columns, self.values(handler))
+
+    def _poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
+        if handler.on_poison == "stop":
+            reason = f"event {delivery.event_id} of tenant {delivery.tenant_id}: {error}"
+            self.run(
+                "set_handler", {"handler": handler.name, "status": "stopped", "reason": reason}
+            )
+
+
+def check_held(claims: Sequence[Claim], ended: Sequence[tuple[Any, ...]]) -> None:
+    """Refuse to believe in claims that the database does not know as ours."""
+    known = {(row[0], row[1]) for row in ended}
+    lost = [claim.delivery.event_id for claim in claims if claim.delivery.key not in known]
+    if lost:
+        msg = f"the claim of event {lost[0]} is somebody else's now, or was ended already"
+        raise LeaseLost(msg, details={"event_ids": lost[:10], "lost": len(lost)})
+
+
+def _stuck(claims: Iterable[Claim]) -> dict[Line, int]:
+    """Return the first number of each stream that is neither settled nor claimed by us."""
+    found: dict[Line, int] = {}
+    for claim in claims:
+        line, seq = claim.delivery.line, claim.delivery.stream_seq
+        if line is None or seq is None or claim.claimed or claim.settled:
+            continue
+        if claim.settled_seq is None or seq > claim.settled_seq:
+            found[line] = min(seq, found.get(line, seq))
+    return found
+
+
+def _behind(claim: Claim, stuck: Mapping[Line, int]) -> bool:
+    line, seq = claim.delivery.line, claim.delivery.stream_seq
+    return line is not None and seq is not None and seq > stuck.get(line, seq)

@@ -1,0 +1,105 @@
+"""What operators see of the registry, and what they ask it for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from seriatim.core.times import format_us
+
+UNFINISHED = ("claimed", "failed", "blocked", "dead", "unknown")
+
+_COLUMNS = {
+    "handler": "handler",
+    "tenant_id": "tenant_id",
+    "event_id": "event_id",
+    "event_type": "event_type",
+    "stream_type": "stream_type",
+    "stream_id": "stream_id",
+    "status": "status",
+}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One event as the registry knows it for one handler; `event` is kept while unfinished."""
+
+    handler: str
+    tenant_id: str
+    event_id: str
+    event_type: str
+    position: int
+    stream_type: str | None
+    stream_id: str | None
+    stream_seq: int | None
+    status: str
+    owner: str
+    token: int
+    attempts: int
+    due_at: str | None
+    error: str
+    reason: str
+    event: Any
+    first_at: str
+    updated_at: str
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    """How many events a handler has in one status; `expired` are claims whose lease is over."""
+
+    handler: str
+    status: str
+    count: int
+    first_position: int
+    updated_at: str
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler as the registry knows it."""
+
+    name: str
+    declaration: dict[str, Any]
+    status: str
+    reason: str
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries an operator means; what is None does not matter."""
+
+    handler: str | None = None
+    tenant_id: str | None = None
+    event_id: str | None = None
+    event_type: str | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+    status: str | tuple[str, ...] | None = None
+    after: int = -1  # positions up to this one are left out; what is no event has 0
+
+    def where(self) -> tuple[str, dict[str, Any]]:
+        """Return the condition in SQL and its values."""
+        parts = ["position > :after"]
+        values: dict[str, Any] = {"after": self.after}
+        for field, column in _COLUMNS.items():
+            wanted = getattr(self, field)
+            if wanted is None:
+                continue
+            texts = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+            names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(texts))]
+            parts.append(f"{column} in ({', '.join(f':{name}' for name in names)})")
+            values |= dict(zip(names, texts, strict=True))
+        return " and ".join(parts), values
+
+
+def entry_of(row: tuple[Any, ...]) -> Entry:
+    """Make an entry of its row."""
+    *known, due_us, error, reason, event, first_us, updated_us = row
+    names = Entry.__struct_fields__[: len(known)]
+    return Entry(
+        **dict(zip(names, known, strict=True)),
+        due_at=format_us(due_us) if due_us else None,
+        error=error,
+        reason=reason,
+        event=None if event is None else msgspec.json.decode(event),
+        first_at=format_us(first_us),
+        updated_at=format_us(updated_us),
+    )

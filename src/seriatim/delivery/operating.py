@@ -1,0 +1,110 @@
+"""What an operator does with the registry: look, retry, skip, pause, prune."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from seriatim.core.errors import InvalidArgument, NotFound
+from seriatim.core.times import format_us
+from seriatim.delivery.acts import TOUCHED, Acts
+from seriatim.delivery.entries import Asked, Count, Declared, Entry, entry_of
+
+
+class Operating(Acts):
+    """The part of the registry that people use."""
+
+    def handlers(self) -> list[Declared]:
+        """Return every handler that was ever declared here."""
+        return [
+            Declared(
+                name=name,
+                declaration=msgspec.json.decode(declaration),
+                status=status,
+                reason=reason,
+            )
+            for name, declaration, status, reason in self.look("handlers", {})
+        ]
+
+    def counts(self, *, finished: bool = False) -> list[Count]:
+        """Count events by handler and status; the finished ones take a while to count."""
+        found = self.look("counts" if finished else "unfinished_counts", {})
+        return [
+            Count(
+                handler=handler,
+                status=status,
+                count=count,
+                first_position=position,
+                updated_at=format_us(updated_us),
+            )
+            for handler, status, count, position, updated_us in found
+        ]
+
+    def entries(self, asked: Asked, limit: int = 100) -> list[Entry]:
+        """Return entries in the order of the log."""
+        where, values = asked.where()
+        with self.engine.transaction(write=False) as session:
+            found = session.run(
+                self.sql["entries"].replace("{filters}", where), values | {"limit": limit}
+            )
+        return [entry_of(row) for row in found]
+
+    def retry(self, asked: Asked) -> int:
+        """Let dead, unknown and failed events be tried again at once; tell how many."""
+        where, values = asked.where()
+        with self.engine.at_once() as session:
+            found = session.run(self.sql["retry"].replace("{filters}", where), values)
+        self._let_run({row[0] for row in found})
+        return len(found)
+
+    def skip(self, asked: Asked, reason: str) -> int:
+        """Count unfinished events as done, for a reason that is kept; tell how many."""
+        if not reason.strip():
+            msg = "say why these events are skipped: the reason is kept with them"
+            raise InvalidArgument(msg, details={"argument": "reason"})
+        where, values = asked.where()
+        found: list[tuple[Any, ...]] = []
+        # One handler at a time: what follows its streams is told by its name.
+        names = {one.handler for one in self.entries(asked, limit=1_000_000)}
+        for handler in sorted(names):
+            with self.engine.at_once() as session:
+                found += session.given_then(
+                    self.sql["skip"].replace("{filters}", f"handler = :handler and {where}"),
+                    self.sql["wait"],
+                    {"one": "integer"},
+                    [[1]],
+                    TOUCHED,
+                    values | {"handler": handler, "reason": reason},
+                )
+            with self.engine.at_once() as session:
+                session.run(self.sql["advance"], {"handler": handler})
+        self._let_run(names)
+        return len(found)
+
+    def _let_run(self, handlers: set[str]) -> None:
+        """Let handlers go on that had stopped at what was dealt with now."""
+        for one in self.handlers():
+            if one.name in handlers and one.status == "stopped":
+                self.set_status(one.name, "ready")
+
+    def set_status(self, handler: str, status: str, reason: str = "") -> None:
+        """Stop a handler, pause it, or let it run."""
+        values = {"handler": handler, "status": status, "reason": reason}
+        if not self.run("set_handler", values):
+            msg = f"the registry knows no handler {handler!r:.80}"
+            raise NotFound(msg, details={"handler": handler})
+
+    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
+        """Forget events that were done so long ago; tell how many.
+
+        A stream's number still tells its old events; without a stream nothing would, so those
+        are forgotten only when told so.
+        """
+        values: Mapping[str, Any] = {
+            "handler": handler,
+            "older_us": int(older_s * 1_000_000),
+            "streamless": int(streamless),
+        }
+        return len(self.run("prune", values))

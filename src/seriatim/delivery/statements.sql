@@ -1,0 +1,405 @@
+-- The processed-event registry, in SQL that Postgres and SQLite share.
+-- {at} is the schema, {now} the database's clock in microseconds, {lock} what locks a row for
+-- oneself, {given} the rows that a statement is about, {rows} those that the one before returned.
+
+-- name: create_handlers
+create table if not exists {at}seriatim_handlers (
+    name        text   not null primary key,
+    declaration text   not null,
+    status      text   not null check (status in ('ready', 'paused', 'stopped')),
+    reason      text   not null default '',
+    updated_us  bigint not null
+);
+
+-- name: create_cursors
+-- How far a handler's consumers have read a source; what they left open is in the registry.
+create table if not exists {at}seriatim_sources (
+    handler    text   not null,
+    source     text   not null,
+    cursor     text   not null,
+    updated_us bigint not null,
+    primary key (handler, source)
+);
+
+-- name: create_streams
+-- Where a handler is in a stream: every number up to the last one is settled.
+create table if not exists {at}seriatim_streams (
+    handler     text    not null,
+    tenant_id   text    not null,
+    stream_type text    not null,
+    stream_id   text    not null,
+    last_seq    bigint  not null,
+    waiting     integer not null default 0,  -- 1: rows of it wait behind the last one
+    primary key (handler, tenant_id, stream_type, stream_id)
+);
+
+-- name: create_waiting
+create index if not exists seriatim_streams_waiting
+on {at}seriatim_streams (handler) where waiting = 1;
+
+-- name: create_handled
+-- One row for a handler and an event. The event itself is kept while it is unfinished.
+create table if not exists {at}seriatim_handled (
+    handler     text    not null,
+    tenant_id   text    not null,
+    event_id    text    not null,
+    event_type  text    not null,
+    position    bigint  not null,
+    stream_type text,
+    stream_id   text,
+    stream_seq  bigint,
+    first_seq   bigint  not null default 1,
+    status      text    not null check (status in
+        ('claimed', 'failed', 'blocked', 'dead', 'unknown', 'done', 'stale', 'skipped', 'passed')),
+    owner       text    not null default '',
+    token       bigint  not null default 0,
+    attempts    integer not null default 0,
+    due_us      bigint  not null default 0,  -- claimed: the lease ends; failed: the pause ends
+    error       text    not null default '',
+    reason      text    not null default '',
+    event       text,
+    first_us    bigint  not null,
+    updated_us  bigint  not null,
+    primary key (handler, tenant_id, event_id)
+);
+
+-- name: create_unfinished
+create index if not exists seriatim_handled_unfinished
+on {at}seriatim_handled (handler, status, due_us) where status not in ('done', 'stale');
+
+-- name: create_lines
+create index if not exists seriatim_handled_lines
+on {at}seriatim_handled (handler, tenant_id, stream_type, stream_id, stream_seq)
+where status not in ('done', 'stale');
+
+-- name: judged
+-- What may be done with each of the given events, and in strict mode with those behind them;
+-- those that are not wanted hold up nothing.
+select tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq, first_seq,
+       case when verdict <> 'later' then verdict
+            when stream_seq - last_seq = sum(ahead) over line and min(open_road) over line = 1
+            then 'free' else 'blocked' end as verdict,
+       last_seq, due_us, attempts
+from (
+    select v.*,
+           case when stream_seq > last_seq then 1 else 0 end as ahead,
+           case when stream_seq <= last_seq or verdict in ('free', 'later', 'passing', 'duplicate_done')
+                then 1 else 0 end as open_road
+    from (
+        select g.*, coalesce(t.last_seq, g.first_seq - 1) as last_seq,
+               coalesce(e.due_us, 0) as due_us, coalesce(e.attempts, 0) as attempts,
+               case when g.wanted = 0 then 'passing'
+                    when e.status in ('done', 'skipped', 'passed') then 'duplicate_done'
+                    when e.status in ('stale', 'dead', 'unknown') then e.status
+                    when h.status <> 'ready' then 'blocked'
+                    when e.status = 'claimed' and e.due_us > {now} then 'in_progress'
+                    when e.status = 'failed' and e.due_us > {now} then 'waiting'
+                    when e.status = 'claimed' and :at_most_once = 1 then 'unknown'
+                    when e.status = 'claimed' and e.attempts >= :attempts then 'exhausted'
+                    when g.stream_seq is null then 'free'
+                    when g.stream_seq <= coalesce(t.last_seq, g.first_seq - 1)
+                         and (:strict = 0 or e.status is null or e.status = 'blocked') then 'stale'
+                    when :strict = 0
+                         or g.stream_seq <= coalesce(t.last_seq, g.first_seq - 1) + 1 then 'free'
+                    else 'later' end as verdict
+        from {given} g
+        left join {at}seriatim_handled e
+          on e.handler = :handler and e.tenant_id = g.tenant_id and e.event_id = g.event_id
+        left join {at}seriatim_streams t
+          on t.handler = :handler and t.tenant_id = g.tenant_id
+         and t.stream_type = g.stream_type and t.stream_id = g.stream_id
+        left join {at}seriatim_handlers h on h.name = :handler
+    ) v
+) w
+window line as (partition by tenant_id, stream_type, stream_id order by stream_seq
+                rows unbounded preceding);
+
+-- name: claim
+insert into {at}seriatim_handled as e
+    (handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
+     first_seq, status, owner, token, attempts, due_us, first_us, updated_us)
+select :handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
+       first_seq, 'claimed', :owner, 1, 1, {now} + :lease_us, {now}, {now}
+from ({judged}) j
+where verdict = 'free'
+order by tenant_id, event_id
+on conflict (handler, tenant_id, event_id) do update
+set status = 'claimed', owner = excluded.owner, token = e.token + 1, attempts = e.attempts + 1,
+    due_us = excluded.due_us, updated_us = excluded.updated_us
+where e.status in ('claimed', 'failed', 'blocked') and e.due_us <= {now}
+returning tenant_id, event_id, token, attempts;
+
+-- name: claimed_by
+-- Claims whose answer was lost on the way: every call has an owner's name of its own.
+select e.tenant_id, e.event_id, e.token, e.attempts
+from {given} g join {at}seriatim_handled e
+  on e.handler = :handler and e.tenant_id = g.tenant_id and e.event_id = g.event_id
+where e.status = 'claimed' and e.owner = :owner;
+
+-- name: look
+select tenant_id, event_id, verdict, last_seq, due_us, attempts
+from ({judged}) j where verdict <> 'passing';
+
+-- name: renew
+-- What these are given has names of its own: what is returned is the table's.
+update {at}seriatim_handled set due_us = {now} + :lease_us
+from {given} g
+where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+  and token = g.of_token and status = 'claimed'
+returning tenant_id, event_id;
+
+-- name: done
+-- `again` accepts what was ended by the same claim already, whose answer was lost on the way.
+-- In strict mode a stream moves only over an unbroken line of claims that are still ours.
+update {at}seriatim_handled
+set status = case when :strict = 0 and k.of_seq < k.last_seq then 'stale' else 'done' end,
+    event = null, error = '', updated_us = {now}
+from (
+    select h.of_tenant, h.of_event, h.of_seq, h.ours, coalesce(t.last_seq, -1) as last_seq,
+           min(h.ours) over (partition by h.of_tenant, h.of_type, h.of_id
+                             order by h.of_seq rows unbounded preceding) as unbroken
+    from (
+        select g.of_tenant, g.of_event, o.stream_type as of_type, o.stream_id as of_id,
+               o.stream_seq as of_seq,
+               case when o.token = g.of_token
+                     and (o.status in ('claimed', 'unknown') or :again = 1 and o.status = 'done')
+                    then 1 else 0 end as ours
+        from {given} g
+        join {at}seriatim_handled o
+          on o.handler = :handler and o.tenant_id = g.of_tenant and o.event_id = g.of_event
+        order by g.of_tenant, g.of_event {lock}
+    ) h
+    left join {at}seriatim_streams t
+      on t.handler = :handler and t.tenant_id = h.of_tenant
+     and t.stream_type = h.of_type and t.stream_id = h.of_id
+) k
+where handler = :handler and tenant_id = k.of_tenant and event_id = k.of_event
+  and k.ours = 1 and (:strict = 0 or k.of_seq is null or k.unbroken = 1)
+returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
+
+-- name: failed
+-- `unspent` gives back an attempt that was claimed and not made.
+update {at}seriatim_handled
+set status = g.new_status, error = g.new_error, event = g.new_event,
+    attempts = attempts - case when status in ('claimed', 'unknown') then g.unspent else 0 end,
+    due_us = case when g.new_status = 'failed' then {now} + g.pause_us else 0 end,
+    updated_us = {now}
+from {given} g
+where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+  and token = g.of_token and status in ('claimed', 'unknown', g.new_status)
+returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq,
+          case when status = 'dead' and :skip = 1 then 'passed' else status end;
+
+-- name: move
+insert into {at}seriatim_streams as t (handler, tenant_id, stream_type, stream_id, last_seq)
+select :handler, tenant_id, stream_type, stream_id, max(stream_seq)
+from {rows} r
+where stream_seq is not null and status in ('done', 'stale', 'passed')
+group by tenant_id, stream_type, stream_id
+order by tenant_id, stream_type, stream_id
+on conflict (handler, tenant_id, stream_type, stream_id) do update
+set last_seq = excluded.last_seq where t.last_seq < excluded.last_seq;
+
+-- name: keep
+-- An event that cannot be handled yet waits here, so that its consumer can read on.
+insert into {at}seriatim_handled as e
+    (handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
+     first_seq, status, event, first_us, updated_us)
+select :handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
+       first_seq, 'blocked', event, {now}, {now}
+from {given} g
+where true
+order by tenant_id, event_id
+on conflict (handler, tenant_id, event_id) do update
+set event = excluded.event,
+    status = case when e.status = 'claimed' and e.due_us <= {now} and :at_most_once = 1
+                  then 'unknown' else e.status end
+where e.status in ('claimed', 'failed', 'blocked', 'dead', 'unknown')
+returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
+
+-- name: wait
+insert into {at}seriatim_streams as t
+    (handler, tenant_id, stream_type, stream_id, last_seq, waiting)
+select :handler, tenant_id, stream_type, stream_id, min(first_seq) - 1, 1
+from {rows} r
+where stream_seq is not null and status in ('blocked', 'passed', 'skipped')
+group by tenant_id, stream_type, stream_id
+order by tenant_id, stream_type, stream_id
+on conflict (handler, tenant_id, stream_type, stream_id) do update
+set waiting = 1 where t.waiting = 0;
+
+-- name: pass
+-- Numbers that a handler's own filter passes over, right behind what is settled.
+insert into {at}seriatim_streams as t (handler, tenant_id, stream_type, stream_id, last_seq)
+select :handler, g.tenant_id, g.stream_type, g.stream_id, g.to_seq
+from {given} g
+left join {at}seriatim_streams s
+  on s.handler = :handler and s.tenant_id = g.tenant_id
+ and s.stream_type = g.stream_type and s.stream_id = g.stream_id
+where coalesce(s.last_seq, g.first_seq - 1) between g.from_seq - 1 and g.to_seq - 1
+order by g.tenant_id, g.stream_type, g.stream_id
+on conflict (handler, tenant_id, stream_type, stream_id) do update
+set last_seq = excluded.last_seq where t.last_seq < excluded.last_seq
+returning tenant_id, stream_type, stream_id;
+
+-- name: pass_ahead
+-- And those that came before what they follow: remembered until it has come.
+insert into {at}seriatim_handled as e
+    (handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
+     first_seq, status, first_us, updated_us)
+select :handler, g.tenant_id, g.event_id, g.event_type, g.position, g.stream_type, g.stream_id,
+       g.stream_seq, g.first_seq, 'passed', {now}, {now}
+from {given} g
+left join {at}seriatim_streams s
+  on s.handler = :handler and s.tenant_id = g.tenant_id
+ and s.stream_type = g.stream_type and s.stream_id = g.stream_id
+where g.stream_seq > coalesce(s.last_seq, g.first_seq - 1)
+order by g.tenant_id, g.event_id
+on conflict (handler, tenant_id, event_id) do nothing
+returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
+
+-- name: advance
+with recursive line (tenant_id, stream_type, stream_id, seq) as (
+    select tenant_id, stream_type, stream_id, last_seq
+    from {at}seriatim_streams where handler = :handler and waiting = 1
+    union all
+    select l.tenant_id, l.stream_type, l.stream_id, l.seq + 1
+    from line l join {at}seriatim_handled e
+      on e.handler = :handler and e.tenant_id = l.tenant_id and e.stream_type = l.stream_type
+     and e.stream_id = l.stream_id and e.stream_seq = l.seq + 1
+     and e.status not in ('done', 'stale') and e.status in ('skipped', 'passed')
+)
+update {at}seriatim_streams as t set last_seq = m.seq
+from (select tenant_id, stream_type, stream_id, max(seq) as seq from line
+      group by tenant_id, stream_type, stream_id) m
+where t.handler = :handler and t.tenant_id = m.tenant_id and t.stream_type = m.stream_type
+  and t.stream_id = m.stream_id and t.last_seq < m.seq;
+
+-- name: clear_begin
+-- Whoever keeps an event holds its stream's row: afterwards the next statement sees it.
+select 1 from {at}seriatim_streams where handler = :handler and waiting = 1 {lock};
+
+-- name: clear
+update {at}seriatim_streams as t set waiting = 0
+where t.handler = :handler and t.waiting = 1 and not exists (
+    select 1 from {at}seriatim_handled e
+    where e.handler = :handler and e.tenant_id = t.tenant_id and e.stream_type = t.stream_type
+      and e.stream_id = t.stream_id and e.status not in ('done', 'stale')
+      and (e.status = 'blocked' or e.status in ('passed', 'skipped') and e.stream_seq > t.last_seq)
+);
+
+-- name: due
+select tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq, first_seq,
+       event
+from {at}seriatim_handled
+where handler = :handler and status in ('failed', 'claimed') and due_us <= {now}
+  and event is not null and (:at_most_once = 0 or status = 'failed')
+order by due_us limit :limit;
+
+-- name: lines
+select e.tenant_id, e.event_id, e.event_type, e.position, e.stream_type, e.stream_id, e.stream_seq,
+       e.first_seq, e.event
+from {at}seriatim_streams t
+join {at}seriatim_handled e
+  on e.handler = :handler and e.tenant_id = t.tenant_id and e.stream_type = t.stream_type
+ and e.stream_id = t.stream_id and e.status not in ('done', 'stale') and e.status = 'blocked'
+ and e.stream_seq <= t.last_seq + :limit
+where t.handler = :handler and t.waiting = 1 and e.event is not null and exists (
+    select 1 from {at}seriatim_handled h
+    where h.handler = :handler and h.tenant_id = t.tenant_id and h.stream_type = t.stream_type
+      and h.stream_id = t.stream_id and h.status not in ('done', 'stale')
+      and h.status = 'blocked' and h.stream_seq <= t.last_seq + 1
+)
+order by e.tenant_id, e.stream_type, e.stream_id, e.stream_seq limit :limit;
+
+-- name: lapse
+-- An effect that nothing can make once, and whose owner is gone: nobody knows if it happened.
+update {at}seriatim_handled set status = 'unknown', updated_us = {now}
+where handler = :handler and status = 'claimed' and due_us <= {now};
+
+-- name: outdated
+update {at}seriatim_handled set status = 'stale', event = null, updated_us = {now}
+from (select tenant_id as of_tenant, event_id as of_event from {given} d) g
+where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+  and status in ('blocked', 'failed');
+
+-- name: bury
+-- A claim that ran out as often as it may be tried.
+update {at}seriatim_handled
+set status = 'dead', error = g.new_error, event = g.new_event, updated_us = {now}
+from {given} g
+where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+  and status = 'claimed' and due_us <= {now}
+returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq,
+          case when :skip = 1 then 'passed' else status end;
+
+-- name: refuse
+insert into {at}seriatim_handled
+    (handler, tenant_id, event_id, event_type, position, status, error, event, first_us, updated_us)
+select :handler, tenant_id, event_id, event_type, position, 'dead', error, event, {now}, {now}
+from {given} g
+where true
+on conflict (handler, tenant_id, event_id) do nothing;
+
+-- name: handler
+select declaration, status, reason from {at}seriatim_handlers where name = :handler;
+
+-- name: declare
+insert into {at}seriatim_handlers as h (name, declaration, status, updated_us)
+values (:handler, :declaration, 'ready', {now})
+on conflict (name) do update set declaration = excluded.declaration, updated_us = excluded.updated_us
+where :replace = 1;
+
+-- name: set_handler
+update {at}seriatim_handlers set status = :status, reason = :reason, updated_us = {now}
+where name = :handler returning name;
+
+-- name: cursor
+select cursor from {at}seriatim_sources where handler = :handler and source = :source;
+
+-- name: move_cursor
+insert into {at}seriatim_sources (handler, source, cursor, updated_us)
+values (:handler, :source, :cursor, {now})
+on conflict (handler, source) do update
+set cursor = excluded.cursor, updated_us = excluded.updated_us;
+
+-- name: counts
+select handler, case when status = 'claimed' and due_us <= {now} then 'expired' else status end,
+       count(*), min(position), max(updated_us)
+from {at}seriatim_handled
+group by 1, 2 order by 1, 2;
+
+-- name: unfinished_counts
+select handler, case when status = 'claimed' and due_us <= {now} then 'expired' else status end,
+       count(*), min(position), max(updated_us)
+from {at}seriatim_handled
+where status not in ('done', 'stale')
+group by 1, 2 order by 1, 2;
+
+-- name: handlers
+select name, declaration, status, reason from {at}seriatim_handlers order by name;
+
+-- name: entries
+select handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
+       status, owner, token, attempts, due_us, error, reason, event, first_us, updated_us
+from {at}seriatim_handled
+where {filters}
+order by position, handler, tenant_id, event_id limit :limit;
+
+-- name: retry
+update {at}seriatim_handled set status = 'failed', attempts = 0, due_us = 0, updated_us = {now}
+where {filters} and status in ('dead', 'unknown', 'failed')
+returning handler, tenant_id, event_id;
+
+-- name: skip
+-- The token rises: whoever still works on it cannot end it any more.
+update {at}seriatim_handled
+set status = 'skipped', reason = :reason, token = token + 1, event = null, updated_us = {now}
+where {filters} and status in ('claimed', 'failed', 'blocked', 'dead', 'unknown')
+returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
+
+-- name: prune
+delete from {at}seriatim_handled as e
+where e.handler = :handler and e.status in ('done', 'stale') and e.updated_us <= {now} - :older_us
+  and (:streamless = 1 or e.stream_seq is not null)
+returning event_id;

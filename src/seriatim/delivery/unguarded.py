@@ -1,0 +1,65 @@
+"""Consumers without a registry: every delivery has its effect, and nothing is remembered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from seriatim.config.delivery import Registering
+from seriatim.core.handling import Delivery, Handler
+from seriatim.delivery.claims import Claim
+from seriatim.delivery.outage import Outage
+from seriatim.delivery.registry import Registry
+
+logger = logging.getLogger("seriatim")
+
+
+def unguarded(settings: Registering) -> Registry:
+    """Return what stands in a registry's place when it is switched off, and say so loudly."""
+    logger.warning(
+        "the processed-event registry is OFF: duplicates, crashes and replays repeat effects, "
+        "failures are not retried, and a restart begins anew"
+    )
+    return cast("Registry", _Unguarded(settings))
+
+
+class _Unguarded:
+    """Claims everything; failures are logged, for there is nowhere to keep them."""
+
+    def __init__(self, settings: Registering) -> None:
+        self.settings = settings
+        self.outage = Outage("fail_fast")
+        self._cursors: dict[tuple[str, str], str] = {}
+
+    def claim_all(
+        self, _handler: Handler, deliveries: Sequence[Delivery], _passing: Any = ()
+    ) -> list[Claim]:
+        return [Claim(delivery=one, verdict="claimed", attempt=1) for one in deliveries]
+
+    def mark_failed(self, handler: Handler, claim: Claim, error: str, **_: Any) -> None:
+        logger.error(
+            "handler %s failed on event %s, which is lost to it: %s",
+            handler.name,
+            claim.delivery.event_id,
+            error,
+        )
+
+    def refuse(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
+        for one in deliveries:
+            logger.error("%s is no event for handler %s: %s", one.event_id, handler.name, one.flaw)
+
+    def cursor(self, handler: Handler, source: str) -> str | None:
+        return self._cursors.get((handler.name, source))
+
+    def move_cursor(self, handler: Handler, source: str, cursor: str) -> None:
+        self._cursors[handler.name, source] = cursor
+
+    def due(self, *_: Any) -> list[Delivery]:
+        return []
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Remember nothing."""
+
+    declare = held_up = heartbeat = mark_done = release = _nothing
+    keep = outdated = pass_over = pass_ranges = close = _nothing

@@ -1,0 +1,1 @@
+"""Kafka: where it is, what its topics are called, and what a message holds."""

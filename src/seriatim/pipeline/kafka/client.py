@@ -1,0 +1,168 @@
+"""Clients of Kafka: a producer that loses and repeats nothing by itself, topics, and offsets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from seriatim.core.errors import BackendFailure, NotFound
+from seriatim.pipeline.kafka.address import Target
+from seriatim.pipeline.kafka.messages import Header
+
+logger = logging.getLogger("seriatim.kafka")
+
+_LOOK_S = 15.0
+_PRODUCER = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    "linger.ms": "5",
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": "200000",
+    "queue.buffering.max.kbytes": "262144",
+}
+
+
+class Sending:
+    """A producer, and what it has not delivered yet."""
+
+    def __init__(self, target: Target, timeout_s: float) -> None:
+        self._target = target
+        self._timeout_s = timeout_s
+        self._producer = _producer(os.getpid(), *_hashable(target))
+        self._error: KafkaError | None = None
+        self._topics: dict[tuple[str, str | None], str] = {}
+
+    def topic(self, tenant_id: str, stream_type: str | None) -> str:
+        """Return the topic of an event."""
+        found = self._topics.get((tenant_id, stream_type))
+        if found is None:
+            found = self._target.topic(tenant_id, stream_type)
+            self._topics[tenant_id, stream_type] = found
+        return found
+
+    def send(
+        self, topic: str, key: bytes, value: bytes, headers: list[Header], time_ms: int
+    ) -> None:
+        """Hand over a message; it is delivered when `flush` returns."""
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, on_delivery=self._told, timestamp=time_ms, headers=headers
+                )
+            except BufferError:
+                self._producer.poll(0.1)  # the queue is full: let it drain
+                self._check()
+            except KafkaException as error:
+                raise failure(error, "sending to Kafka") from error
+            else:
+                return
+
+    def poll(self) -> None:
+        """Let the client say what became of messages."""
+        self._producer.poll(0)
+        self._check()
+
+    def flush(self) -> None:
+        """Wait until all is delivered; if that takes too long or fails, say so."""
+        left = self._producer.flush(self._timeout_s)
+        self._check()
+        if left:
+            self._producer.purge()
+            self._producer.flush(1.0)
+            self._error = None
+            msg = (
+                f"Kafka at {self._target.servers} did not take {left} messages within "
+                f"{self._timeout_s:g} s; they are sent again"
+            )
+            raise BackendFailure(msg)
+
+    def _told(self, error: KafkaError | None, _: object) -> None:
+        if error is not None and self._error is None:
+            self._error = error
+
+    def _check(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            self._producer.purge()
+            self._producer.flush(1.0)
+            self._error = None
+            raise failure(KafkaException(error), "sending to Kafka")
+
+
+def _hashable(target: Target) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return target.servers, tuple(sorted(target.client.items()))
+
+
+@lru_cache(maxsize=4)  # a producer keeps its connections; by process, for forks
+def _producer(_process: int, _servers: str, client: tuple[tuple[str, str], ...]) -> Producer:
+    return Producer({**_PRODUCER, **dict(client)}, logger=logger)
+
+
+def failure(error: KafkaException, doing: str) -> BackendFailure:
+    """Explain an error of the client."""
+    told: KafkaError = error.args[0]
+    msg = f"Kafka failed while {doing}: {told.str()} ({told.name()})"
+    return BackendFailure(msg, details={"kafka": told.name()}, retryable=not told.fatal())
+
+
+def make_topics(
+    target: Target, topics: Iterable[str], partitions: int, replication: int
+) -> list[str]:
+    """Make the topics that are not there yet; tell which."""
+    admin = AdminClient({**target.client}, logger=logger)
+    try:
+        known = admin.list_topics(timeout=_LOOK_S).topics
+        missing = sorted(set(topics) - set(known))
+        if missing:
+            wanted = [NewTopic(one, partitions, replication) for one in missing]
+            for made in admin.create_topics(wanted).values():
+                _made(made)
+    except KafkaException as error:
+        raise failure(error, "making topics") from error
+    return missing
+
+
+def _made(future: object) -> None:
+    try:
+        future.result()  # type: ignore[attr-defined]
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def offsets(target: Target, topics: Iterable[str]) -> dict[str, dict[int, tuple[int, int]]]:
+    """Return the first and the next offset of every partition of some topics."""
+    consumer = Consumer({**target.client, "group.id": "seriatim-offsets"}, logger=logger)
+    try:
+        return {topic: _offsets_of(consumer, topic) for topic in topics}
+    except KafkaException as error:
+        raise failure(error, "looking at topics") from error
+    finally:
+        consumer.close()
+
+
+def _offsets_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    until = time.monotonic() + _LOOK_S
+    while True:
+        found = consumer.list_topics(topic, timeout=_LOOK_S).topics[topic]
+        if found.error is None and found.partitions:
+            break
+        if time.monotonic() > until or found.error is None:
+            msg = f"there is no topic {topic!r:.80}: publish to it, or create it"
+            raise NotFound(msg, details={"topic": topic})
+        time.sleep(0.1)
+    return {
+        number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_LOOK_S)
+        for number in found.partitions
+    }
+
+
+def spark_options(target: Target) -> Mapping[str, str]:
+    """Return the target's settings as Spark's Kafka source takes them."""
+    return {f"kafka.{name}": value for name, value in target.client.items()}

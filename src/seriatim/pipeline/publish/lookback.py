@@ -1,0 +1,59 @@
+"""A second look at the last events before a step, and the ids that need not be sent again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from seriatim.config.delivery import Publishing
+from seriatim.core.times import instant_us
+from seriatim.store.port import ReadSpec, Store
+
+_PAGE = 10_000
+
+
+class Lookback:
+    """Looks back as far as it is told, in time and in events; off, it does nothing."""
+
+    def __init__(self, store: Store, settings: Publishing) -> None:
+        self._store = store
+        self._settings = settings
+        self._recent: deque[str] = deque(maxlen=settings.dedup_max_events)
+
+    @property
+    def _on(self) -> bool:
+        return self._settings.lookback_s > 0 and self._settings.lookback_max_keys > 0
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The ids that a checkpoint keeps."""
+        most = self._settings.dedup_checkpoint_max_events
+        return tuple(self._recent)[-most:] if most else ()
+
+    def remember(self, ids: Iterable[str]) -> None:
+        """Take over what a checkpoint kept."""
+        self._recent.extend(ids)
+
+    def before(self, after: int) -> tuple[int, frozenset[str]]:
+        """Return where to begin instead, and which events need not be sent again."""
+        if not self._on or not after:
+            return after, frozenset()
+        since = time.time_ns() // 1000 - int(self._settings.lookback_s * 1_000_000)
+        begin = max(0, after - self._settings.lookback_max_keys)
+        for event in self._store.read(
+            ReadSpec(tenant_id=None, limit=_PAGE, after=begin, until=after)
+        ):
+            if (instant_us(event.recorded_at) or 0) >= since:
+                return event.position - 1, frozenset(self._recent)
+        return after, frozenset()
+
+    def passed(self, after: int, until: int) -> None:
+        """Remember the last events of a step that was delivered."""
+        if not self._on or not self._recent.maxlen:
+            return
+        after = max(after, until - self._recent.maxlen)
+        while after < until:
+            page = self._store.read(ReadSpec(tenant_id=None, limit=_PAGE, after=after, until=until))
+            self._recent.extend(event.event_id for event in page)
+            after = page[-1].position

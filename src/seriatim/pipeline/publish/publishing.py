@@ -1,0 +1,263 @@
+"""The publisher: step by step along the log, each step sent, then remembered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from seriatim.config import Settings
+from seriatim.config.delivery import Publishing
+from seriatim.core.errors import BackendFailure, LeaseLost
+from seriatim.core.event import INFRASTRUCTURE_TENANT
+from seriatim.core.ids import hash_key
+from seriatim.core.times import format_us
+from seriatim.opening import absolute_url, open_store
+from seriatim.pipeline.archive.place import open_place
+from seriatim.pipeline.events import events
+from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
+from seriatim.pipeline.kafka.address import Target
+from seriatim.pipeline.kafka.client import make_topics
+from seriatim.pipeline.project.job import SMALL_EVENTS, Report, Watcher
+from seriatim.pipeline.project.shares import MOST
+from seriatim.pipeline.publish.checkpoint import Checkpoint, Checkpoints
+from seriatim.pipeline.publish.lookback import Lookback
+from seriatim.pipeline.publish.sending import SENT, ShareSender
+from seriatim.store.port import Lease
+
+logger = logging.getLogger("seriatim")
+
+LEASE_S = 10.0
+_POLL_S = 1.0
+_PATIENCE_S = 30.0
+
+
+class Published(msgspec.Struct):
+    """What a publisher has done since it began."""
+
+    position: int = 0
+    sent: int = 0
+    skipped: int = 0
+    steps: int = 0
+
+
+class Publisher:
+    """Publishes one log to one target; another one of the same waits until this one ends."""
+
+    def __init__(  # noqa: PLR0913 - where everything is
+        self,
+        spark: SparkSession,
+        url: str,
+        target: Target,
+        checkpoints: str,
+        *,
+        tenant_id: str | None = None,
+        settings: Publishing | None = None,
+        create_topics: tuple[int, int] | None = None,
+        lease_s: float = LEASE_S,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._spark = spark
+        self._url = absolute_url(url)
+        self._target = target
+        self._settings = settings or Publishing()
+        self._tenant_id = tenant_id
+        self._create = create_topics
+        self._lease_s = lease_s
+        self._watcher = watcher or (lambda _: None)
+        self._store = open_store(url, Settings(), create=False)
+        self._checkpoints = Checkpoints(open_place(checkpoints), str(target))
+        self._lookback = Lookback(self._store, self._settings)
+        self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
+        self._lease_ended = threading.Event()
+        self._told = time.monotonic()
+        self._began = (time.monotonic(), 0)
+        self.done = Published()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+    def run(self, *, live: bool = False, until: Callable[[], bool] = lambda: False) -> Published:
+        """Publish up to the log's end, or go on from there; wait while another one does."""
+        failed = 0
+        while not until():
+            try:
+                with self._leased(until) as leased:
+                    if leased:
+                        self._follow(live=live, until=until)
+                break
+            except LeaseLost:
+                continue
+            except BackendFailure as error:
+                if not live or not error.retryable:
+                    raise
+                failed += 1
+                self._pause(error, min(_PATIENCE_S, 0.25 * 2**failed), until)
+        return self.done
+
+    def _follow(self, *, live: bool, until: Callable[[], bool]) -> None:
+        position = self._start()
+        self._began = (time.monotonic(), position)
+        while not until():
+            head = self._store.head()
+            while position < head and not until():
+                position = self._step(position, min(head, position + self._settings.step_events))
+                self._tell(head)
+            if not live:
+                return
+            self._store.wait(position, _POLL_S)
+
+    def _start(self) -> int:
+        """Return where to go on: behind the checkpoint, or at the beginning if there is none."""
+        last = self._checkpoints.last()
+        position = 0
+        if last is not None:
+            tip = self._store.event_id_at(last.position) if last.position else None
+            self._checkpoints.check(last, self._store.identity(), self._store.head(), tip)
+            position = last.position
+            self._lookback.remember(last.recent)
+        self.done.position = position
+        if self._create is not None and self._target.one_topic is not None:
+            make_topics(self._target, [self._target.one_topic], *self._create)
+        return position
+
+    def _step(self, after: int, until: int) -> int:
+        """Send a part of the log, and remember that it was delivered."""
+        begin, known = self._lookback.before(after)
+        if self._create is not None and self._target.one_topic is None:
+            self._make_topics(begin, until)
+        sender = ShareSender(
+            target=self._target,
+            url=self._url,
+            log=self._store.identity(),
+            zero_based=frozenset(
+                name for name, kind in self._store.rules().kinds.items() if kind.first_seq == 0
+            ),
+            after=begin,
+            until=until,
+            shares=self._shares(until - begin),
+            settings=self._settings,
+            tenant_id=self._tenant_id,
+            known=known,
+        )
+        try:
+            numbers = self._spark.range(0, sender.shares, 1, sender.shares)
+            rows = numbers.mapInArrow(sender, SENT).collect()
+        except SPARK_ERRORS as error:
+            raise failure_of(error) from error
+        if self._lease_ended.is_set():
+            msg = "another publisher has the lease now; what was sent may be sent again by it"
+            raise LeaseLost(msg)
+        self._lookback.passed(after, until)
+        self._checkpoints.move(
+            Checkpoint(
+                log_id=sender.log.log_id,
+                epoch=sender.log.epoch,
+                target=str(self._target),
+                position=until,
+                tip=self._store.event_id_at(until) or "",
+                written_at=format_us(time.time_ns() // 1000),
+                recent=self._lookback.kept,
+            )
+        )
+        self.done.position = until
+        self.done.steps += 1
+        self.done.sent += sum(row.sent for row in rows)
+        self.done.skipped += sum(row.skipped for row in rows)
+        return until
+
+    def _shares(self, events: int) -> int:
+        if events <= SMALL_EVENTS:
+            return 1
+        return min(MOST, self._spark.sparkContext.defaultParallelism)
+
+    def _make_topics(self, after: int, until: int) -> None:
+        """Make the topics of a template that a part of the log needs."""
+        assert self._create is not None  # noqa: S101 - the caller looked
+        found = events(
+            self._spark,
+            self._url,
+            after=after,
+            until=until,
+            tenant=self._tenant_id,
+            columns=["tenant_id", "stream_type"],
+        ).distinct()
+        topics = {self._target.topic(row.tenant_id, row.stream_type) for row in found.collect()}
+        make_topics(self._target, topics, *self._create)
+
+    # -- one at a time
+
+    @contextmanager
+    def _leased(self, until: Callable[[], bool]) -> Iterator[bool]:
+        lease = self._claimed(until)
+        if lease is None:
+            yield False
+            return
+        self._lease_ended.clear()
+        done = threading.Event()
+        keeper = threading.Thread(target=self._keep, args=(lease, done), daemon=True)
+        keeper.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            keeper.join()
+            if not self._lease_ended.is_set():
+                self._store.release_lease(lease)
+
+    def _claimed(self, until: Callable[[], bool]) -> Lease | None:
+        owner = uuid.uuid4().hex
+        told = False
+        while not until():
+            lease = self._store.claim_lease(INFRASTRUCTURE_TENANT, self._name, owner, self._lease_s)
+            if lease is not None:
+                return lease
+            if not told:
+                told = True
+                self._watcher(Report("publisher", "waits for another publisher", 0, 0, 0.0))
+            time.sleep(min(_POLL_S, self._lease_s / 4))
+        return None
+
+    def _keep(self, lease: Lease, done: threading.Event) -> None:
+        while not done.wait(self._lease_s / 3):
+            try:
+                if not self._store.renew_lease(lease, self._lease_s):
+                    self._lease_ended.set()
+                    return
+            except BackendFailure as error:
+                logger.warning("the publisher's lease could not be renewed: %s", error.message)
+
+    # -- what is told
+
+    def _tell(self, head: int) -> None:
+        since, at = self._began
+        pace = (self.done.position - at) / max(time.monotonic() - since, 1e-6)
+        self._watcher(Report("publisher", "publish", self.done.position, head, pace))
+        if time.monotonic() - self._told >= self._settings.metrics_log_interval_s:
+            self._told = time.monotonic()
+            logger.info(
+                "published up to %d of %d: %d sent, %d left out, %d steps, %.0f events/s",
+                self.done.position,
+                head,
+                self.done.sent,
+                self.done.skipped,
+                self.done.steps,
+                pace,
+            )
+
+    def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
+        logger.warning("the publisher waits %.1f s: %s", seconds, error.message)
+        self._watcher(Report("publisher", f"waits {seconds:.0f} s ({error.code})", 0, 0, 0.0))
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends and not until():
+            time.sleep(min(0.2, seconds))

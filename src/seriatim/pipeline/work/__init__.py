@@ -1,0 +1,1 @@
+"""Workers: handlers on Spark, fed from the log or from Kafka."""

@@ -1,0 +1,181 @@
+"""What one task of a worker does: open the registry, and let the handler loop handle its events."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import msgspec
+import pyarrow as pa
+
+from seriatim.config.delivery import Registering
+from seriatim.core.event import EventRecord
+from seriatim.core.handling import Delivery, Handler
+from seriatim.core.patterns import ALL, Names
+from seriatim.delivery.claims import Claim
+from seriatim.delivery.letters import Letters
+from seriatim.delivery.loop import Loop, Tally
+from seriatim.delivery.outage import Outage
+from seriatim.delivery.registry import Registry
+from seriatim.delivery.unguarded import unguarded
+from seriatim.delivery.waiting import Passed
+from seriatim.opening import open_registry
+from seriatim.pipeline.kafka.address import Target
+from seriatim.pipeline.kafka.letters import TopicLetters
+from seriatim.pipeline.kafka.messages import record_of
+from seriatim.pipeline.reading import settle
+from seriatim.pipeline.records import records_of
+from seriatim.pipeline.scan import scan
+from seriatim.pipeline.wanted import Scan, Share
+
+TALLY = ", ".join(f"{name} bigint" for name in Tally.__struct_fields__)
+_ALIKE = ("tenant_id", "stream_type", "stream_id")
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler and where its effects are remembered: what every task is sent."""
+
+    handler: Handler
+    registry: str
+    settings: Registering
+    log: str | None = None  # where numbers before the handler's start can be looked up
+    zero_based: frozenset[str] = frozenset()
+    letters: Target | None = None
+
+    def handled(self, deliveries: Iterable[Delivery]) -> pa.RecordBatch:
+        """Handle events, and tell what became of them."""
+        settle()
+        outage = Outage(self.settings.on_outage)
+        registry = outage.through(lambda: _registry(os.getpid(), self.registry, self.settings))
+        starts = None if self.log is None else self.starts
+        loop = Loop(registry, self.handler, starts=starts, letters=self._letters())
+        tally = loop.handle(deliveries)
+        counts = [[getattr(tally, name)] for name in Tally.__struct_fields__]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(count, pa.int64()) for count in counts], names=list(Tally.__struct_fields__)
+        )
+
+    def _letters(self) -> Letters | None:
+        return None if self.letters is None else TopicLetters(self.letters)
+
+    def delivery(self, event: EventRecord) -> Delivery:
+        """Return what the registry must know of a record."""
+        return Delivery.of(event, 0 if event.stream_type in self.zero_based else 1)
+
+    def starts(self, handler: Handler, blocked: Sequence[Claim]) -> list[Passed]:
+        """Look up where streams stand at the handler's start: what lies before is passed over."""
+        found: dict[tuple[str, str, str], Passed] = {}
+        for claim in blocked:
+            one = claim.delivery
+            if one.line is None or one.line in found or self.log is None:
+                continue
+            wanted = Scan(
+                columns=("stream_seq",),
+                tenants=Names((one.line[0],)),
+                stream_types=Names((one.line[1],)),
+                stream_ids=Names((one.line[2],)),
+            )
+            for batch in scan(self.log, wanted, handler.start, one.position):
+                first = batch.column(0)[0].as_py()
+                found[one.line] = Passed(one.line, one.first_seq, one.first_seq, first - 1)
+                break
+        return [one for one in found.values() if one.to_seq >= one.from_seq]
+
+
+@lru_cache(maxsize=4)  # a worker's process serves many tasks
+def _registry(_process: int, url: str, settings: Registering) -> Registry:
+    return guarding(url, settings)
+
+
+def guarding(url: str, settings: Registering) -> Registry:
+    """Open the registry, or if it is switched off what stands in its place."""
+    return open_registry(url, settings) if settings.enabled else unguarded(settings)
+
+
+class LogTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Handles one share of a range of the log."""
+
+    work: Work
+    url: str
+    tenant_id: str | None
+    after: int
+    until: int
+    shares: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take the numbers of shares, and give what became of their events."""
+        for batch in batches:
+            for nth in batch.column(0).to_pylist():
+                yield self.work.handled(map(self.work.delivery, self._events(nth)))
+
+    def _events(self, nth: int) -> Iterator[EventRecord]:
+        handler = self.work.handler
+        wanted = Scan(share=Share(_ALIKE, nth, self.shares))
+        if self.tenant_id is not None:
+            wanted = msgspec.structs.replace(wanted, tenants=Names((self.tenant_id,)))
+        if handler.mode != "strict":  # order is not told by what is passed over
+            types = None if ALL in handler.events else Names.of(handler.events)
+            kinds = None if handler.stream_types is None else Names(handler.stream_types)
+            wanted = msgspec.structs.replace(wanted, types=types, stream_types=kinds)
+        for batch in scan(self.url, wanted, self.after, self.until):
+            yield from records_of(batch)
+
+
+class KeptTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Handles events that waited in the registry."""
+
+    work: Work
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take deliveries as JSON, and give what became of them."""
+        yield self.work.handled(_kept(batches))
+
+
+class _Kept(Delivery, frozen=True, kw_only=True):
+    event: msgspec.Raw
+
+
+def _kept(batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
+    for batch in batches:
+        for text in batch.column("delivery").to_pylist():
+            yield msgspec.json.decode(text, type=_Kept)
+
+
+class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Handles messages of a topic, in the order of their partition."""
+
+    work: Work
+    tenant_id: str | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take messages, and give what became of them."""
+        yield self.work.handled(self._deliveries(batches))
+
+    def _deliveries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                found = self._delivery(row)
+                if found is not None:
+                    yield found
+
+    def _delivery(self, row: dict[str, object]) -> Delivery | None:
+        value, first = row["value"], row["first_seq"]
+        try:
+            event = record_of(value)  # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            return strange(row, error)
+        if self.tenant_id is not None and event.tenant_id != self.tenant_id:
+            return None
+        return Delivery.of(event, 0 if first == b"0" else 1)
+
+
+def strange(row: dict[str, object], error: Exception) -> Delivery:
+    """Return a delivery of a message that is no event; nothing can handle it, and it is kept."""
+    value = row["value"]
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else None
+    return Delivery(
+        event_id=f"{row['topic']}/{row['partition']}/{row['offset']}",
+        event={"flaw": str(error)[:500], "value": text},
+        flaw=str(error)[:500],
+    )

@@ -1,0 +1,129 @@
+"""What a database must offer to hold tables of ours beside a log, and statements of both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib.resources import files
+from typing import Any, Protocol
+
+import msgspec
+
+_NAME = "-- name: "
+
+
+class Purpose(msgspec.Struct, frozen=True, kw_only=True):
+    """What a place is for: how errors call it, and how it is told from an empty one."""
+
+    what: str  # "the read model"
+    option: str  # how a user names another place
+    last_table: str  # the last of our own tables to be made
+    remake: str  # what helps when a table is missing
+    durable: bool = True  # whether what is committed must survive a loss of power
+
+
+class Session(Protocol):
+    """One transaction."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, for those who write in the same transaction."""
+        ...
+
+    def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Execute a statement whose parameters are written `:name`."""
+        ...
+
+    def put(
+        self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
+    ) -> None:
+        """Insert rows, given by column in their kept form; `then` is the `on conflict` clause."""
+        ...
+
+    def stream(
+        self, sql: str, values: Mapping[str, Any] | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query in bounded memory."""
+        ...
+
+    def given(
+        self,
+        sql: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        values: Mapping[str, Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement in which `{given}` stands for rows, named and given by column."""
+        ...
+
+    def given_then(  # noqa: PLR0913 - two statements and what they are about
+        self,
+        sql: str,
+        then: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        returned: Sequence[str],
+        values: Mapping[str, Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Run such a statement, and in the same go one in which `{rows}` are what it returned."""
+        ...
+
+
+class Engine(Protocol):
+    """A database, or a part of one, that holds tables of ours."""
+
+    at: str  # what stands before a table's name
+    now: str  # its clock in microseconds
+    lock: str  # what locks the rows that a select finds, for oneself
+    share: str  # and what locks them against change only
+    strict: str  # what a table is made with
+    # What gives selected values of a kind their kept form.
+    loads: Mapping[str, Callable[[Any], Any]]
+
+    def ready(self) -> bool:
+        """Tell whether the place and its own tables are there."""
+        ...
+
+    def prepare(self, statements: Sequence[str]) -> None:
+        """Make the place and its own tables, if they are not there; safe when others do too."""
+        ...
+
+    def column(self, kind: str) -> str:
+        """Return the type of a column that holds a kind of value."""
+        ...
+
+    def shown(self, column: str, kind: str) -> str:
+        """Return the expression that reads a column in its kept form."""
+        ...
+
+    def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:
+        """Return what holds a table in a mode until the transaction ends, where that is needed."""
+        ...
+
+    def transaction(self, *, write: bool = True) -> AbstractContextManager[Session]:
+        """Do all or nothing; without `write`, see one moment of the database."""
+        ...
+
+    def at_once(self) -> AbstractContextManager[Session]:
+        """Run one statement, which is its own transaction: a single round trip."""
+        ...
+
+    def another(self) -> Engine:
+        """Return another connection to the same place."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def statements(package: str, engine: Engine, file: str = "statements.sql") -> dict[str, str]:
+    """Return the named statements of a file, its holes filled with an engine's own words."""
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
+    for hole, said in (
+        ("{at}", engine.at),
+        ("{now}", engine.now),
+        ("{lock}", engine.lock),
+        ("{share}", engine.share),
+    ):
+        text = text.replace(hole, said)
+    parts = (part.partition("\n") for part in text.split(_NAME)[1:])
+    return {name.strip(): body.strip().rstrip(";") for name, _, body in parts}

@@ -1,0 +1,53 @@
+"""What the tests of delivery share: events, handlers, and short questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.core.handling import Delivery, Handler, RetryPolicy, handler
+from seriatim.delivery.claims import Claim
+from seriatim.delivery.entries import Asked
+from seriatim.delivery.registry import Registry
+
+SHOW = ("show", "s-1")
+QUICK = RetryPolicy(attempts=3, base_s=0.01, cap_s=0.02)
+
+
+def event(seq: int | None, *, stream: tuple[str, str] = SHOW, **more: Any) -> Delivery:
+    """Make the event with a number in a stream; None: one without a stream."""
+    name = f"{stream[0]}-{stream[1]}-{seq}"
+    known: dict[str, Any] = {"event_type": "seat.taken", "position": seq or 1, "event": {"n": seq}}
+    return Delivery(
+        event_id=more.pop("event_id", name),
+        stream=None if seq is None else stream,
+        stream_seq=seq,
+        **(known | more),
+    )
+
+
+def made(name: str = "mailer", **parts: Any) -> Handler:
+    """Make a handler."""
+    run = parts.pop("run", lambda _event, _context: None)
+    return handler(name, **({"effect": "keyed"} | parts))(run)
+
+
+def verdicts(claims: list[Claim]) -> list[str]:
+    """Return what the registry said."""
+    return [claim.verdict for claim in claims]
+
+
+def claim(registry: Registry, by: Handler, *events: Delivery) -> list[Claim]:
+    """Claim events."""
+    return registry.claim_all(by, list(events))
+
+
+def done(registry: Registry, by: Handler, *events: Delivery) -> None:
+    """Claim events and mark them done."""
+    claims = claim(registry, by, *events)
+    assert verdicts(claims) == ["claimed"] * len(events)
+    registry.mark_done(by, claims)
+
+
+def statuses(registry: Registry, **asked: Any) -> dict[str, str]:
+    """Return the status of every event that the registry knows."""
+    return {one.event_id: one.status for one in registry.entries(Asked(**asked))}

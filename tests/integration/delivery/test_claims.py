@@ -1,0 +1,200 @@
+"""Claims on SQLite and Postgres: one owner, a lease, a token that later claims beat."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from seriatim.config.delivery import Registering
+from seriatim.core.errors import Conflict, InvalidArgument, LeaseLost
+from seriatim.core.handling import Delivery
+from seriatim.delivery.registry import Registry
+from seriatim.opening import open_registry
+from tests.integration.delivery.kit import claim, done, event, made, statuses, verdicts
+
+
+def test_an_event_is_claimed_once(registry: Registry) -> None:
+    """G1: the first claim wins, and after it is done the event is a duplicate."""
+    mailer = made()
+    [first] = claim(registry, mailer, event(1))
+    [second] = claim(registry, mailer, event(1))
+    registry.mark_done(mailer, [first])
+    [third] = claim(registry, mailer, event(1))
+
+    assert verdicts([first, second, third]) == ["claimed", "in_progress", "duplicate_done"]
+    assert (first.token, first.attempt) == (1, 1)
+
+
+def test_handlers_do_not_know_each_other(registry: Registry) -> None:
+    """C6: one event, two handlers, two effects; and another tenant's is another event."""
+    done(registry, made("mailer"), event(1))
+
+    assert verdicts(claim(registry, made("biller"), event(1))) == ["claimed"]
+    assert verdicts(claim(registry, made("mailer"), event(1, tenant_id="other"))) == ["claimed"]
+
+
+def test_what_is_known_survives_the_process(registry_at: str) -> None:
+    """G1: a claim is durable: whoever opens the registry next finds it."""
+    for expected in ("claimed", "in_progress"):
+        opened = open_registry(registry_at)
+        assert verdicts(claim(opened, made(), event(1))) == [expected]
+        opened.close()
+
+
+def test_one_event_twice_in_a_batch(registry: Registry) -> None:
+    """G1: a batch that holds an event twice claims it once."""
+    plain = event(None, event_id="a")
+
+    assert verdicts(claim(registry, made(), plain, plain)) == ["claimed", "in_progress"]
+
+
+def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) -> None:
+    """G1: of many that claim the same events at once, exactly one gets each."""
+    mailer = made()
+    events = [event(None, event_id=f"e{number}", position=number) for number in range(60)]
+    barrier = threading.Barrier(6)
+
+    def consume(_: int) -> list[str]:
+        opened = open_registry(registry_at)
+        barrier.wait()
+        claims = [claim(opened, mailer, *events[start : start + 10]) for start in range(0, 60, 10)]
+        opened.close()
+        return [one.delivery.event_id for some in claims for one in some if one.claimed]
+
+    with ThreadPoolExecutor(6) as pool:
+        won = [event_id for one in pool.map(consume, range(6)) for event_id in one]
+
+    assert sorted(won) == sorted(one.event_id for one in events)
+
+
+def test_a_lease_that_ended_can_be_taken(registry: Registry, hasty: Registry) -> None:
+    """G2: after the lease another may claim, with a higher token, and the first has lost it."""
+    mailer = made()
+    [lost] = claim(hasty, mailer, event(1))
+    time.sleep(0.05)
+    [taken] = claim(registry, mailer, event(1))
+
+    assert taken.claimed
+    assert (taken.token, taken.attempt) == (lost.token + 1, 2)
+    with pytest.raises(LeaseLost):
+        hasty.heartbeat(mailer, [lost])
+    with pytest.raises(LeaseLost):
+        hasty.mark_done(mailer, [lost])
+    with pytest.raises(LeaseLost):
+        hasty.mark_failed(mailer, lost, "late", pause_s=0)
+    with pytest.raises(LeaseLost):
+        hasty.release(mailer, [lost])
+    registry.mark_done(mailer, [taken])
+    assert statuses(registry) == {taken.delivery.event_id: "done"}
+
+
+def test_an_ended_lease_that_nobody_took(hasty: Registry) -> None:
+    """G2: an expired lease is still its owner's while nobody has taken it."""
+    mailer = made()
+    claims = claim(hasty, mailer, event(1))
+    time.sleep(0.05)
+    hasty.mark_done(mailer, claims)
+
+    assert statuses(hasty) == {event(1).event_id: "done"}
+
+
+def test_a_heartbeat_keeps_the_lease(registry: Registry, hasty: Registry) -> None:
+    """G2: heartbeats count from the database's clock, and keep others away."""
+    mailer = made()
+    claims = claim(hasty, mailer, event(1))
+    registry.heartbeat(mailer, claims)  # for 900 s
+    time.sleep(0.05)
+
+    assert verdicts(claim(registry, mailer, event(1))) == ["in_progress"]
+
+
+def test_a_claim_is_ended_once(registry: Registry) -> None:
+    """G2: marking done what failed already, or the other way round, is refused."""
+    mailer = made()
+    claims = claim(registry, mailer, event(1))
+    registry.mark_failed(mailer, claims[0], "no", pause_s=60)
+
+    with pytest.raises(LeaseLost):
+        registry.mark_done(mailer, claims)
+    assert verdicts(claim(registry, mailer, event(1))) == ["waiting"]
+
+
+def test_done_may_be_said_twice(registry: Registry) -> None:
+    """G2: whose answer was lost on the way says it again, and it is still true."""
+    mailer = made()
+    claims = claim(registry, mailer, event(1))
+    registry.mark_done(mailer, claims)
+    registry.mark_done(mailer, claims)
+
+    assert statuses(registry) == {event(1).event_id: "done"}
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["Order-1", "order-1", "ORDER-1"],
+        ["a b", "a  b", "a\u00a0b"],
+        ["a/b", "a:b", "a%2Fb", "a|b", "a\\b", "a''b", 'a"b', "{a}", "a,b", "NULL", "null"],
+        ["caf\u00e9", "cafe\u0301"],
+        ["\U0001f600", "\U0001f601", "\\u0001"],
+    ],
+    ids=["case", "space", "separators", "forms", "emoji"],
+)
+def test_ids_that_look_alike(registry: Registry, ids: list[str]) -> None:
+    """003 §6.7: ids that differ in anything are different: events, streams, tenants, handlers."""
+    mailer = made()
+    events = [event(None, event_id=one) for one in ids]
+    streams = [event(1, stream=("show", one), event_id=f"s-{n}") for n, one in enumerate(ids)]
+    tenants = [event(None, event_id="same", tenant_id=one) for one in ids]
+    everything = [*events, *streams, *tenants]
+
+    done(registry, mailer, *everything)
+    for one in ids:
+        done(registry, made(one), event(1))
+
+    assert verdicts(claim(registry, mailer, *everything)) == ["duplicate_done"] * len(everything)
+
+
+def test_a_handler_is_declared_as_one_thing(registry: Registry) -> None:
+    """G4: the registry knows a handler's mode, filter and start; it refuses another of the name."""
+    registry.declare(made(events=["a.*"]))
+    registry.declare(made(events=["a.*"]))
+
+    with pytest.raises(Conflict, match="take another name"):
+        registry.declare(made(events=["b.*"]))
+    registry.declare(made(events=["b.*"]), replace=True)
+    assert [one.declaration["events"] for one in registry.handlers()] == [["b.*"]]
+
+
+def test_a_heartbeat_that_comes_too_late() -> None:
+    """H4: a heartbeat that is not below the lease is refused at start."""
+    with pytest.raises(InvalidArgument, match="cannot keep a lease"):
+        Registering(lease_s=30, heartbeat_s=30)
+
+
+def test_claims_are_few_round_trips(registry: Registry) -> None:
+    """G1: a claim is one statement, and so is its end."""
+    runs: list[str] = []
+    mailer = made()
+    original = registry.engine.at_once
+
+    def counted() -> object:
+        runs.append("one")
+        return original()
+
+    registry.engine.at_once = counted  # type: ignore[method-assign,assignment]
+    registry.mark_done(mailer, registry.claim_all(mailer, [event(1)]))
+
+    assert len(runs) == 2
+
+
+def test_events_without_a_stream_are_only_deduplicated(registry: Registry) -> None:
+    """G4: what has no stream waits for nothing."""
+    mailer = made()
+    one, two = (Delivery(event_id=name, position=number) for number, name in enumerate("ab"))
+
+    assert verdicts(claim(registry, mailer, two)) == ["claimed"]
+    assert verdicts(claim(registry, mailer, one, two)) == ["claimed", "in_progress"]

@@ -1,0 +1,318 @@
+"""The handler loop and the claim as a block: effects in order, once, on both databases."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from seriatim.config.delivery import Registering
+from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
+from seriatim.core.handling import Delivery
+from seriatim.delivery.entries import Asked
+from seriatim.delivery.holding import Context, stable_key
+from seriatim.delivery.loop import Loop
+from seriatim.delivery.outage import Outage
+from seriatim.delivery.registry import Registry
+from seriatim.delivery.waiting import Passed
+from seriatim.opening import open_registry
+from tests.integration.delivery.kit import QUICK, SHOW, event, made, statuses
+
+EFFECTS = ["transactional", "keyed", "unsafe"]
+
+
+class Target:
+    """A place where effects are counted."""
+
+    def __init__(self, registry: Registry, effect: str) -> None:
+        self.effect = effect
+        self.poison: set[int] = set()
+        self._registry = registry
+        self._seen: list[int] = []
+        with registry.engine.transaction() as session:
+            session.run(f"create table if not exists {registry.engine.at}effects (n integer)")
+
+    def run(self, seen: Any, context: Context) -> None:
+        """Have the effect of an event."""
+        if seen["n"] in self.poison:
+            raise ValueError("poison")
+        if self.effect == "transactional":
+            sql = f"insert into {self._registry.engine.at}effects values ({seen['n']})"
+            context.connection.execute(sql)
+        else:
+            self._seen.append(seen["n"])
+
+    @property
+    def seen(self) -> list[int]:
+        """The effects that were had, in order."""
+        if self.effect != "transactional":
+            return self._seen
+        with self._registry.engine.transaction(write=False) as session:
+            return [
+                row[0] for row in session.run(f"select n from {self._registry.engine.at}effects")
+            ]
+
+
+@pytest.fixture(params=EFFECTS)
+def target(request: pytest.FixtureRequest, registry: Registry) -> Target:
+    """A target of each kind of effect."""
+    return Target(registry, request.param)
+
+
+def looped(registry: Registry, target: Target, **parts: Any) -> Loop:
+    """Make a loop whose handler counts."""
+    starts = parts.pop("starts", None)
+    mailer = made(effect=target.effect, run=target.run, retry=QUICK, **parts)
+    registry.declare(mailer, replace=True)
+    return Loop(registry, mailer, starts=starts, chunk=10)
+
+
+def drained(loop: Loop, registry: Registry, seconds: float = 5) -> None:
+    """Handle what is due until nothing is left that will ever be by itself."""
+    until = time.monotonic() + seconds
+    while any(one.status in ("failed", "blocked") for one in registry.counts()):
+        due = registry.due(loop.handler)
+        loop.handle(due)
+        if not due and not any(one.status == "failed" for one in registry.counts()):
+            return
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_effects_once_and_in_order(registry: Registry, target: Target) -> None:
+    """G7: events that come twice have one effect, in the order of their stream."""
+    loop = looped(registry, target)
+    events = [event(number) for number in range(1, 26)]
+    first, second = loop.handle(events), loop.handle(events)
+
+    assert target.seen == list(range(1, 26))
+    assert (first.done, second.duplicate, second.done) == (25, 25, 0)
+
+
+def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Target) -> None:
+    """G5: it is tried, then parked; its stream waits, other streams never do."""
+    target.poison = {1}
+    loop = looped(registry, target)
+    others = [event(number, stream=("show", "s-2"), event={"n": 100 + number}) for number in (1, 2)]
+    tally = loop.handle([event(1), event(2), *others, event(3)])
+    drained(loop, registry)
+
+    assert (tally.failed, tally.done) == (1, 2)
+    assert target.seen == [101, 102]
+    [letter] = registry.entries(Asked(status="dead"))
+    assert (letter.event_id, letter.attempts) == (event(1).event_id, 3)
+    target.poison = set()
+    registry.retry(Asked(status="dead"))
+    drained(loop, registry)
+    assert target.seen == [101, 102, 1, 2, 3]
+
+
+def test_poison_is_passed_by(registry: Registry, target: Target) -> None:
+    """G5: with on_poison=skip the next events go on once the attempts are spent."""
+    target.poison = {2}
+    loop = looped(registry, target, on_poison="skip")
+    loop.handle([event(1), event(2), event(3)])
+    drained(loop, registry)
+
+    assert target.seen == [1, 3]
+    assert statuses(registry, status="dead") == {event(2).event_id: "dead"}
+
+
+def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
+    """G5: with on_poison=stop nothing more is handled until an operator says so."""
+    target.poison = {1}
+    loop = looped(registry, target, on_poison="stop")
+
+    def tried() -> None:
+        for _ in range(50):
+            loop.handle([event(1), event(2)])
+            time.sleep(0.01)
+
+    with pytest.raises(Conflict, match="stopped"):
+        tried()
+    with pytest.raises(Conflict, match="poison"):
+        loop.handle([event(9, stream=("show", "s-2"))])
+
+    assert target.seen == []
+    registry.skip(Asked(status="dead"), "bad data")
+    drained(loop, registry)
+    loop.handle([event(2)])
+    assert target.seen == [2]
+
+
+def test_the_filter_is_told(registry: Registry, target: Target) -> None:
+    """G4: a handler that filters by type is not held up by what it does not want."""
+    loop = looped(registry, target, events=["seat.*"])
+    kinds = ["seat.taken", "note.made", "seat.freed", "note.made", "seat.taken"]
+    events = [event(number, event_type=kind) for number, kind in enumerate(kinds, start=1)]
+
+    assert loop.handle(events[1:]).kept == 2
+    assert loop.handle(events[:1]).done == 1
+    drained(loop, registry)
+    assert target.seen == [1, 3, 5]
+
+
+def test_a_start_is_asked_for(registry: Registry, target: Target) -> None:
+    """G4: a handler that begins in mid-log asks what lies before it, once for a stream."""
+    asked: list[int | None] = []
+
+    def starts(_handler: Any, blocked: Any) -> list[Passed]:
+        asked.extend(claim.delivery.stream_seq for claim in blocked)
+        return [Passed(("default", *SHOW), 1, 1, 4)]
+
+    loop = looped(registry, target, start=4, starts=starts)
+    loop.handle([event(5), event(6)])
+    loop.handle([event(7)])
+
+    assert target.seen == [5, 6, 7]
+    assert asked[0] == 5
+    assert 7 not in asked
+
+
+def test_latest_wins_in_the_loop(registry: Registry, target: Target) -> None:
+    """G4: in latest_wins what is old has no effect."""
+    loop = looped(registry, target, mode="latest_wins")
+    loop.handle([event(3)])
+    tally = loop.handle([event(1), event(2), event(4)])
+
+    assert target.seen == [3, 4]
+    assert tally.stale == 2
+
+
+def test_an_async_handler(registry: Registry) -> None:
+    """G7: a handler may be awaited."""
+    seen: list[int] = []
+
+    async def run(given: Any, _context: Context) -> None:
+        seen.append(given["n"])
+
+    Loop(registry, made(run=run)).handle([event(1), event(2)])
+
+    assert seen == [1, 2]
+
+
+def test_a_lease_that_ends_while_its_owner_works(registry_at: str, registry: Registry) -> None:
+    """G2: the token stops an owner whose lease ended and was taken: its transaction is undone."""
+    slow = open_registry(registry_at, Registering(lease_s=0.03, heartbeat_s=0.029))
+    target = Target(registry, "transactional")
+    mailer = made(effect="transactional")
+
+    def held_too_long() -> None:
+        with slow.claim(mailer, event(1)) as held:
+            target.run({"n": 1}, held.context)  # type: ignore[arg-type]
+            _taken_by_another(slow, registry)
+
+    with pytest.raises(LeaseLost):
+        held_too_long()
+    slow.close()
+
+    assert target.seen == []
+
+
+def _taken_by_another(slow: Registry, registry: Registry) -> None:
+    """Let the claim be somebody else's, in whatever way the database lets it be."""
+    if slow.engine.at:  # Postgres: another connection takes it
+        time.sleep(0.05)
+        sql = f"update {slow.engine.at}seriatim_handled set token = token + 1"
+        with registry.engine.transaction() as session:
+            session.run(sql)
+    else:  # SQLite: one writer, so in the same transaction
+        sql = "update seriatim_handled set token = token + 1"
+        with slow.engine._lock:  # type: ignore[attr-defined]
+            slow.engine._connection.execute(sql)  # type: ignore[attr-defined]
+
+
+def test_heartbeats_while_an_effect_takes_long(registry_at: str, registry: Registry) -> None:
+    """G2: an effect that takes longer than a lease keeps it by heartbeats."""
+    slow = open_registry(registry_at, Registering(lease_s=0.3, heartbeat_s=0.05))
+    mailer = made()
+    with slow.claim(mailer, event(1)) as held:
+        assert held
+        time.sleep(0.7)
+        held.check()
+        [other] = registry.claim_all(mailer, [event(1)])
+        assert other.verdict == "in_progress"
+    slow.close()
+
+    assert statuses(registry) == {event(1).event_id: "done"}
+
+
+def test_a_claim_as_a_block(registry: Registry) -> None:
+    """G1: the end of the block marks it done, an exception marks it failed and goes on its way."""
+    mailer = made(retry=QUICK)
+
+    def failing() -> None:
+        with registry.claim(mailer, event(1)) as held:
+            assert (bool(held), held.attempt) == (True, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    time.sleep(0.03)
+    with registry.claim(mailer, event(1)) as held:
+        assert (bool(held), held.attempt, held.key) == (True, 2, stable_key(event(1)))
+    with registry.claim(mailer, event(1)) as held:
+        assert not held
+        assert held.verdict == "duplicate_done"
+    assert held.connection is None
+
+
+def test_a_users_error_stays_the_users(registry: Registry) -> None:
+    """G7: what a transactional block raises comes out as it is, and nothing of it is kept."""
+    target = Target(registry, "transactional")
+    mailer = made(effect="transactional", retry=QUICK)
+
+    def failing() -> None:
+        with registry.claim(mailer, event(1)) as held:
+            target.run({"n": 1}, held.context)  # type: ignore[arg-type]
+            held.connection.execute("select nonsense from nowhere")
+
+    with pytest.raises(Exception, match="nowhere") as raised:
+        failing()
+    assert not isinstance(raised.value, BackendFailure)
+    assert target.seen == []
+    assert statuses(registry) == {event(1).event_id: "failed"}
+
+
+def test_keys_are_stable_and_apart() -> None:
+    """G7: the key is the same at every attempt, and no other event's in any tenant."""
+    pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("A", "b/c")]
+    keys = {stable_key(Delivery(tenant_id=tenant, event_id=one)) for tenant, one in pairs}
+
+    assert len(keys) == len(pairs)
+
+
+def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """G6: pause goes on trying, says so once, and says when it is over."""
+    answers = iter([BackendFailure("down"), BackendFailure("down"), None])
+    waiting: list[bool] = []
+    outage = Outage("pause")
+
+    def act() -> str:
+        waiting.append(outage.since is not None)
+        if error := next(answers):
+            raise error
+        return "done"
+
+    with caplog.at_level(logging.WARNING, logger="seriatim"):
+        assert outage.through(act) == "done"
+    assert waiting == [False, True, True]
+    assert [record.message.split(",")[0] for record in caplog.records] == [
+        "the registry cannot be reached",
+        "the registry is back after 0.3 s",
+    ]
+
+
+@pytest.mark.parametrize("policy", ["fail_fast", "dlq"])
+def test_an_outage_that_is_not_waited_for(policy: Any) -> None:
+    """G6: the other policies say so at once, and so does an error that no waiting helps against."""
+
+    def act(*, retryable: bool) -> None:
+        raise BackendFailure("down", retryable=retryable)
+
+    with pytest.raises(BackendFailure):
+        Outage(policy).through(lambda: act(retryable=True))
+    with pytest.raises(BackendFailure):
+        Outage("pause").through(lambda: act(retryable=False))

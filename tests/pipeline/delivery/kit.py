@@ -1,0 +1,73 @@
+"""What the tests of the publisher and of workers share: logs, topics, and handlers that count."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.core.event import EventRecord
+from seriatim.pipeline.kafka.address import Target, parse_target
+from seriatim.pipeline.kafka.client import make_topics, offsets
+from seriatim.pipeline.kafka.messages import record_of
+
+WAIT_S = 30.0
+
+
+def filled(url: str, streams: int = 5, each: int = 20, *, kind: str = "order") -> int:
+    """Append events to streams in turn, and some without one; return how many there are."""
+    with seriatim.open(url) as log:
+        for number in range(each):
+            log.append(
+                [
+                    NewEvent("order.changed", {"n": number}, stream=(kind, f"o-{stream}"))
+                    for stream in range(streams)
+                ]
+            )
+            log.append(
+                [NewEvent("note.made", {"n": number}, metadata={"traceparent": f"t-{number}"})]
+            )
+        return log.head()
+
+
+def made_topic(url: str, partitions: int = 3) -> Target:
+    """Make the topic of a URL."""
+    target = parse_target(url)
+    assert target.one_topic is not None
+    make_topics(target, [target.one_topic], partitions, 1)
+    return target
+
+
+def messages(target: Target, topic: str | None = None) -> list[Message]:
+    """Read all messages of a topic, each partition in order."""
+    name = topic or target.one_topic or ""
+    bounds = offsets(target, [name])[name]
+    consumer = Consumer(
+        {
+            **target.client,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": "false",
+        }
+    )
+    consumer.assign([TopicPartition(name, number, first) for number, (first, _) in bounds.items()])
+    wanted = sum(end - first for first, end in bounds.values())
+    found: list[Message] = []
+    while len(found) < wanted:
+        found += consumer.consume(min(1000, wanted - len(found)), timeout=WAIT_S)
+    consumer.close()
+    return sorted(found, key=lambda one: (one.partition() or 0, one.offset() or 0))
+
+
+def records(target: Target, topic: str | None = None) -> list[EventRecord]:
+    """Return the records that a topic holds."""
+    return [record_of(one.value() or b"") for one in messages(target, topic)]
+
+
+def headers(message: Message) -> dict[str, str]:
+    """Return a message's headers as texts."""
+    found: Any = message.headers() or []
+    return {name: value.decode() for name, value in found}

@@ -1,0 +1,163 @@
+"""Parts of the publisher that need no broker: addresses, messages, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seriatim import NewEvent
+from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
+from seriatim.core.event import LogIdentity
+from seriatim.opening import open_log
+from seriatim.pipeline.archive.place import Folder
+from seriatim.pipeline.kafka.address import Target, escaped, parse_target
+from seriatim.pipeline.kafka.messages import Headers, key_of, record_of, value_of
+from seriatim.pipeline.publish.checkpoint import FOLDER, Checkpoint, Checkpoints
+from tests.pipeline.events import stored, varied
+
+LOG = LogIdentity("00000000-0000-0000-0000-000000000001", 1)
+ALIKE = ["a b", "a_b", "a.b", "A b", "a  b", "a/b", "a_20b", "caf\u00e9", "cafe\u0301", "_", "a"]
+
+
+def at(position: int, **more: object) -> Checkpoint:
+    """Make a checkpoint."""
+    known = {"log_id": LOG.log_id, "epoch": 1, "target": "kafka://k/t", "tip": f"e{position}"}
+    return Checkpoint(position=position, written_at="2026-01-01T00:00:00Z", **(known | more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A place for checkpoints."""
+    return Folder(str(tmp_path / "place"))
+
+
+def test_an_address() -> None:
+    """H1: servers, a topic, and settings that pass through."""
+    found = parse_target("kafka://a:1,b:2/x.{tenant}?linger.ms=7", {"sasl.password": "hidden"})
+
+    assert (found.servers, found.template) == ("a:1,b:2", "x.{tenant}")
+    assert found.client["linger.ms"] == "7"
+    assert found.client["sasl.password"] == "hidden"
+    assert "hidden" not in f"{found} {found!r}"
+    assert parse_target("kafka://a:1").one_topic == "seriatim"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a/b",
+        "kafka:///topic",
+        "kafka://user:pw@a:1/t",
+        "kafka://a:1/{nothing}",
+        "kafka://a:1/{tenant",
+        "kafka://a:1/a b",
+        "kafka://a:1/..",
+        "kafka://a:1/t?sasl.password=x",
+        f"kafka://a:1/{'t' * 250}",
+    ],
+)
+def test_a_bad_address(url: str) -> None:
+    """H1: an address that cannot be meant is refused, and so is a secret in it."""
+    with pytest.raises(InvalidArgument):
+        parse_target(url)
+
+
+def test_topics_do_not_collide() -> None:
+    """003 §6.7: tenants and stream types that look alike have topics of their own."""
+    target = Target("a:1", "x.{tenant}.{stream_type}")
+    topics = [target.topic(one, two) for one in ALIKE for two in (*ALIKE, None)]
+
+    assert len(set(topics)) == len(topics)
+    assert all(
+        set(one)
+        <= set(escaped.__doc__ or "")
+        | set("x._-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        for one in topics
+    )
+    long = [target.topic("t" * 300 + end, None) for end in "ab"]
+    assert long[0] != long[1]
+    assert len(long[0]) <= 249
+
+
+def test_keys_do_not_collide() -> None:
+    """003 §6.7: streams and ids that look alike have keys of their own."""
+    events = [
+        NewEvent("t", stream=(one, two), tenant_id=three)
+        for one in ALIKE[:5]
+        for two in ALIKE
+        for three in ('a","b', "a")
+    ]
+    kept = []
+    for tenant in ('a","b', "a"):
+        with open_log("memory:", tenant_id=tenant) as log:
+            log.append([one for one in events if one.tenant_id == tenant])
+            kept += list(log.read())
+
+    assert len({key_of(one) for one in kept}) == len(events)
+
+
+def test_a_message_holds_the_record(tmp_path: Path) -> None:
+    """H1: the value is the record, in a documented shape, its payload's text unchanged."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with open_log(url) as log:
+        for event in varied(30):
+            log.append([event])
+    kept = stored(url)
+
+    assert [record_of(value_of(one)) for one in kept] == kept
+    headers = dict(Headers(LOG, frozenset({"order"})).of(kept[1]))
+    assert headers["seriatim-log"] == LOG.log_id.encode()
+    assert headers["seriatim-position"] == b"2"
+    assert headers["seriatim-first-seq"] == b"0"
+    assert headers["seriatim-hash"] == kept[1].payload_hash.encode()
+    with pytest.raises(ValueError, match="schema"):
+        record_of(value_of(kept[0]).replace(b"seriatim.event/1", b"seriatim.event/2"))
+
+
+def test_checkpoints_go_forward(folder: Folder) -> None:
+    """H2: the highest whole checkpoint counts, and none goes backwards."""
+    checkpoints = Checkpoints(folder, "kafka://k/t")
+    assert checkpoints.last() is None
+    for position in (5, 7, 90):
+        checkpoints.move(at(position))
+
+    assert checkpoints.last() == at(90)
+    with pytest.raises(Conflict, match="another publisher"):
+        checkpoints.move(at(8))
+    assert len(folder.names(FOLDER)) == 2
+
+
+@pytest.mark.parametrize("left", [0, 1, 40, -2])
+def test_a_torn_checkpoint(folder: Folder, left: int) -> None:
+    """H2: a torn checkpoint is passed by: events are published again, none is left out."""
+    checkpoints = Checkpoints(folder, "kafka://k/t")
+    checkpoints.move(at(5))
+    checkpoints.move(at(7))
+    name = folder.names(FOLDER)[-1]
+    whole = folder.read(name)
+    Path(folder.path, name).write_bytes(whole[:left])
+
+    assert checkpoints.last() == at(5)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "said"),
+    [
+        (at(5, log_id="another"), "another log"),
+        (at(5, epoch=2), "epoch"),
+        (at(50), "ends at 10"),
+        (at(5, tip="other"), "another event"),
+    ],
+    ids=["another log", "epoch", "future", "tip"],
+)
+def test_a_checkpoint_that_does_not_fit(folder: Folder, checkpoint: Checkpoint, said: str) -> None:
+    """H2: a checkpoint of another log, or of a future that was lost, is refused, and says so."""
+    with pytest.raises(LogIdentityChanged, match=said):
+        Checkpoints(folder, "kafka://k/t").check(checkpoint, LOG, 10, "e5")
+
+
+def test_a_checkpoint_of_another_target(folder: Folder) -> None:
+    """H2: checkpoints of two targets do not mix."""
+    with pytest.raises(Conflict, match="name another place"):
+        Checkpoints(folder, "kafka://k/other").check(at(5), LOG, 10, "e5")

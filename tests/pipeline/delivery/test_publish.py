@@ -1,0 +1,289 @@
+"""The publisher on a real broker: the log in Kafka, at least once, in order per stream."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.config.delivery import Publishing
+from seriatim.core.errors import BackendFailure, LogIdentityChanged
+from seriatim.pipeline.kafka.address import parse_target
+from seriatim.pipeline.publish.checkpoint import FOLDER
+from seriatim.pipeline.publish.publishing import Published, Publisher
+from seriatim.pipeline.reconcile import reconcile
+from tests.fixtures.kafka_broker import KafkaBroker
+from tests.pipeline.delivery.kit import filled, headers, made_topic, messages, records
+from tests.pipeline.events import stored
+
+
+def publish(spark: SparkSession, url: str, to: str, place: object, **more: object) -> Published:
+    """Publish up to the end of the log."""
+    with Publisher(spark, url, parse_target(to), str(place), **more) as publisher:  # type: ignore[arg-type]
+        return publisher.run()
+
+
+def test_the_log_flows_to_kafka(
+    spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H1: every event once, each stream in order in one partition, headers and trace with it."""
+    count = filled(log_url)
+    target = made_topic(topic_url)
+    done = publish(spark, log_url, topic_url, tmp_path / "c")
+    found = messages(target)
+
+    assert (done.sent, done.position) == (count, count)
+    assert sorted(one.position for one in records(target)) == list(range(1, count + 1))
+    partitions = defaultdict(list)
+    for message, record in zip(found, records(target), strict=True):
+        partitions[record.stream or record.event_id].append((message.partition(), record.position))
+    for seen in partitions.values():
+        assert len({partition for partition, _ in seen}) == 1
+        assert seen == sorted(seen)
+    by_position = {one.position: one for one in stored(log_url)}
+    assert {one.position: one for one in records(target)} == by_position
+    notes = [headers(one) for one in found if headers(one)["seriatim-event-type"] == "note.made"]
+    assert {one["traceparent"] for one in notes} == {f"t-{number}" for number in range(20)}
+    assert reconcile(spark, log_url, target).equal
+
+
+def test_it_goes_on_where_it_was(
+    spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H2: a publisher that begins again sends only what is new."""
+    first = filled(log_url, each=3)
+    target = made_topic(topic_url)
+    publish(spark, log_url, topic_url, tmp_path / "c")
+    again = publish(spark, log_url, topic_url, tmp_path / "c")
+    filled(log_url, each=2)
+    more = publish(spark, log_url, topic_url, tmp_path / "c")
+
+    assert (again.sent, again.position) == (0, first)
+    assert len(messages(target)) == first + more.sent
+
+
+def test_a_checkpoint_in_a_bucket(
+    spark: SparkSession, postgres_url: str, topic_url: str, s3_url: str
+) -> None:
+    """H2: checkpoints lie in an S3 bucket as well as in a folder."""
+    filled(postgres_url, each=2)
+    made_topic(topic_url)
+    publish(spark, postgres_url, topic_url, s3_url)
+
+    assert publish(spark, postgres_url, topic_url, s3_url).sent == 0
+
+
+def test_a_lost_checkpoint_repeats(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H2: without its checkpoint everything is published again; reconcile counts the repeats."""
+    count = filled(postgres_url, each=2)
+    target = made_topic(topic_url)
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    for file in (tmp_path / "c" / FOLDER).iterdir():
+        file.unlink()
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    report = reconcile(spark, postgres_url, target)
+
+    assert report.equal
+    assert report.findings["duplicates"].count == count
+
+
+def test_a_checkpoint_of_another_log(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H2: a checkpoint of another log is refused, and nothing is sent."""
+    filled(postgres_url, each=2)
+    target = made_topic(topic_url)
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    other = f"sqlite:///{tmp_path}/other.db"
+    count = len(messages(target))
+    filled(other, each=2)
+
+    with pytest.raises(LogIdentityChanged, match="another log"):
+        publish(spark, other, topic_url, tmp_path / "c")
+    assert len(messages(target)) == count
+
+
+def test_topics_by_template(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, postgres_url: str
+) -> None:
+    """H1: a topic for each tenant and stream type, made if asked."""
+    with seriatim.open(postgres_url) as log:
+        log.append([NewEvent("a", stream=("order", "1")), NewEvent("b", stream=("Order", "1"))])
+    with seriatim.open(postgres_url, tenant_id="a b") as log:
+        log.append([NewEvent("c")])
+    url = f"kafka://{kafka.servers}/{tmp_path.name}.%7Btenant%7D.%7Bstream_type%7D"
+    publish(spark, postgres_url, url, tmp_path / "c", create_topics=(1, 1))
+    target = parse_target(url)
+
+    kinds = {
+        topic: [one.event_type for one in records(target, topic)]
+        for topic in (
+            target.topic("default", "order"),
+            target.topic("default", "Order"),
+            target.topic("a b", None),
+        )
+    }
+    assert sorted(map(tuple, kinds.values())) == [("a",), ("b",), ("c",)]
+    assert reconcile(spark, postgres_url, target).equal
+
+
+def test_looking_back_sends_nothing_twice(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H3: a bounded second look leaves out what the windows remember, across a restart too."""
+    settings = Publishing(lookback_s=600, lookback_max_keys=10, step_events=7)
+    count = filled(postgres_url, each=3)
+    target = made_topic(topic_url)
+    publish(spark, postgres_url, topic_url, tmp_path / "c", settings=settings)
+    filled(postgres_url, each=1)
+    more = publish(spark, postgres_url, topic_url, tmp_path / "c", settings=settings)
+
+    assert more.skipped == 10
+    assert len(messages(target)) == count + more.sent
+    none = Publishing(lookback_s=600, lookback_max_keys=10, dedup_max_events=0)
+    filled(postgres_url, each=1)
+    repeated = publish(spark, postgres_url, topic_url, tmp_path / "c", settings=none)
+    assert (repeated.sent, repeated.skipped) == (6 + 10, 0)
+
+
+def test_two_publishers_at_once(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H1: one publisher of a log and target works, another waits for it."""
+    count = filled(postgres_url, each=4)
+    target = made_topic(topic_url)
+    ended = threading.Event()
+
+    def follow() -> None:
+        with Publisher(spark, postgres_url, target, str(tmp_path / "c")) as first:
+            first.run(live=True, until=ended.is_set)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    told: list[str] = []
+    with Publisher(
+        spark, postgres_url, target, str(tmp_path / "c"), watcher=lambda one: told.append(one.doing)
+    ) as second:
+        _until(lambda: len(messages(target)) == count)
+        waiting = threading.Thread(target=second.run)
+        waiting.start()
+        _until(lambda: "waits for another publisher" in told)
+        ended.set()
+        thread.join(60)
+        waiting.join(60)
+        assert second.done.sent == 0
+    assert len(messages(target)) == count
+
+
+def test_live(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
+    """H1: live, what is appended is published soon."""
+    filled(log_url, each=1)
+    target = made_topic(topic_url)
+    ended = threading.Event()
+    with Publisher(spark, log_url, target, str(tmp_path / "c")) as publisher:
+        thread = threading.Thread(
+            target=lambda: publisher.run(live=True, until=ended.is_set), daemon=True
+        )
+        thread.start()
+        filled(log_url, each=1)
+        _until(lambda: len(messages(target)) == 12)
+        ended.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_broker_that_is_killed_in_mid_publish(
+    spark: SparkSession, postgres_url: str, tmp_path: Path
+) -> None:
+    """H1: the broker dies and comes back while the log is published: nothing is missing."""
+    with KafkaBroker() as broker:
+        url = f"kafka://{broker.servers}/killed"
+        target = made_topic(url)
+        count = filled(postgres_url, streams=20, each=60)
+        ended = threading.Event()
+        settings = Publishing(step_events=150, batch_size=50, flush_timeout_s=3)
+        with Publisher(
+            spark, postgres_url, target, str(tmp_path / "c"), settings=settings
+        ) as publisher:
+            thread = threading.Thread(
+                target=lambda: publisher.run(live=True, until=ended.is_set), daemon=True
+            )
+            thread.start()
+            _until(lambda: publisher.done.position > 0)
+            broker.kill()
+            time.sleep(1)
+            broker.start()
+            _until(lambda: publisher.done.position == count)
+            ended.set()
+            thread.join(60)
+        report = reconcile(spark, postgres_url, target)
+
+    assert report.equal, report
+
+
+def test_no_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+    """H1: a broker that is not there is named, and nothing is remembered as sent."""
+    filled(postgres_url, each=1)
+    settings = Publishing(flush_timeout_s=0.5)
+    with pytest.raises(BackendFailure, match="Kafka"):
+        publish(
+            spark, postgres_url, "kafka://127.0.0.1:1/nowhere", tmp_path / "c", settings=settings
+        )
+    assert not (tmp_path / "c" / FOLDER).exists()
+
+
+def test_reconcile_names_what_differs(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H5: gaps, repeats, reorderings, changes and strangers are found and named."""
+    from confluent_kafka import Producer
+
+    count = filled(postgres_url, each=2)
+    target = made_topic(topic_url, partitions=1)
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    source = messages(target)
+    other = made_topic(f"{topic_url}-other", partitions=1)
+    producer = Producer(other.client)
+
+    def send(message: Any, **changed: bytes) -> None:
+        known = [(n, changed.get(n.removeprefix("seriatim-"), v)) for n, v in message.headers()]
+        producer.produce(other.one_topic or "", message.value(), message.key(), headers=known)
+
+    by_position = {int(headers(one)["seriatim-position"]): one for one in source}
+    order = [
+        7,
+        1,
+        2,
+        2,
+        3,
+        *range(8, count + 1),
+    ]  # 7 is the second of 1's stream; 4 to 6 are missing
+    for position in order:
+        send(by_position[position])
+    send(by_position[8], hash=b"0" * 64)
+    producer.produce(other.one_topic or "", b"what is this", b"key")
+    send(by_position[9], log=b"another")
+    producer.flush()
+    report = reconcile(spark, postgres_url, other)
+
+    assert not report.equal
+    counts = {name: found.count for name, found in report.findings.items()}
+    assert counts == {"missing": 3, "duplicates": 2, "reordered": 1, "changed": 1, "foreign": 2}
+    assert report.findings["missing"].examples == ("4", "5", "6")
+    assert report.findings["reordered"].examples == ("7",)
+
+
+def _until(true: object, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,276 @@
+"""Workers on Spark, from the log and from Kafka: each effect once, in order."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.config.delivery import Registering
+from seriatim.core.errors import BackendFailure, Conflict, InvalidArgument
+from seriatim.core.handling import Handler
+from seriatim.delivery.entries import Asked
+from seriatim.delivery.loop import Tally
+from seriatim.opening import open_registry, registry_url
+from seriatim.pipeline.kafka.address import parse_target
+from seriatim.pipeline.publish.checkpoint import FOLDER
+from seriatim.pipeline.work.working import Worker
+from tests.fixtures.kafka_broker import KafkaBroker
+from tests.pipeline.delivery.effects import notes, noting, posting, transactional
+from tests.pipeline.delivery.kit import filled, headers, made_topic, messages
+from tests.pipeline.delivery.targets import CountingServer
+from tests.pipeline.delivery.test_publish import publish
+from tests.pipeline.events import stored
+
+
+def work(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> Tally:
+    """Run a handler up to its source's end."""
+    with Worker(spark, handler, url=url, **more) as worker:
+        return worker.run()
+
+
+def in_order(found: list[tuple[str, str, str]]) -> bool:
+    """Tell whether every stream's effects are in the order of their numbers, none twice."""
+    streams = defaultdict(list)
+    for event_id, stream, seq in found:
+        streams[stream if seq != "None" else event_id].append(0 if seq == "None" else int(seq))
+    return all(one == sorted(set(one)) for one in streams.values())
+
+
+def drained(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> None:
+    """Run a handler again and again until nothing waits for its time."""
+    registry = open_registry(more.get("registry") or registry_url(url or ""))
+    deadline = time.monotonic() + 60
+    with Worker(spark, handler, url=url, **more) as worker:
+        while any(one.status in ("failed", "claimed", "expired") for one in registry.counts()):
+            assert time.monotonic() < deadline, registry.counts()
+            worker.run()
+            time.sleep(0.05)
+        worker.run()
+    registry.close()
+
+
+def test_from_the_log(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """G7: every event has one effect, in order, and a second run has none."""
+    count = filled(log_url)
+    noter = noting(tmp_path)
+    first, second = work(spark, noter, log_url), work(spark, noter, log_url)
+
+    assert (first.done, second.done) == (count, 0)
+    assert sorted(one[0] for one in notes(tmp_path)) == sorted(e.event_id for e in stored(log_url))
+    assert in_order(notes(tmp_path))
+
+
+def test_transactional(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """G7: a transactional effect is a row in the registry's own database."""
+    count = filled(log_url, each=4)
+    place = registry_url(log_url)
+    registry = open_registry(place)
+    ledger = transactional()
+    with registry.engine.transaction() as session:
+        table = "effects" if log_url.startswith("sqlite") else "public.effects"
+        session.run(f"create table {table} (event_id text, stream_id text, seq bigint, pid bigint)")
+    work(spark, ledger, log_url)
+    registry.run("move_cursor", {"handler": "ledger", "source": "x", "cursor": "{}"})
+    with registry.engine.transaction() as session:
+        assert session.run(f"select count(*), count(distinct event_id) from {table}") == [
+            (count, count)
+        ]
+    registry.close()
+
+
+def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """G4: handlers that filter by type, and start in mid-log, keep order and lose nothing."""
+    with seriatim.open(log_url) as log:
+        for number in range(40):
+            kind = "order.paid" if number % 3 else "order.seen"
+            log.append([NewEvent(kind, {"n": number}, stream=("order", f"o-{number % 4}"))])
+    noter = noting(tmp_path, events=["order.paid"], start=17)
+    work(spark, noter, log_url)
+
+    wanted = [e for e in stored(log_url) if e.position > 17 and e.event_type == "order.paid"]
+    assert sorted(one[0] for one in notes(tmp_path)) == sorted(one.event_id for one in wanted)
+    assert in_order(notes(tmp_path))
+
+
+def test_a_stream_from_zero(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """G4: streams that are numbered from 0 are not held up."""
+    with seriatim.open(log_url) as log:
+        log.declare(seriatim.StreamKind(name="case", first_seq=0))
+        for _ in range(3):
+            log.append([NewEvent("case.moved", stream=("case", "1"))])
+    work(spark, noting(tmp_path), log_url)
+
+    assert [one[2] for one in notes(tmp_path)] == ["0", "1", "2"]
+
+
+def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
+    """G5: a poisonous event parks its stream; others go on; after the fix it is retried."""
+    count = filled(log_url, each=5)
+    bad = next(one for one in stored(log_url) if one.stream_id == "o-2")
+    (tmp_path / "poison").write_text(bad.event_id)
+    noter = noting(tmp_path)
+    work(spark, noter, log_url)
+    drained(spark, noter, log_url)
+    registry = open_registry(registry_url(log_url))
+
+    assert len(notes(tmp_path)) == count - 5
+    [letter] = registry.entries(Asked(status="dead"))
+    assert (letter.event_id, letter.attempts, letter.event["event_id"]) == (
+        bad.event_id,
+        3,
+        bad.event_id,
+    )
+    (tmp_path / "poison").unlink()
+    assert registry.retry(Asked(status="dead")) == 1
+    registry.close()
+    drained(spark, noter, log_url)
+    assert len(notes(tmp_path)) == count
+    assert in_order(notes(tmp_path))
+
+
+def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
+    """G7: a topic with duplicates gives each event one effect, in order, without the log."""
+    count = filled(log_url, each=6)
+    target = made_topic(topic_url)
+    for _ in range(2):  # 003 §6.1: the checkpoint is lost, and the publisher begins anew
+        publish(spark, log_url, topic_url, tmp_path / "c")
+        for file in (tmp_path / "c" / FOLDER).iterdir():
+            file.unlink()
+    noter = noting(tmp_path)
+    place = f"sqlite:///{tmp_path}/registry.db"
+    tally = work(spark, noter, None, source=target, registry=place)
+
+    assert len(messages(target)) == 2 * count
+    assert (tally.done, tally.duplicate) == (count, count)
+    assert in_order(notes(tmp_path))
+    assert work(spark, noter, None, source=target, registry=place) == Tally()
+
+
+def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Path) -> None:
+    """G5: a message that is no event is a dead letter, and the rest goes on."""
+    from confluent_kafka import Producer
+
+    url = f"sqlite:///{tmp_path}/log.db"
+    filled(url, each=2)
+    target = made_topic(topic_url, partitions=1)
+    producer = Producer(target.client)
+    producer.produce(target.one_topic or "", b"\xff what is this", b"k")
+    producer.produce(target.one_topic or "", None, b"k")
+    producer.flush()
+    publish(spark, url, topic_url, tmp_path / "c")
+    place = f"sqlite:///{tmp_path}/registry.db"
+    tally = work(spark, noting(tmp_path), None, source=target, registry=place)
+    registry = open_registry(place)
+
+    assert (tally.dead, tally.done) == (2, 12)
+    letters = registry.entries(Asked(status="dead"))
+    assert {one.event_id for one in letters} == {f"{target.one_topic}/0/{n}" for n in (0, 1)}
+    registry.close()
+
+
+def test_keyed_over_http(spark: SparkSession, postgres_url: str) -> None:
+    """G7: a keyed effect reaches its target with a key of its own."""
+    count = filled(postgres_url, each=4)
+    with CountingServer(keyed=True) as server:
+        work(spark, posting(server.url), postgres_url)
+
+        assert len(server.counts) == count
+        assert set(server.counts.values()) == {1}
+
+
+def test_dead_letters_as_a_topic(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """G5: dead letters go to a topic too, whole, and a worker can read them from there."""
+    filled(postgres_url, each=1)
+    bad = stored(postgres_url)[0]
+    (tmp_path / "poison").write_text(bad.event_id)
+    letters = made_topic(topic_url)
+    noter = noting(tmp_path, mode="latest_wins")
+    work(spark, noter, postgres_url, letters=letters)
+    drained(spark, noter, postgres_url, letters=letters)
+    [letter] = messages(letters)
+
+    assert headers(letter)["seriatim-handler"] == "noter"
+    assert headers(letter)["seriatim-error"] == "ValueError: poison"
+    assert headers(letter)["seriatim-attempts"] == "3"
+    (tmp_path / "poison").unlink()
+    again = noting(tmp_path, name="again")
+    tally = work(spark, again, None, source=letters, registry=f"sqlite:///{tmp_path}/letters.db")
+    assert tally.done == 1
+    assert notes(tmp_path)[-1][0] == bad.event_id
+
+
+def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+    """G5: on_poison=stop ends the worker, and it does not start again until somebody acts."""
+    filled(postgres_url, each=3)
+    (tmp_path / "poison").write_text(stored(postgres_url)[0].event_id)
+    from seriatim.core.handling import RetryPolicy
+
+    noter = noting(tmp_path, on_poison="stop", retry=RetryPolicy(attempts=1))
+    for _ in range(2):
+        with pytest.raises(Conflict, match="stopped"):
+            work(spark, noter, postgres_url)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "name the log"),
+        ({"source": parse_target("kafka://a:1/t")}, "registry must be named"),
+        ({"url": "x", "settings": Registering(on_outage="dlq")}, "dead-letter topic"),
+        ({"url": "x", "settings": Registering(enabled=False)}, "transactional"),
+    ],
+    ids=["no source", "no registry", "no letters", "off"],
+)
+def test_what_does_not_fit_together(spark: SparkSession, more: dict[str, Any], said: str) -> None:
+    """G6: what cannot work is refused at start."""
+    with pytest.raises(InvalidArgument, match=said):
+        Worker(spark, transactional(), **more)
+
+
+def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    """G4: from a topic alone nobody knows what lies before a start in mid-log."""
+    with pytest.raises(InvalidArgument, match="must see the log"):
+        Worker(
+            spark,
+            noting(tmp_path, start=5),
+            source=parse_target("kafka://a:1/t"),
+            registry=f"sqlite:///{tmp_path}/r.db",
+        )
+
+
+def test_without_a_registry(
+    spark: SparkSession, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G6: switched off, every delivery has its effect; and it says so."""
+    count = filled(postgres_url, each=2)
+    settings = Registering(enabled=False)
+    for _ in range(2):
+        work(spark, noting(tmp_path), postgres_url, settings=settings)
+
+    assert len(notes(tmp_path)) == 2 * count
+    assert any("registry is OFF" in record.message for record in caplog.records)
+
+
+def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+    """G6: fail_fast says so at once, and nothing is lost."""
+    count = filled(postgres_url, each=1)
+    settings = Registering(on_outage="fail_fast")
+    nowhere = postgres_url.replace("127.0.0.1", "127.0.0.1").rsplit("@", 1)
+    url = f"{nowhere[0]}@127.0.0.1:1/nothing" if len(nowhere) == 2 else "postgresql://127.0.0.1:1/x"
+    with pytest.raises(BackendFailure):
+        work(spark, noting(tmp_path), postgres_url, settings=settings, registry=url)
+    assert work(spark, noting(tmp_path), postgres_url).done == count
+
+
+def test_the_kafka_fixture(kafka: KafkaBroker) -> None:
+    """The broker answers."""
+    assert made_topic(f"kafka://{kafka.servers}/probe").one_topic == "probe"

@@ -1,0 +1,284 @@
+"""The registry against a model of a few lines: any acts in any order, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from seriatim.core.errors import LeaseLost
+from seriatim.core.handling import Delivery, Handler, RetryPolicy, handler
+from seriatim.delivery.claims import Claim
+from seriatim.delivery.entries import Asked
+from seriatim.delivery.registry import Registry
+from seriatim.opening import open_registry
+
+STREAMS = ["a", "b"]
+NUMBERS = range(1, 7)
+HOUR = 3600.0
+places = st.tuples(st.sampled_from(STREAMS), st.sampled_from(NUMBERS))
+
+
+class Known(msgspec.Struct):
+    """What the model knows of an event."""
+
+    status: str = "new"
+    open: bool = True  # whether a lease or a pause is over
+    token: int = 0
+    attempts: int = 0
+
+
+def delivery(place: tuple[str, int]) -> Delivery:
+    """Return the event at a place."""
+    stream, number = place
+    return Delivery(
+        event_id=f"{stream}{number}",
+        position=number,
+        stream=("s", stream),
+        stream_seq=number,
+        event={"n": number},
+    )
+
+
+class RegistryMachine(RuleBasedStateMachine):
+    """A registry and its model, which must say the same."""
+
+    registry: Registry
+    handler: Handler
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.registry.engine.transaction() as session:
+            for table in ("handled", "streams", "handlers", "sources"):
+                session.run(f"delete from {self.registry.engine.at}seriatim_{table}")
+        self.events: dict[tuple[str, int], Known] = {}
+        self.last: dict[str, int] = dict.fromkeys(STREAMS, 0)
+        self.claims: list[tuple[tuple[str, int], Claim]] = []
+
+    # -- the model
+
+    def known(self, place: tuple[str, int]) -> Known:
+        """Return what the model knows of an event."""
+        return self.events.get(place, Known())
+
+    def verdict(self, place: tuple[str, int], batch: dict[tuple[str, int], str]) -> str:
+        """Say what a claim is to be told, those before it in the batch being known."""
+        one, (stream, number) = self.known(place), place
+        if one.status in ("done", "skipped", "passed"):
+            return "duplicate_done"
+        if one.status in ("dead", "stale"):
+            return one.status
+        if not one.open:
+            return "in_progress" if one.status == "claimed" else "waiting"
+        if one.status == "claimed" and one.attempts >= self.handler.retry.attempts:
+            return "dead"
+        if self.handler.mode == "latest_wins":
+            return "stale" if number <= self.last[stream] else "claimed"
+        if number <= self.last[stream]:
+            return "stale" if one.status in ("new", "blocked") else "claimed"
+        before = range(self.last[stream] + 1, number)
+        free = all(batch.get((stream, n)) in ("claimed", "duplicate_done") for n in before)
+        return "claimed" if free else "blocked"
+
+    def settle(self, stream: str, number: int) -> None:
+        """Move a stream on."""
+        self.last[stream] = max(self.last[stream], number)
+
+    # -- what can be done
+
+    @rule(wanted=st.lists(places, min_size=1, max_size=6, unique=True))
+    def claim(self, wanted: list[tuple[str, int]]) -> None:
+        """Claim some events; each gets the verdict that the model gives."""
+        expected: dict[tuple[str, int], str] = {}
+        for place in sorted(wanted):
+            expected[place] = self.verdict(place, expected)
+        found = self.registry.claim_all(self.handler, [delivery(one) for one in wanted])
+        assert {p: c.verdict for p, c in zip(wanted, found, strict=True)} == expected
+        for place, claim in zip(wanted, found, strict=True):
+            one = self.events.setdefault(place, Known())
+            if claim.claimed:
+                one.status, one.open = "claimed", False
+                one.token, one.attempts = one.token + 1, one.attempts + 1
+                assert (claim.token, claim.attempt) == (one.token, one.attempts)
+                self.claims.append((place, claim))
+            elif claim.verdict == "dead" and one.status == "claimed":
+                one.status = "dead"
+            elif one.status == "new":
+                del self.events[place]
+
+    def held(self, place: tuple[str, int], claim: Claim) -> bool:
+        """Tell whether a claim is still the last one."""
+        one = self.known(place)
+        return one.status == "claimed" and one.token == claim.token
+
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        """End the first claims of a stream; it moves on, or the claim is somebody else's."""
+        if not self.claims:
+            return
+        place, claim = data.draw(st.sampled_from(self.claims))
+        one, strict = self.known(place), self.handler.mode == "strict"
+        waits = strict and place[1] > self.last[place[0]] + 1
+        if waits:  # the caller's duty: claims of one batch are ended in order
+            return
+        again = one.status == "done" and one.token == claim.token
+        if not (self.held(place, claim) or again):
+            with pytest.raises(LeaseLost):
+                self.registry.mark_done(self.handler, [claim])
+            return
+        self.registry.mark_done(self.handler, [claim])
+        outdated = not strict and place[1] < self.last[place[0]]
+        one.status = "stale" if outdated else "done"
+        self.settle(*place)
+
+    @rule(data=st.data(), dead=st.booleans())
+    def fail(self, data: st.DataObject, dead: bool) -> None:
+        """Fail: back off for an hour, or become a dead letter."""
+        if not self.claims:
+            return
+        place, claim = data.draw(st.sampled_from(self.claims))
+        one, status = self.known(place), "dead" if dead else "failed"
+        again = one.status == status and one.token == claim.token
+        pause = None if dead else HOUR
+        if not (self.held(place, claim) or again):
+            with pytest.raises(LeaseLost):
+                self.registry.mark_failed(self.handler, claim, "no", pause_s=pause)
+            return
+        self.registry.mark_failed(self.handler, claim, "no", pause_s=pause)
+        one.status, one.open = status, False
+
+    @rule()
+    def time_passes(self) -> None:
+        """Let every lease and every pause end."""
+        sql = f"update {self.registry.engine.at}seriatim_handled set due_us = 0"
+        with self.registry.engine.transaction() as session:
+            session.run(f"{sql} where status in ('claimed', 'failed')")
+        for one in self.events.values():
+            one.open = True
+
+    @rule(place=places)
+    def keep(self, place: tuple[str, int]) -> None:
+        """Keep an event for later."""
+        self.registry.keep(self.handler, [delivery(place)])
+        if place not in self.events:
+            self.events[place] = Known("blocked")
+
+    @rule(place=places)
+    def skip(self, place: tuple[str, int]) -> None:
+        """Skip what is unfinished."""
+        one = self.known(place)
+        open_ = one.status in ("claimed", "failed", "blocked", "dead")
+        asked = Asked(event_id=delivery(place).event_id)
+        assert self.registry.skip(asked, "no need") == int(open_)
+        if open_:
+            one.status, one.token = "skipped", one.token + 1
+        if place in self.events:
+            self.advance()
+
+    @rule(place=places)
+    def retry(self, place: tuple[str, int]) -> None:
+        """Let a dead letter be tried again."""
+        one = self.known(place)
+        dead = one.status in ("dead", "failed")
+        assert self.registry.retry(Asked(event_id=delivery(place).event_id)) == int(dead)
+        if dead:
+            one.status, one.open, one.attempts = "failed", True, 0
+
+    @rule(place=places)
+    def pass_over(self, place: tuple[str, int]) -> None:
+        """Tell that an event is passed over."""
+        if self.handler.mode != "strict" or self.known(place).status != "new":
+            return
+        self.registry.pass_over(self.handler, [delivery(place)])
+        stream, number = place
+        if number == self.last[stream] + 1:
+            self.settle(stream, number)
+        elif number > self.last[stream]:
+            self.events[place] = Known("passed")
+
+    @rule()
+    def tidy(self) -> None:
+        """Look what is due, which moves streams over what was passed ahead."""
+        self.advance()
+        due = {one.event_id for one in self.registry.due(self.handler)}
+        for place, one in self.events.items():
+            if one.status in ("failed", "claimed") and one.open and place[1] <= 6:
+                kept = self.body(place)
+                assert (delivery(place).event_id in due) == kept, (place, one, due)
+
+    def body(self, place: tuple[str, int]) -> bool:
+        """Tell whether the event itself is kept."""
+        [entry] = self.registry.entries(Asked(event_id=delivery(place).event_id))
+        return entry.event is not None
+
+    def advance(self) -> None:
+        """Move streams over what was passed ahead."""
+        waiting = self._waiting()
+        for stream in STREAMS:
+            while stream in waiting and self.known((stream, self.last[stream] + 1)).status in (
+                "skipped",
+                "passed",
+            ):
+                self.last[stream] += 1
+
+    def _waiting(self) -> set[str]:
+        sql = f"select stream_id from {self.registry.engine.at}seriatim_streams where waiting = 1"
+        with self.registry.engine.transaction(write=False) as session:
+            return {row[0] for row in session.run(sql)}
+
+    # -- what is always true
+
+    @invariant()
+    def the_same(self) -> None:
+        """The rows are what the model says."""
+        found = {one.event_id: one.status for one in self.registry.entries(Asked())}
+        mine = {delivery(p).event_id: o.status for p, o in self.events.items() if o.status != "new"}
+        assert found == mine
+        sql = f"select stream_id, last_seq from {self.registry.engine.at}seriatim_streams"
+        with self.registry.engine.transaction(write=False) as session:
+            last = dict(session.run(sql))
+        assert {name: last.get(name, 0) for name in STREAMS} == self.last
+
+    @invariant()
+    def nothing_is_overtaken(self) -> None:
+        """G4: in strict mode everything up to a stream's last number is settled."""
+        if self.handler.mode != "strict":
+            return
+        for (stream, number), one in self.events.items():
+            if number <= self.last[stream]:
+                assert one.status != "claimed", (stream, number, one)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
+    """A registry on either database."""
+    url = f"sqlite:///{tmp_path}/r.db"
+    if request.param == "postgres":
+        url = str(request.getfixturevalue("empty_postgres_url"))
+    opened = open_registry(url)
+    if request.param == "sqlite":  # nothing is to survive here
+        opened.engine._connection.execute("pragma synchronous = off")  # type: ignore[attr-defined]
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("mode", ["strict", "latest_wins"])
+def test_any_acts_in_any_order(registry: Registry, mode: Any) -> None:
+    """G1: G2: G3: G4: G5: the registry says what a model of a few lines says, whatever is done."""
+    made = handler("h", effect="keyed", mode=mode, retry=RetryPolicy(attempts=3))(
+        lambda _e, _c: None
+    )
+
+    class Machine(RegistryMachine):
+        pass
+
+    Machine.registry, Machine.handler = registry, made
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=20, stateful_step_count=25, deadline=None)
+    )

@@ -232,7 +232,7 @@ def test_another_place(log: Log, tmp_path: Path) -> None:
 
     assert log.projections_at(target).demand("seats", 3).position == 3
     assert log.for_tenant("x").projections_at(target).wait_for("seats", 3).position == 3
-    with pytest.raises(InvalidArgument, match="a read model lives in a database"):
+    with pytest.raises(InvalidArgument, match="the read model lives in a database"):
         log.projections_at("memory:").status()
     model.close()
 

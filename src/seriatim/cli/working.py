@@ -21,46 +21,52 @@ from seriatim.log.arguments import bad
 _ROLES = ("instance_worker", "ontology_worker", "projection_worker")
 
 
+What = Annotated[
+    str, typer.Argument(metavar="HANDLER", help="Where it is declared, as module:name.")
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="URL",
+        help="kafka://host:port/topic. [default: the log itself]",
+        show_default=False,
+    ),
+]
+DeadLetters = Annotated[
+    str | None,
+    typer.Option(
+        "--dead-letters",
+        metavar="URL",
+        help="Send dead letters to kafka://host:port/topic too.",
+        show_default=False,
+    ),
+]
+OnOutage = Annotated[
+    str, typer.Option(help="While the registry is away: pause, fail_fast, or dlq.")
+]
+Role = Annotated[
+    str | None,
+    typer.Option(help=f"Take the attempts of the settings of a role: {', '.join(_ROLES)}."),
+]
+Redeclare = Annotated[
+    bool, typer.Option("--redeclare", help="Accept that the handler is declared anew.")
+]
+
+
 def work(  # noqa: PLR0913 - what to run, and how
     ctx: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(metavar="HANDLER", help="Where it is declared, as module:name."),
-    ],
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="URL",
-            help="kafka://host:port/topic. [default: the log itself]",
-            show_default=False,
-        ),
-    ] = None,
+    what: What,
+    source: Source = None,
     registry: RegistryAt = None,
     live: Annotated[bool, typer.Option("--live", help="Go on when the end is reached.")] = False,
     batch_events: Annotated[
         int, typer.Option(min=1, help="How many events a batch has at most.")
     ] = 50_000,
-    on_outage: Annotated[
-        str,
-        typer.Option(help="While the registry is away: pause, fail_fast, or dlq."),
-    ] = "pause",
-    dead_letters: Annotated[
-        str | None,
-        typer.Option(
-            "--dead-letters",
-            metavar="URL",
-            help="Send dead letters to kafka://host:port/topic too.",
-            show_default=False,
-        ),
-    ] = None,
-    role: Annotated[
-        str | None,
-        typer.Option(help=f"Take the attempts of the settings of a role: {', '.join(_ROLES)}."),
-    ] = None,
-    redeclare: Annotated[
-        bool, typer.Option("--redeclare", help="Accept that the handler is declared anew.")
-    ] = False,
+    on_outage: OnOutage = "pause",
+    dead_letters: DeadLetters = None,
+    role: Role = None,
+    redeclare: Redeclare = False,
     kafka: KafkaConf = None,
     kafka_config: KafkaFile = None,
     all_tenants: AllTenants = False,

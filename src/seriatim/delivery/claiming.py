@@ -32,6 +32,7 @@ _ENDED = {
 }
 _BURIED = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
 _REFUSED = {**DELIVERED, "error": "text", "event": "text"}
+_TRIES = 3  # what became free between a claim and the look at why not is asked for again
 _GONE = "whoever claimed it was gone before it ended, every time"
 
 
@@ -52,30 +53,29 @@ class Claiming(Acts):
         """
         if not deliveries:
             return []
-        unique = {one.key: one for one in reversed(deliveries)}
-        claims = {
-            (tenant_id, event_id): Claim(
-                delivery=unique[tenant_id, event_id],
-                verdict="claimed",
-                token=token,
-                attempt=attempt,
-            )
-            for tenant_id, event_id, token, attempt in self._won(
-                handler, list(unique.values()), passing
-            )
-        }
-        refused = [one for key, one in unique.items() if key not in claims]
-        if refused:
-            claims |= self._refusals(handler, refused, passing)
-            self._release_overtakers(handler, claims)
+        claims: dict[Key, Claim] = {}
+        asked = list({one.key: one for one in reversed(deliveries)}.values())
+        for _ in range(_TRIES):
+            claims |= self._won(handler, asked, passing)
+            refused = [one for one in asked if one.key not in claims]
+            if not refused:
+                break
+            refusals, asked = self._refusals(handler, refused, passing)
+            claims |= refusals
+            if not asked:
+                break
+        else:  # others were faster, every time
+            claims |= {one.key: Claim(delivery=one, verdict="in_progress") for one in asked}
+        self._release_overtakers(handler, claims)
         return [
             claims.pop(one.key, Claim(delivery=one, verdict="in_progress")) for one in deliveries
         ]
 
     def _won(
         self, handler: Handler, wanted: Sequence[Delivery], passing: Sequence[Delivery]
-    ) -> list[tuple[Any, ...]]:
+    ) -> dict[Key, Claim]:
         """Claim what is free; if the answer is lost on the way, look what it was."""
+        by_key = {one.key: one for one in wanted}
         values = self.values(handler) | {"owner": self.call()}
         columns = judged(wanted, passing)
 
@@ -87,19 +87,28 @@ class Claiming(Acts):
                     for row in session.given(self.sql[name], JUDGED, columns, values)
                 ]
 
-        return self.outage.through(lambda: act("claim"), lambda: act("claimed_by", "claim"))
+        found = self.outage.through(lambda: act("claim"), lambda: act("claimed_by", "claim"))
+        return {
+            (tenant_id, event_id): Claim(
+                delivery=by_key[tenant_id, event_id],
+                verdict="claimed",
+                token=token,
+                attempt=attempt,
+            )
+            for tenant_id, event_id, token, attempt in found
+        }
 
     def _refusals(
         self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
-    ) -> dict[Key, Claim]:
-        """Say why; what has become free meanwhile is asked for again later."""
+    ) -> tuple[dict[Key, Claim], list[Delivery]]:
+        """Say why, and what has become free meanwhile."""
         found = self.rows("look", JUDGED, judged(refused, passing), self.values(handler))
         by_key = {one.key: one for one in refused}
         spent = [by_key[row[0], row[1]] for row in found if row[2] == "exhausted"]
         if spent:
             self.bury(handler, spent, _GONE)
-        said: dict[str, Verdict] = {"free": "in_progress", "exhausted": "dead"}
-        return {
+        said: dict[str, Verdict] = {"exhausted": "dead"}
+        refusals = {
             (tenant_id, event_id): Claim(
                 delivery=by_key[tenant_id, event_id],
                 verdict=said.get(verdict, verdict),
@@ -108,13 +117,15 @@ class Claiming(Acts):
                 due_us=due_us,
             )
             for tenant_id, event_id, verdict, settled_seq, due_us, attempt in found
+            if verdict != "free"
         }
+        return refusals, [by_key[row[0], row[1]] for row in found if row[2] == "free"]
 
     def _release_overtakers(self, handler: Handler, claims: dict[Key, Claim]) -> None:
         """Give back what was claimed behind an event that another one has won meanwhile."""
-        if handler.mode != "strict":
+        stuck = _stuck(claims.values()) if handler.mode == "strict" else {}
+        if not stuck:
             return
-        stuck = _stuck(claims.values())
         over = [claim for claim in claims.values() if claim.claimed and _behind(claim, stuck)]
         if over:
             self.release(handler, over)

@@ -12,7 +12,7 @@ from typing import Any
 from seriatim.config.delivery import Registering
 from seriatim.core.handling import Handler
 from seriatim.delivery.outage import Outage
-from seriatim.store.engine import Engine, Purpose, statements
+from seriatim.store.engine import Engine, Purpose, Session, statements
 
 PURPOSE = Purpose(
     what="the registry",
@@ -73,13 +73,26 @@ class Acts:
 
         def act() -> list[tuple[Any, ...]]:
             with self.engine.at_once() as session:
-                if then is None:
-                    return session.given(self.sql[statement], kinds, columns, values)
-                return session.given_then(
-                    self.sql[statement], self.sql[then], kinds, columns, TOUCHED, values
-                )
+                return self.rows_in(session, statement, kinds, columns, values, then)
 
         return self.outage.through(act)
+
+    def rows_in(  # noqa: PLR0913 - a statement and what it is about
+        self,
+        session: Session,
+        statement: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        values: Mapping[str, Any],
+        then: str | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Do so in a session; every row carries the handler's name."""
+        named = {"of_handler": "text", **kinds}
+        given = [[values["handler"]] * len(columns[0]), *columns]
+        sql = self.sql[statement]
+        if then is None:
+            return session.given(sql, named, given, values)
+        return session.given_then(sql, self.sql[then], named, given, TOUCHED, values)
 
     def run(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement that writes."""

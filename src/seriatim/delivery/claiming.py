@@ -7,7 +7,7 @@ from typing import Any
 
 from seriatim.core.errors import LeaseLost
 from seriatim.core.handling import Delivery, Handler
-from seriatim.delivery.acts import TOUCHED, Acts
+from seriatim.delivery.acts import Acts
 from seriatim.delivery.claims import (
     DELIVERED,
     HELD,
@@ -84,7 +84,7 @@ class Claiming(Acts):
                 return [
                     row
                     for name in statements
-                    for row in session.given(self.sql[name], JUDGED, columns, values)
+                    for row in self.rows_in(session, name, JUDGED, columns, values)
                 ]
 
         found = self.outage.through(lambda: act("claim"), lambda: act("claimed_by", "claim"))
@@ -146,10 +146,7 @@ class Claiming(Acts):
     def mark_done_in(self, session: Session, handler: Handler, claims: Sequence[Claim]) -> None:
         """End claims in the transaction that has their effects; without all of them, raise."""
         values = self.values(handler) | {"again": 0}
-        ended = session.given_then(
-            self.sql["done"], self.sql["move"], HELD, held(claims), TOUCHED, values
-        )
-        check_held(claims, ended)
+        check_held(claims, self.rows_in(session, "done", HELD, held(claims), values, "move"))
 
     def mark_failed(
         self, handler: Handler, claim: Claim, error: str, *, pause_s: float | None = None

@@ -1,6 +1,8 @@
 -- The processed-event registry, in SQL that Postgres and SQLite share.
 -- {at} is the schema, {now} the database's clock in microseconds, {lock} what locks a row for
 -- oneself, {given} the rows that a statement is about, {rows} those that the one before returned.
+-- Given rows carry the handler's name as well: joined by it, a planner that knows nothing of a new
+-- handler looks rows up by their key, and does not read all that the handler has.
 
 -- name: create_handlers
 create table if not exists {at}seriatim_handlers (
@@ -104,11 +106,11 @@ from (
                     else 'later' end as verdict
         from {given} g
         left join {at}seriatim_handled e
-          on e.handler = :handler and e.tenant_id = g.tenant_id and e.event_id = g.event_id
+          on e.handler = g.of_handler and e.tenant_id = g.tenant_id and e.event_id = g.event_id
         left join {at}seriatim_streams t
-          on t.handler = :handler and t.tenant_id = g.tenant_id
+          on t.handler = g.of_handler and t.tenant_id = g.tenant_id
          and t.stream_type = g.stream_type and t.stream_id = g.stream_id
-        left join {at}seriatim_handlers h on h.name = :handler
+        left join {at}seriatim_handlers h on h.name = g.of_handler
     ) v
 ) w
 window line as (partition by tenant_id, stream_type, stream_id order by stream_seq
@@ -133,7 +135,7 @@ returning tenant_id, event_id, token, attempts;
 -- Claims whose answer was lost on the way: every call has an owner's name of its own.
 select e.tenant_id, e.event_id, e.token, e.attempts
 from {given} g join {at}seriatim_handled e
-  on e.handler = :handler and e.tenant_id = g.tenant_id and e.event_id = g.event_id
+  on e.handler = g.of_handler and e.tenant_id = g.tenant_id and e.event_id = g.event_id
 where e.status = 'claimed' and e.owner = :owner;
 
 -- name: look
@@ -144,7 +146,7 @@ from ({judged}) j where verdict <> 'passing';
 -- What these are given has names of its own: what is returned is the table's.
 update {at}seriatim_handled set due_us = {now} + :lease_us
 from {given} g
-where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+where handler = g.of_handler and tenant_id = g.of_tenant and event_id = g.of_event
   and token = g.of_token and status = 'claimed'
 returning tenant_id, event_id;
 
@@ -155,25 +157,25 @@ update {at}seriatim_handled
 set status = case when :strict = 0 and k.of_seq < k.last_seq then 'stale' else 'done' end,
     event = null, error = '', updated_us = {now}
 from (
-    select h.of_tenant, h.of_event, h.of_seq, h.ours, coalesce(t.last_seq, -1) as last_seq,
+    select h.of_handler, h.of_tenant, h.of_event, h.of_seq, h.ours, coalesce(t.last_seq, -1) as last_seq,
            min(h.ours) over (partition by h.of_tenant, h.of_type, h.of_id
                              order by h.of_seq rows unbounded preceding) as unbroken
     from (
-        select g.of_tenant, g.of_event, o.stream_type as of_type, o.stream_id as of_id,
+        select g.of_handler, g.of_tenant, g.of_event, o.stream_type as of_type, o.stream_id as of_id,
                o.stream_seq as of_seq,
                case when o.token = g.of_token
                      and (o.status in ('claimed', 'unknown') or :again = 1 and o.status = 'done')
                     then 1 else 0 end as ours
         from {given} g
         join {at}seriatim_handled o
-          on o.handler = :handler and o.tenant_id = g.of_tenant and o.event_id = g.of_event
+          on o.handler = g.of_handler and o.tenant_id = g.of_tenant and o.event_id = g.of_event
         order by g.of_tenant, g.of_event {lock}
     ) h
     left join {at}seriatim_streams t
-      on t.handler = :handler and t.tenant_id = h.of_tenant
+      on t.handler = h.of_handler and t.tenant_id = h.of_tenant
      and t.stream_type = h.of_type and t.stream_id = h.of_id
 ) k
-where handler = :handler and tenant_id = k.of_tenant and event_id = k.of_event
+where handler = k.of_handler and tenant_id = k.of_tenant and event_id = k.of_event
   and k.ours = 1 and (:strict = 0 or k.of_seq is null or k.unbroken = 1)
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
 
@@ -185,7 +187,7 @@ set status = g.new_status, error = g.new_error, event = g.new_event,
     due_us = case when g.new_status = 'failed' then {now} + g.pause_us else 0 end,
     updated_us = {now}
 from {given} g
-where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+where handler = g.of_handler and tenant_id = g.of_tenant and event_id = g.of_event
   and token = g.of_token and status in ('claimed', 'unknown', g.new_status)
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq,
           case when status = 'dead' and :skip = 1 then 'passed' else status end;
@@ -234,7 +236,7 @@ insert into {at}seriatim_streams as t (handler, tenant_id, stream_type, stream_i
 select :handler, g.tenant_id, g.stream_type, g.stream_id, g.to_seq
 from {given} g
 left join {at}seriatim_streams s
-  on s.handler = :handler and s.tenant_id = g.tenant_id
+  on s.handler = g.of_handler and s.tenant_id = g.tenant_id
  and s.stream_type = g.stream_type and s.stream_id = g.stream_id
 where coalesce(s.last_seq, g.first_seq - 1) between g.from_seq - 1 and g.to_seq - 1
 order by g.tenant_id, g.stream_type, g.stream_id
@@ -251,7 +253,7 @@ select :handler, g.tenant_id, g.event_id, g.event_type, g.position, g.stream_typ
        g.stream_seq, g.first_seq, 'passed', {now}, {now}
 from {given} g
 left join {at}seriatim_streams s
-  on s.handler = :handler and s.tenant_id = g.tenant_id
+  on s.handler = g.of_handler and s.tenant_id = g.tenant_id
  and s.stream_type = g.stream_type and s.stream_id = g.stream_id
 where g.stream_seq > coalesce(s.last_seq, g.first_seq - 1)
 order by g.tenant_id, g.event_id
@@ -319,8 +321,8 @@ where handler = :handler and status = 'claimed' and due_us <= {now};
 
 -- name: outdated
 update {at}seriatim_handled set status = 'stale', event = null, updated_us = {now}
-from (select tenant_id as of_tenant, event_id as of_event from {given} d) g
-where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+from (select of_handler, tenant_id as of_tenant, event_id as of_event from {given} d) g
+where handler = g.of_handler and tenant_id = g.of_tenant and event_id = g.of_event
   and status in ('blocked', 'failed');
 
 -- name: bury
@@ -328,7 +330,7 @@ where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
 update {at}seriatim_handled
 set status = 'dead', error = g.new_error, event = g.new_event, updated_us = {now}
 from {given} g
-where handler = :handler and tenant_id = g.of_tenant and event_id = g.of_event
+where handler = g.of_handler and tenant_id = g.of_tenant and event_id = g.of_event
   and status = 'claimed' and due_us <= {now}
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq,
           case when :skip = 1 then 'passed' else status end;

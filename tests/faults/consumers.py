@@ -1,0 +1,57 @@
+"""Consumers in processes of their own, for races and outages of the registry."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from seriatim.config.delivery import Registering
+from seriatim.core.handling import Delivery, Handler, RetryPolicy, handler
+from seriatim.delivery.holding import Context
+from seriatim.delivery.loop import Loop
+from seriatim.opening import open_registry
+
+STREAMS = 100
+
+
+def ledger(place: str) -> Handler:
+    """Make a handler whose effect is a row in the registry's own database."""
+    mark = "?" if place.startswith("sqlite") else "%s"
+
+    def write(event: Any, context: Context) -> None:
+        context.connection.execute(f"insert into effects values ({mark})", (event["n"],))
+
+    policy = RetryPolicy(attempts=5, base_s=0.05, cap_s=0.2)
+    return handler("ledger", effect="transactional", retry=policy)(write)
+
+
+def events(count: int) -> list[Delivery]:
+    """Make events: half of them in streams, half without."""
+    return [
+        Delivery(
+            event_id=f"e-{number}",
+            position=number + 1,
+            stream=("s", str(number % STREAMS)) if number % 2 else None,
+            stream_seq=number // STREAMS + 1 if number % 2 else None,
+            event={"n": number},
+        )
+        for number in range(count)
+    ]
+
+
+def consume(place: str, count: int, seed: int, share: float) -> int:
+    """Handle a random part of the events in a random order of chunks, and tell how many."""
+    registry = open_registry(place, Registering(lease_s=30, heartbeat_s=5))
+    loop = Loop(registry, ledger(place), chunk=100)
+    done = loop.handle(_mixed(count, random.Random(seed), share)).done
+    registry.close()
+    return done
+
+
+def _mixed(count: int, chance: random.Random, share: float) -> Iterator[Delivery]:
+    every = events(count)
+    chunks = [every[start : start + 100] for start in range(0, count, 100)]
+    chosen = chance.sample(chunks, max(1, round(len(chunks) * share)))
+    for chunk in chosen:
+        yield from chunk

@@ -1,0 +1,192 @@
+"""Many consumers at once, and a registry that goes away: each effect once, nothing lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seriatim.config.delivery import Registering
+from seriatim.core.errors import BackendFailure
+from seriatim.delivery.letters import Letter
+from seriatim.delivery.loop import Loop, Tally
+from seriatim.delivery.registry import Registry
+from seriatim.opening import open_registry
+from tests.faults import consumers
+from tests.fixtures.postgres_server import PostgresServer
+
+
+def with_effects(place: str) -> Registry:
+    """Open a registry whose database has a table of effects."""
+    registry = open_registry(place)
+    with registry.engine.transaction() as session:
+        session.run("create table effects (n integer)")
+    registry.declare(consumers.ledger(place))
+    return registry
+
+
+def effects(registry: Registry) -> Counter[int]:
+    """Count the effects of each event."""
+    with registry.engine.transaction(write=False) as session:
+        return Counter(row[0] for row in session.run("select n from effects"))
+
+
+def settle(registry: Registry, place: str) -> None:
+    """Handle what waits in the registry until nothing does."""
+    handler = consumers.ledger(place)
+    loop = Loop(registry, handler)
+    deadline = time.monotonic() + 60
+    while any(one.status in ("blocked", "failed", "claimed") for one in registry.counts()):
+        loop.handle(registry.due(handler, 5000))
+        assert time.monotonic() < deadline, registry.counts()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "processes", "count"), [("postgres", 50, 10_000), ("sqlite", 8, 1000)]
+)
+def test_many_processes(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str, processes: int, count: int
+) -> None:
+    """003 §6.5: 50 processes, 10,000 events, in any order and again and again: each once."""
+    place = f"sqlite:///{tmp_path}/registry.db"
+    if backend == "postgres":
+        place = str(request.getfixturevalue("empty_postgres_url"))
+    registry = with_effects(place)
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        found = pool.map(
+            consumers.consume,
+            [place] * processes,
+            [count] * processes,
+            range(processes),
+            [1.0 if number == 0 else 0.2 for number in range(processes)],
+        )
+        assert sum(found) > 0
+    settle(registry, place)
+
+    assert effects(registry) == dict.fromkeys(range(count), 1)
+    registry.close()
+
+
+class Aside:
+    """Letters that are only remembered."""
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+
+    def send(self, letters: list[Letter]) -> None:
+        """Remember letters."""
+        self.letters += letters
+
+
+class Outage:
+    """A server that is stopped for a while, and a consumer that goes on meanwhile."""
+
+    def __init__(self, server: PostgresServer, policy: Any) -> None:
+        self.place = server.create_database("registry")
+        self.registry = with_effects(self.place)
+        settings = Registering(on_outage=policy, lease_s=1.0, heartbeat_s=0.3)
+        self.used = open_registry(self.place, settings)
+        self.aside = Aside()
+        self.loop = Loop(self.used, consumers.ledger(self.place), letters=self.aside, chunk=10)
+        self.tally: Tally | None = None
+        self.raised: BaseException | None = None
+
+    def handle(self, count: int) -> None:
+        """Handle events; what comes of it is kept."""
+        try:
+            self.tally = self.loop.handle(consumers.events(count))
+        except BackendFailure as error:
+            self.raised = error
+
+
+def test_an_outage_is_waited_for(
+    own_postgres: Callable[..., PostgresServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """003 §6.8: G6: pause: consumers wait, it is visible, and nothing is lost or doubled."""
+    server = own_postgres()
+    outage = Outage(server, "pause")
+    server.stop(immediate=True)
+    thread = threading.Thread(target=outage.handle, args=(200,))
+    thread.start()
+    deadline = time.monotonic() + 30
+    while outage.used.outage.since is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    server.start()
+    thread.join(60)
+
+    assert outage.raised is None
+    assert any("cannot be reached" in record.message for record in caplog.records)
+    assert any("is back after" in record.message for record in caplog.records)
+    settle(outage.registry, outage.place)
+    assert effects(outage.registry) == dict.fromkeys(range(200), 1)
+    outage.registry.close()
+    outage.used.close()
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_a_server_that_is_killed_while_it_works(
+    own_postgres: Callable[..., PostgresServer], round_: int
+) -> None:
+    """G6: the registry's server dies in the middle of effects and comes back: each is had once."""
+    server = own_postgres()
+    outage = Outage(server, "pause")
+    thread = threading.Thread(target=outage.handle, args=(3000,))
+    thread.start()
+    while not effects(outage.registry):
+        time.sleep(0.002)
+    time.sleep(0.02 * round_)
+    server.kill9()
+    server.start()
+    thread.join(120)
+    assert not thread.is_alive()
+    assert outage.raised is None
+    time.sleep(1.1)  # what was claimed by a call whose answer was lost, and is nobody's now
+    settle(outage.registry, outage.place)
+
+    assert effects(outage.registry) == dict.fromkeys(range(3000), 1)
+    outage.registry.close()
+    outage.used.close()
+
+
+def test_an_outage_that_fails_fast(own_postgres: Callable[..., PostgresServer]) -> None:
+    """003 §6.8: G6: fail_fast: it says so at once; delivered again, nothing is lost."""
+    server = own_postgres()
+    outage = Outage(server, "fail_fast")
+    server.stop(immediate=True)
+    outage.handle(20)
+    assert isinstance(outage.raised, BackendFailure)
+    server.start()
+    outage.handle(20)
+
+    assert effects(outage.registry) == dict.fromkeys(range(20), 1)
+    outage.registry.close()
+    outage.used.close()
+
+
+def test_an_outage_that_goes_to_the_dead_letters(
+    own_postgres: Callable[..., PostgresServer],
+) -> None:
+    """003 §6.8: G6: dlq: events are put aside whole, and replayed from there they have effect."""
+    server = own_postgres()
+    outage = Outage(server, "dlq")
+    server.stop(immediate=True)
+    outage.handle(20)
+    server.start()
+
+    assert outage.tally == Tally(diverted=20)
+    replayed = [letter.delivery for letter in outage.aside.letters]
+    assert [one.event_id for one in replayed] == [one.event_id for one in consumers.events(20)]
+    outage.loop.handle(replayed)
+    assert effects(outage.registry) == dict.fromkeys(range(20), 1)
+    outage.registry.close()
+    outage.used.close()

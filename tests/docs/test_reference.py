@@ -12,7 +12,18 @@ import typer.main
 
 import seriatim
 import seriatim.pipeline
-from seriatim import AppendResult, EventRecord, Filter, Limits, Log, NewEvent, Query, Settings
+from seriatim import (
+    AppendResult,
+    EventRecord,
+    Filter,
+    Limits,
+    Log,
+    NewEvent,
+    Query,
+    Registering,
+    Registry,
+    Settings,
+)
 from seriatim.cli import exits
 from seriatim.cli.app import app
 from seriatim.config import (
@@ -22,10 +33,13 @@ from seriatim.config import (
     OBJECT_STORE_VARIABLES,
     URL_VARIABLE,
 )
+from seriatim.config.delivery import SEED_VARIABLES, Publishing
 from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
 from seriatim.core.trace_shapes import TRACE_TYPES
+from seriatim.delivery.claims import Status
+from seriatim.delivery.loop import Tally
 from seriatim.log.aio import AsyncLog
 from seriatim.log.base import QueryResult
 from seriatim.log.projections import Projections, Standing
@@ -38,6 +52,8 @@ from seriatim.pipeline.lake.exporting import ExportReport
 from seriatim.pipeline.options import SOURCE_OPTIONS
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.project.rebuilding import Proof
+from seriatim.pipeline.publish.publishing import Published
+from seriatim.pipeline.reconcile import Reconciled
 from seriatim.pipeline.shipped import SHIPPED
 from seriatim.pipeline.sink import SINK_OPTIONS, AppendReport
 from seriatim.profiles.acts import Profile
@@ -87,7 +103,14 @@ def test_every_error_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "kind"), [("limits", Limits), ("settings", Settings)], ids=["limits", "settings"]
+    ("page", "kind"),
+    [
+        ("limits", Limits),
+        ("settings", Settings),
+        ("settings", Registering),
+        ("settings", Publishing),
+    ],
+    ids=["limits", "settings", "registering", "publishing"],
 )
 def test_every_default_is_documented(page: str, kind: type[msgspec.Struct]) -> None:
     """Each limit and setting stands with its default, in the order of the code."""
@@ -114,7 +137,7 @@ def test_environment_is_documented() -> None:
     own = [URL_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
     assert own == page[: len(own)]
-    assert sorted(OBJECT_STORE_VARIABLES) == sorted(page[len(own) :])
+    assert sorted([*OBJECT_STORE_VARIABLES, *SEED_VARIABLES]) == sorted(page[len(own) :])
 
 
 def test_arguments_of_open_are_documented() -> None:
@@ -167,13 +190,14 @@ def test_every_exported_name_is_documented() -> None:
 
 
 def test_every_method_is_documented() -> None:
-    """Each act of a log, of its awaited form and of its profiles is told."""
+    """Each act of a log, of its awaited form, its profiles and its companions is told."""
     page = read("docs/reference/api.md")
     doors: list[tuple[str, type]] = [
         ("Log", Log),
         ("Log.aio", AsyncLog),
         ("Log.projections", Projections),
         ("Projector", Projector),
+        ("Registry", Registry),
     ]
     for name in ("traces", "facts", "aggregates"):
         kind = typing.get_type_hints(getattr(Log, name).fget)["return"]
@@ -279,6 +303,20 @@ def test_tables_of_read_models_are_documented() -> None:
     assert made == told("reference/schema.md", "Read models")
 
 
+def test_tables_of_the_registry_are_documented() -> None:
+    """Its tables, indexes, columns of events and statuses are told, and no others."""
+    source = (ROOT / "src/seriatim/delivery/statements.sql").read_text("utf-8")
+    tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
+    indexes = re.findall(r"create index if not exists (\w+)", source)
+    shown = told("reference/schema.md", "The registry")
+    body = source.partition("{at}seriatim_handled (")[2].partition("primary key")[0]
+    columns = re.findall(r"^    (\w+) +(?:text|bigint|integer)\b", body, re.MULTILINE)
+
+    assert sorted([*tables, *indexes]) == sorted(n for n in shown if n.startswith("seriatim_"))
+    assert columns == told("reference/schema.md", "Columns of `seriatim_handled`")
+    assert list(typing.get_args(Status)) == told("reference/schema.md", "Statuses of events")
+
+
 @pytest.mark.parametrize(
     ("heading", "names"),
     [
@@ -339,6 +377,9 @@ def test_exports_of_the_pipeline_are_documented() -> None:
         RestoreReport,
         AuditReport,
         ExportReport,
+        Published,
+        Reconciled,
+        Tally,
         Proof,
         Progress,
     ],

@@ -17,7 +17,10 @@ BROKEN_PIPE: Final = 141
 
 MEANINGS: dict[int, str] = {
     DONE: "done",
-    FOUND_PROBLEMS: "done, and it found problems (verify, audit, doctor, import, project, demo)",
+    FOUND_PROBLEMS: (
+        "done, and it found problems "
+        "(verify, audit, doctor, import, reconcile, project, registry, dlq, demo)"
+    ),
     USAGE: "the command line is wrong: an option, a URL, JSON, a query",
     REFUSED: "the log refused it: a shape, a guard, a limit, nothing there",
     BACKEND: "the store failed or took too long: trying again may help",

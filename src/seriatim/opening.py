@@ -10,14 +10,15 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from seriatim.config import Settings, default_url, mismatch_mode
-from seriatim.config.delivery import Registering, numbered_by
-from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.config.delivery import Registering, numbered_by, registering
+from seriatim.core.errors import BackendFailure, InvalidArgument, NotFound
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, StreamRef
 from seriatim.core.guard import BUILT_IN, DEFAULT, Guard
 from seriatim.core.ids import hash_key
 from seriatim.core.query import Query
 from seriatim.delivery.acts import PURPOSE as REGISTRY
 from seriatim.delivery.registry import Registry
+from seriatim.delivery.unguarded import unguarded
 from seriatim.log.aio import AsyncLog
 from seriatim.log.base import BaseLog
 from seriatim.log.deciding import Decider, decide_and_append
@@ -167,14 +168,41 @@ def find_read_model(url: str) -> ReadModel | None:
             engine.close()
 
 
-def open_registry(url: str, settings: Registering | None = None) -> Registry:
-    """Open the processed-event registry in a SQLite file or a Postgres schema, or make it."""
-    engine = _engine(registry_url(url) if _names_no_schema(url) else url, REGISTRY)
+def open_registry(
+    url: str, settings: Registering | None = None, *, create: bool = True
+) -> Registry:
+    """Open the processed-event registry in a SQLite file or a Postgres schema.
+
+    One that is not there yet is made, unless `create` is false. Without settings the environment
+    is asked; a registry that is switched off there claims everything and remembers nothing.
+    """
+    known = settings or registering()
+    if not known.enabled and create:
+        return unguarded(known)
+    place = registry_url(url) if _names_no_schema(url) else url
+    missing = f"there is no registry at {shown_url(place)}: seriatim work makes it"
+    if not create and place.startswith("sqlite:") and not Path(sqlite_path(place)).exists():
+        raise NotFound(missing)
+    engine = _engine(place, REGISTRY)
+    found = None
     try:
-        return Registry(engine, settings)
-    except BaseException:
-        engine.close()
-        raise
+        if create or engine.ready():
+            found = Registry(engine, known)
+    finally:
+        if found is None:
+            engine.close()
+    if found is None:
+        raise NotFound(missing)
+    return found
+
+
+def shown_url(url: str) -> str:
+    """Return an address without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
 
 
 def _engine(url: str, purpose: Purpose) -> Engine:

@@ -29,9 +29,9 @@ from seriatim.cli.scenes import (
     speed,
 )
 from seriatim.cli.scenes.stage import WIDTH, Stage
-from seriatim.cli.session import AsJson, Common, Session, Url, session, shown_url
+from seriatim.cli.session import AsJson, Common, Session, Url, session
 from seriatim.log.arguments import bad
-from seriatim.opening import open_log
+from seriatim.opening import open_log, shown_url
 
 _SCENES = (decision, seats, control, race, retry, secret, live, speed, proof, pipeline)
 

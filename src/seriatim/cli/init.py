@@ -8,8 +8,9 @@ import msgspec
 import typer
 
 from seriatim.cli.output import pairs, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session, shown_url
+from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.log.arguments import bad
+from seriatim.opening import shown_url
 
 
 def init(  # noqa: PLR0913 - two acts, and where

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +83,8 @@ def publish(  # noqa: PLR0913 - what to publish, and how
         target = kafka_target(to, kafka, kafka_config)
         settings = publishing()
         with spark_session(one, master, conf) as spark, watching(one, "publisher") as watch:
-            from seriatim.pipeline.publish.publishing import Publisher  # noqa: PLC0415 - an extra
+            with needing_kafka():
+                from seriatim.pipeline.publish.publishing import Publisher  # noqa: PLC0415
 
             if live:
                 one.notice("following the log; Ctrl-C stops")
@@ -120,7 +123,8 @@ def reconcile(  # noqa: PLR0913 - what to compare
         wanted = whose(one, all_tenants=all_tenants)
         target = kafka_target(to, kafka, kafka_config)
         with spark_session(one, master, conf) as spark:
-            from seriatim.pipeline.reconcile import reconcile as run  # noqa: PLC0415 - an extra
+            with needing_kafka():
+                from seriatim.pipeline.reconcile import reconcile as run  # noqa: PLC0415
 
             report = run(spark, one.url, target, tenant_id=wanted)
         _show(one, report)
@@ -135,13 +139,20 @@ def whose(one: Session, *, all_tenants: bool) -> str | None:
     return None if all_tenants else one.tenant or "default"
 
 
-def kafka_target(url: str, kafka: list[str] | None, file: Path | None) -> Target:
-    """Return where Kafka is, with settings from a file and from the command line."""
+@contextmanager
+def needing_kafka() -> Iterator[None]:
+    """Say what to install when a part that needs Kafka's client cannot be imported."""
     try:
-        from seriatim.pipeline.kafka.address import parse_target  # noqa: PLC0415 - an extra
+        yield
     except ModuleNotFoundError as error:
         msg = f"this command misses {error.name}: pip install 'seriatim[kafka,spark]'"
         raise BackendFailure(msg, retryable=False) from error
+
+
+def kafka_target(url: str, kafka: list[str] | None, file: Path | None) -> Target:
+    """Return where Kafka is, with settings from a file and from the command line."""
+    from seriatim.pipeline.kafka.address import parse_target  # noqa: PLC0415 - slow to import
+
     settings: dict[str, str] = {}
     if file is not None:
         try:

@@ -57,7 +57,7 @@ def _opened(
 ) -> Iterator[tuple[Session, Registry]]:
     with session(ctx, common) as one:
         place = registry or registry_url(one.url)
-        with closing(open_registry(place)) as opened:
+        with closing(open_registry(place, create=False)) as opened:
             yield one, opened
 
 
@@ -98,7 +98,10 @@ def status(  # noqa: PLR0913 - what to count, and where
 ) -> None:
     """Count events by handler and status."""
     with _opened(ctx, Common(url, tenant, as_json), registry) as (one, opened):
-        handlers, counts = opened.handlers(), opened.counts(finished=finished)
+        handlers, counts = (
+            opened.handlers(),
+            opened.counts(finished=finished, tenant_id=one.tenant),
+        )
         if one.as_json:
             write_json({"handlers": handlers, "counts": counts})
             return
@@ -200,8 +203,8 @@ def _retrying(statuses: tuple[str, ...], what: str) -> Any:
         tenant: Tenant = None,
         as_json: AsJson = False,
     ) -> None:
-        _check_meant(event, all_)
         with _opened(ctx, Common(url, tenant, as_json), registry) as (one, opened):
+            _check_meant(event, all_)
             asked = _asked(one, handler, event, kind, stream, status=statuses)
             _done(one, "retried", opened.retry(asked))
 
@@ -223,8 +226,8 @@ def _skipping(statuses: tuple[str, ...], what: str) -> Any:
         tenant: Tenant = None,
         as_json: AsJson = False,
     ) -> None:
-        _check_meant(event, all_)
         with _opened(ctx, Common(url, tenant, as_json), registry) as (one, opened):
+            _check_meant(event, all_)
             asked = _asked(one, handler, event, kind, stream, status=statuses)
             _done(one, "skipped", opened.skip(asked, reason))
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import typer
@@ -122,15 +121,6 @@ def merged(ctx: typer.Context, common: Common) -> Common:
     return Common(
         common.url or outer.url, common.tenant or outer.tenant, common.as_json or outer.as_json
     )
-
-
-def shown_url(url: str) -> str:
-    """Return an address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
 
 
 def json_argument(text: str, name: str) -> Any:

@@ -15,7 +15,7 @@ from seriatim.cli.session import AsJson, Common, Tenant, Url, session
 from seriatim.cli.sparking import Master, SparkConf, spark_session, watching
 from seriatim.config import default_url
 from seriatim.config.delivery import registering, retries
-from seriatim.core.handling import Handler
+from seriatim.core.handling import Handler, checked
 from seriatim.log.arguments import bad
 
 _ROLES = ("instance_worker", "ontology_worker", "projection_worker")
@@ -122,4 +122,4 @@ def load_handler(what: str, role: str | None = None) -> Handler:
     if role not in _ROLES:
         raise bad("role", f"is one of {', '.join(_ROLES)}")
     policy = msgspec.structs.replace(found.retry, attempts=getattr(retries(), role))
-    return msgspec.structs.replace(found, retry=policy)
+    return checked(msgspec.structs.replace(found, retry=policy))

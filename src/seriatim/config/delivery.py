@@ -13,6 +13,8 @@ from seriatim.core.errors import InvalidArgument
 
 logger = logging.getLogger("seriatim")
 
+_LONGEST_S = 366 * 86_400.0
+
 Role = Literal["instance_worker", "ontology_worker", "projection_worker"]
 
 
@@ -27,6 +29,8 @@ class Registering(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a heartbeat that comes too late for its lease."""
+        if not 0 < self.lease_s <= _LONGEST_S:
+            raise _bad("lease_s", f"must be above 0 and at most {_LONGEST_S:g}")
         if not 0 < self.heartbeat_s < self.lease_s:
             msg = (
                 f"a heartbeat every {self.heartbeat_s:g} s cannot keep a lease of "
@@ -63,10 +67,10 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("lookback_max_keys", "dedup_max_events", "dedup_checkpoint_max_events"):
             _check_least(name, getattr(self, name), 0)
         for name in ("flush_timeout_s", "metrics_log_interval_s"):
-            if not getattr(self, name) > 0:
-                raise _bad(name, "must be above 0")
-        if self.lookback_s < 0:
-            raise _bad("lookback_s", "must not be below 0")
+            if not 0 < getattr(self, name) <= _LONGEST_S:
+                raise _bad(name, f"must be above 0 and at most {_LONGEST_S:g}")
+        if not 0 <= self.lookback_s <= _LONGEST_S:
+            raise _bad("lookback_s", f"must be from 0 to {_LONGEST_S:g}")
 
 
 def _check_least(name: str, value: int, least: int) -> None:

@@ -61,7 +61,7 @@ class Acts:
         self.outage.end()
         self.engine.close()
 
-    def rows(
+    def _rows(
         self,
         statement: str,
         kinds: Mapping[str, str],
@@ -73,11 +73,11 @@ class Acts:
 
         def act() -> list[tuple[Any, ...]]:
             with self.engine.at_once() as session:
-                return self.rows_in(session, statement, kinds, columns, values, then)
+                return self._rows_in(session, statement, kinds, columns, values, then)
 
         return self.outage.through(act)
 
-    def rows_in(  # noqa: PLR0913 - a statement and what it is about
+    def _rows_in(  # noqa: PLR0913 - a statement and what it is about
         self,
         session: Session,
         statement: str,
@@ -94,7 +94,7 @@ class Acts:
             return session.given(sql, named, given, values)
         return session.given_then(sql, self.sql[then], named, given, TOUCHED, values)
 
-    def run(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def _run(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement that writes."""
 
         def act() -> list[tuple[Any, ...]]:
@@ -103,7 +103,7 @@ class Acts:
 
         return self.outage.through(act)
 
-    def look(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def _look(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement that only reads."""
 
         def act() -> list[tuple[Any, ...]]:
@@ -112,7 +112,7 @@ class Acts:
 
         return self.outage.through(act)
 
-    def values(self, handler: Handler) -> dict[str, Any]:
+    def _values(self, handler: Handler) -> dict[str, Any]:
         """Return what statements must know of a handler."""
         return {
             "handler": handler.name,
@@ -123,7 +123,7 @@ class Acts:
             "lease_us": int(self.settings.lease_s * 1_000_000),
         }
 
-    def call(self) -> str:
+    def _call(self) -> str:
         """Return an owner's name for one call: if its answer is lost, its claims can be found."""
         return f"{self.owner}:{next(self._calls)}"
 

@@ -76,7 +76,7 @@ class Claiming(Acts):
     ) -> dict[Key, Claim]:
         """Claim what is free; if the answer is lost on the way, look what it was."""
         by_key = {one.key: one for one in wanted}
-        values = self.values(handler) | {"owner": self.call()}
+        values = self._values(handler) | {"owner": self._call()}
         columns = judged(wanted, passing)
 
         def act(*statements: str) -> list[tuple[Any, ...]]:
@@ -84,7 +84,7 @@ class Claiming(Acts):
                 return [
                     row
                     for name in statements
-                    for row in self.rows_in(session, name, JUDGED, columns, values)
+                    for row in self._rows_in(session, name, JUDGED, columns, values)
                 ]
 
         found = self.outage.through(lambda: act("claim"), lambda: act("claimed_by", "claim"))
@@ -102,7 +102,7 @@ class Claiming(Acts):
         self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
     ) -> tuple[dict[Key, Claim], list[Delivery]]:
         """Say why, and what has become free meanwhile."""
-        found = self.rows("look", JUDGED, judged(refused, passing), self.values(handler))
+        found = self._rows("look", JUDGED, judged(refused, passing), self._values(handler))
         by_key = {one.key: one for one in refused}
         spent = [by_key[row[0], row[1]] for row in found if row[2] == "exhausted"]
         if spent:
@@ -134,19 +134,19 @@ class Claiming(Acts):
 
     def heartbeat(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """Keep claims for another lease; `lease_lost` if somebody has one of them now."""
-        check_held(claims, self.rows("renew", HELD, held(claims), self.values(handler)))
+        check_held(claims, self._rows("renew", HELD, held(claims), self._values(handler)))
 
     # -- what became of them
 
     def mark_done(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """End claims whose effect was had; their streams move on in the same transaction."""
-        values = self.values(handler) | {"again": 1}
-        check_held(claims, self.rows("done", HELD, held(claims), values, then="move"))
+        values = self._values(handler) | {"again": 1}
+        check_held(claims, self._rows("done", HELD, held(claims), values, then="move"))
 
     def mark_done_in(self, session: Session, handler: Handler, claims: Sequence[Claim]) -> None:
         """End claims in the transaction that has their effects; without all of them, raise."""
-        values = self.values(handler) | {"again": 0}
-        check_held(claims, self.rows_in(session, "done", HELD, held(claims), values, "move"))
+        values = self._values(handler) | {"again": 0}
+        check_held(claims, self._rows_in(session, "done", HELD, held(claims), values, "move"))
 
     def mark_failed(
         self, handler: Handler, claim: Claim, error: str, *, pause_s: float | None = None
@@ -184,7 +184,7 @@ class Claiming(Acts):
             [unspent] * count,
         ]
         then = "wait" if unspent else "move"
-        ended = self.rows("failed", _ENDED, columns, self.values(handler), then=then)
+        ended = self._rows("failed", _ENDED, columns, self._values(handler), then=then)
         check_held(claims, ended)
 
     def bury(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
@@ -195,19 +195,19 @@ class Claiming(Acts):
             [error] * len(deliveries),
             [one.body for one in deliveries],
         ]
-        self.rows("bury", _BURIED, columns, self.values(handler), then="move")
+        self._rows("bury", _BURIED, columns, self._values(handler), then="move")
         self._poisoned(handler, deliveries[0], error)
 
     def refuse(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Keep what is no event as dead letters, for people to look at."""
         bodies = [one.body for one in deliveries]
         columns = [*delivered(deliveries), [one.flaw for one in deliveries], bodies]
-        self.rows("refuse", _REFUSED, columns, self.values(handler))
+        self._rows("refuse", _REFUSED, columns, self._values(handler))
 
     def _poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
         if handler.on_poison == "stop":
             reason = f"event {delivery.event_id} of tenant {delivery.tenant_id}: {error}"
-            self.run(
+            self._run(
                 "set_handler", {"handler": handler.name, "status": "stopped", "reason": reason}
             )
 

@@ -81,7 +81,11 @@ class Loop:
     def handle(self, deliveries: Iterable[Delivery]) -> Tally:
         """Handle events in the order in which they come."""
         tally = Tally()
-        self.check()
+        try:
+            self.check()
+        except BackendFailure:
+            if self._registry.outage.policy != "dlq":
+                raise
         try:
             for chunk in _chunks(deliveries, self._chunk):
                 tally += self._guarded(chunk)
@@ -192,7 +196,7 @@ class Loop:
     def _effects(self, won: Sequence[Claim]) -> Tally:
         try:
             if self.handler.effect == "transactional":
-                return self._together(won)
+                return self._registry.outage.through(lambda: self._together(won))
             return self._one_by_one(won)
         except LeaseLost:
             # Somebody else has them, or some of them; whoever that is may need the events.
@@ -288,11 +292,13 @@ class Loop:
         """Raise if the handler was stopped or paused."""
         reason = self._registry.held_up(self.handler)
         if reason is not None:
-            msg = (
-                f"handler {self.handler.name} is {reason}; seriatim registry retry, skip or "
-                "resume lets it go on"
-            )
-            raise Conflict(msg, details={"handler": self.handler.name})
+            raise stopped(self.handler, reason)
+
+
+def stopped(handler: Handler, reason: str) -> Conflict:
+    """Make the error for a handler that may not run."""
+    msg = f"handler {handler.name} is {reason}; seriatim registry retry, skip or resume helps"
+    return Conflict(msg, details={"handler": handler.name})
 
 
 def _event(delivery: Delivery) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 from seriatim.core.errors import InvalidArgument, NotFound
 from seriatim.core.times import format_us
 from seriatim.delivery.acts import TOUCHED, Acts
-from seriatim.delivery.entries import Asked, Count, Declared, Entry, entry_of
+from seriatim.delivery.entries import UNFINISHED, Asked, Count, Declared, Entry, entry_of
 
 
 class Operating(Acts):
@@ -25,12 +25,14 @@ class Operating(Acts):
                 status=status,
                 reason=reason,
             )
-            for name, declaration, status, reason in self.look("handlers", {})
+            for name, declaration, status, reason in self._look("handlers", {})
         ]
 
-    def counts(self, *, finished: bool = False) -> list[Count]:
+    def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[Count]:
         """Count events by handler and status; the finished ones take a while to count."""
-        found = self.look("counts" if finished else "unfinished_counts", {})
+        where, values = Asked(tenant_id=tenant_id, status=None if finished else UNFINISHED).where()
+        with self.engine.transaction(write=False) as session:
+            found = session.run(self.sql["counts"].replace("{filters}", where), values)
         return [
             Count(
                 handler=handler,
@@ -67,7 +69,9 @@ class Operating(Acts):
         where, values = asked.where()
         found: list[tuple[Any, ...]] = []
         # One handler at a time: what follows its streams is told by its name.
-        names = {one.handler for one in self.entries(asked, limit=1_000_000)}
+        with self.engine.transaction(write=False) as session:
+            named = session.run(self.sql["whose"].replace("{filters}", where), values)
+        names = {name for (name,) in named}
         for handler in sorted(names):
             with self.engine.at_once() as session:
                 found += session.given_then(
@@ -92,7 +96,7 @@ class Operating(Acts):
     def set_status(self, handler: str, status: str, reason: str = "") -> None:
         """Stop a handler, pause it, or let it run."""
         values = {"handler": handler, "status": status, "reason": reason}
-        if not self.run("set_handler", values):
+        if not self._run("set_handler", values):
             msg = f"the registry knows no handler {handler!r:.80}"
             raise NotFound(msg, details={"handler": handler})
 
@@ -107,4 +111,4 @@ class Operating(Acts):
             "older_us": int(older_s * 1_000_000),
             "streamless": int(streamless),
         }
-        return len(self.run("prune", values))
+        return len(self._run("prune", values))

@@ -27,11 +27,11 @@ class Registry(Claiming, Waiting, Operating):
     def declare(self, handler: Handler, *, replace: bool = False) -> None:
         """Make a handler known, or check that it is known as this one."""
         declaration = handler.declaration
-        self.run(
+        self._run(
             "declare",
             {"handler": handler.name, "declaration": declaration, "replace": int(replace)},
         )
-        [(known, *_)] = self.look("handler", {"handler": handler.name})
+        [(known, *_)] = self._look("handler", {"handler": handler.name})
         if known != declaration:
             msg = (
                 f"handler {handler.name!r:.80} is declared as {known}, not as {declaration}: "
@@ -41,7 +41,7 @@ class Registry(Claiming, Waiting, Operating):
 
     def held_up(self, handler: Handler) -> str | None:
         """Say why a handler does not run, None when it may."""
-        found = self.look("handler", {"handler": handler.name})
+        found = self._look("handler", {"handler": handler.name})
         if not found or found[0][1] == "ready":
             return None
         _, status, reason = found[0]

@@ -369,14 +369,11 @@ set cursor = excluded.cursor, updated_us = excluded.updated_us;
 select handler, case when status = 'claimed' and due_us <= {now} then 'expired' else status end,
        count(*), min(position), max(updated_us)
 from {at}seriatim_handled
+where {filters}
 group by 1, 2 order by 1, 2;
 
--- name: unfinished_counts
-select handler, case when status = 'claimed' and due_us <= {now} then 'expired' else status end,
-       count(*), min(position), max(updated_us)
-from {at}seriatim_handled
-where status not in ('done', 'stale')
-group by 1, 2 order by 1, 2;
+-- name: whose
+select distinct handler from {at}seriatim_handled where {filters};
 
 -- name: handlers
 select name, declaration, status, reason from {at}seriatim_handlers order by name;
@@ -402,6 +399,10 @@ returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, st
 
 -- name: prune
 delete from {at}seriatim_handled as e
-where e.handler = :handler and e.status in ('done', 'stale') and e.updated_us <= {now} - :older_us
-  and (:streamless = 1 or e.stream_seq is not null)
+where e.handler = :handler and e.updated_us <= {now} - :older_us
+  and (e.status in ('done', 'stale') and (:streamless = 1 or e.stream_seq is not null)
+       or e.status in ('passed', 'skipped') and e.stream_seq <= coalesce((
+           select t.last_seq from {at}seriatim_streams t
+           where t.handler = e.handler and t.tenant_id = e.tenant_id
+             and t.stream_type = e.stream_type and t.stream_id = e.stream_id), -1))
 returning event_id;

@@ -55,6 +55,9 @@ class _Unguarded:
     def move_cursor(self, handler: Handler, source: str, cursor: str) -> None:
         self._cursors[handler.name, source] = cursor
 
+    def another(self, **_: Any) -> _Unguarded:
+        return self
+
     def due(self, *_: Any) -> list[Delivery]:
         return []
 

@@ -38,7 +38,7 @@ class Waiting(Acts):
         """Keep events that cannot be handled yet, so that their consumer may read on."""
         if deliveries:
             columns = [*delivered(deliveries), [one.body for one in deliveries]]
-            self.rows("keep", _BODY, columns, self.values(handler), then="wait")
+            self._rows("keep", _BODY, columns, self._values(handler), then="wait")
 
     def pass_over(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
         """Say which events the handler's own filter passes over, so that none waits for them."""
@@ -59,7 +59,7 @@ class Waiting(Acts):
         ]
         if ahead:
             columns = delivered(ahead)
-            self.rows("pass_ahead", DELIVERED, columns, self.values(handler), then="wait")
+            self._rows("pass_ahead", DELIVERED, columns, self._values(handler), then="wait")
 
     def pass_ranges(self, handler: Handler, ranges: Sequence[Passed]) -> set[Line]:
         """Say which numbers of streams are passed over, and tell which streams moved.
@@ -78,15 +78,15 @@ class Waiting(Acts):
         ]
         return {
             (row[0], row[1], row[2])
-            for row in self.rows("pass", _PASSED, columns, self.values(handler))
+            for row in self._rows("pass", _PASSED, columns, self._values(handler))
         }
 
     def due(self, handler: Handler, limit: int = 1000) -> list[Delivery]:
         """Return kept events whose time has come, each stream's in order."""
-        values = self.values(handler) | {"limit": limit}
+        values = self._values(handler) | {"limit": limit}
         self.outage.through(lambda: self._tidy(handler, values))
-        found = self.look("due", values)
-        found += self.look("lines", values) if len(found) < limit else []
+        found = self._look("due", values)
+        found += self._look("lines", values) if len(found) < limit else []
         return [_kept(row) for row in found]
 
     def _tidy(self, handler: Handler, values: dict[str, Any]) -> None:
@@ -100,18 +100,18 @@ class Waiting(Acts):
     def outdated(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """End kept events that have become stale."""
         if deliveries:
-            self.rows("outdated", DELIVERED, delivered(deliveries), self.values(handler))
+            self._rows("outdated", DELIVERED, delivered(deliveries), self._values(handler))
 
     # -- how far a source was read
 
     def cursor(self, handler: Handler, source: str) -> str | None:
         """Return where a handler's consumers are in a source."""
-        found = self.look("cursor", {"handler": handler.name, "source": source})
+        found = self._look("cursor", {"handler": handler.name, "source": source})
         return found[0][0] if found else None
 
     def move_cursor(self, handler: Handler, source: str, cursor: str) -> None:
         """Remember where they are."""
-        self.run("move_cursor", {"handler": handler.name, "source": source, "cursor": cursor})
+        self._run("move_cursor", {"handler": handler.name, "source": source, "cursor": cursor})
 
 
 def _first_run(line: Line, passed: Sequence[Delivery]) -> Passed:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
 import msgspec
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
 from seriatim.core.errors import NotFound
 from seriatim.opening import absolute_url
-from seriatim.pipeline.events import events
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import offsets, spark_options
-from seriatim.pipeline.kafka.messages import HEADER
+from seriatim.pipeline.kafka.messages import HEADER, value_of
+from seriatim.pipeline.records import records_of
 from seriatim.pipeline.scan import look
+from seriatim.pipeline.source import register
 
 _EXAMPLES = 10
+_COLUMNS = ["position", "event_id", "tenant_id", "stream_type", "stream_id"]
+_EVENTS = (
+    "position bigint, event_id string, tenant_id string, stream_type string, stream_id string, "
+    "value_hash string"
+)
 _MESSAGES = (
     "place string, partition int, offset bigint, position bigint, event_id string, hash string, "
     "ours boolean"
@@ -52,11 +62,11 @@ def reconcile(
     until: int | None = None,
 ) -> Reconciled:
     """Compare what topics hold with the log, up to its present end."""
+    register(spark)
     place = absolute_url(url)
     seen = look(place)
     end = seen.head if until is None else min(until, seen.head)
-    columns = ["position", "event_id", "tenant_id", "stream_type", "stream_id", "payload_hash"]
-    log = events(spark, url, until=end, tenant=tenant_id, columns=columns).cache()
+    log = _published(spark, place, tenant_id, end).cache()
     topics = sorted(
         {target.topic(row.tenant_id, row.stream_type) for row in _places(log)}
         if target.one_topic is None
@@ -68,6 +78,21 @@ def reconcile(
     finally:
         log.unpersist()
         messages.unpersist()
+
+
+def _published(spark: SparkSession, url: str, tenant_id: str | None, until: int) -> DataFrame:
+    """Return the events of the log, and the hash of the value that a message of each has."""
+    options = {"url": url, "endingPosition": str(until), "columns": ",".join(_COLUMNS)}
+    if tenant_id is not None:
+        options["tenant"] = tenant_id
+    reader = spark.read.format("seriatim").options(**options, packed="true")
+    return reader.load().mapInArrow(_hashed, _EVENTS)
+
+
+def _hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        hashes = [sha256(value_of(event)).hexdigest() for event in records_of(batch)]
+        yield batch.select(_COLUMNS).append_column("value_hash", pa.array(hashes, pa.string()))
 
 
 def _places(log: DataFrame) -> list[Row]:
@@ -106,7 +131,7 @@ def _messages(
         "offset",
         _header("position").cast("bigint").alias("position"),
         _header("event-id").alias("event_id"),
-        _header("hash").alias("hash"),
+        f.sha2("value", 256).alias("hash"),
         (f.coalesce(_header("log"), f.lit("")) == log_id).alias("ours"),
         _header("tenant").alias("tenant"),
     )
@@ -118,17 +143,20 @@ def _messages(
 def _compared(log: DataFrame, messages: DataFrame) -> Reconciled:
     ours = messages.where("ours")
     both = ours.alias("m").join(log.alias("e"), ["position", "event_id"], "left")
-    known = both.where("e.payload_hash is not null")
-    foreign = both.where("e.payload_hash is null").select(f.col("place").alias("at"))
+    known = both.where("e.value_hash is not null")
+    foreign = both.where("e.value_hash is null").select(f.col("place").alias("at"))
     foreign = foreign.union(messages.where("not ours").select("place"))
-    stream = Window.partitionBy("tenant_id", "stream_type", "stream_id").orderBy("position")
+    stream = Window.partitionBy("tenant_id", "stream_type", "stream_id", "partition")
     firsts = known.groupBy(
         "position", "event_id", "tenant_id", "stream_type", "stream_id", "m.partition"
     ).agg(f.min("offset").alias("first"))
     moved = (
         firsts.where("stream_id is not null")
         .withColumn(
-            "before", f.max("first").over(stream.rowsBetween(Window.unboundedPreceding, -1))
+            "before",
+            f.max("first").over(
+                stream.orderBy("position").rowsBetween(Window.unboundedPreceding, -1)
+            ),
         )
         .where("first < before")
     )
@@ -136,7 +164,7 @@ def _compared(log: DataFrame, messages: DataFrame) -> Reconciled:
         "missing": _found(log.join(ours, ["position", "event_id"], "left_anti"), "position"),
         "duplicates": _doubled(known),
         "reordered": _found(moved, "position"),
-        "changed": _found(known.where("hash <> payload_hash"), "place"),
+        "changed": _found(known.where("hash <> value_hash"), "place"),
         "foreign": _found(foreign, "at"),
     }
     return Reconciled(log.count(), messages.count(), findings)

@@ -254,9 +254,10 @@ def test_reconcile_names_what_differs(
     other = made_topic(f"{topic_url}-other", partitions=1)
     producer = Producer(other.client)
 
-    def send(message: Any, **changed: bytes) -> None:
+    def send(message: Any, value: bytes | None = None, **changed: bytes) -> None:
         known = [(n, changed.get(n.removeprefix("seriatim-"), v)) for n, v in message.headers()]
-        producer.produce(other.one_topic or "", message.value(), message.key(), headers=known)
+        said = value or message.value()
+        producer.produce(other.one_topic or "", said, message.key(), headers=known)
 
     by_position = {int(headers(one)["seriatim-position"]): one for one in source}
     order = [
@@ -269,7 +270,7 @@ def test_reconcile_names_what_differs(
     ]  # 7 is the second of 1's stream; 4 to 6 are missing
     for position in order:
         send(by_position[position])
-    send(by_position[8], hash=b"0" * 64)
+    send(by_position[8], (by_position[8].value() or b"").replace(b"order.changed", b"order.chanced"))
     producer.produce(other.one_topic or "", b"what is this", b"key")
     send(by_position[9], log=b"another")
     producer.flush()

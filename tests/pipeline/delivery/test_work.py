@@ -77,7 +77,6 @@ def test_transactional(spark: SparkSession, log_url: str, tmp_path: Path) -> Non
         table = "effects" if log_url.startswith("sqlite") else "public.effects"
         session.run(f"create table {table} (event_id text, stream_id text, seq bigint, pid bigint)")
     work(spark, ledger, log_url)
-    registry.run("move_cursor", {"handler": "ledger", "source": "x", "cursor": "{}"})
     with registry.engine.transaction() as session:
         assert session.run(f"select count(*), count(distinct event_id) from {table}") == [
             (count, count)

@@ -136,6 +136,15 @@ def _made(future: object) -> None:
             raise
 
 
+def cluster_id(target: Target) -> str:
+    """Return by which name a cluster knows itself, whatever address it was found at."""
+    try:
+        found = AdminClient({**target.client}, logger=logger).list_topics(timeout=_LOOK_S)
+    except KafkaException as error:
+        raise failure(error, "looking for the cluster") from error
+    return str(found.cluster_id)
+
+
 def offsets(target: Target, topics: Iterable[str]) -> dict[str, dict[int, tuple[int, int]]]:
     """Return the first and the next offset of every partition of some topics."""
     consumer = Consumer({**target.client, "group.id": "seriatim-offsets"}, logger=logger)

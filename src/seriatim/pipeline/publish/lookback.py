@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from seriatim.config.delivery import Publishing
+from seriatim.core.event import EventRecord
 from seriatim.core.times import instant_us
 from seriatim.store.port import ReadSpec, Store
 
@@ -41,9 +42,7 @@ class Lookback:
             return after, frozenset()
         since = time.time_ns() // 1000 - int(self._settings.lookback_s * 1_000_000)
         begin = max(0, after - self._settings.lookback_max_keys)
-        for event in self._store.read(
-            ReadSpec(tenant_id=None, limit=_PAGE, after=begin, until=after)
-        ):
+        for event in self._events(begin, after):
             if (instant_us(event.recorded_at) or 0) >= since:
                 return event.position - 1, frozenset(self._recent)
         return after, frozenset()
@@ -53,7 +52,10 @@ class Lookback:
         if not self._on or not self._recent.maxlen:
             return
         after = max(after, until - self._recent.maxlen)
+        self._recent.extend(event.event_id for event in self._events(after, until))
+
+    def _events(self, after: int, until: int) -> Iterator[EventRecord]:
         while after < until:
             page = self._store.read(ReadSpec(tenant_id=None, limit=_PAGE, after=after, until=until))
-            self._recent.extend(event.event_id for event in page)
+            yield from page
             after = page[-1].position

@@ -73,10 +73,12 @@ class Publisher:
         self._lease_s = lease_s
         self._watcher = watcher or (lambda _: None)
         self._store = open_store(url, Settings(), create=False)
-        self._checkpoints = Checkpoints(open_place(checkpoints), str(target))
+        self._what = f"{target} of {'every tenant' if tenant_id is None else tenant_id}"
+        self._checkpoints = Checkpoints(open_place(checkpoints), self._what)
         self._lookback = Lookback(self._store, self._settings)
         self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
         self._lease_ended = threading.Event()
+        self._failed = 0
         self._told = time.monotonic()
         self._began = (time.monotonic(), 0)
         self.done = Published()
@@ -89,7 +91,6 @@ class Publisher:
 
     def run(self, *, live: bool = False, until: Callable[[], bool] = lambda: False) -> Published:
         """Publish up to the log's end, or go on from there; wait while another one does."""
-        failed = 0
         while not until():
             try:
                 with self._leased(until) as leased:
@@ -101,8 +102,8 @@ class Publisher:
             except BackendFailure as error:
                 if not live or not error.retryable:
                     raise
-                failed += 1
-                self._pause(error, min(_PATIENCE_S, 0.25 * 2**failed), until)
+                self._failed += 1
+                self._pause(error, min(_PATIENCE_S, 0.25 * 2**self._failed), until)
         return self.done
 
     def _follow(self, *, live: bool, until: Callable[[], bool]) -> None:
@@ -163,13 +164,14 @@ class Publisher:
             Checkpoint(
                 log_id=sender.log.log_id,
                 epoch=sender.log.epoch,
-                target=str(self._target),
+                target=self._what,
                 position=until,
                 tip=self._store.event_id_at(until) or "",
                 written_at=format_us(time.time_ns() // 1000),
                 recent=self._lookback.kept,
             )
         )
+        self._failed = 0
         self.done.position = until
         self.done.steps += 1
         self.done.sent += sum(row.sent for row in rows)

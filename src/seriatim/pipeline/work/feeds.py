@@ -1,4 +1,4 @@
-"""Where a worker's events come from: the log, or a Kafka topic; a batch at a time, by a cursor."""
+"""Where a worker's events come from: a batch at a time, by a cursor; here, from the log."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from seriatim.core.errors import LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.log.cursors import problem_with
-from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.client import offsets, spark_options
-from seriatim.pipeline.kafka.messages import HEADER
 from seriatim.pipeline.project.job import SMALL_EVENTS
 from seriatim.pipeline.project.shares import MOST
-from seriatim.pipeline.work.tasks import TALLY, KafkaTask, LogTask, Work
+from seriatim.pipeline.work.tasks import TALLY, LogTask, Work
 from seriatim.store.port import Store
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -109,52 +105,3 @@ class LogFeed:
             )
             raise LogIdentityChanged(msg, details={"handler": work.handler.name})
         return seen.position
-
-
-class KafkaFeed:
-    """A topic: ranges of offsets, one task a partition, in the order of the partition."""
-
-    def __init__(
-        self, spark: SparkSession, target: Target, *, tenant_id: str | None, batch_events: int
-    ) -> None:
-        self._spark = spark
-        self._target = target
-        self._tenant_id = tenant_id
-        self._batch_events = batch_events
-        self._topic = target.topic("", None) if target.one_topic is None else target.one_topic
-        self.name = f"kafka:{self._topic}:{'*' if tenant_id is None else tenant_id}"
-
-    def next(self, work: Work, cursor: str | None) -> Batch | None:
-        """Return the next offsets of every partition."""
-        bounds = offsets(self._target, [self._topic])[self._topic]
-        seen = {} if cursor is None else msgspec.json.decode(cursor, type=dict[str, int])
-        begin = {one: max(first, seen.get(str(one), first)) for one, (first, _) in bounds.items()}
-        left = {one: end - begin[one] for one, (_, end) in bounds.items()}
-        if not any(count > 0 for count in left.values()):
-            return None
-        share = max(1, self._batch_events // len(left))
-        until = {one: begin[one] + min(max(0, left[one]), share) for one in left}
-        frame = (
-            self._spark.read.format("kafka")
-            .options(**spark_options(self._target))
-            .option("subscribe", self._topic)
-            .option("startingOffsets", self._offsets(begin))
-            .option("endingOffsets", self._offsets(until))
-            .option("includeHeaders", "true")
-            .option("failOnDataLoss", "true")
-            .load()
-        )
-        task = KafkaTask(work=work, tenant_id=self._tenant_id)
-        job = self._read(frame).mapInArrow(task, TALLY)
-        events = sum(until[one] - begin[one] for one in until)
-        behind = msgspec.json.encode({str(one): at for one, at in until.items()}).decode()
-        return Batch(job, behind, events, sum(max(0, one) for one in left.values()) - events)
-
-    def _offsets(self, at: dict[int, int]) -> str:
-        named = {self._topic: {str(one): offset for one, offset in at.items()}}
-        return msgspec.json.encode(named).decode()
-
-    def _read(self, frame: DataFrame) -> DataFrame:
-        first = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER}first-seq")
-        value = f.get(first, f.lit(0))["value"]
-        return frame.select("topic", "partition", "offset", "value", value.alias("first_seq"))

@@ -18,11 +18,9 @@ from seriatim.delivery.letters import Letters
 from seriatim.delivery.loop import Loop, Tally
 from seriatim.delivery.outage import Outage
 from seriatim.delivery.registry import Registry
-from seriatim.delivery.unguarded import unguarded
 from seriatim.delivery.waiting import Passed
 from seriatim.opening import open_registry
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.letters import TopicLetters
 from seriatim.pipeline.kafka.messages import record_of
 from seriatim.pipeline.reading import settle
 from seriatim.pipeline.records import records_of
@@ -57,7 +55,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _letters(self) -> Letters | None:
-        return None if self.letters is None else TopicLetters(self.letters)
+        if self.letters is None:
+            return None
+        from seriatim.pipeline.kafka.letters import TopicLetters  # noqa: PLC0415 - an extra
+
+        return TopicLetters(self.letters)
 
     def delivery(self, event: EventRecord) -> Delivery:
         """Return what the registry must know of a record."""
@@ -85,12 +87,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=4)  # a worker's process serves many tasks
 def _registry(_process: int, url: str, settings: Registering) -> Registry:
-    return guarding(url, settings)
-
-
-def guarding(url: str, settings: Registering) -> Registry:
-    """Open the registry, or if it is switched off what stands in its place."""
-    return open_registry(url, settings) if settings.enabled else unguarded(settings)
+    return open_registry(url, settings)
 
 
 class LogTask(msgspec.Struct, frozen=True, kw_only=True):

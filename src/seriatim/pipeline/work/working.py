@@ -13,15 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.config import Settings
 from seriatim.config.delivery import Registering
-from seriatim.core.errors import BackendFailure, Conflict, InvalidArgument
+from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.handling import Delivery, Handler
-from seriatim.delivery.loop import Tally
-from seriatim.opening import absolute_url, open_store, registry_url
+from seriatim.delivery.loop import Tally, stopped
+from seriatim.opening import absolute_url, open_registry, open_store, registry_url
 from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.job import Report, Watcher
-from seriatim.pipeline.work.feeds import Feed, KafkaFeed, LogFeed
-from seriatim.pipeline.work.tasks import TALLY, KeptTask, Work, guarding
+from seriatim.pipeline.work.feeds import Feed, LogFeed
+from seriatim.pipeline.work.tasks import TALLY, KeptTask, Work
 
 logger = logging.getLogger("seriatim")
 
@@ -56,7 +56,7 @@ class Worker:
         self._handler = handler
         self._watcher = watcher or (lambda _: None)
         self._store = None if url is None else open_store(url, Settings(), create=False)
-        self._registry = guarding(place, known)
+        self._registry = open_registry(place, known)
         self._registry.declare(handler, replace=redeclare)
         kinds = {} if self._store is None else self._store.rules().kinds
         self._work = Work(
@@ -74,6 +74,8 @@ class Worker:
 
     def _fed_by(self, source: Target | None, tenant_id: str | None, batch_events: int) -> Feed:
         if source is not None:
+            from seriatim.pipeline.work.kafka_feed import KafkaFeed  # noqa: PLC0415 - an extra
+
             return KafkaFeed(self._spark, source, tenant_id=tenant_id, batch_events=batch_events)
         assert self._store is not None  # noqa: S101 - checked above
         assert self._work.log is not None  # noqa: S101 - the same
@@ -98,7 +100,7 @@ class Worker:
         failed = 0
         while not until():
             try:
-                idle = self._round()
+                idle = self._paused(live=live) or self._round()
                 failed = 0
             except BackendFailure as error:
                 if not live or not error.retryable:
@@ -114,13 +116,6 @@ class Worker:
 
     def _round(self) -> bool:
         """Handle what is due and one batch of what is new; tell whether there was nothing."""
-        reason = self._registry.held_up(self._handler)
-        if reason is not None:
-            msg = (
-                f"handler {self._handler.name} is {reason}; seriatim registry retry, skip or "
-                "resume lets it go on"
-            )
-            raise Conflict(msg, details={"handler": self._handler.name})
         due = self._registry.due(self._handler, _DUE)
         if due:
             self._handled(self._waited(due))
@@ -134,6 +129,16 @@ class Worker:
         pace = self._seen / max(time.monotonic() - self._began, 1e-6)
         self._watcher(Report(self._handler.name, "work", self._seen, self._seen + batch.lag, pace))
         return False
+
+    def _paused(self, *, live: bool) -> bool:
+        """Tell whether a live worker has to wait; raise if the handler has stopped."""
+        reason = self._registry.held_up(self._handler)
+        if reason is None:
+            return False
+        if live and reason.startswith("paused"):
+            self._watcher(Report(self._handler.name, reason, 0, 0, 0.0))
+            return True
+        raise stopped(self._handler, reason)
 
     def _waited(self, due: list[Delivery]) -> DataFrame:
         """Make the job that handles what waited, the events of a stream in one task."""

@@ -13,7 +13,15 @@ import typer
 from seriatim.cli import exits
 from seriatim.cli.output import pairs, plain, table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
-from seriatim.cli.sparking import Master, SparkConf, pairs_of, spark_session, watching
+from seriatim.cli.sparking import (
+    Master,
+    MetricsAt,
+    SparkConf,
+    pairs_of,
+    shown_metrics,
+    spark_session,
+    watching,
+)
 from seriatim.config.delivery import publishing
 from seriatim.core.errors import BackendFailure
 from seriatim.log.arguments import bad
@@ -71,6 +79,7 @@ def publish(  # noqa: PLR0913 - what to publish, and how
     kafka: KafkaConf = None,
     kafka_config: KafkaFile = None,
     all_tenants: AllTenants = False,
+    metrics: MetricsAt = None,
     master: Master = None,
     conf: SparkConf = None,
     url: Url = None,
@@ -82,7 +91,11 @@ def publish(  # noqa: PLR0913 - what to publish, and how
         wanted = whose(one, all_tenants=all_tenants)
         target = kafka_target(to, kafka, kafka_config)
         settings = publishing()
-        with spark_session(one, master, conf) as spark, watching(one, "publisher") as watch:
+        with (
+            spark_session(one, master, conf) as spark,
+            shown_metrics(metrics) as shown_there,
+            watching(one, "publisher", shown_there) as watch,
+        ):
             with needing_kafka():
                 from seriatim.pipeline.publish.publishing import Publisher  # noqa: PLC0415
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +12,7 @@ from seriatim.cli.output import progress_bar
 from seriatim.cli.session import Session
 from seriatim.core.errors import BackendFailure
 from seriatim.log.arguments import bad
+from seriatim.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from seriatim.pipeline.project.job import Report
@@ -32,6 +33,15 @@ ArchiveAt = Annotated[
         "--archive",
         metavar="PLACE",
         help="Read what is sealed there from the archive: a folder or s3://bucket/prefix.",
+        show_default=False,
+    ),
+]
+MetricsAt = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Show metrics in Prometheus format there, under /metrics.",
         show_default=False,
     ),
 ]
@@ -75,13 +85,27 @@ def pairs_of(option: str, given: list[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def watching(one: Session, name: str) -> Iterator[Callable[[Report], None]]:
-    """Show how far a job is, to people."""
+def watching(
+    one: Session, name: str, metrics: Metrics | None = None
+) -> Iterator[Callable[[Report], None]]:
+    """Show how far a job is, to people, and to who gathers metrics."""
     with progress_bar(one.err, quiet=one.as_json) as bar:
         task = bar.add_task(name, total=None)
 
         def watch(report: Report) -> None:
             said = f"{report.projection} {report.doing} {report.events_per_s:,.0f}/s"
             bar.update(task, description=said, completed=report.position, total=report.head)
+            if metrics is not None and report.head:
+                metrics.progress(name, report.position, report.lag, report.events_per_s)
 
         yield watch
+
+
+@contextmanager
+def shown_metrics(address: str | None) -> Iterator[Metrics | None]:
+    """Show metrics while a command runs, if they are asked for."""
+    if address is None:
+        yield None
+        return
+    with closing(Metrics(address)) as metrics:
+        yield metrics

@@ -12,7 +12,14 @@ from seriatim.cli.output import pairs, write_json
 from seriatim.cli.publishing import AllTenants, KafkaConf, KafkaFile, kafka_target, whose
 from seriatim.cli.registering import RegistryAt
 from seriatim.cli.session import AsJson, Common, Tenant, Url, session
-from seriatim.cli.sparking import Master, SparkConf, spark_session, watching
+from seriatim.cli.sparking import (
+    Master,
+    MetricsAt,
+    SparkConf,
+    shown_metrics,
+    spark_session,
+    watching,
+)
 from seriatim.config import default_url
 from seriatim.config.delivery import registering, retries
 from seriatim.core.handling import Handler, checked
@@ -70,6 +77,7 @@ def work(  # noqa: PLR0913 - what to run, and how
     kafka: KafkaConf = None,
     kafka_config: KafkaFile = None,
     all_tenants: AllTenants = False,
+    metrics: MetricsAt = None,
     master: Master = None,
     conf: SparkConf = None,
     url: Url = None,
@@ -86,7 +94,11 @@ def work(  # noqa: PLR0913 - what to run, and how
         if not settings.enabled:
             one.notice("the registry is OFF: duplicates and crashes will repeat effects")
         named = one.url if source is None else one.given_url or default_url()
-        with spark_session(one, master, conf) as spark, watching(one, handler.name) as watch:
+        with (
+            spark_session(one, master, conf) as spark,
+            shown_metrics(metrics) as shown_there,
+            watching(one, handler.name, shown_there) as watch,
+        ):
             from seriatim.pipeline.work.working import Worker  # noqa: PLC0415 - an extra
 
             with Worker(
@@ -101,6 +113,7 @@ def work(  # noqa: PLR0913 - what to run, and how
                 batch_events=batch_events,
                 redeclare=redeclare,
                 watcher=watch,
+                metrics=shown_there,
             ) as worker:
                 if live:
                     one.notice("following the source; Ctrl-C stops")

@@ -7,6 +7,7 @@ import msgspec
 from seriatim.core.errors import Conflict
 from seriatim.core.event import EventRecord
 from seriatim.core.handling import Delivery, Handler
+from seriatim.delivery.aio import AsyncRegistry
 from seriatim.delivery.claiming import Claiming
 from seriatim.delivery.holding import Held
 from seriatim.delivery.operating import Operating
@@ -16,6 +17,11 @@ from seriatim.delivery.waiting import Waiting
 
 class Registry(Claiming, Waiting, Operating):
     """One row for each handler and event, in a database of yours."""
+
+    @property
+    def aio(self) -> AsyncRegistry:
+        """The same registry for asyncio."""
+        return AsyncRegistry(self)
 
     def another(self, on_outage: OnOutage | None = None) -> Registry:
         """Return the same registry on a connection of its own, for another thread."""

@@ -270,7 +270,9 @@ def test_reconcile_names_what_differs(
     ]  # 7 is the second of 1's stream; 4 to 6 are missing
     for position in order:
         send(by_position[position])
-    send(by_position[8], (by_position[8].value() or b"").replace(b"order.changed", b"order.chanced"))
+    send(
+        by_position[8], (by_position[8].value() or b"").replace(b"order.changed", b"order.chanced")
+    )
     producer.produce(other.one_topic or "", b"what is this", b"key")
     send(by_position[9], log=b"another")
     producer.flush()

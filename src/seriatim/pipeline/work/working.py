@@ -22,6 +22,7 @@ from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.job import Report, Watcher
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.tasks import TALLY, KeptTask, Work
+from seriatim.telemetry.metrics import Metrics
 
 logger = logging.getLogger("seriatim")
 
@@ -48,6 +49,7 @@ class Worker:
         batch_events: int = BATCH_EVENTS,
         redeclare: bool = False,
         watcher: Watcher | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         known = settings or Registering()
         _check(handler, url, source, registry, known, letters)
@@ -55,6 +57,7 @@ class Worker:
         self._spark = spark
         self._handler = handler
         self._watcher = watcher or (lambda _: None)
+        self._metrics = metrics
         self._store = None if url is None else open_store(url, Settings(), create=False)
         self._registry = open_registry(place, known)
         self._registry.declare(handler, replace=redeclare)
@@ -101,6 +104,7 @@ class Worker:
         while not until():
             try:
                 idle = self._paused(live=live) or self._round()
+                self._measure()
                 failed = 0
             except BackendFailure as error:
                 if not live or not error.retryable:
@@ -129,6 +133,17 @@ class Worker:
         pace = self._seen / max(time.monotonic() - self._began, 1e-6)
         self._watcher(Report(self._handler.name, "work", self._seen, self._seen + batch.lag, pace))
         return False
+
+    def _measure(self) -> None:
+        """Tell what became of events, and what is open in the registry."""
+        if self._metrics is None:
+            return
+        name = self._handler.name
+        self._metrics.outcomes(name, msgspec.structs.asdict(self.done))
+        away = self._registry.outage.since is not None
+        counts = [] if away else self._registry.counts()
+        mine = {one.status: one.count for one in counts if one.handler == name}
+        self._metrics.registry(name, mine, away=away)
 
     def _paused(self, *, live: bool) -> bool:
         """Tell whether a live worker has to wait; raise if the handler has stopped."""
@@ -165,6 +180,8 @@ class Worker:
 
     def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
         logger.warning("the worker waits %.1f s: %s", seconds, error.message)
+        if self._metrics is not None:
+            self._metrics.registry(self._handler.name, {}, away=True)
         name = self._handler.name
         self._watcher(Report(name, f"waits {seconds:.0f} s ({error.code})", 0, 0, 0.0))
         ends = time.monotonic() + seconds

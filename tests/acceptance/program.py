@@ -21,6 +21,9 @@ COMMANDS = (
     "verify",
     "doctor",
     "audit",
+    "publish",
+    "reconcile",
+    "work",
     "demo",
 )
 TIMEOUT_S = 300

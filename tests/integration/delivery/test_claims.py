@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+import seriatim
+from seriatim import NewEvent
 from seriatim.config.delivery import Registering
-from seriatim.core.errors import Conflict, InvalidArgument, LeaseLost
+from seriatim.core.errors import Conflict, InvalidArgument, LeaseLost, NotFound
 from seriatim.core.handling import Delivery
 from seriatim.delivery.registry import Registry
 from seriatim.opening import open_registry
@@ -173,6 +176,62 @@ def test_a_heartbeat_that_comes_too_late() -> None:
     """H4: a heartbeat that is not below the lease is refused at start."""
     with pytest.raises(InvalidArgument, match="cannot keep a lease"):
         Registering(lease_s=30, heartbeat_s=30)
+
+
+def test_clocks_that_differ(
+    registry_at: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G2: only the database's clock counts: a worker whose own is a day ahead takes nothing."""
+    mailer = made()
+    claim(registry, mailer, event(1))
+    day = 86_400
+    monkeypatch.setattr(time, "time", lambda: 1_900_000_000.0 + day)
+    monkeypatch.setattr(time, "time_ns", lambda: (1_900_000_000 + day) * 10**9)
+    ahead = open_registry(registry_at)
+
+    assert verdicts(claim(ahead, mailer, event(1))) == ["in_progress"]
+    ahead.close()
+
+
+def test_keys_of_commands_are_no_keys_of_consumers(tmp_path: Path, registry: Registry) -> None:
+    """C6: two events of one command share its idempotency key, and both have their effect."""
+    with seriatim.open("memory:") as log:
+        aggregate = ("order", "o-1")
+        log.append(
+            [NewEvent("order.placed", stream=aggregate), NewEvent("order.paid", stream=aggregate)],
+            idempotency_key="command-7",
+        )
+        events = [Delivery.of(one) for one in log.read()]
+
+    assert verdicts(claim(registry, made(), *events)) == ["claimed", "claimed"]
+
+
+async def test_an_awaited_claim(registry: Registry) -> None:
+    """G1: the same in asyncio, with the same verdicts; a transaction stays with its thread."""
+    mailer = made()
+    async with registry.aio.claim(mailer, event(1)) as held:
+        assert (bool(held), held.attempt) == (True, 1)
+    async with registry.aio.claim(mailer, event(1)) as held:
+        assert held.verdict == "duplicate_done"
+    claims = await registry.aio.claim_all(mailer, [event(2), event(3)])
+    await registry.aio.mark_done(mailer, claims)
+
+    assert set(statuses(registry).values()) == {"done"}
+    with pytest.raises(InvalidArgument, match="thread's own connection"):
+        registry.aio.claim(made(effect="transactional"), event(4))
+
+
+def test_a_registry_that_is_not_there(registry_at: str) -> None:
+    """G1: who only looks makes none; and one that is switched off says so."""
+    with pytest.raises(NotFound, match="no registry"):
+        open_registry(registry_at, create=False)
+    off = open_registry(registry_at, Registering(enabled=False))
+    with pytest.raises(NotFound, match="no registry"):
+        open_registry(registry_at, create=False)
+    assert verdicts(claim(off, made(), event(1)) + claim(off, made(), event(1))) == [
+        "claimed",
+        "claimed",
+    ]
 
 
 def test_claims_are_few_round_trips(registry: Registry) -> None:

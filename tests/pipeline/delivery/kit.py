@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -71,3 +73,11 @@ def headers(message: Message) -> dict[str, str]:
     """Return a message's headers as texts."""
     found: Any = message.headers() or []
     return {name: value.decode() for name, value in found}
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

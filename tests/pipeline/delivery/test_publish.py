@@ -20,7 +20,7 @@ from seriatim.pipeline.publish.checkpoint import FOLDER
 from seriatim.pipeline.publish.publishing import Published, Publisher
 from seriatim.pipeline.reconcile import reconcile
 from tests.fixtures.kafka_broker import KafkaBroker
-from tests.pipeline.delivery.kit import filled, headers, made_topic, messages, records
+from tests.pipeline.delivery.kit import filled, headers, made_topic, messages, records, until
 from tests.pipeline.events import stored
 
 
@@ -173,10 +173,10 @@ def test_two_publishers_at_once(
     with Publisher(
         spark, postgres_url, target, str(tmp_path / "c"), watcher=lambda one: told.append(one.doing)
     ) as second:
-        _until(lambda: len(messages(target)) == count)
+        until(lambda: len(messages(target)) == count)
         waiting = threading.Thread(target=second.run)
         waiting.start()
-        _until(lambda: "waits for another publisher" in told)
+        until(lambda: "waits for another publisher" in told)
         ended.set()
         thread.join(60)
         waiting.join(60)
@@ -195,7 +195,7 @@ def test_live(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path)
         )
         thread.start()
         filled(log_url, each=1)
-        _until(lambda: len(messages(target)) == 12)
+        until(lambda: len(messages(target)) == 12)
         ended.set()
         thread.join(60)
     assert not thread.is_alive()
@@ -218,11 +218,11 @@ def test_a_broker_that_is_killed_in_mid_publish(
                 target=lambda: publisher.run(live=True, until=ended.is_set), daemon=True
             )
             thread.start()
-            _until(lambda: publisher.done.position > 0)
+            until(lambda: publisher.done.position > 0)
             broker.kill()
             time.sleep(1)
             broker.start()
-            _until(lambda: publisher.done.position == count)
+            until(lambda: publisher.done.position == count)
             ended.set()
             thread.join(60)
         report = reconcile(spark, postgres_url, target)
@@ -283,10 +283,3 @@ def test_reconcile_names_what_differs(
     assert counts == {"missing": 3, "duplicates": 2, "reordered": 1, "changed": 1, "foreign": 2}
     assert report.findings["missing"].examples == ("4", "5", "6")
     assert report.findings["reordered"].examples == ("7",)
-
-
-def _until(true: object, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +24,11 @@ from seriatim.opening import open_registry, registry_url
 from seriatim.pipeline.kafka.address import parse_target
 from seriatim.pipeline.publish.checkpoint import FOLDER
 from seriatim.pipeline.work.working import Worker
+from seriatim.telemetry.metrics import Metrics
 from tests.fixtures.kafka_broker import KafkaBroker
+from tests.fixtures.postgres_server import PostgresServer
 from tests.pipeline.delivery.effects import notes, noting, posting, transactional
-from tests.pipeline.delivery.kit import filled, headers, made_topic, messages
+from tests.pipeline.delivery.kit import filled, headers, made_topic, messages, until
 from tests.pipeline.delivery.targets import CountingServer
 from tests.pipeline.delivery.test_publish import publish
 from tests.pipeline.events import stored
@@ -268,6 +273,48 @@ def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: 
     with pytest.raises(BackendFailure):
         work(spark, noting(tmp_path), postgres_url, settings=settings, registry=url)
     assert work(spark, noting(tmp_path), postgres_url).done == count
+
+
+@pytest.mark.slow
+def test_an_outage_under_a_worker(
+    spark: SparkSession, own_postgres: Callable[..., PostgresServer], tmp_path: Path
+) -> None:
+    """003 §6.8: M2: the registry goes away under a live worker: metrics tell, nothing is lost."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    filled(url, each=2)
+    server = own_postgres()
+    place = server.create_database("registry")
+    metrics = Metrics("127.0.0.1:0")
+    ended = threading.Event()
+    settings = Registering(lease_s=2.0, heartbeat_s=0.5)
+    with Worker(
+        spark, noting(tmp_path), url=url, registry=place, settings=settings, metrics=metrics
+    ) as worker:
+        thread = threading.Thread(
+            target=lambda: worker.run(live=True, until=ended.is_set), daemon=True
+        )
+        thread.start()
+        until(lambda: len(notes(tmp_path)) == 12)
+        server.stop(immediate=True)
+        filled(url, each=2)
+        until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in shown(metrics))
+        server.start()
+        until(lambda: len({one[0] for one in notes(tmp_path)}) == 24)
+        until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in shown(metrics))
+        ended.set()
+        thread.join(60)
+        assert not thread.is_alive()
+    metrics.close()
+    assert in_order(notes(tmp_path))
+
+
+def shown(metrics: Metrics) -> str:
+    """Return the metrics as they are shown."""
+    connection = HTTPConnection("127.0.0.1", metrics.port, timeout=10)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
 
 
 def test_the_kafka_fixture(kafka: KafkaBroker) -> None:

@@ -21,6 +21,7 @@ from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.job import Report, Watcher
 from seriatim.pipeline.work.feeds import Feed, LogFeed
+from seriatim.pipeline.work.monitor import watched
 from seriatim.pipeline.work.tasks import TALLY, KeptTask, Work
 from seriatim.telemetry.metrics import Metrics
 
@@ -100,11 +101,14 @@ class Worker:
 
     def run(self, *, live: bool = False, until: Callable[[], bool] = lambda: False) -> Tally:
         """Handle everything up to the source's end, or go on from there."""
+        with watched(self._registry, self._handler.name, self._metrics):
+            return self._run(live=live, until=until)
+
+    def _run(self, *, live: bool, until: Callable[[], bool]) -> Tally:
         failed = 0
         while not until():
             try:
                 idle = self._paused(live=live) or self._round()
-                self._measure()
                 failed = 0
             except BackendFailure as error:
                 if not live or not error.retryable:
@@ -133,17 +137,6 @@ class Worker:
         pace = self._seen / max(time.monotonic() - self._began, 1e-6)
         self._watcher(Report(self._handler.name, "work", self._seen, self._seen + batch.lag, pace))
         return False
-
-    def _measure(self) -> None:
-        """Tell what became of events, and what is open in the registry."""
-        if self._metrics is None:
-            return
-        name = self._handler.name
-        self._metrics.outcomes(name, msgspec.structs.asdict(self.done))
-        away = self._registry.outage.since is not None
-        counts = [] if away else self._registry.counts()
-        mine = {one.status: one.count for one in counts if one.handler == name}
-        self._metrics.registry(name, mine, away=away)
 
     def _paused(self, *, live: bool) -> bool:
         """Tell whether a live worker has to wait; raise if the handler has stopped."""
@@ -177,11 +170,11 @@ class Worker:
             raise failure_of(error) from error
         for row in rows:
             self.done += Tally(**row.asDict())
+        if self._metrics is not None:
+            self._metrics.outcomes(self._handler.name, msgspec.structs.asdict(self.done))
 
     def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
         logger.warning("the worker waits %.1f s: %s", seconds, error.message)
-        if self._metrics is not None:
-            self._metrics.registry(self._handler.name, {}, away=True)
         name = self._handler.name
         self._watcher(Report(name, f"waits {seconds:.0f} s ({error.code})", 0, 0, 0.0))
         ends = time.monotonic() + seconds

@@ -1,0 +1,115 @@
+"""The commands of delivery, as a user types them: publish, reconcile, work, registry and dlq."""
+
+from pathlib import Path
+
+import pytest
+
+import seriatim
+from seriatim import NewEvent
+from tests.acceptance.program import Program
+from tests.fixtures.spark import with_kafka
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_java")]
+
+DECLARED = """
+from pathlib import Path
+
+from seriatim import RetryPolicy, handler
+
+
+@handler("seats", events=["seat.*"], effect="keyed", retry=RetryPolicy(attempts=1))
+def seats(event, context):
+    if event.data["seat"] == "13F" and not Path("mended").exists():
+        raise ValueError("there is no row 13")
+    with Path("effects").open("a") as file:
+        file.write(f"{event.data['seat']} {context.key}\\n")
+"""
+
+
+def fill(program: Program, *seats: str) -> None:
+    """Reserve seats of one show."""
+    with seriatim.open(program.env["SERIATIM_URL"]) as log:
+        for seat in seats:
+            log.append([NewEvent("seat.reserved", {"seat": seat}, stream=("show", "s-1"))])
+
+
+def effects(program: Program) -> list[str]:
+    """Return the seats that had their effect."""
+    lines = Path(program.folder, "effects").read_text().splitlines()
+    return [line.split()[0] for line in lines]
+
+
+def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> None:
+    """G5: work, status, a dead letter shown, retried after the fix; errors in plain words."""
+    Path(sqlite.folder, "shop.py").write_text(DECLARED)
+    missing = sqlite("registry", "status")
+    fill(sqlite, "1A", "13F", "1C")
+    ran = sqlite("work", "shop:seats", "--json")
+    status = sqlite("registry", "status").out
+    letters = sqlite("dlq", "list", "--json").lines
+    shown = sqlite("dlq", "show", letters[0]["event_id"])
+    waiting = sqlite("registry", "waiting", "--json").lines
+    both = sqlite("dlq", "retry")
+    Path(sqlite.folder, "mended").touch()
+    retried = sqlite("dlq", "retry", "--event", letters[0]["event_id"], "--json")
+    again = sqlite("work", "shop:seats", "--json")
+
+    assert (missing.code, "there is no registry" in missing.err) == (3, True)
+    assert (ran.code, ran.json["done"], ran.json["dead"], ran.json["kept"]) == (0, 1, 1, 1)
+    assert "dead" in status
+    assert "blocked" in status
+    assert letters[0]["error"] == "ValueError: there is no row 13"
+    assert "13F" in shown.out
+    assert [one["stream_seq"] for one in waiting] == [3]
+    assert (both.code, "name one event, or say --all" in both.err) == (2, True)
+    assert retried.json == {"retried": 1}
+    assert (again.code, again.json["done"]) == (0, 2)
+    assert effects(sqlite) == ["1A", "13F", "1C"]
+    assert sqlite("dlq", "drop", "--all", "--reason", "none left").code == 1
+    assert sqlite("registry", "pause", "seats", "--reason", "deploying").code == 0
+    paused = sqlite("work", "shop:seats")
+    assert (paused.code, "paused: deploying" in paused.err) == (5, True)
+    assert sqlite("registry", "resume", "seats").code == 0
+    assert "Traceback" not in missing.err + both.err + paused.err
+
+
+def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
+    """H1, H5: published, reconciled, handled from the topic, by commands alone."""
+    Path(sqlite.folder, "shop.py").write_text(DECLARED)
+    fill(sqlite, "1A", "1B", "1C")
+    jars = f"spark.jars={with_kafka()['spark.jars']}"
+    published = sqlite("publish", "--to", topic_url, "--create-topics", "--json")
+    again = sqlite("publish", "--to", topic_url, "--json")
+    equal = sqlite("reconcile", "--to", topic_url, "--conf", jars, "--json")
+    worked = sqlite("work", "shop:seats", "--from", topic_url, "--conf", jars, "--json")
+    fill(sqlite, "1D")
+    differs = sqlite("reconcile", "--to", topic_url, "--conf", jars)
+
+    assert (published.code, published.json["sent"], published.json["position"]) == (0, 3, 3)
+    assert again.json["sent"] == 0
+    assert (equal.code, equal.json["equal"], equal.json["messages"]) == (0, True, 3)
+    assert (worked.code, worked.json["done"]) == (0, 3)
+    assert effects(sqlite) == ["1A", "1B", "1C"]
+    assert (differs.code, "missing" in differs.out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("publish", "--to", "http://x"), "kafka://host:port/topic"),
+        (("publish", "--to", "kafka://x:1/t?sasl.password=abc"), "is a secret"),
+        (("publish", "--to", "kafka://x:1/t", "--kafka", "nonsense"), "KEY=VALUE"),
+        (("work", "nowhere:thing"), "cannot be imported"),
+        (("work", "shop:effects"), "is no handler"),
+        (("work", "shop:seats", "--role", "boss"), "is one of"),
+    ],
+    ids=["address", "secret", "setting", "module", "name", "role"],
+)
+def test_what_is_typed_wrong(sqlite: Program, command: tuple[str, ...], said: str) -> None:
+    """K: what cannot be meant is refused before anything starts, with the reason."""
+    Path(sqlite.folder, "shop.py").write_text(DECLARED)
+    ran = sqlite(*command)
+
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+    assert "abc" not in ran.err
+    assert "Traceback" not in ran.err

@@ -1,0 +1,132 @@
+"""Read models outside the log's database: whatever dies when, the documents are right."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.core.handling import Handler
+from seriatim.delivery.documents import document_id, documents
+from seriatim.delivery.loop import Loop
+from seriatim.opening import open_registry
+from tests.pipeline.delivery.deaths import Doom
+from tests.pipeline.delivery.effects import QUICK
+from tests.pipeline.delivery.index_server import HttpIndex, IndexServer
+from tests.pipeline.delivery.kit import filled, made_topic
+from tests.pipeline.delivery.test_publish import publish
+from tests.pipeline.delivery.test_work import work
+from tests.pipeline.delivery.test_worker_deaths import work_on
+from tests.pipeline.events import stored
+
+ROOT = Path(__file__).parents[3]
+
+
+def index_of(port: int) -> Handler:
+    """Make a projection whose documents hold the last number of their stream."""
+    declare = documents("orders", lambda: HttpIndex(port), stream_types=["order"], retry=QUICK)
+    return declare(lambda event: {"n": event.data["n"], "seq": event.stream_seq})
+
+
+def expected(url: str) -> dict[str, tuple[int, Any]]:
+    """Return the documents that a log makes."""
+    found: dict[str, tuple[int, Any]] = {}
+    for event in stored(url):
+        if event.stream_seq is not None:
+            document = {"n": event.data["n"], "seq": event.stream_seq}
+            found[document_id(event)] = (event.stream_seq, document)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
+    """G8: shuffled and repeated deliveries end in the highest version of every document."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    filled(url, streams=3, each=8)
+    events = [one for one in stored(url) if one.stream_seq is not None] * 2
+    random.Random(seed).shuffle(events)
+    registry = open_registry(f"sqlite:///{tmp_path}/registry.db")
+    with IndexServer() as index:
+        handler = index_of(index.port)
+        loop = Loop(registry, handler, chunk=5)
+        loop.handle(seriatim.Delivery.of(one) for one in events)
+
+        assert index.documents == expected(url)
+        for key in index.documents:
+            versions = [version for name, version in index.writes if name == key]
+            assert versions == sorted(set(versions))
+    registry.close()
+
+
+def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
+    """G8: what has no stable id is a dead letter, not a guess."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with seriatim.open(url) as log:
+        log.append([NewEvent("a")])
+    registry = open_registry(f"sqlite:///{tmp_path}/registry.db")
+    declare = documents(
+        "orders", lambda: HttpIndex(1), retry=msgspec.structs.replace(QUICK, attempts=1)
+    )
+    tally = Loop(registry, declare(lambda _: {})).handle(
+        [seriatim.Delivery.of(one) for one in stored(url)]
+    )
+    registry.close()
+
+    assert tally.dead == 1
+
+
+@pytest.mark.parametrize("point", ["before effect", "after effect"])
+def test_a_projection_dies_around_its_write(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path, point: str
+) -> None:
+    """003 §6.3: killed -9 right before its write, or right after: the documents are right, once."""
+    filled(postgres_url, streams=2, each=3)
+    target = made_topic(topic_url)
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    with IndexServer() as index:
+        handler = index_of(index.port)
+        doom = Doom(handler.name, point, tmp_path / "died")
+        doomed = msgspec.structs.replace(handler, run=doom.around(handler.run))
+        place = f"sqlite:///{tmp_path}/registry.db"
+        work_on(spark, doomed, tmp_path, source=target, registry=place)
+
+        assert index.documents == expected(postgres_url)
+        assert len(set(index.writes)) == len(index.writes)
+
+
+@pytest.mark.slow
+def test_a_projection_dies_before_the_offset_commit(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """003 §6.3: the driver killed -9 right before it remembers the offsets: nothing is repeated."""
+    filled(postgres_url, streams=2, each=3)
+    target = made_topic(topic_url)
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    place = f"sqlite:///{tmp_path}/registry.db"
+    with IndexServer() as index:
+        arguments = json.dumps([index.port, str(target), place])
+        command = [sys.executable, "-m", "tests.pipeline.jobs.offsets", arguments]
+        process = subprocess.Popen(
+            command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
+        )
+        try:
+            assert process.wait(180) == -signal.SIGKILL
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+        before = list(index.writes)
+        tally = work(spark, index_of(index.port), None, source=target, registry=place)
+
+        assert index.documents == expected(postgres_url)
+        assert (index.writes, tally.done) == (before, 0)
+        assert tally.duplicate > 0

@@ -1,0 +1,30 @@
+"""A driver that is killed -9 right before it remembers how far it has read a topic."""
+
+import json
+import os
+import signal
+import sys
+
+from seriatim.delivery.waiting import Waiting
+from seriatim.pipeline.kafka.address import parse_target
+from seriatim.pipeline.session import session
+from seriatim.pipeline.work.working import Worker
+from tests.fixtures.spark import SETTINGS, with_kafka
+from tests.pipeline.delivery.test_documents import index_of
+
+
+def main() -> None:
+    """Handle what a topic holds, and die."""
+    port, target, place = json.loads(sys.argv[1])
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Waiting.move_cursor = die  # type: ignore[method-assign,assignment]
+    spark = session("local[2]", settings=SETTINGS | with_kafka())
+    with Worker(spark, index_of(port), source=parse_target(target), registry=place) as worker:
+        worker.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The seed's settings, under the seed's own names; and the declarations of handlers."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim import NewEvent, RetryPolicy, handler
+from seriatim.config import delivery
+from seriatim.config.delivery import Publishing, Registering
+from seriatim.core.errors import InvalidArgument, InvalidEvent
+from seriatim.delivery.holding import Context
+from seriatim.telemetry.metrics import Metrics
+
+
+def nothing(_event: object, _context: Context) -> None:
+    """Have no effect."""
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the seed's settings out of the environment."""
+    for name in delivery.SEED_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(delivery, "_said", set())
+
+
+def test_the_seeds_defaults() -> None:
+    """H4: every knob of the seed has its default; looking back is off, a departure."""
+    assert delivery.registering() == Registering(
+        lease_s=900, heartbeat_s=30, owner=None, enabled=True, on_outage="pause"
+    )
+    found = delivery.publishing()
+    assert (found.batch_size, found.flush_batch_size, found.flush_timeout_s) == (200, None, 10)
+    assert (found.lookback_s, found.lookback_max_keys) == (0, 50)
+    assert (found.dedup_max_events, found.dedup_checkpoint_max_events) == (10_000, 2_000)
+    assert found.metrics_log_interval_s == 30
+    retries = delivery.retries()
+    assert (retries.instance_worker, retries.ontology_worker, retries.projection_worker) == (
+        5,
+        5,
+        5,
+    )
+    assert delivery.numbered_by() == "log"
+
+
+def test_the_seeds_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H4: the seed's environment names are read exactly as written."""
+    for name, value in {
+        "ENABLE_PROCESSED_EVENT_REGISTRY": "false",
+        "PROCESSED_EVENT_LEASE_TIMEOUT_SECONDS": "60",
+        "PROCESSED_EVENT_HEARTBEAT_INTERVAL_SECONDS": "5",
+        "PROCESSED_EVENT_OWNER": "me",
+        "INSTANCE_WORKER_MAX_RETRY_ATTEMPTS": "7",
+        "PROJECTION_WORKER_MAX_RETRIES": "2",
+        "EVENT_PUBLISHER_LOOKBACK_SECONDS": "600",
+        "EVENT_PUBLISHER_KAFKA_FLUSH_BATCH_SIZE": "9",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    assert delivery.registering() == Registering(
+        enabled=False, lease_s=60, heartbeat_s=5, owner="me"
+    )
+    assert (delivery.retries().instance_worker, delivery.retries().projection_worker) == (7, 2)
+    assert (delivery.publishing().lookback_s, delivery.publishing().flush_batch_size) == (600, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PROCESSED_EVENT_LEASE_TIMEOUT_SECONDS", "soon"),
+        ("PROCESSED_EVENT_LEASE_TIMEOUT_SECONDS", "inf"),
+        ("PROCESSED_EVENT_HEARTBEAT_INTERVAL_SECONDS", "900"),
+        ("ENABLE_PROCESSED_EVENT_REGISTRY", "perhaps"),
+        ("EVENT_PUBLISHER_BATCH_SIZE", "0"),
+        ("EVENT_PUBLISHER_LOOKBACK_SECONDS", "nan"),
+        ("EVENT_PUBLISHER_LOOKBACK_MAX_KEYS", "-1"),
+    ],
+)
+def test_a_bad_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """H4: what means nothing is refused at start, by name."""
+    monkeypatch.setenv(name, value)
+    reader = delivery.publishing if "PUBLISHER" in name else delivery.registering
+    with pytest.raises(InvalidArgument):
+        reader()
+
+
+@pytest.mark.parametrize("mode", ["legacy", "s3", "sometimes"])
+def test_an_allocator_that_is_refused(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """H4: numbering without a lock is refused, with the reason."""
+    monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", mode)
+    with pytest.raises(InvalidArgument, match=r"two writers|must be"):
+        seriatim.open("memory:")
+
+
+def test_a_caller_that_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H4: allocator off: the caller numbers streams, and must."""
+    monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", "off")
+    with seriatim.open("memory:") as log:
+        with pytest.raises(InvalidEvent, match="the caller's to give"):
+            log.append([NewEvent("a", stream=("s", "1"))])
+        log.append([NewEvent("a", stream=("s", "1"), stream_seq=1), NewEvent("b")])
+        assert log.head() == 2
+
+
+def test_settings_without_effect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H4: the allocator's schema and prefix are accepted, without effect, said once."""
+    monkeypatch.setenv("EVENT_STORE_SEQUENCE_SCHEMA", "spice_event_registry")
+    with caplog.at_level(logging.WARNING, logger="seriatim"):
+        delivery.numbered_by()
+        delivery.numbered_by()
+
+    assert len(caplog.records) == 1
+    assert "no effect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"name": ""},
+        {"effect": "magic"},
+        {"mode": "loose"},
+        {"on_poison": "drink"},
+        {"events": "order.*"},
+        {"events": []},
+        {"events": ["*.x"]},
+        {"stream_types": [""]},
+        {"start": -1},
+        {"start": True},
+        {"retry_unknown": True},
+        {"retry": RetryPolicy(attempts=0)},
+        {"retry": RetryPolicy(base_s=-1)},
+        {"retry": RetryPolicy(factor=0.5)},
+        {"retry": RetryPolicy(jitter=2)},
+        {"retry": RetryPolicy(final=("x",))},  # type: ignore[arg-type]
+    ],
+)
+def test_a_bad_handler(parts: dict[str, Any]) -> None:
+    """G4: a handler that cannot run is refused where it is declared."""
+    given = {"name": "mailer", "effect": "keyed"} | parts
+    name = given.pop("name")
+    with pytest.raises(InvalidArgument, match="handler"):
+        handler(name, **given)(nothing)
+    with pytest.raises(InvalidArgument, match="function"):
+        handler("mailer", effect="keyed")("nothing")  # type: ignore[arg-type]
+
+
+def test_which_events_a_handler_wants() -> None:
+    """G4: by type, by pattern, by the streams' type."""
+    one = handler("m", effect="keyed", events=["order.*", "paid"], stream_types=["order"])(nothing)
+
+    assert one.wants("order.placed", "order")
+    assert one.wants("paid", "order")
+    assert not one.wants("orders", "order")
+    assert not one.wants("paid", None)
+    assert RetryPolicy(factor=1000, cap_s=5).pause_s(10_000, 0.0) == 5
+
+
+def test_metrics_are_shown() -> None:
+    """M2: jobs, outcomes and registry states in Prometheus format; labels are names only."""
+    from http.client import HTTPConnection
+
+    metrics = Metrics("127.0.0.1:0")
+    metrics.progress("publisher", 7, 3, 1.5)
+    metrics.outcomes("mailer", {"done": 2})
+    metrics.registry("mailer", {"dead": 1}, away=False)
+    metrics.registry("biller", {}, away=True)
+    connection = HTTPConnection("127.0.0.1", metrics.port)
+    connection.request("GET", "/metrics")
+    shown = connection.getresponse().read().decode()
+    connection.close()
+    metrics.close()
+
+    assert 'seriatim_job_lag_events{job="publisher"} 3.0' in shown
+    assert 'seriatim_job_events{job="mailer",outcome="done"} 2.0' in shown
+    assert 'seriatim_registry_events{handler="mailer",status="dead"} 1.0' in shown
+    assert 'seriatim_registry_outage{handler="biller"} 1.0' in shown
+    with pytest.raises(InvalidArgument, match="host:port"):
+        Metrics("nowhere")
+
+
+def test_a_publisher_that_means_nothing() -> None:
+    """H4: settings that mean nothing are refused in code, too."""
+    with pytest.raises(InvalidArgument):
+        Publishing(step_events=0)
+    with pytest.raises(InvalidArgument):
+        Registering(on_outage="hope")  # type: ignore[arg-type]

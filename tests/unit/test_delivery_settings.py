@@ -1,23 +1,17 @@
-"""The seed's settings, under the seed's own names; and the declarations of handlers."""
+"""The seed's settings, under the seed's own names, and metrics."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 
 import seriatim
-from seriatim import NewEvent, RetryPolicy, handler
+from seriatim import NewEvent
 from seriatim.config import delivery
 from seriatim.config.delivery import Publishing, Registering
 from seriatim.core.errors import InvalidArgument, InvalidEvent
-from seriatim.delivery.holding import Context
 from seriatim.telemetry.metrics import Metrics
-
-
-def nothing(_event: object, _context: Context) -> None:
-    """Have no effect."""
 
 
 @pytest.fixture(autouse=True)
@@ -117,48 +111,6 @@ def test_settings_without_effect(
 
     assert len(caplog.records) == 1
     assert "no effect" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"name": ""},
-        {"effect": "magic"},
-        {"mode": "loose"},
-        {"on_poison": "drink"},
-        {"events": "order.*"},
-        {"events": []},
-        {"events": ["*.x"]},
-        {"stream_types": [""]},
-        {"start": -1},
-        {"start": True},
-        {"retry_unknown": True},
-        {"retry": RetryPolicy(attempts=0)},
-        {"retry": RetryPolicy(base_s=-1)},
-        {"retry": RetryPolicy(factor=0.5)},
-        {"retry": RetryPolicy(jitter=2)},
-        {"retry": RetryPolicy(final=("x",))},  # type: ignore[arg-type]
-    ],
-)
-def test_a_bad_handler(parts: dict[str, Any]) -> None:
-    """G4: a handler that cannot run is refused where it is declared."""
-    given = {"name": "mailer", "effect": "keyed"} | parts
-    name = given.pop("name")
-    with pytest.raises(InvalidArgument, match="handler"):
-        handler(name, **given)(nothing)
-    with pytest.raises(InvalidArgument, match="function"):
-        handler("mailer", effect="keyed")("nothing")  # type: ignore[arg-type]
-
-
-def test_which_events_a_handler_wants() -> None:
-    """G4: by type, by pattern, by the streams' type."""
-    one = handler("m", effect="keyed", events=["order.*", "paid"], stream_types=["order"])(nothing)
-
-    assert one.wants("order.placed", "order")
-    assert one.wants("paid", "order")
-    assert not one.wants("orders", "order")
-    assert not one.wants("paid", None)
-    assert RetryPolicy(factor=1000, cap_s=5).pause_s(10_000, 0.0) == 5
 
 
 def test_metrics_are_shown() -> None:

@@ -47,8 +47,8 @@ class Claiming(Acts):
     ) -> list[Claim]:
         """Claim many events at once; each gets its own verdict.
 
-        Those of one stream that are claimed together are to be handled in order, and none of them
-        after one that failed. `passing` are events between them that the handler's filter passes
+        Those of one stream that are claimed together are to be handled in the order of their
+        numbers, and none of them after one that failed. `passing` are events between them that the handler's filter passes
         over; what became of the others decides when `pass_over` may be told so.
         """
         if not deliveries:

@@ -145,7 +145,11 @@ class Loop:
 
     def _handle(self, wanted: Sequence[Delivery], passing: Sequence[Delivery] = ()) -> Tally:
         claims = self._claims(wanted, passing)
-        won = [claim for claim in claims if claim.claimed]
+        # In the order of their streams, whatever the order of their delivery.
+        won = sorted(
+            (claim for claim in claims if claim.claimed),
+            key=lambda claim: claim.delivery.stream_seq or 0,
+        )
         tally = self._settle(claim for claim in claims if not claim.claimed)
         if len(won) > 1 and any(claim.attempt > 1 for claim in won):
             # One of them may be what ended its worker: from now on each counts for itself.

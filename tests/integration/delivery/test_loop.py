@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from typing import Any
 
@@ -152,6 +153,27 @@ def test_the_filter_is_told(registry: Registry, target: Target) -> None:
     assert loop.handle(events[:1]).done == 1
     drained(loop, registry)
     assert target.seen == [1, 3, 5]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, seed: int) -> None:
+    """003 §6.4: shuffled and repeated, filtered by type, from mid-log: nothing lost, in order."""
+    first = 7
+    events = [
+        event(number, event_type="seat.taken" if number % 3 else "note.made")
+        for number in range(first, 30)
+    ] * 2
+    random.Random(seed).shuffle(events)
+
+    def starts(_handler: Any, _blocked: Any) -> list[Passed]:
+        return [Passed(("default", *SHOW), 1, 1, first - 1)]
+
+    loop = looped(registry, target, events=["seat.*"], start=first - 1, starts=starts)
+    for start in range(0, len(events), 4):
+        loop.handle(events[start : start + 4])
+    drained(loop, registry)
+
+    assert target.seen == [number for number in range(first, 30) if number % 3]
 
 
 def test_a_start_is_asked_for(registry: Registry, target: Target) -> None:

@@ -140,10 +140,10 @@ def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -
 
 
 def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
-    """G7: a topic with duplicates gives each event one effect, in order, without the log."""
+    """003 §6.1: G7: the checkpoint is lost, all is published twice: one effect each, in order."""
     count = filled(log_url, each=6)
     target = made_topic(topic_url)
-    for _ in range(2):  # 003 §6.1: the checkpoint is lost, and the publisher begins anew
+    for _ in range(2):
         publish(spark, log_url, topic_url, tmp_path / "c")
         for file in (tmp_path / "c" / FOLDER).iterdir():
             file.unlink()

@@ -124,11 +124,13 @@ class RegistryMachine(RuleBasedStateMachine):
             return
         place, claim = data.draw(st.sampled_from(self.claims))
         one, strict = self.known(place), self.handler.mode == "strict"
-        waits = strict and place[1] > self.last[place[0]] + 1
-        if waits:  # the caller's duty: claims of one batch are ended in order
-            return
         again = one.status == "done" and one.token == claim.token
-        if not (self.held(place, claim) or again):
+        open_before = strict and any(
+            self.known((place[0], number)).status
+            in ("claimed", "failed", "blocked", "dead", "unknown")
+            for number in range(self.last[place[0]] + 1, place[1])
+        )
+        if open_before or not (self.held(place, claim) or again):
             with pytest.raises(LeaseLost):
                 self.registry.mark_done(self.handler, [claim])
             return

@@ -48,8 +48,8 @@ class Claiming(Acts):
         """Claim many events at once; each gets its own verdict.
 
         Those of one stream that are claimed together are to be handled in the order of their
-        numbers, and none of them after one that failed. `passing` are events between them that the handler's filter passes
-        over; what became of the others decides when `pass_over` may be told so.
+        numbers, and none of them after one that failed. `passing` are events between them that the
+        handler's filter passes over; `pass_over` is told of them when the others have ended.
         """
         if not deliveries:
             return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Self
 
@@ -129,8 +130,10 @@ class Loop:
 
     def _divert(self, chunk: Sequence[Delivery], error: BackendFailure) -> Tally:
         """Put events aside that the registry cannot be asked about; sending them may fail too."""
-        wanted = [one for one in chunk if self.handler.wants(one.event_type, _kind(one))]
-        self._send([(one, error.message, 0) for one in wanted])
+        wanted = [
+            one for one in chunk if one.flaw or self.handler.wants(one.event_type, _kind(one))
+        ]
+        self._send([(one, one.flaw or error.message, 0) for one in wanted])
         return Tally(diverted=len(wanted), passed=len(chunk) - len(wanted))
 
     def _send(self, dead: Iterable[tuple[Delivery, str, int]]) -> None:
@@ -203,6 +206,8 @@ class Loop:
                 return self._registry.outage.through(lambda: self._together(won))
             return self._one_by_one(won)
         except LeaseLost:
+            if self.handler.effect == "transactional" and len(won) > 1:
+                return self._apart(won)  # all of it was rolled back: some may still be ours
             # Somebody else has them, or some of them; whoever that is may need the events.
             self._registry.keep(self.handler, [claim.delivery for claim in won])
             return Tally(kept=len(won))
@@ -217,15 +222,18 @@ class Loop:
         except _Failed as failed:
             if len(won) == 1:
                 return self._fail([(won[0], failed.error)])
-        else:
-            return Tally(done=len(won))
+            return self._apart(won)
+        return Tally(done=len(won))
+
+    def _apart(self, won: Sequence[Claim]) -> Tally:
+        """Have each effect in a transaction of its own; a stream ends at its first failure."""
         tally = Tally()
         stuck: set[Line | None] = set()
         for claim in won:
             if claim.delivery.line in stuck:
                 tally += self._give_back([claim])
                 continue
-            one = self._together([claim])
+            one = self._effects([claim])
             if not one.done:
                 stuck |= self._stuck_by(claim)
             tally += one
@@ -276,7 +284,8 @@ class Loop:
 
     def _give_back(self, claims: Sequence[Claim]) -> Tally:
         if claims:
-            self._registry.release(self.handler, claims)
+            with suppress(LeaseLost):  # then they are somebody else's already
+                self._registry.release(self.handler, claims)
         return Tally(kept=len(claims))
 
     def _fail(self, failed: Sequence[tuple[Claim, Exception]]) -> Tally:

@@ -152,12 +152,15 @@ returning tenant_id, event_id;
 
 -- name: done
 -- `again` accepts what was ended by the same claim already, whose answer was lost on the way.
--- In strict mode a stream moves only over an unbroken line of claims that are still ours.
+-- In strict mode a stream moves only over an unbroken line of claims that are still ours, and not
+-- past anything that is unfinished.
 update {at}seriatim_handled
 set status = case when :strict = 0 and k.of_seq < k.last_seq then 'stale' else 'done' end,
     event = null, error = '', updated_us = {now}
 from (
-    select h.of_handler, h.of_tenant, h.of_event, h.of_seq, h.ours, coalesce(t.last_seq, -1) as last_seq,
+    select h.of_handler, h.of_tenant, h.of_event, h.of_type, h.of_id, h.of_seq, h.ours,
+           coalesce(t.last_seq, -1) as last_seq,
+           min(h.of_seq) over (partition by h.of_tenant, h.of_type, h.of_id) as lowest,
            min(h.ours) over (partition by h.of_tenant, h.of_type, h.of_id
                              order by h.of_seq rows unbounded preceding) as unbroken
     from (
@@ -176,7 +179,11 @@ from (
      and t.stream_type = h.of_type and t.stream_id = h.of_id
 ) k
 where handler = k.of_handler and tenant_id = k.of_tenant and event_id = k.of_event
-  and k.ours = 1 and (:strict = 0 or k.of_seq is null or k.unbroken = 1)
+  and k.ours = 1 and (:strict = 0 or k.of_seq is null or k.unbroken = 1 and not exists (
+      select 1 from {at}seriatim_handled l
+      where l.handler = k.of_handler and l.tenant_id = k.of_tenant and l.stream_type = k.of_type
+        and l.stream_id = k.of_id and l.stream_seq < k.lowest and l.stream_seq > k.last_seq
+        and l.status not in ('done', 'stale') and l.status not in ('passed', 'skipped')))
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
 
 -- name: failed

@@ -131,6 +131,18 @@ def test_a_sleeper_does_not_move_a_stream(registry: Registry, hasty: Registry) -
     assert verdicts(claim(registry, mailer, event(2))) == ["claimed"]
 
 
+def test_nothing_is_ended_past_what_is_open(registry: Registry) -> None:
+    """G4: of a run that was claimed together, a later one cannot be ended before an earlier one."""
+    mailer = made()
+    first, second, third = claim(registry, mailer, event(1), event(2), event(3))
+    with pytest.raises(LeaseLost):
+        registry.mark_done(mailer, [second])
+    registry.mark_done(mailer, [first])
+    registry.mark_done(mailer, [second, third])
+
+    assert set(statuses(registry).values()) == {"done"}
+
+
 def test_what_is_blocked_waits_in_the_registry(registry: Registry) -> None:
     """G4: a consumer that keeps what is blocked may read on; nothing is lost."""
     mailer = made()

@@ -179,7 +179,14 @@ def test_sides_of_filters_are_documented() -> None:
 
 def test_every_telemetry_event_is_documented() -> None:
     """Each name that telemetry emits is told, and no other."""
-    assert list(typing.get_args(Name)) == told("reference/telemetry.md")
+    assert list(typing.get_args(Name)) == told("reference/telemetry.md", "Events")
+
+
+def test_every_metric_is_documented() -> None:
+    """Each metric that is shown is told, and no other."""
+    source = (ROOT / "src/seriatim/telemetry/metrics.py").read_text()
+
+    assert re.findall(r'"(seriatim_\w+)"', source) == told("reference/telemetry.md", "Metrics")
 
 
 def test_every_exported_name_is_documented() -> None:

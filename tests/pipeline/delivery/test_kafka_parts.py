@@ -12,6 +12,7 @@ from seriatim.core.event import LogIdentity
 from seriatim.opening import open_log
 from seriatim.pipeline.archive.place import Folder
 from seriatim.pipeline.kafka.address import Target, escaped, parse_target
+from seriatim.pipeline.kafka.java import java_settings
 from seriatim.pipeline.kafka.messages import Headers, key_of, record_of, value_of
 from seriatim.pipeline.publish.checkpoint import FOLDER, Checkpoint, Checkpoints
 from tests.pipeline.events import stored, varied
@@ -41,6 +42,38 @@ def test_an_address() -> None:
     assert found.client["sasl.password"] == "hidden"
     assert "hidden" not in f"{found} {found!r}"
     assert parse_target("kafka://a:1").one_topic == "seriatim"
+
+
+def test_settings_for_the_other_client() -> None:
+    """H1: what is said once in the client's words is said to Spark's client in its own."""
+    said = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "ada",
+        "sasl.password": 'a"b\\c',
+        "ssl.ca.location": "/ca.pem",
+        "linger.ms": "9",
+        "java.fetch.max.wait.ms": "7",
+    }
+    found = java_settings(said)
+
+    assert found["sasl.jaas.config"].endswith(
+        'ScramLoginModule required username="ada" password="a\\"b\\\\c";'
+    )
+    assert (found["ssl.truststore.location"], found["ssl.truststore.type"]) == ("/ca.pem", "PEM")
+    assert found["fetch.max.wait.ms"] == "7"
+    assert not {"linger.ms", "sasl.password", "sasl.username"} & set(found)
+    assert "java.fetch.max.wait.ms" not in Target("a:1", "t", said).client
+    with pytest.raises(InvalidArgument, match=r"sasl\.username"):
+        java_settings({"sasl.mechanisms": "PLAIN"})
+    assert java_settings({"sasl.mechanisms": "GSSAPI"}) == {"sasl.mechanism": "GSSAPI"}
+
+
+@pytest.mark.parametrize("target", ["kafka://K/t", "kafka://k/T", "kafka://k/t of a"])
+def test_checkpoints_of_targets_that_look_alike(folder: Folder, target: str) -> None:
+    """003 §6.7: a checkpoint is of one target and tenant, to the letter."""
+    with pytest.raises(Conflict, match="name another place"):
+        Checkpoints(folder, target).check(at(5), LOG, 10, "e5")
 
 
 @pytest.mark.parametrize(

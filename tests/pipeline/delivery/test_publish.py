@@ -19,7 +19,9 @@ from seriatim.pipeline.kafka.address import parse_target
 from seriatim.pipeline.publish.checkpoint import FOLDER
 from seriatim.pipeline.publish.publishing import Published, Publisher
 from seriatim.pipeline.reconcile import reconcile
-from tests.fixtures.kafka_broker import KafkaBroker
+from seriatim.pipeline.work.working import Worker
+from tests.fixtures.kafka_broker import PASSWORD, USER, KafkaBroker
+from tests.pipeline.delivery.effects import noting
 from tests.pipeline.delivery.kit import filled, headers, made_topic, messages, records, until
 from tests.pipeline.events import stored
 
@@ -228,6 +230,35 @@ def test_a_broker_that_is_killed_in_mid_publish(
         report = reconcile(spark, postgres_url, target)
 
     assert report.equal, report
+
+
+def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
+    """H1: SASL and TLS: published, reconciled and handled through a door with passwords."""
+    count = filled(postgres_url, each=2)
+    with KafkaBroker(guarded=True) as broker:
+        made_topic(f"kafka://{broker.servers}/guarded")
+        settings = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": str(broker.authority),
+        }
+        url = f"kafka://127.0.0.1:{broker.guarded_port}/guarded"
+        target = parse_target(url, settings)
+        with Publisher(spark, postgres_url, target, str(tmp_path / "c")) as publisher:
+            assert publisher.run().sent == count
+        assert reconcile(spark, postgres_url, target).equal
+        place = f"sqlite:///{tmp_path}/registry.db"
+        with Worker(spark, noting(tmp_path), source=target, registry=place) as worker:
+            assert worker.run().done == count
+        wrong = parse_target(url, settings | {"sasl.password": "wrong"})
+        with (
+            Publisher(spark, postgres_url, wrong, str(tmp_path / "d")) as refused,
+            pytest.raises(BackendFailure) as raised,
+        ):
+            refused.run()
+    assert PASSWORD not in str(raised.value)
 
 
 def test_no_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from seriatim.core.errors import InvalidArgument
+from seriatim.pipeline.kafka.java import own_settings
 
 DEFAULT_TOPIC = "seriatim"
 _FIELDS = {"tenant", "stream_type"}
@@ -38,7 +39,7 @@ class Target(msgspec.Struct, frozen=True):
     @property
     def client(self) -> dict[str, str]:
         """The settings of a client."""
-        return {**self.settings, "bootstrap.servers": self.servers}
+        return {**own_settings(self.settings), "bootstrap.servers": self.servers}
 
     @property
     def one_topic(self) -> str | None:

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from seriatim.core.errors import BackendFailure, NotFound
 from seriatim.pipeline.kafka.address import Target
+from seriatim.pipeline.kafka.java import java_settings
 from seriatim.pipeline.kafka.messages import Header
 
 logger = logging.getLogger("seriatim.kafka")
@@ -174,4 +175,5 @@ def _offsets_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
 
 def spark_options(target: Target) -> Mapping[str, str]:
     """Return the target's settings as Spark's Kafka source takes them."""
-    return {f"kafka.{name}": value for name, value in target.client.items()}
+    wanted = {**target.settings, "bootstrap.servers": target.servers}
+    return {f"kafka.{name}": value for name, value in java_settings(wanted).items()}

@@ -77,7 +77,7 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
         (("project", "run", "seats"), "none that is shipped"),
         (("project", "status", "--failures", "seats"), "no projection 'seats'"),
         (("project", "pause", "seats"), "no projection 'seats'"),
-        (("project", "status", "--target", "ftp://x"), "a read model lives in a database"),
+        (("project", "status", "--target", "ftp://x"), "the read model lives in a database"),
         (("archive",), "says where the segments go"),
         (("lake", "iceberg", "a.b", "--catalog", "uri"), "is written key=value"),
     ],

@@ -60,7 +60,7 @@ def test_no_thread_takes_part(postgres_url: str, monkeypatch: pytest.MonkeyPatch
 
     receipts = run(postgres_url, act)
 
-    first = receipts[0].first_position
+    first = min(one.first_position for one in receipts)  # two groups may be under way at once
     assert sorted(one.first_position for one in receipts) == list(range(first, first + 50))
     check_whole(postgres_url)
 

@@ -55,7 +55,7 @@ def settle(registry: Registry, place: str) -> None:
 def test_many_processes(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str, processes: int, count: int
 ) -> None:
-    """003 §6.5: 50 processes, 10,000 events, in any order and again and again: each once."""
+    """G1: 003 §6.5: 50 processes, 10,000 events, in any order and again and again: each once."""
     place = f"sqlite:///{tmp_path}/registry.db"
     if backend == "postgres":
         place = str(request.getfixturevalue("empty_postgres_url"))
@@ -111,7 +111,7 @@ class Outage:
 def test_an_outage_is_waited_for(
     own_postgres: Callable[..., PostgresServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """003 §6.8: G6: pause: consumers wait, it is visible, and nothing is lost or doubled."""
+    """G6: 003 §6.8: pause: consumers wait, it is visible, and nothing is lost or doubled."""
     server = own_postgres()
     outage = Outage(server, "pause")
     server.stop(immediate=True)
@@ -159,7 +159,7 @@ def test_a_server_that_is_killed_while_it_works(
 
 
 def test_an_outage_that_fails_fast(own_postgres: Callable[..., PostgresServer]) -> None:
-    """003 §6.8: G6: fail_fast: it says so at once; delivered again, nothing is lost."""
+    """G6: 003 §6.8: fail_fast: it says so at once; delivered again, nothing is lost."""
     server = own_postgres()
     outage = Outage(server, "fail_fast")
     server.stop(immediate=True)
@@ -176,7 +176,7 @@ def test_an_outage_that_fails_fast(own_postgres: Callable[..., PostgresServer]) 
 def test_an_outage_that_goes_to_the_dead_letters(
     own_postgres: Callable[..., PostgresServer],
 ) -> None:
-    """003 §6.8: G6: dlq: events are put aside whole, and replayed from there they have effect."""
+    """G6: 003 §6.8: dlq: events are put aside whole, and replayed from there they have effect."""
     server = own_postgres()
     outage = Outage(server, "dlq")
     server.stop(immediate=True)

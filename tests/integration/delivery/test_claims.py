@@ -147,7 +147,7 @@ def test_done_may_be_said_twice(registry: Registry) -> None:
     ids=["case", "space", "separators", "forms", "emoji"],
 )
 def test_ids_that_look_alike(registry: Registry, ids: list[str]) -> None:
-    """003 §6.7: ids that differ in anything are different: events, streams, tenants, handlers."""
+    """G1: 003 §6.7: ids that differ in anything differ: events, streams, tenants, handlers."""
     mailer = made()
     events = [event(None, event_id=one) for one in ids]
     streams = [event(1, stream=("show", one), event_id=f"s-{n}") for n, one in enumerate(ids)]

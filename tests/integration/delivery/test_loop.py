@@ -157,7 +157,7 @@ def test_the_filter_is_told(registry: Registry, target: Target) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, seed: int) -> None:
-    """003 §6.4: shuffled and repeated, filtered by type, from mid-log: nothing lost, in order."""
+    """G4: 003 §6.4: shuffled, repeated, filtered by type, from mid-log: nothing lost, in order."""
     first = 7
     events = [
         event(number, event_type="seat.taken" if number % 3 else "note.made")

@@ -176,7 +176,7 @@ def settle(registry: Registry, by: Handler, events: list[Delivery]) -> list[int]
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_in_strict(registry: Registry, seed: int) -> None:
-    """003 §6.4: shuffled numbers, with repeats: nothing is lost, and the order holds."""
+    """G4: 003 §6.4: shuffled numbers, with repeats: nothing is lost, and the order holds."""
     chance = random.Random(seed)
     events = [event(number) for number in range(1, 25)] * 2
     chance.shuffle(events)
@@ -186,7 +186,7 @@ def test_shuffled_in_strict(registry: Registry, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_in_latest_wins(registry: Registry, seed: int) -> None:
-    """003 §6.4: shuffled numbers: only rising ones have an effect, the highest among them."""
+    """G4: 003 §6.4: shuffled numbers: only rising ones have an effect, the highest among them."""
     chance = random.Random(seed)
     events = [event(number) for number in range(1, 25)] * 2
     chance.shuffle(events)

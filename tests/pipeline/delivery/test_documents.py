@@ -90,7 +90,7 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
 def test_a_projection_dies_around_its_write(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path, point: str
 ) -> None:
-    """003 §6.3: killed -9 right before its write, or right after: the documents are right, once."""
+    """G7: 003 §6.3: killed -9 right before its write, or after: the documents are right, once."""
     filled(postgres_url, streams=2, each=3)
     target = made_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
@@ -109,7 +109,7 @@ def test_a_projection_dies_around_its_write(
 def test_a_projection_dies_before_the_offset_commit(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """003 §6.3: the driver killed -9 right before it remembers the offsets: nothing is repeated."""
+    """G7: 003 §6.3: the driver killed -9 before it remembers the offsets: nothing is repeated."""
     filled(postgres_url, streams=2, each=3)
     target = made_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")

@@ -71,7 +71,7 @@ def test_settings_for_the_other_client() -> None:
 
 @pytest.mark.parametrize("target", ["kafka://K/t", "kafka://k/T", "kafka://k/t of a"])
 def test_checkpoints_of_targets_that_look_alike(folder: Folder, target: str) -> None:
-    """003 §6.7: a checkpoint is of one target and tenant, to the letter."""
+    """H2: 003 §6.7: a checkpoint is of one target and tenant, to the letter."""
     with pytest.raises(Conflict, match="name another place"):
         Checkpoints(folder, target).check(at(5), LOG, 10, "e5")
 
@@ -97,7 +97,7 @@ def test_a_bad_address(url: str) -> None:
 
 
 def test_topics_do_not_collide() -> None:
-    """003 §6.7: tenants and stream types that look alike have topics of their own."""
+    """H1: 003 §6.7: tenants and stream types that look alike have topics of their own."""
     target = Target("a:1", "x.{tenant}.{stream_type}")
     topics = [target.topic(one, two) for one in ALIKE for two in (*ALIKE, None)]
 
@@ -114,7 +114,7 @@ def test_topics_do_not_collide() -> None:
 
 
 def test_keys_do_not_collide() -> None:
-    """003 §6.7: streams and ids that look alike have keys of their own."""
+    """H1: 003 §6.7: streams and ids that look alike have keys of their own."""
     events = [
         NewEvent("t", stream=(one, two), tenant_id=three)
         for one in ALIKE[:5]

@@ -140,7 +140,7 @@ def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -
 
 
 def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
-    """003 §6.1: G7: the checkpoint is lost, all is published twice: one effect each, in order."""
+    """G7: 003 §6.1: the checkpoint is lost, all is published twice: one effect each, in order."""
     count = filled(log_url, each=6)
     target = made_topic(topic_url)
     for _ in range(2):
@@ -279,7 +279,7 @@ def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: 
 def test_an_outage_under_a_worker(
     spark: SparkSession, own_postgres: Callable[..., PostgresServer], tmp_path: Path
 ) -> None:
-    """003 §6.8: M2: the registry goes away under a live worker: metrics tell, nothing is lost."""
+    """M2: 003 §6.8: the registry goes away under a live worker: metrics tell, nothing is lost."""
     url = f"sqlite:///{tmp_path}/log.db"
     filled(url, each=2)
     server = own_postgres()

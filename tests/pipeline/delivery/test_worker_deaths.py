@@ -57,7 +57,7 @@ def work_on(spark: SparkSession, handler: Handler, folder: Path, **more: Any) ->
 def test_a_transactional_worker_dies(
     spark: SparkSession, log_url: str, tmp_path: Path, point: str
 ) -> None:
-    """003 §6.2: G7: killed at each point: exactly one row for each event."""
+    """G7: 003 §6.2: killed at each point: exactly one row for each event."""
     count = filled(log_url, streams=2, each=3)
     registry = open_registry(registry_url(log_url))
     table = "effects" if log_url.startswith("sqlite") else "public.effects"
@@ -78,7 +78,7 @@ def test_a_transactional_worker_dies(
 def test_a_keyed_worker_dies(
     spark: SparkSession, postgres_url: str, tmp_path: Path, point: str
 ) -> None:
-    """003 §6.2: G7: killed at each point: the target has each effect once, in order."""
+    """G7: 003 §6.2: killed at each point: the target has each effect once, in order."""
     filled(postgres_url, streams=2, each=3)
     with CountingServer(keyed=True) as server:
         work_on(spark, doomed(posting(server.url), point, tmp_path), tmp_path, url=postgres_url)
@@ -93,7 +93,7 @@ def test_a_keyed_worker_dies(
 def test_an_unsafe_worker_dies(
     spark: SparkSession, postgres_url: str, tmp_path: Path, point: str
 ) -> None:
-    """003 §6.2: G7: killed at each point: at most one effect, and an unknown entry."""
+    """G7: 003 §6.2: killed at each point: at most one effect, and an unknown entry."""
     filled(postgres_url, streams=1, each=3)
     with CountingServer(keyed=False) as server:
         poster = posting(server.url, effect="unsafe")
@@ -119,7 +119,7 @@ def test_an_unsafe_worker_dies(
 def test_a_worker_on_kafka_dies(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path, point: str
 ) -> None:
-    """003 §6.2: the same from a topic."""
+    """G7: 003 §6.2: the same from a topic."""
     filled(postgres_url, streams=2, each=3)
     target = made_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")

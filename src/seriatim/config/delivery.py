@@ -15,8 +15,6 @@ logger = logging.getLogger("seriatim")
 
 _LONGEST_S = 366 * 86_400.0
 
-Role = Literal["instance_worker", "ontology_worker", "projection_worker"]
-
 
 class Registering(msgspec.Struct, frozen=True, kw_only=True):
     """How consumers use the processed-event registry; `owner` None names host and process."""

@@ -10,15 +10,15 @@ from seriatim.core.times import format_us
 
 UNFINISHED = ("claimed", "failed", "blocked", "dead", "unknown")
 
-_COLUMNS = {
-    "handler": "handler",
-    "tenant_id": "tenant_id",
-    "event_id": "event_id",
-    "event_type": "event_type",
-    "stream_type": "stream_type",
-    "stream_id": "stream_id",
-    "status": "status",
-}
+_FILTERS = (
+    "handler",
+    "tenant_id",
+    "event_id",
+    "event_type",
+    "stream_type",
+    "stream_id",
+    "status",
+)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +79,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Return the condition in SQL and its values."""
         parts = ["position > :after"]
         values: dict[str, Any] = {"after": self.after}
-        for field, column in _COLUMNS.items():
+        for field in _FILTERS:
             wanted = getattr(self, field)
             if wanted is None:
                 continue
             texts = (wanted,) if isinstance(wanted, str) else tuple(wanted)
             names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(texts))]
-            parts.append(f"{column} in ({', '.join(f':{name}' for name in names)})")
+            parts.append(f"{field} in ({', '.join(f':{name}' for name in names)})")
             values |= dict(zip(names, texts, strict=True))
         return " and ".join(parts), values
 

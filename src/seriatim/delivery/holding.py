@@ -28,7 +28,7 @@ class Beating:
     def __init__(self, registry: Registry, handler: Handler, claims: Sequence[Claim]) -> None:
         self._registry = registry
         self._handler = handler
-        self._open = {claim.delivery.key: claim for claim in claims}
+        self._claims = claims
         self._lost: LeaseLost | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="seriatim-heartbeat", daemon=True)
@@ -48,20 +48,13 @@ class Beating:
         if self._lost is not None:
             raise self._lost
 
-    def ended(self, claim: Claim) -> None:
-        """Keep a claim alive no longer."""
-        self._open.pop(claim.delivery.key, None)
-
     def _beat(self) -> None:
         own: Registry | None = None
         try:
             while not self._ended.wait(self._registry.settings.heartbeat_s):
-                claims = list(self._open.values())
-                if not claims:
-                    continue
                 try:
                     own = own or self._registry.another(on_outage="fail_fast")
-                    own.heartbeat(self._handler, claims)
+                    own.heartbeat(self._handler, self._claims)
                 except BackendFailure as error:
                     # At worst the lease runs out, and whoever takes the claim has a higher token.
                     logger.warning("a heartbeat failed: %s", error.message)
@@ -178,7 +171,6 @@ class Effecting:
     def __init__(self, beating: Beating, connection: Any = None) -> None:
         self.connection = connection
         self.check = beating.check
-        self.ended = beating.ended
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord, LogIdentity
 
 SCHEMA = "seriatim.event/1"
@@ -120,8 +119,3 @@ def record_of(value: bytes) -> EventRecord:
         msg = f"the message has schema {found.schema!r:.40}, this reads {SCHEMA}"
         raise ValueError(msg)
     return found.record()
-
-
-def comparable(event: EventRecord) -> str:
-    """Return a record as text by which two can be told apart."""
-    return canonical_text(event.as_dict())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.core.errors import LogIdentityChanged
@@ -16,8 +14,6 @@ from seriatim.pipeline.project.job import SMALL_EVENTS
 from seriatim.pipeline.project.shares import MOST
 from seriatim.pipeline.work.tasks import TALLY, LogTask, Work
 from seriatim.store.port import Store
-
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -25,11 +25,11 @@ from seriatim.pipeline.events import events
 from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import make_topics
-from seriatim.pipeline.project.job import SMALL_EVENTS, Report, Watcher
-from seriatim.pipeline.project.shares import MOST
+from seriatim.pipeline.project.job import Report, Watcher
 from seriatim.pipeline.publish.checkpoint import Checkpoint, Checkpoints
 from seriatim.pipeline.publish.lookback import Lookback
 from seriatim.pipeline.publish.sending import SENT, ShareSender
+from seriatim.pipeline.spread import Part, over_shares, shares_for, zero_based
 from seriatim.store.port import Lease
 
 logger = logging.getLogger("seriatim")
@@ -139,21 +139,20 @@ class Publisher:
             self._make_topics(begin, until)
         sender = ShareSender(
             target=self._target,
-            url=self._url,
-            log=self._store.identity(),
-            zero_based=frozenset(
-                name for name, kind in self._store.rules().kinds.items() if kind.first_seq == 0
+            part=Part(
+                url=self._url,
+                tenant_id=self._tenant_id,
+                after=begin,
+                until=until,
+                shares=shares_for(self._spark, until - begin),
             ),
-            after=begin,
-            until=until,
-            shares=self._shares(until - begin),
+            log=self._store.identity(),
+            zero_based=zero_based(self._store.rules()),
             settings=self._settings,
-            tenant_id=self._tenant_id,
             known=known,
         )
         try:
-            numbers = self._spark.range(0, sender.shares, 1, sender.shares)
-            rows = numbers.mapInArrow(sender, SENT).collect()
+            rows = over_shares(self._spark, sender.part.shares, sender, SENT).collect()
         except SPARK_ERRORS as error:
             raise failure_of(error) from error
         if self._lease_ended.is_set():
@@ -177,11 +176,6 @@ class Publisher:
         self.done.sent += sum(row.sent for row in rows)
         self.done.skipped += sum(row.skipped for row in rows)
         return until
-
-    def _shares(self, events: int) -> int:
-        if events <= SMALL_EVENTS:
-            return 1
-        return min(MOST, self._spark.sparkContext.defaultParallelism)
 
     def _make_topics(self, after: int, until: int) -> None:
         """Make the topics of a template that a part of the log needs."""

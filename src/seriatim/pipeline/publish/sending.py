@@ -8,19 +8,14 @@ import msgspec
 import pyarrow as pa
 
 from seriatim.config.delivery import Publishing
-from seriatim.core.event import EventRecord, LogIdentity
-from seriatim.core.patterns import Names
+from seriatim.core.event import LogIdentity
 from seriatim.core.times import instant_us
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import Sending
 from seriatim.pipeline.kafka.messages import Headers, key_of, value_of
 from seriatim.pipeline.reading import settle
-from seriatim.pipeline.records import records_of
-from seriatim.pipeline.scan import scan
-from seriatim.pipeline.wanted import Scan, Share
+from seriatim.pipeline.spread import Part
 
-# A stream is in one share, so its events are sent by one task, in order.
-_ALIKE = ("tenant_id", "stream_type", "stream_id")
 SENT = "sent bigint, skipped bigint"
 _SENT = pa.schema([("sent", pa.int64()), ("skipped", pa.int64())])
 
@@ -29,14 +24,10 @@ class ShareSender(msgspec.Struct, frozen=True, kw_only=True):
     """Sends one share of a range of the log."""
 
     target: Target
-    url: str
+    part: Part
     log: LogIdentity
     zero_based: frozenset[str]
-    after: int
-    until: int
-    shares: int
     settings: Publishing
-    tenant_id: str | None = None
     known: frozenset[str] = frozenset()  # ids that need not be sent again
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -52,7 +43,7 @@ class ShareSender(msgspec.Struct, frozen=True, kw_only=True):
         headers = Headers(self.log, self.zero_based)
         every = self.settings.flush_batch_size or self.settings.batch_size
         sent = skipped = 0
-        for event in self._events(nth):
+        for event in self.part.events(nth):
             if event.event_id in self.known:
                 skipped += 1
                 continue
@@ -66,10 +57,3 @@ class ShareSender(msgspec.Struct, frozen=True, kw_only=True):
                 sending.poll()
         sending.flush()
         return sent, skipped
-
-    def _events(self, nth: int) -> Iterator[EventRecord]:
-        wanted = Scan(share=Share(_ALIKE, nth, self.shares))
-        if self.tenant_id is not None:
-            wanted = msgspec.structs.replace(wanted, tenants=Names((self.tenant_id,)))
-        for batch in scan(self.url, wanted, self.after, self.until):
-            yield from records_of(batch)

@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from seriatim.core.errors import LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.log.cursors import problem_with
-from seriatim.pipeline.project.job import SMALL_EVENTS
-from seriatim.pipeline.project.shares import MOST
+from seriatim.pipeline.spread import Part, over_shares, shares_for
 from seriatim.pipeline.work.tasks import TALLY, LogTask, Work
 from seriatim.store.port import Store
 
@@ -71,21 +70,16 @@ class LogFeed:
         until = min(head, after + self._batch_events)
         if until <= after:
             return None
-        shares = 1
-        if until - after > SMALL_EVENTS:
-            shares = min(MOST, self._spark.sparkContext.defaultParallelism)
-        task = LogTask(
-            work=work,
+        part = Part(
             url=self._url,
             tenant_id=self._tenant_id,
             after=after,
             until=until,
-            shares=shares,
+            shares=shares_for(self._spark, until - after),
         )
         tip = self._store.event_id_at(until) or ""
         behind = LogCursor(identity.log_id, identity.epoch, until, tip)
-        numbers = self._spark.range(0, shares, 1, shares)
-        job = numbers.mapInArrow(task, TALLY)
+        job = over_shares(self._spark, part.shares, LogTask(work=work, part=part), TALLY)
         return Batch(job, msgspec.json.encode(behind).decode(), until - after, head - until)
 
     def _position(self, work: Work, cursor: str | None) -> int:

@@ -23,12 +23,11 @@ from seriatim.opening import open_registry
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.messages import record_of
 from seriatim.pipeline.reading import settle
-from seriatim.pipeline.records import records_of
 from seriatim.pipeline.scan import scan
-from seriatim.pipeline.wanted import Scan, Share
+from seriatim.pipeline.spread import Part
+from seriatim.pipeline.wanted import Scan
 
 TALLY = ", ".join(f"{name} bigint" for name in Tally.__struct_fields__)
-_ALIKE = ("tenant_id", "stream_type", "stream_id")
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +93,7 @@ class LogTask(msgspec.Struct, frozen=True, kw_only=True):
     """Handles one share of a range of the log."""
 
     work: Work
-    url: str
-    tenant_id: str | None
-    after: int
-    until: int
-    shares: int
+    part: Part
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the numbers of shares, and give what became of their events."""
@@ -108,15 +103,11 @@ class LogTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def _events(self, nth: int) -> Iterator[EventRecord]:
         handler = self.work.handler
-        wanted = Scan(share=Share(_ALIKE, nth, self.shares))
-        if self.tenant_id is not None:
-            wanted = msgspec.structs.replace(wanted, tenants=Names((self.tenant_id,)))
-        if handler.mode != "strict":  # order is not told by what is passed over
-            types = None if ALL in handler.events else Names.of(handler.events)
-            kinds = None if handler.stream_types is None else Names(handler.stream_types)
-            wanted = msgspec.structs.replace(wanted, types=types, stream_types=kinds)
-        for batch in scan(self.url, wanted, self.after, self.until):
-            yield from records_of(batch)
+        if handler.mode == "strict":  # order is told by what is passed over, too
+            return self.part.events(nth)
+        types = None if ALL in handler.events else Names.of(handler.events)
+        kinds = None if handler.stream_types is None else Names(handler.stream_types)
+        return self.part.events(nth, Scan(types=types, stream_types=kinds))
 
 
 class KeptTask(msgspec.Struct, frozen=True, kw_only=True):

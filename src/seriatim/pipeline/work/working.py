@@ -20,6 +20,7 @@ from seriatim.opening import absolute_url, open_registry, open_store, registry_u
 from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.job import Report, Watcher
+from seriatim.pipeline.spread import zero_based
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.monitor import watched
 from seriatim.pipeline.work.tasks import TALLY, KeptTask, Work
@@ -62,13 +63,12 @@ class Worker:
         self._store = None if url is None else open_store(url, Settings(), create=False)
         self._registry = open_registry(place, known)
         self._registry.declare(handler, replace=redeclare)
-        kinds = {} if self._store is None else self._store.rules().kinds
         self._work = Work(
             handler=handler,
             registry=place,
             settings=known,
             log=None if url is None else absolute_url(url),
-            zero_based=frozenset(name for name, kind in kinds.items() if kind.first_seq == 0),
+            zero_based=frozenset() if self._store is None else zero_based(self._store.rules()),
             letters=letters,
         )
         self._feed = self._fed_by(source, tenant_id, batch_events)

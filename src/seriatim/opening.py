@@ -9,7 +9,12 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from seriatim.config import Settings, default_url, mismatch_mode
+from seriatim.access.desk import PURPOSE as ACCESS
+from seriatim.access.store import Access
+from seriatim.client.http import Http
+from seriatim.client.log import Remote
+from seriatim.client.store import HttpStore
+from seriatim.config import Settings, default_url, mismatch_mode, service_token
 from seriatim.config.delivery import Registering, numbered_by, registering
 from seriatim.core.errors import BackendFailure, InvalidArgument, NotFound
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, StreamRef
@@ -37,6 +42,9 @@ from seriatim.store.sqlite.store import SqliteStore
 
 _PLAIN_MAX = 16
 _SCHEMA_MAX = 41  # what a log's own schema may have
+
+
+_SERVICES = ("http:", "https:")
 
 
 class Log(BaseLog):
@@ -69,32 +77,70 @@ class Log(BaseLog):
         return decide_and_append(self, context, decider, **options)
 
 
-def open_log(
+class RemoteLog(Remote, Log):
+    """A log in a service: the same acts, with as few round trips as each needs."""
+
+
+def open_log(  # noqa: PLR0913 - where a log is, and how it is used
     url: str | None = None,
     *,
-    tenant_id: str = DEFAULT_TENANT,
+    tenant_id: str | None = None,
     guard: str | Guard = DEFAULT,
     settings: Settings | None = None,
     create: bool = True,
+    token: str | None = None,
+    verify: str | bool = True,
 ) -> Log:
-    """Open `memory:`, `sqlite:///file` or `postgresql://…`; without a URL, $SERIATIM_URL.
+    """Open `memory:`, `sqlite:///file`, `postgresql://…` or the `https://…` of a service.
 
-    A log that is not there yet is made, unless `create` is false.
+    Without a URL, $SERIATIM_URL. A log that is not there yet is made, unless `create` is false.
+    A service asks for a token ($SERIATIM_TOKEN, unless given), which says whose events there are;
+    `verify` names the file of the certificates that are trusted.
     """
     address = url or default_url()
     if address is None:
         msg = "no log was named: pass a URL such as sqlite:///app.db, or set SERIATIM_URL"
         raise InvalidArgument(msg, details={"argument": "url"})
     known = settings or Settings(on_id_mismatch=mismatch_mode(), numbered_by=numbered_by())
+    if address.startswith(_SERVICES):
+        return _open_remote(address, known, tenant_id, _guard(guard), token, verify)
+    if token is not None:
+        msg = "a token is for a service: this log is opened by its own address"
+        raise InvalidArgument(msg, details={"argument": "token"})
     store = open_store(address, known, create=create)
     try:
         return Log(
             store,
             settings=known,
             guard=_guard(guard),
-            tenant_id=tenant_id,
+            tenant_id=DEFAULT_TENANT if tenant_id is None else tenant_id,
             places=_places(address),
         )
+    except BaseException:
+        store.close()
+        raise
+
+
+def _open_remote(  # noqa: PLR0913 - the arguments of open_log
+    url: str,
+    settings: Settings,
+    tenant_id: str | None,
+    guard: Guard,
+    token: str | None,
+    verify: str | bool,
+) -> RemoteLog:
+    store = HttpStore(
+        Http(
+            url,
+            token=token or service_token(),
+            timeout_s=settings.timeout_s,
+            connect_timeout_s=settings.connect_timeout_s,
+            verify=verify,
+        )
+    )
+    try:
+        whose = store.tenant() if tenant_id is None else tenant_id
+        return RemoteLog(store, settings=settings, guard=guard, tenant_id=whose)
     except BaseException:
         store.close()
         raise
@@ -124,7 +170,7 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
     if scheme in ("postgresql", "postgres"):
         found: Store = _postgres().PostgresStore(url, settings, create=create)
         return found
-    msg = f"{scheme!r:.40} is no backend: use memory:, sqlite:///file or postgresql://…"
+    msg = f"{scheme!r:.40} is no backend: use memory:, sqlite:///file, postgresql://… or https://…"
     raise InvalidArgument(msg, details={"argument": "url"})
 
 
@@ -196,6 +242,16 @@ def open_registry(
     return found
 
 
+def open_access(url: str) -> Access:
+    """Open the tokens, quotas and answers that a URL names: beside a log, or at another place."""
+    engine = _engine(access_url(url) if _names_no_schema(url) else url, ACCESS)
+    try:
+        return Access(engine)
+    except BaseException:
+        engine.close()
+        raise
+
+
 def shown_url(url: str) -> str:
     """Return an address without its password."""
     parts = urlsplit(url)
@@ -236,6 +292,11 @@ def read_model_url(url: str, tenant_id: str = DEFAULT_TENANT) -> str:
 def registry_url(url: str) -> str:
     """Return where a log's registry is unless told otherwise: beside it, for all tenants."""
     return _beside(url, "delivery", DEFAULT_TENANT)
+
+
+def access_url(url: str) -> str:
+    """Return where a log's tokens and quotas are unless told otherwise: beside it."""
+    return _beside(url, "service", DEFAULT_TENANT)
 
 
 def _read_model_at(url: str) -> str:

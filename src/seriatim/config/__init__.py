@@ -15,6 +15,7 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 URL_VARIABLE = "SERIATIM_URL"
+TOKEN_VARIABLE = "SERIATIM_TOKEN"
 MASTER_VARIABLE = "SERIATIM_SPARK_MASTER"
 JAVA_VARIABLE = "JAVA_HOME"
 MISMATCH_VARIABLE = "EVENT_STORE_IDEMPOTENCY_MISMATCH_MODE"
@@ -51,6 +52,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def default_url() -> str | None:
     """Return the log's address from the environment, if it names one."""
     return os.environ.get(URL_VARIABLE) or None
+
+
+def service_token() -> str | None:
+    """Return the token for a service from the environment, if there is one."""
+    return os.environ.get(TOKEN_VARIABLE) or None
 
 
 def mismatch_mode() -> Literal["error", "warn"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -19,7 +20,7 @@ from seriatim.core.errors import (
 class Door(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of one profile, as data."""
 
-    name: str
+    name: Literal["log", "traces", "facts", "aggregates"]
     codes: Mapping[Part, type[SeriatimError]]
     required: tuple[str, ...] = ()
     actor_types: tuple[str, ...] = ()

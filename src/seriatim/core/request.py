@@ -159,6 +159,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     size: int = 0
     rules_version: int = 0
     packed: Any = None  # the backend's own form, made in the caller's thread
+    door: Literal["log", "traces", "facts", "aggregates"] = "log"  # under whose rules
 
 
 def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:

@@ -168,6 +168,7 @@ class Appender:
             self._settings.on_id_mismatch,
             size,
             desk.rules.version,
+            door=draft.door.name,
         )
         return self._store.packed(request, desk.rules)
 

@@ -173,17 +173,20 @@ class BaseLog:
     def page_of(self, spec: ReadSpec) -> Page:
         """Read one page that is already checked."""
         started = time.perf_counter()
+        page = self._scanned(spec)
+        if self.telemetry.active:
+            counts = {"duration_s": time.perf_counter() - started, "count": len(page.records)}
+            metadata = {"tenant_id": spec.tenant_id or "*", "last_scanned": page.last_scanned}
+            self.telemetry.emit("store.read_batch.stop", counts, metadata)
+        return page
+
+    def _scanned(self, spec: ReadSpec) -> Page:
         head = self.store.head()
         # A position past the head may be promised to a commit under way: never scan beyond it.
         until = head if spec.until is None else min(spec.until, head)
         records = [] if until <= spec.after else self.store.read(_until(spec, until))
         full = len(records) == spec.limit
-        last = records[-1].position if full else max(until, spec.after)
-        if self.telemetry.active:
-            counts = {"duration_s": time.perf_counter() - started, "count": len(records)}
-            metadata = {"tenant_id": spec.tenant_id or "*", "last_scanned": last}
-            self.telemetry.emit("store.read_batch.stop", counts, metadata)
-        return Page(records, last)
+        return Page(records, records[-1].position if full else max(until, spec.after))
 
     def read(
         self, *, limit: int | None = None, batch_size: int | None = None, **filters: Any

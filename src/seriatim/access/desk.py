@@ -1,0 +1,55 @@
+"""The place of tokens, quotas and answers: a file or a schema beside the log."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from seriatim.store.engine import Engine, Purpose, statements
+
+PURPOSE = Purpose(
+    what="the access store",
+    option="--access",
+    last_table="seriatim_secrets",
+    remake="open it again, which makes what is missing",
+)
+_CREATE = (
+    "create_tokens",
+    "create_quotas",
+    "create_answers",
+    "create_answers_age",
+    "create_secrets",
+)
+
+
+class Desk:
+    """What all acts on the access store share."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sql = statements(__package__, engine)
+        if not engine.ready():
+            engine.prepare([self._sql[name] for name in _CREATE])
+
+    def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement that writes."""
+        with self._engine.at_once() as session:
+            return session.run(self._sql[statement], values)
+
+    def _look(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement that only reads."""
+        with self._engine.transaction(write=False) as session:
+            return session.run(self._sql[statement], values)
+
+    def secret(self, name: str) -> bytes:
+        """Return a secret of this log's services, the same in all of them."""
+        if not (found := self._look("secret", name=name)):
+            self._run("add_secret", name=name, value=secrets.token_hex(32))
+            found = self._look("secret", name=name)
+        return bytes.fromhex(found[0][0])
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.close()
+
+

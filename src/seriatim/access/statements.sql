@@ -1,0 +1,124 @@
+-- Tokens, quotas and answers, in SQL that Postgres and SQLite share.
+-- {at} is the schema, {now} the database's clock in microseconds.
+
+-- name: create_tokens
+-- Of a token only the hash of its secret is kept.
+create table if not exists {at}seriatim_tokens (
+    token_id    text    not null primary key,
+    secret_hash text    not null,
+    subject     text    not null,
+    service     integer not null,
+    tenant_id   text    not null,
+    rights      text    not null,
+    types       text,
+    note        text    not null default '',
+    created_us  bigint  not null,
+    expires_us  bigint,
+    revoked_us  bigint
+);
+
+-- name: create_quotas
+create table if not exists {at}seriatim_quotas (
+    tenant_id       text             not null primary key,
+    events_per_s    double precision not null,
+    bytes_per_s     double precision not null,
+    updated_us      bigint           not null
+);
+
+-- name: create_answers
+-- What was answered to a command that appends nothing: its twins get the same.
+create table if not exists {at}seriatim_answers (
+    command_key  text    not null primary key,
+    request_hash text    not null,
+    owner        text    not null,
+    status       integer,
+    body         text,
+    created_us   bigint  not null,
+    until_us     bigint  not null
+);
+
+-- name: create_answers_age
+create index if not exists seriatim_answers_age on {at}seriatim_answers (created_us);
+
+-- name: create_secrets
+create table if not exists {at}seriatim_secrets (
+    name  text not null primary key,
+    value text not null
+);
+
+-- name: add_token
+insert into {at}seriatim_tokens
+(token_id, secret_hash, subject, service, tenant_id, rights, types, note, created_us, expires_us)
+values (
+    :token_id, :secret_hash, :subject, :service, :tenant_id, :rights, :types, :note, {now},
+    case when cast(:lasts_us as bigint) is null then null else {now} + :lasts_us end
+)
+returning created_us, expires_us
+
+-- name: token
+select
+    token_id, subject, service, tenant_id, rights, types, note,
+    created_us, expires_us, revoked_us, secret_hash, {now}
+from {at}seriatim_tokens
+where token_id = :token_id
+
+-- name: tokens
+select
+    token_id, subject, service, tenant_id, rights, types, note,
+    created_us, expires_us, revoked_us
+from {at}seriatim_tokens
+order by created_us, token_id
+
+-- name: any_token
+select 1 from {at}seriatim_tokens limit 1
+
+-- name: revoke
+update {at}seriatim_tokens set revoked_us = {now}
+where token_id = :token_id and revoked_us is null
+returning token_id
+
+-- name: quotas
+select tenant_id, events_per_s, bytes_per_s from {at}seriatim_quotas order by tenant_id
+
+-- name: set_quota
+insert into {at}seriatim_quotas (tenant_id, events_per_s, bytes_per_s, updated_us)
+values (:tenant_id, :events_per_s, :bytes_per_s, {now})
+on conflict (tenant_id) do update
+set events_per_s = excluded.events_per_s,
+    bytes_per_s = excluded.bytes_per_s,
+    updated_us = excluded.updated_us
+
+-- name: remove_quota
+delete from {at}seriatim_quotas where tenant_id = :tenant_id returning tenant_id
+
+-- name: reserve
+-- One of several twins gets to run; one whose runner died may run again.
+insert into {at}seriatim_answers
+(command_key, request_hash, owner, created_us, until_us)
+values (:command_key, :request_hash, :owner, {now}, {now} + :patience_us)
+on conflict (command_key) do update
+set owner = excluded.owner, until_us = excluded.until_us
+where {at}seriatim_answers.status is null
+  and {at}seriatim_answers.until_us < {now}
+  and {at}seriatim_answers.request_hash = excluded.request_hash
+returning command_key
+
+-- name: answer
+select request_hash, status, body from {at}seriatim_answers where command_key = :command_key
+
+-- name: keep_answer
+update {at}seriatim_answers set status = :status, body = :body
+where command_key = :command_key and owner = :owner
+
+-- name: forget_answer
+delete from {at}seriatim_answers where command_key = :command_key and owner = :owner
+
+-- name: purge_answers
+delete from {at}seriatim_answers where created_us < {now} - :older_us returning command_key
+
+-- name: add_secret
+insert into {at}seriatim_secrets (name, value) values (:name, :value)
+on conflict (name) do nothing
+
+-- name: secret
+select value from {at}seriatim_secrets where name = :name

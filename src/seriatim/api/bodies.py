@@ -1,0 +1,136 @@
+"""From the bytes of a body to checked values: fast when all is well, exact when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from seriatim.api.http import invalid
+from seriatim.core.canonical import parse_json
+from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES, Door
+from seriatim.core.errors import Flaw, InvalidArgument, InvalidEvent
+from seriatim.core.event import NewEvent
+from seriatim.core.query import Query
+from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
+from seriatim.wire.records import received
+from seriatim.wire.shapes import AppendBody, WireCondition
+
+DOORS: Mapping[str, Door] = {door.name: door for door in (LOG, TRACES, FACTS, AGGREGATES)}
+WHERE = "the body"
+
+
+class Parser:
+    """Reads bodies of one type."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.kind = kind
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def __call__(self, raw: bytes) -> Any:
+        """Return the body; what is no JSON at all, has a key twice or another shape is refused."""
+        value = parsed(raw)
+        try:
+            return msgspec.convert(value, self.kind)
+        except msgspec.ValidationError as error:
+            raise invalid(error, WHERE) from None
+
+    def quick(self, raw: bytes) -> Any:
+        """Return a body in which payloads are kept as they are, to be parsed strictly later."""
+        try:
+            return self._decode(raw)
+        except (msgspec.MsgspecError, UnicodeError):
+            return None
+
+
+def parsed(raw: bytes) -> Any:
+    """Parse a body strictly."""
+    try:
+        return parse_json(raw.decode())
+    except Flaw as flaw:
+        raise _bad(f"{WHERE} is no JSON: {flaw.message}") from None
+    except UnicodeDecodeError:
+        raise _bad(f"{WHERE} is no UTF-8") from None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One append as it was asked for, its events ready for the log's own checks."""
+
+    events: list[NewEvent]
+    conditions: list[Condition]
+    idempotency_key: str | None
+    command: Any
+    door: Door
+
+
+def asked(body: AppendBody) -> Asked:
+    """Take an append whose shape is right."""
+    door = DOORS[body.profile]
+    events: list[NewEvent] = []
+    for index, event in enumerate(body.events):
+        try:
+            events.append(received(event))
+        except Flaw as flaw:
+            raise door.error(Flaw(flaw.part, "payload", flaw.message), index) from None
+    conditions = [_condition(one) for one in body.conditions]
+    return Asked(events, conditions, body.idempotency_key, body.command, door)
+
+
+def asked_exactly(value: Any) -> Asked:
+    """Take an append whose shape is wrong somewhere: the log's own checks say where."""
+    if not isinstance(value, dict):
+        raise _bad(f"{WHERE} is an object with events")
+    rest = {name: inner for name, inner in value.items() if name != "events"}
+    try:
+        body = msgspec.convert({**rest, "events": []}, _Loose)
+    except msgspec.ValidationError as error:
+        raise invalid(error, WHERE) from None
+    given = value.get("events")
+    if not isinstance(given, list):
+        raise _bad("events must be a list of events", "events")
+    door = DOORS[body.profile]
+    events = [_event(one, index, door) for index, one in enumerate(given)]
+    conditions = [_condition(one) for one in body.conditions]
+    return Asked(events, conditions, body.idempotency_key, body.command, door)
+
+
+class _LooseCondition(WireCondition, forbid_unknown_fields=True):
+    query: dict[str, Any] | None = None  # type: ignore[assignment]
+
+
+class _Loose(AppendBody, forbid_unknown_fields=True):
+    events: list[Any]
+    conditions: list[_LooseCondition] = []  # type: ignore[assignment]
+
+
+def _event(given: Any, index: int, door: Door) -> NewEvent:
+    try:
+        if not isinstance(given, dict):
+            raise InvalidEvent("an event is an object", details={"field": "$"})  # noqa: TRY301
+        return NewEvent.from_mapping(given)
+    except InvalidEvent as error:
+        flaw = Flaw("envelope", error.details["field"], error.message)
+        raise door.error(flaw, index) from None
+
+
+def _condition(given: WireCondition) -> Condition:
+    if (given.stream is None) == (given.query is None):
+        raise _bad("a condition names a stream or a query", "conditions")
+    if given.stream is not None:
+        if given.version is not None:
+            raise _bad("a stream has a seq, a query has a version", "conditions")
+        return ExpectedSeq(given.stream, given.seq)
+    if given.seq is not None:
+        raise _bad("a stream has a seq, a query has a version", "conditions")
+    return ExpectedContext(query_of(given.query), given.version)
+
+
+def query_of(given: Any) -> Query:
+    """Return a query that came as JSON text, or as its value."""
+    value = parsed(bytes(given)) if isinstance(given, msgspec.Raw) else given
+    return Query.from_mapping(value)
+
+
+def _bad(message: str, argument: str = WHERE) -> InvalidArgument:
+    return InvalidArgument(message, details={"argument": argument})

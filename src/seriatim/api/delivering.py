@@ -1,0 +1,130 @@
+"""Delivery over HTTP: what handlers have done, and the dead letters that wait for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, TypeVar
+
+import msgspec
+
+from seriatim.api.http import Request
+from seriatim.api.service import Service
+from seriatim.delivery.entries import Asked, Count as HandlerCount, Declared, Entry
+from seriatim.delivery.registry import Registry
+from seriatim.log.arguments import bad
+from seriatim.wire.shapes import Count
+
+T = TypeVar("T")
+_STATUSES = ("failed", "dead", "unknown")
+_PAGE_MAX = 1000
+
+
+class RegistryParams(msgspec.Struct, frozen=True):
+    """Whether to count what is done as well, which takes a while when it is much."""
+
+    finished: bool = False
+
+
+class RegistryAnswer(msgspec.Struct, frozen=True):
+    """The handlers, and how many events each has in which status."""
+
+    handlers: list[Declared]
+    counts: list[HandlerCount]
+
+
+class EntryParams(msgspec.Struct, frozen=True):
+    """Which dead letters: of a handler, of a type, of a stream, behind a position."""
+
+    handler: str | None = None
+    event_id: str | None = None
+    event_type: str | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+    after: int = -1
+    limit: int = 100
+
+
+class EntriesAnswer(msgspec.Struct, frozen=True):
+    """Dead letters in the order of the log, each with its event."""
+
+    entries: list[Entry]
+
+
+class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which event is tried again, or all that the filters leave."""
+
+    handler: str | None = None
+    event_id: str | None = None
+    event_type: str | None = None
+    all: bool = False
+
+
+class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which event is given up, or all that the filters leave, and why."""
+
+    reason: str
+    handler: str | None = None
+    event_id: str | None = None
+    event_type: str | None = None
+    all: bool = False
+
+
+async def _in_registry(service: Service, act: Callable[[Registry], T]) -> T:
+    def run() -> T:
+        with closing(service.registry()) as registry:
+            return act(registry)
+
+    return await service.run(run)
+
+
+async def registry(service: Service, request: Request, params: RegistryParams) -> RegistryAnswer:
+    """Count a tenant's events by handler and status."""
+
+    def counted(known: Registry) -> RegistryAnswer:
+        counts = known.counts(finished=params.finished, tenant_id=request.tenant_id)
+        return RegistryAnswer(known.handlers(), counts)
+
+    return await _in_registry(service, counted)
+
+
+async def letters(service: Service, request: Request, params: EntryParams) -> EntriesAnswer:
+    """List dead letters."""
+    if not 1 <= params.limit <= _PAGE_MAX:
+        raise bad("limit", f"must be from 1 to {_PAGE_MAX}")
+    asked = Asked(
+        handler=params.handler,
+        tenant_id=request.tenant_id,
+        event_id=params.event_id,
+        event_type=params.event_type,
+        stream_type=params.stream_type,
+        stream_id=params.stream_id,
+        status="dead",
+        after=params.after,
+    )
+    found = await _in_registry(service, lambda known: known.entries(asked, params.limit))
+    return EntriesAnswer(found)
+
+
+def _asked(request: Request, body: RetryBody | SkipBody, status: Any) -> Asked:
+    if (body.event_id is None) == (not body.all):
+        raise bad("event_id", "name one event, or say all")
+    return Asked(
+        handler=body.handler,
+        tenant_id=request.tenant_id,
+        event_id=body.event_id,
+        event_type=body.event_type,
+        status=status,
+    )
+
+
+async def retry(service: Service, request: Request, body: RetryBody) -> Count:
+    """Let failed, dead and unknown events be tried again at once."""
+    asked = _asked(request, body, _STATUSES)
+    return Count(await _in_registry(service, lambda known: known.retry(asked)))
+
+
+async def skip(service: Service, request: Request, body: SkipBody) -> Count:
+    """Give failed, dead and unknown events up, for a reason that is kept."""
+    asked = _asked(request, body, _STATUSES)
+    return Count(await _in_registry(service, lambda known: known.skip(asked, body.reason)))

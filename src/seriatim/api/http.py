@@ -1,0 +1,208 @@
+"""Requests and answers of ASGI, as plain values with bounds on everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from seriatim.access.rights import Caller
+from seriatim.core.errors import InvalidArgument, LimitExceeded, TimedOut
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+JSON = b"application/json"
+_QUERY_BYTES_MAX = 64 * 1024
+
+
+class Gone(Exception):  # noqa: N818 - nobody waits for an answer any more
+    """The client has left."""
+
+
+class Request:
+    """One request: what its head says, and its body once it is asked for."""
+
+    __slots__ = (
+        "_body",
+        "_receive",
+        "caller",
+        "endpoint",
+        "headers",
+        "method",
+        "path",
+        "peer",
+        "query",
+        "request_id",
+        "tenant_id",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.peer: str = (scope.get("client") or ("",))[0]
+        self._receive = receive
+        self._body: bytes | None = None
+        self.request_id = ""
+        self.endpoint = ""
+        # Set once the token was seen; nothing before that asks for them.
+        self.caller: Caller
+        self.tenant_id: str
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header's text, None when it is not there."""
+        value = self.headers.get(name)
+        if value is None:
+            return None
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            msg = f"the header {name.decode()} is not UTF-8"
+            raise InvalidArgument(msg, details={"argument": name.decode()}) from None
+
+    async def body(self, at_most: int, seconds: float) -> bytes:
+        """Read the body whole, within bounds of size and time."""
+        if self._body is not None:
+            return self._body
+        told = self.headers.get(b"content-length", b"")
+        if told.isdigit() and int(told) > at_most:
+            raise _too_large(int(told), at_most)
+        message = await self._next(seconds)
+        chunk: bytes = message.get("body", b"")
+        if message.get("more_body"):
+            chunk = await self._rest(chunk, at_most, seconds)
+        if len(chunk) > at_most:
+            raise _too_large(len(chunk), at_most)
+        self._body = chunk
+        return chunk
+
+    async def _rest(self, first: bytes, at_most: int, seconds: float) -> bytes:
+        until = asyncio.get_running_loop().time() + seconds
+        parts, size, more = [first], len(first), True
+        while more:
+            message = await self._next(until - asyncio.get_running_loop().time())
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > at_most:
+                raise _too_large(size, at_most)
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+    async def _next(self, seconds: float) -> Message:
+        try:
+            async with asyncio.timeout(seconds):
+                message = await self._receive()
+        except TimeoutError:
+            msg = "the body of the request did not come in time; nothing was done"
+            raise TimedOut(msg) from None
+        if message["type"] == "http.disconnect":
+            raise Gone
+        return message
+
+    async def until_gone(self) -> None:
+        """Wait until the client has left."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def params(self, kind: type[Any]) -> Any:
+        """Return the query string as a value of a type that names every parameter."""
+        if not self.query:
+            return _converted({}, kind)
+        if len(self.query) > _QUERY_BYTES_MAX:
+            raise _too_large(len(self.query), _QUERY_BYTES_MAX)
+        try:
+            pairs = parse_qsl(
+                self.query.decode("ascii"),
+                keep_blank_values=True,
+                strict_parsing=True,
+                errors="strict",
+            )
+        except ValueError:
+            msg = "the query string is malformed: name=value, percent-encoded UTF-8"
+            raise InvalidArgument(msg, details={"argument": "query string"}) from None
+        return _converted(_gathered(pairs, kind), kind)
+
+
+def _gathered(pairs: list[tuple[str, str]], kind: type[Any]) -> dict[str, Any]:
+    lists = _list_fields(kind)
+    given: dict[str, Any] = {}
+    for name, value in pairs:
+        if name not in kind.__struct_fields__:
+            msg = f"there is no parameter {name!r:.80} here"
+            raise InvalidArgument(msg, details={"argument": name[:80]})
+        if name in lists:
+            given.setdefault(name, []).append(value)
+        elif name in given:
+            msg = f"the parameter {name} stands there twice"
+            raise InvalidArgument(msg, details={"argument": name})
+        else:
+            given[name] = value
+    return given
+
+
+def _list_fields(kind: type[Any]) -> frozenset[str]:
+    known = _LISTS.get(kind)
+    if known is None:
+        info: Any = msgspec.inspect.type_info(kind)
+        known = frozenset(field.name for field in info.fields if _is_list(field.type))
+        _LISTS[kind] = known
+    return known
+
+
+_LISTS: dict[type[Any], frozenset[str]] = {}
+
+
+def _is_list(kind: Any) -> bool:
+    inner = getattr(kind, "types", (kind,))
+    return any(isinstance(one, msgspec.inspect.ListType) for one in inner)
+
+
+def _converted(given: dict[str, Any], kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error, "the query string") from None
+
+
+def invalid(error: Exception, where: str) -> InvalidArgument:
+    """Make the error for what does not have the shape that a route takes; no value is shown."""
+    said = str(error)
+    words, _, path = said.partition(" - at ")
+    argument = path.strip("`").removeprefix("$.") or _named(words) or where
+    return InvalidArgument(f"{where}: {said[:300]}", details={"argument": argument[:80]})
+
+
+def _named(words: str) -> str:
+    parts = words.split("`")
+    return parts[1] if "field" in words and len(parts) > 1 else ""
+
+
+class Response(msgspec.Struct, frozen=True):
+    """An answer that is there as a whole."""
+
+    status: int
+    body: bytes = b""
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """An answer that comes in pieces, for as long as the client stays."""
+
+    content_type: bytes
+    pieces: AsyncIterator[bytes]
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def _too_large(actual: int, bound: int) -> LimitExceeded:
+    msg = f"request_bytes is {actual}, over the bound of {bound}"
+    details = {"limit": "request_bytes", "bound": bound, "actual": actual}
+    return LimitExceeded(msg, details=details)

@@ -1,0 +1,363 @@
+"""One watcher of the log for all who wait in a process: it reads once and hands out to many.
+
+A tail that has caught up with the log joins its tenant's channel. What is appended is read once for
+the whole channel, whoever it is for, and goes into the buffers of the tails it matches. A tail whose
+buffer is full leaves the channel: it reads what it missed by itself, as far as its reader takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from seriatim.core.errors import LogIdentityChanged, SeriatimError
+from seriatim.core.event import EventRecord, LogIdentity, StreamRef
+from seriatim.core.query import Query, matches
+from seriatim.opening import Log
+from seriatim.store.port import ReadSpec
+from seriatim.wire.records import outgoing
+
+PAGE = 1000
+POLL_S = 1.0
+RETRY_S = 0.5
+BUFFER_BYTES = 4 * 1024 * 1024
+
+Run = Callable[..., Awaitable[Any]]
+_encode = msgspec.json.Encoder().encode
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """One committed append as a tail sees it, ready to be sent; without text, only a position."""
+
+    position: int
+    records: bytes = b""
+
+
+class Tail:
+    """What one reader follows: its query, where it is, and a bounded buffer."""
+
+    def __init__(self, tenant_id: str, query: Query, position: int, room: int) -> None:
+        self.tenant_id = tenant_id
+        self.query = query
+        self.position = position
+        self.behind = False
+        self.failure: SeriatimError | None = None
+        self._room = room
+        self._bytes = 0
+        self._pieces: deque[Piece] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def streams(self) -> set[StreamRef] | None:
+        """Return the streams that the query is confined to, None when it is not."""
+        filters = self.query.filters
+        if not filters or any(one.streams is None for one in filters):
+            return None
+        return {stream for one in filters for stream in one.streams or ()}
+
+    def offer(self, piece: Piece) -> bool:
+        """Take one more, unless there is no room: then the tail is behind."""
+        if len(self._pieces) >= self._room or self._bytes > BUFFER_BYTES:
+            self.fall_behind()
+            return False
+        self._pieces.append(piece)
+        self._bytes += len(piece.records)
+        self._wake()
+        return True
+
+    def fall_behind(self, failure: SeriatimError | None = None) -> None:
+        """Forget what waits: the tail reads on by itself, or ends with an error."""
+        self.behind, self.failure = True, failure
+        self._pieces.clear()
+        self._bytes = 0
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self, seconds: float) -> Piece | None:
+        """Return the next piece; None when time is up or the tail is behind."""
+        if not self._pieces and not self.behind:
+            loop = asyncio.get_running_loop()
+            waiter = self._waiter = loop.create_future()
+            alarm = loop.call_later(seconds, self._wake)
+            try:
+                await waiter
+            finally:
+                alarm.cancel()
+                self._waiter = None
+        if not self._pieces:
+            return None
+        piece = self._pieces.popleft()
+        self._bytes -= len(piece.records)
+        return piece
+
+
+class _Channel:
+    """The tails of one tenant that have caught up, and how far its events were handed out."""
+
+    def __init__(self, position: int, identity: LogIdentity) -> None:
+        self.position = position
+        self.tip: str | None = None  # the event there, once one was handed out
+        self.identity = identity
+        self.pumping = False
+        self.members: set[Tail] = set()
+        self._anywhere: set[Tail] = set()
+        self._by_stream: dict[StreamRef, set[Tail]] = defaultdict(set)
+
+    def add(self, tail: Tail) -> None:
+        self.members.add(tail)
+        streams = tail.streams()
+        if streams is None:
+            self._anywhere.add(tail)
+        for stream in streams or ():
+            self._by_stream[stream].add(tail)
+
+    def remove(self, tail: Tail) -> None:
+        self.members.discard(tail)
+        self._anywhere.discard(tail)
+        for stream in tail.streams() or ():
+            self._by_stream[stream].discard(tail)
+            if not self._by_stream[stream]:
+                del self._by_stream[stream]
+
+    def concerned(self, group: list[EventRecord]) -> set[Tail]:
+        """Return the tails that one append may be for."""
+        found = set(self._anywhere)
+        for record in group:
+            if record.stream is not None and record.stream in self._by_stream:
+                found |= self._by_stream[record.stream]
+        return found
+
+
+class Hub:
+    """Watches the head of a log, and hands new events out to tails and waiters."""
+
+    def __init__(self, log: Log, run: Run, *, buffer: int) -> None:
+        self._log = log
+        self._run = run
+        self._buffer = buffer
+        self._channels: dict[str, _Channel] = {}
+        self._waiters: dict[asyncio.Future[None], int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = threading.Event()
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self.head = 0
+        self.open_tails = 0
+
+    # -- watching
+
+    def start(self) -> None:
+        """Be ready to watch; the watcher sleeps until somebody waits."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._watch, name="seriatim-hub", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Let everybody go who waits or follows."""
+        self._stopped.set()
+        self._wanted.set()
+        self._send_away(None)
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def stop(self) -> None:
+        """Let everybody go, and watch no longer."""
+        self.end()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 5.0)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the service ends."""
+        return self._stopped.is_set()
+
+    def _watch(self) -> None:
+        """Wait for the head to move, in a thread of its own, while anybody is interested."""
+        store = self._log.store
+        head = 0
+        while not self._stopped.is_set():
+            self._wanted.wait()
+            try:
+                store.wait(head, POLL_S)
+                seen = store.head()
+            except Exception:  # noqa: BLE001 - the store is away: tried again
+                self._stopped.wait(RETRY_S)
+                continue
+            if seen != head and not self._stopped.is_set():
+                head = seen
+                with suppress(RuntimeError):  # the loop has just ended
+                    self._loop.call_soon_threadsafe(self._advance, head)
+
+    def _interest(self) -> None:
+        if self._channels or self._waiters:
+            self._wanted.set()
+        elif not self._stopped.is_set():
+            self._wanted.clear()
+
+    def _send_away(self, failure: SeriatimError | None) -> None:
+        for channel in self._channels.values():
+            for tail in channel.members:
+                tail.fall_behind(failure)
+
+    def _advance(self, head: int) -> None:
+        if head < self.head:
+            self._send_away(replaced(head))
+        self.head = head
+        for waiter, after in list(self._waiters.items()):
+            if head > after and not waiter.done():
+                waiter.set_result(None)
+        for tenant_id in list(self._channels):
+            self._pump(tenant_id)
+
+    async def moved(self, after: int, seconds: float) -> None:
+        """Wait until the head may have passed a position: a hint, never a promise."""
+        if self.stopped:
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters[waiter] = after
+        self._interest()
+        if self.head > after:  # it was seen to pass before this one began to wait
+            waiter.set_result(None)
+        alarm = loop.call_later(min(seconds, POLL_S), _let_go, waiter)
+        try:
+            await waiter
+        finally:
+            alarm.cancel()
+            del self._waiters[waiter]
+            self._interest()
+
+    # -- tails
+
+    def tail(self, tenant_id: str, query: Query, position: int) -> Tail:
+        """Make a tail; it catches up by itself before it joins."""
+        return Tail(tenant_id, query, position, self._buffer)
+
+    def join(self, tail: Tail) -> bool:
+        """Let a tail have what comes; False while the channel is ahead of it."""
+        channel = self._channels.get(tail.tenant_id)
+        if channel is None:
+            channel = self._channels[tail.tenant_id] = _Channel(
+                tail.position, self._log.identity()
+            )
+        elif channel.position > tail.position:
+            return False
+        tail.behind = False
+        channel.add(tail)
+        self._interest()
+        if self.head > channel.position:
+            self._pump(tail.tenant_id)
+        return True
+
+    def leave(self, tail: Tail) -> None:
+        """Let a tail go; it keeps what waits for it."""
+        channel = self._channels.get(tail.tenant_id)
+        if channel is None:
+            return
+        channel.remove(tail)
+        if not channel.members:
+            del self._channels[tail.tenant_id]
+            self._interest()
+
+    def _pump(self, tenant_id: str) -> None:
+        channel = self._channels.get(tenant_id)
+        if channel is None or channel.pumping or self.stopped:
+            return
+        channel.pumping = True
+        task = asyncio.get_running_loop().create_task(self._hand_out(tenant_id, channel))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hand_out(self, tenant_id: str, channel: _Channel) -> None:
+        """Read what a tenant's tails have not seen, once, and put it where it belongs."""
+        try:
+            while channel.position < self.head and channel.members:
+                head = self.head
+                groups = await self._run(_groups, self._log, tenant_id, channel, head)
+                for group in groups:
+                    _deal(channel, group)
+                if len(groups) >= PAGE or (groups and groups[-1][-1].position == head):
+                    channel.position, channel.tip = groups[-1][-1].position, groups[-1][-1].event_id
+                else:
+                    channel.position, channel.tip = head, None
+        except SeriatimError as error:
+            for tail in channel.members:  # each finds out for itself whether it is over
+                tail.fall_behind(None if error.retryable else error)
+        finally:
+            channel.pumping = False
+
+
+def _let_go(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> list[list[EventRecord]]:
+    """Read whole appends behind a channel's position, a page or so of them."""
+    changed = log.identity() != channel.identity
+    if changed or (channel.tip and log.store.event_id_at(channel.position) != channel.tip):
+        raise replaced(head)
+    found: list[list[EventRecord]] = []
+    for group in whole_appends(_pages(log, tenant_id, channel.position, head)):
+        found.append(group)
+        if len(found) >= PAGE:
+            break
+    return found
+
+
+def _pages(log: Log, tenant_id: str, after: int, head: int) -> Iterator[list[EventRecord]]:
+    while after < head:
+        spec = ReadSpec(tenant_id=tenant_id, limit=PAGE, after=after, until=head)
+        page = log.store.read(spec)
+        yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1].position
+
+
+def whole_appends(pages: Iterable[list[EventRecord]]) -> Iterator[list[EventRecord]]:
+    """Yield whole appends: the last one of a page may go on in the next."""
+    pending: list[EventRecord] = []
+    for page in pages:
+        for _, grouped in groupby(page, key=lambda record: record.append_position):
+            group = list(grouped)
+            if pending and pending[0].append_position != group[0].append_position:
+                yield pending
+                pending = []
+            pending.extend(group)
+    if pending:
+        yield pending
+
+
+def _deal(channel: _Channel, group: list[EventRecord]) -> None:
+    """Hand one append out to the tails that it matches; each record is written once."""
+    texts: dict[int, bytes] = {}
+    for tail in channel.concerned(group):
+        wanted = [record for record in group if matches(tail.query, record)]
+        if not wanted or wanted[-1].position <= tail.position:
+            continue
+        for record in wanted:
+            if record.position not in texts:
+                texts[record.position] = _encode(outgoing(record))
+        joined = b",".join(texts[record.position] for record in wanted)
+        if not tail.offer(Piece(wanted[-1].position, joined)):
+            channel.remove(tail)
+
+
+def replaced(head: int) -> LogIdentityChanged:
+    """Make the error for a log that is no longer the one that was followed."""
+    msg = "the log was restored or replaced while it was followed"
+    return LogIdentityChanged(msg, details={"head": head})

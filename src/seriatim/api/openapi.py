@@ -1,0 +1,160 @@
+"""The description of the API (OpenAPI 3.1), made of the routes themselves."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from seriatim.api.routes import ROUTES, Route
+from seriatim.api.service import VERSION
+from seriatim.core.errors import ALL_ERRORS
+from seriatim.wire.problems import BUSY, CONTENT_TYPE, STATUS, Problem
+
+_REF = "#/components/schemas/{name}"
+# What any route may answer, whatever it is about.
+_ALWAYS = ("unauthorized", "forbidden", "invalid_argument", "backend_failure", "timeout")
+_SAID = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
+
+
+@cache
+def description() -> bytes:
+    """Return the whole description as JSON."""
+    return msgspec.json.format(msgspec.json.encode(document()), indent=2)
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the whole description as a value."""
+    types = [Problem]
+    for route in ROUTES:
+        types += [kind for kind in (route.body, route.answer) if kind is not None]
+    _, components = msgspec.json.schema_components(types, ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    for path in ("/health", "/ready"):
+        paths[path] = {"get": _open_operation(path)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Seriatim",
+            "version": VERSION,
+            "description": "One ordered, idempotent, replayable event log over HTTP.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    said = inspect.getdoc(route.handler) or ""
+    summary, _, more = said.partition("\n")
+    operation: dict[str, Any] = {
+        "operationId": f"{route.method.lower()}_{route.path[4:].replace('/', '_')}",
+        "summary": summary,
+        "description": f"{more.strip()}\n\nNeeds the right `{route.right}`.".strip(),
+        "parameters": [*_parameters(route), *_headers(route)],
+        "responses": _responses(route),
+    }
+    if route.body is not None:
+        schema = {"$ref": _REF.format(name=route.body.__name__)}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return operation
+
+
+def _open_operation(path: str) -> dict[str, Any]:
+    what = "the process" if path == "/health" else "the store"
+    schema = {"type": "object", "properties": {"status": {"type": "string"}}}
+    return {
+        "operationId": path[1:],
+        "summary": f"Say whether {what} answers.",
+        "security": [],
+        "responses": {
+            "200": {"description": "It does.", "content": {"application/json": {"schema": schema}}},
+            **({} if path == "/health" else _problems(("backend_failure", "timeout"))),
+        },
+    }
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    if route.params is None:
+        return []
+    (schema,), components = msgspec.json.schema_components([route.params], ref_template=_REF)
+    del schema
+    known = components[route.params.__name__]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in known.get("required", ()),
+            "schema": _without_null(inner),
+        }
+        for name, inner in known.get("properties", {}).items()
+    ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what a parameter may be when it is there."""
+    kept = {name: value for name, value in schema.items() if (name, value) != ("default", None)}
+    if "anyOf" in kept:
+        choices = [one for one in kept.pop("anyOf") if one != {"type": "null"}]
+        return {**kept, **choices[0]} if len(choices) == 1 else {**kept, "anyOf": choices}
+    return kept
+
+
+def _headers(route: Route) -> list[dict[str, Any]]:
+    found = [
+        _header("seriatim-tenant", "Which tenant, for tokens that are for all of them."),
+    ]
+    if route.writes:
+        found.append(
+            _header("idempotency-key", "Twins with this key run once; the same body only.", 200)
+        )
+    if route.stream:
+        found.append(_header("last-event-id", "The position to go on from."))
+    return found
+
+
+def _header(name: str, what: str, longest: int = 512) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": longest}
+    return {"name": name, "in": "header", "description": what, "schema": schema}
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    good: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
+    if route.stream:
+        text = {"schema": {"type": "string"}}
+        good["content"] = {"text/event-stream": text, "application/x-ndjson": text}
+    elif route.answer is not None:
+        schema = {"$ref": _REF.format(name=route.answer.__name__)}
+        good["content"] = {"application/json": {"schema": schema}}
+    codes = (*_ALWAYS, *route.problems, "limit_exceeded")
+    return {str(route.status): good, **_problems(codes)}
+
+
+def _problems(codes: tuple[str, ...]) -> dict[str, Any]:
+    by_status: dict[int, list[str]] = {}
+    for code in codes:
+        statuses = (STATUS[code], BUSY) if code == "limit_exceeded" else (STATUS[code],)
+        for status in statuses:
+            if code not in by_status.setdefault(status, []):
+                by_status[status].append(code)
+    schema = {"$ref": _REF.format(name="Problem")}
+    return {
+        str(status): {
+            "description": " ".join(f"`{code}`: {_SAID[code]}" for code in found),
+            "content": {CONTENT_TYPE: {"schema": schema}},
+        }
+        for status, found in sorted(by_status.items())
+    }

@@ -1,0 +1,45 @@
+"""What operators do over HTTP: declare, raise the epoch, forget old commands."""
+
+from __future__ import annotations
+
+import msgspec
+
+from seriatim.api.http import Request
+from seriatim.api.service import VERSION, Service
+from seriatim.wire.shapes import Count, Declarations, DeclareBody, LogInfo, PurgeBody
+
+
+class NoParams(msgspec.Struct, frozen=True):
+    """Nothing can be chosen."""
+
+
+async def declarations(service: Service, request: Request, params: NoParams) -> Declarations:
+    """Return the stream kinds, event types and payload indexes that are declared."""
+    del request, params
+    rules = await service.run(service.log.store.rules)
+    return Declarations(
+        rules.version,
+        list(rules.kinds.values()),
+        list(rules.types.values()),
+        list(rules.indexes),
+    )
+
+
+async def declare(service: Service, request: Request, body: DeclareBody) -> Declarations:
+    """Declare stream kinds, event types and payload indexes, for every process."""
+    await service.run(service.log.declare, *body.kinds, *body.types, *body.indexes)
+    return await declarations(service, request, NoParams())
+
+
+async def raise_epoch(service: Service, request: Request, body: NoParams) -> LogInfo:
+    """Begin a new epoch, after a restore or a promotion: consumers of the old one stop."""
+    del body
+    identity = await service.run(service.log.store.raise_epoch)
+    head = await service.run(service.log.head)
+    return LogInfo(identity.log_id, identity.epoch, head, request.tenant_id, VERSION)
+
+
+async def purge(service: Service, request: Request, body: PurgeBody) -> Count:
+    """Forget command records that are older than this, which is never less than a day."""
+    del request
+    return Count(await service.run(service.purge, body.older_than_hours))

@@ -1,0 +1,112 @@
+"""Projections over HTTP: where they stand, what failed, and reading one's own writes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from seriatim.api.http import Request
+from seriatim.api.service import Service
+from seriatim.log.arguments import bad
+from seriatim.log.projections import Standing
+from seriatim.store.readmodel.port import FailureRecord, Progress
+
+
+class ProjectionParams(msgspec.Struct, frozen=True):
+    """Which projections: all, or the one of a name."""
+
+    name: str | None = None
+
+
+class WaitParams(msgspec.Struct, frozen=True):
+    """Which projection must have passed which position; 0 seconds demand it at once."""
+
+    name: str
+    position: int
+    timeout_s: float = 10.0
+
+
+class NameParams(msgspec.Struct, frozen=True):
+    """Which projection."""
+
+    name: str
+
+
+class ProjectionsAnswer(msgspec.Struct, frozen=True):
+    """Where projections stand."""
+
+    projections: list[Standing]
+
+
+class ProgressAnswer(msgspec.Struct, frozen=True):
+    """How far a projection has come."""
+
+    name: str
+    position: int
+    status: str
+    running: bool
+    updated_at: str
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """An event that a projection could not take, and what became of it."""
+
+    position: int
+    event_id: str
+    event_type: str
+    reason: str
+    status: str
+    failed_at: str
+
+
+class FailuresAnswer(msgspec.Struct, frozen=True):
+    """What a projection could not take."""
+
+    failures: list[Failed]
+
+
+async def projections(
+    service: Service, request: Request, params: ProjectionParams
+) -> ProjectionsAnswer:
+    """Return where the projections beside the log stand."""
+    found = await service.run(service.view(request.tenant_id).projections.status)
+    wanted = [one for one in found if params.name in (None, one.name)]
+    return ProjectionsAnswer(wanted)
+
+
+async def wait(service: Service, request: Request, params: WaitParams) -> ProgressAnswer:
+    """Wait until a projection has passed a position, or demand that it has."""
+    known = service.view(request.tenant_id).aio.projections
+    if not 0 <= params.timeout_s <= service.serving.wait_max_s:
+        raise bad("timeout_s", f"must be from 0 to {service.serving.wait_max_s:g}")
+    if params.timeout_s:
+        found = await known.wait_for(params.name, params.position, params.timeout_s)
+    else:
+        found = await known.demand(params.name, params.position)
+    return _shown(found)
+
+
+def _shown(found: Progress) -> ProgressAnswer:
+    return ProgressAnswer(
+        found.name, found.position, found.status, bool(found.owner), found.updated_at
+    )
+
+
+async def failures(service: Service, request: Request, params: NameParams) -> FailuresAnswer:
+    """Return what a projection could not take, and what became of it."""
+    found = await service.run(
+        service.view(request.tenant_id).projections.failures, params.name
+    )
+    mine = [one for one in found if one.failure.tenant_id == request.tenant_id]
+    return FailuresAnswer([_failed(one) for one in mine])
+
+
+def _failed(one: FailureRecord) -> Failed:
+    failure = one.failure
+    return Failed(
+        failure.position,
+        failure.event_id,
+        failure.event_type,
+        failure.reason,
+        one.status,
+        one.failed_at,
+    )

@@ -1,0 +1,247 @@
+"""Reads over HTTP: pages by position, one event, streams, queries, and waiting for the next."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import msgspec
+
+from seriatim.access.rights import EVERY_TENANT
+from seriatim.api.bodies import query_of
+from seriatim.api.http import Request
+from seriatim.api.service import VERSION, Service
+from seriatim.core.errors import InvalidArgument, NotFound
+from seriatim.core.event import EventRecord
+from seriatim.core.query import check_query
+from seriatim.core.request import check_stream
+from seriatim.log.arguments import bad, check_name, check_position, read_spec
+from seriatim.log.base import Page
+from seriatim.store.port import ReadSpec
+from seriatim.wire.records import all_outgoing, outgoing
+from seriatim.wire.shapes import (
+    LastRecords,
+    LogInfo,
+    OneRecord,
+    PageAnswer,
+    QueryAnswer,
+    QueryBody,
+    RecordsAnswer,
+    SelectBody,
+    StreamsAnswer,
+    StreamsBody,
+    TipAnswer,
+    VersionAnswer,
+    VersionBody,
+)
+
+
+class WaitParams(msgspec.Struct, frozen=True):
+    """Wait until the head has passed a position, at most so long."""
+
+    after: int | None = None
+    wait_s: float = 0.0
+
+
+class ReadParams(msgspec.Struct, frozen=True):
+    """Which events: `after` and the since-sides are exclusive, the until-sides inclusive."""
+
+    after: int = 0
+    until: int | None = None
+    limit: int | None = None
+    types: list[str] | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+    since_seq: int | None = None
+    app_id: str | None = None
+    env_id: str | None = None
+    occurred_after: str | None = None
+    occurred_until: str | None = None
+    recorded_after: str | None = None
+    recorded_until: str | None = None
+    scope: Literal["log", "traces", "aggregates"] = "log"
+    wait_s: float = 0.0
+
+
+class EventParams(msgspec.Struct, frozen=True):
+    """One event, by its id."""
+
+    event_id: str
+
+
+class PositionParams(msgspec.Struct, frozen=True):
+    """One position of the log."""
+
+    position: int
+
+
+class StreamsParams(msgspec.Struct, frozen=True):
+    """Which streams, and from where on."""
+
+    stream_type: str | None = None
+    after: int = 0
+    limit: int = 1000
+
+
+async def info(service: Service, request: Request, params: WaitParams) -> LogInfo:
+    """Say which log this is and how far it reaches; with `after`, wait until it reaches farther."""
+    head = await service.run(service.log.head)
+    if params.after is not None and params.wait_s:
+        check_position("after", params.after)
+        head = await _wait(service, params.after, head, params.wait_s)
+    identity = service.log.identity()
+    return LogInfo(identity.log_id, identity.epoch, head, request.tenant_id, VERSION)
+
+
+async def _wait(service: Service, after: int, head: int, seconds: float) -> int:
+    """Wait until the head has passed a position, at most so long."""
+    if not 0 <= seconds <= service.serving.wait_max_s:
+        raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while head <= after and (left := until - loop.time()) > 0:
+        await service.hub.moved(after, left)
+        head = await service.run(service.log.head)
+    return head
+
+
+async def page(service: Service, request: Request, params: ReadParams) -> PageAnswer:
+    """Read a page by position; with `wait_s`, wait for something to come when there is nothing."""
+    log = service.view(request.tenant_id)
+    types = request.caller.scoped_types(None if params.types is None else tuple(params.types))
+    spec = read_spec(
+        log.settings.limits,
+        tenant_id=request.tenant_id,
+        limit=log.settings.limits.page if params.limit is None else params.limit,
+        scope=params.scope,
+        after=params.after,
+        until=params.until,
+        stream=_stream(params.stream_type, params.stream_id),
+        since_seq=params.since_seq,
+        types=types,
+        app_id=params.app_id,
+        env_id=params.env_id,
+        occurred_after=params.occurred_after,
+        occurred_until=params.occurred_until,
+        recorded_after=params.recorded_after,
+        recorded_until=params.recorded_until,
+    )
+    found = await service.run(log.page_of, spec)
+    if params.wait_s and not found.records:
+        found = await _awaited(service, spec, found, params.wait_s)
+    return PageAnswer(all_outgoing(found.records), found.last_scanned)
+
+
+async def _awaited(service: Service, spec: ReadSpec, found: Page, seconds: float) -> Page:
+    """Read on until something is there, at most so long; what was scanned is not scanned again."""
+    if not 0 <= seconds <= service.serving.wait_max_s:
+        raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
+    log = service.view(spec.tenant_id or "")
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while not found.records and (left := until - loop.time()) > 0:
+        if spec.until is not None and found.last_scanned >= spec.until:
+            break
+        await service.hub.moved(found.last_scanned, left)
+        on = msgspec.structs.replace(spec, after=found.last_scanned)
+        found = await service.run(log.page_of, on)
+    return found
+
+
+def _stream(stream_type: str | None, stream_id: str | None) -> tuple[str, str] | None:
+    if stream_type is None and stream_id is None:
+        return None
+    if stream_type is None or stream_id is None:
+        raise bad("stream_id", "and stream_type go together")
+    return stream_type, stream_id
+
+
+async def one(service: Service, request: Request, params: EventParams) -> OneRecord:
+    """Return one event by its id."""
+    found = await service.run(service.view(request.tenant_id).event, params.event_id)
+    types = request.caller.types
+    if types is not None and found.event_type not in types:
+        msg = "there is no event with that id"
+        raise NotFound(msg, details={"event_id": params.event_id})
+    return OneRecord(outgoing(found))
+
+
+async def tip(service: Service, request: Request, params: PositionParams) -> TipAnswer:
+    """Return what tells whether a position still holds the event that it held."""
+    check_position("position", params.position)
+    return TipAnswer(await service.run(shown_tip, service, request, params.position))
+
+
+def shown_tip(service: Service, request: Request, position: int) -> str | None:
+    """Return the id of an event if the caller may see it, else what stands for it."""
+    event_id = service.log.store.event_id_at(position)
+    if event_id is None or request.caller.tenant_id == EVERY_TENANT:
+        return event_id
+    own = service.log.store.event(request.tenant_id, event_id)
+    return event_id if own is not None and own.position == position else service.mark(event_id)
+
+
+async def streams(service: Service, request: Request, params: StreamsParams) -> StreamsAnswer:
+    """List streams in the order in which they began."""
+    log = service.view(request.tenant_id)
+
+    def listed() -> StreamsAnswer:
+        return StreamsAnswer(
+            log.streams(params.stream_type, after=params.after, limit=params.limit)
+        )
+
+    return await service.run(listed)
+
+
+async def last(service: Service, request: Request, body: StreamsBody) -> LastRecords:
+    """Return the last event of each of several streams."""
+    service.log.settings.limits.check("page", len(body.streams))
+    wanted = [check_stream(stream) for stream in body.streams]
+    found = await service.run(service.log.store.last_of_streams, request.tenant_id, wanted)
+    return LastRecords([None if record is None else outgoing(record) for record in found])
+
+
+async def query(service: Service, request: Request, body: QueryBody) -> QueryAnswer:
+    """Return the events that match, and their context's version, from one snapshot."""
+    wanted = request.caller.scoped(query_of(body.query))
+    log = service.view(request.tenant_id)
+    limit = log.settings.limits.page if body.limit is None else body.limit
+
+    def found() -> QueryAnswer:
+        result = log.query(wanted, limit=limit, after=body.after, head=body.head)
+        return QueryAnswer(
+            all_outgoing(result.records),
+            result.last_returned_position,
+            result.context_version,
+            result.head,
+            result.more,
+        )
+
+    return await service.run(found)
+
+
+async def select(service: Service, request: Request, body: SelectBody) -> RecordsAnswer:
+    """Return the events of a range that match."""
+    wanted = request.caller.scoped(query_of(body.query))
+    limits = service.log.settings.limits
+    check_query(wanted, limits)
+    limits.check_page("limit", body.limit)
+    for name in ("after", "until"):
+        check_position(name, getattr(body, name))
+    found: list[EventRecord] = await service.run(
+        service.log.store.select, request.tenant_id, wanted, body.after, body.until, body.limit
+    )
+    return RecordsAnswer(all_outgoing(found))
+
+
+async def version(service: Service, request: Request, body: VersionBody) -> VersionAnswer:
+    """Return the version of a context."""
+    wanted = request.caller.scoped(query_of(body.query))
+    check_query(wanted, service.log.settings.limits)
+    check_position("until", body.until)
+    found = await service.run(
+        service.log.store.context_version, request.tenant_id, wanted, body.until
+    )
+    return VersionAnswer(found)
+
+

@@ -1,0 +1,50 @@
+"""Commands that append nothing, run once: their twins wait for the first one's answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from seriatim.access.answers import Answer, Reserved
+from seriatim.api.bodies import parsed
+from seriatim.api.http import Request, Response
+from seriatim.api.service import Service
+from seriatim.core.canonical import canonical_text, text_hash
+from seriatim.core.errors import InvalidArgument, TimedOut
+from seriatim.core.ids import hash_key, key_problem
+
+REPLAYED = (b"seriatim-replayed", b"true")
+_PAUSE_S = 0.05
+
+
+async def once(
+    service: Service, request: Request, raw: bytes, act: Callable[[], Awaitable[Response]]
+) -> Response:
+    """Run an act for the first of its twins; the others get its answer."""
+    key = request.header(b"idempotency-key")
+    if problem := key_problem(key):
+        raise InvalidArgument(f"Idempotency-Key {problem}", details={"argument": "idempotency-key"})
+    parts = request.tenant_id, request.caller.subject, request.endpoint, key
+    command_key = hash_key(*parts).hex()
+    request_hash = text_hash(canonical_text(parsed(raw)))
+    found = await _reserved(service, command_key, request_hash)
+    if isinstance(found, Answer):
+        return Response(found.status, found.body.encode(), headers=(REPLAYED,))
+    try:
+        response = await act()
+    except BaseException:
+        await service.run(service.access.give_up, found)
+        raise
+    answer = Answer(response.status, response.body.decode())
+    await service.run(service.access.keep, found, answer)
+    return response
+
+
+async def _reserved(service: Service, command_key: str, request_hash: str) -> Reserved | Answer:
+    until = asyncio.get_running_loop().time() + service.serving.request_timeout_s
+    while asyncio.get_running_loop().time() < until:
+        found = await service.run(service.access.reserve, command_key, request_hash)
+        if found is not None:
+            return found
+        await asyncio.sleep(_PAUSE_S)
+    raise TimedOut("a request with this Idempotency-Key is still under way")

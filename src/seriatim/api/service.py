@@ -1,0 +1,167 @@
+"""What every endpoint works with: the log, who may use it, and the bounds of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import msgspec
+
+from seriatim.access.quotas import Meter, Quota
+from seriatim.access.rights import ANONYMOUS, Caller
+from seriatim.access.store import Access
+from seriatim.access.tokens import refused
+from seriatim.api.fairness import Turns
+from seriatim.api.hub import Hub
+from seriatim.core.errors import SeriatimError, TimedOut
+from seriatim.delivery.registry import Registry
+from seriatim.core.limits import MIB
+from seriatim.opening import Log
+
+T = TypeVar("T")
+VERSION = version("seriatim")
+
+_KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
+_KNOWN_MAX = 10_000
+_VIEWS_MAX = 10_000
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """How the service behaves: bounds, quotas, and whom it lets in."""
+
+    open_on_loopback: bool = False  # no token is asked for while none was ever made
+    request_bytes: int = 17 * MIB
+    request_timeout_s: float = 30.0
+    body_timeout_s: float = 30.0
+    wait_max_s: float = 60.0
+    tails: int = 10_000
+    tail_buffer: int = 1000
+    tenant_in_flight: int = 64
+    tenant_waiting: int = 1024
+    threads: int = 32
+    events_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    processes: int = 1
+    cors_origins: tuple[str, ...] = ()
+    purge_every_s: float = 3600.0
+    command_hours: float = 24.0
+
+
+class Service:
+    """One process of the service."""
+
+    def __init__(
+        self, log: Log, access: Access, serving: Serving, registry: Callable[[], Registry]
+    ) -> None:
+        self.log = log
+        self.access = access
+        self.serving = serving
+        self.registry = registry
+        self.turns = Turns(serving.tenant_in_flight, serving.tenant_waiting)
+        general = Quota(
+            tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
+        )
+        self.meter = Meter(general, processes=serving.processes)
+        self.hub = Hub(log, self.run, buffer=serving.tail_buffer)
+        self._threads = ThreadPoolExecutor(serving.threads, "seriatim-api")
+        self._known: dict[str, tuple[Caller, float]] = {}
+        self._open = serving.open_on_loopback
+        self._views: dict[str, Log] = {}
+        self._secret = access.secret("tips")
+        self._keeper: asyncio.Task[None] | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        """Begin to keep what changes: quotas, the first token, old command records."""
+        self.hub.start()
+        await self._look_around()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """Finish what was accepted, then let go of everything."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        await self.hub.stop()
+        await asyncio.to_thread(self.log.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.access.close()
+
+    async def _keep(self) -> None:
+        purged = time.monotonic()
+        while True:
+            await asyncio.sleep(_KNOWN_S)
+            with suppress(SeriatimError):  # tried again: what was known still holds
+                await self._look_around()
+            if time.monotonic() - purged >= self.serving.purge_every_s:
+                purged = time.monotonic()
+                with suppress(SeriatimError):
+                    await self.run(self.purge, self.serving.command_hours)
+
+    async def _look_around(self) -> None:
+        self.meter.know(await self.run(self.access.quotas))
+        if self._open:
+            self._open = not await self.run(self.access.any)
+
+    def purge(self, hours: float) -> int:
+        """Forget command records and answers that are older than this."""
+        return self.log.purge_commands(older_than_hours=hours) + self.access.purge_answers(
+            hours * 3600
+        )
+
+    # -- who calls
+
+    async def caller(self, authorization: bytes | None) -> Caller:
+        """Return who calls, by the header of that name."""
+        if authorization is None and self._open:
+            return Caller(subject=ANONYMOUS)
+        kind, _, token = (authorization or b"").partition(b" ")
+        if kind.lower() != b"bearer" or not token.isascii():
+            raise refused()
+        text = token.decode().strip()
+        known = self._known.get(text)
+        if known is not None and known[1] > time.monotonic():
+            return known[0]
+        return await self._admit(text)
+
+    async def _admit(self, text: str) -> Caller:
+        caller, lasts_us = await self.run(self.access.admit, text)
+        if len(self._known) >= _KNOWN_MAX:
+            self._known = {}
+        known_s = _KNOWN_S if lasts_us is None else min(_KNOWN_S, lasts_us / 1_000_000)
+        self._known[text] = caller, time.monotonic() + known_s
+        return caller
+
+    # -- the log
+
+    def view(self, tenant_id: str) -> Log:
+        """Return the log as a tenant sees it."""
+        found = self._views.get(tenant_id)
+        if found is None:
+            if len(self._views) >= _VIEWS_MAX:
+                self._views = {}
+            found = self._views[tenant_id] = self.log.for_tenant(tenant_id)
+        return found
+
+    async def run(self, act: Callable[..., T], *args: Any) -> T:
+        """Run what waits for a database in a thread, within the time of a request."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.serving.request_timeout_s):
+                return await loop.run_in_executor(self._threads, act, *args)
+        except TimeoutError:
+            msg = f"it took more than {self.serving.request_timeout_s:g} s"
+            raise TimedOut(msg) from None
+
+    def mark(self, event_id: str) -> str:
+        """Return what stands for the id of a foreign event: comparable, and telling nothing."""
+        return "tip:" + hmac.new(self._secret, event_id.encode(), sha256).hexdigest()[:32]

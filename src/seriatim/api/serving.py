@@ -1,0 +1,117 @@
+"""Running the service: one process or several, over one address, until they are told to end."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from seriatim.api.app import App
+from seriatim.api.service import Service, Serving
+from seriatim.config import Settings
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.guard import DEFAULT, Guard
+from seriatim.opening import access_url, open_access, open_log, open_registry, registry_url
+
+logger = logging.getLogger("seriatim.api")
+
+GRACE_S = 30
+_BACKLOG = 2048
+_HEAD_BYTES = 128 * 1024
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a service finds its log and the rest, and where it listens."""
+
+    url: str
+    access: str | None = None
+    registry: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8420
+    certificate: str | None = None
+    key: str | None = None
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_embedded(url: str) -> bool:
+    """Tell whether a log lies in a file or in memory."""
+    return url.startswith(("sqlite:", "memory:"))
+
+
+def make_service(
+    place: Place,
+    serving: Serving,
+    settings: Settings | None = None,
+    guard: str | Guard = DEFAULT,
+) -> Service:
+    """Open everything that one process of the service needs."""
+    log = open_log(place.url, settings=settings, guard=guard)
+    beside = _somewhere() if place.url.startswith("memory:") else place.url
+    registry = place.registry or registry_url(beside)
+    try:
+        opened = open_access(place.access or access_url(beside))
+    except BaseException:
+        log.close()
+        raise
+    return Service(log, opened, serving, partial(open_registry, registry, create=False))
+
+
+def _somewhere() -> str:
+    """Return a place for the tokens of a log that is in memory."""
+    folder = Path(tempfile.mkdtemp(prefix="seriatim-"))
+    return f"sqlite:///{folder / 'memory.db'}"
+
+
+def make_app(place: Place, serving: Serving) -> App:
+    """Return the application of one process; it opens its log when the server starts."""
+    return App(partial(make_service, place, serving))
+
+
+def configuration(place: Place, serving: Serving, **more: Any) -> uvicorn.Config:
+    """Return how uvicorn serves it."""
+    return uvicorn.Config(
+        partial(make_app, place, serving),
+        factory=True,
+        host=place.host,
+        port=place.port,
+        http="httptools",
+        loop="auto",
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=GRACE_S,
+        ssl_certfile=place.certificate,
+        ssl_keyfile=place.key,
+        workers=serving.processes,
+        **more,
+    )
+
+
+def serve(place: Place, serving: Serving) -> None:
+    """Serve until told to end; what was accepted is finished."""
+    if serving.processes > 1 and place.url.startswith("memory:"):
+        msg = "a log in memory is one process's own: serve it with one process"
+        raise InvalidArgument(msg, details={"argument": "processes"})
+    config = configuration(place, serving)
+    if serving.processes == 1:
+        uvicorn.Server(config).run()
+    else:
+        Multiprocess(config, sockets=[config.bind_socket()]).run()

@@ -1,0 +1,221 @@
+"""The live tail over HTTP: Server-Sent Events or NDJSON, one committed append at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+
+from seriatim.api.bodies import parsed, query_of
+from seriatim.api.http import Request, Stream
+from seriatim.api.hub import PAGE, Piece, Tail, replaced, whole_appends
+from seriatim.api.reading import shown_tip
+from seriatim.api.service import Service
+from seriatim.core.errors import SeriatimError
+from seriatim.core.event import EventRecord, LogIdentity
+from seriatim.core.query import Filter, Query, check_query
+from seriatim.log.arguments import bad, check_position
+from seriatim.opening import Log
+from seriatim.wire.problems import problem_of
+from seriatim.wire.records import outgoing
+
+KEEP_ALIVE_S = 15.0
+SSE = b"text/event-stream"
+NDJSON = b"application/x-ndjson"
+_encode = msgspec.json.Encoder().encode
+
+
+class TailParams(msgspec.Struct, frozen=True):
+    """What to follow: simple filters, or a whole query as JSON; `after` exclusive, now if absent."""
+
+    after: int | None = None
+    types: list[str] | None = None
+    tags: list[str] | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+    query: str | None = None
+    log_id: str | None = None
+    epoch: int | None = None
+    tip: str | None = None
+
+
+async def tail(service: Service, request: Request, params: TailParams) -> Stream:
+    """Follow the log: what there is behind a position, then what comes, for as long as one stays.
+
+    Each piece is one committed append. `Last-Event-ID` is the position to go on from.
+    """
+    query = request.caller.scoped(_query(params))
+    check_query(query, service.log.settings.limits)
+    _check_room(service)
+    start = await service.run(_start, service, request, params)
+    content_type = NDJSON if _wants_lines(request) else SSE
+    followed = service.hub.tail(request.tenant_id, query, start)
+    form = _Lines() if content_type is NDJSON else _Events()
+    pieces = _pieces(service, request, followed, form)
+    return Stream(content_type, pieces, ((b"cache-control", b"no-store"),))
+
+
+def _query(params: TailParams) -> Query:
+    simple = (params.types, params.tags, params.stream_type, params.stream_id)
+    if params.query is not None:
+        if any(one is not None for one in simple):
+            raise bad("query", "says it all: give no other filter with it")
+        return query_of(parsed(params.query.encode()))
+    if all(one is None for one in simple):
+        return Query()
+    streams = None
+    if params.stream_type is not None or params.stream_id is not None:
+        if params.stream_type is None or params.stream_id is None:
+            raise bad("stream_id", "and stream_type go together")
+        streams = [(params.stream_type, params.stream_id)]
+    return Query([Filter(types=params.types, tags=params.tags, streams=streams)])
+
+
+def _wants_lines(request: Request) -> bool:
+    return NDJSON in request.headers.get(b"accept", b"")
+
+
+def _check_room(service: Service) -> None:
+    service.log.settings.limits.check("subscriptions", service.hub.open_tails + 1)
+
+
+def _start(service: Service, request: Request, params: TailParams) -> int:
+    """Return where to begin, if the log is the one that the reader knows."""
+    store = service.log.store
+    head = store.head()
+    told = request.header(b"last-event-id")
+    if told is not None:
+        if not told.isascii() or not told.isdigit():
+            raise bad("last-event-id", "is a position")
+        start = int(told)
+    else:
+        start = head if params.after is None else params.after
+    check_position("after", start)
+    identity = store.identity()
+    known = params.log_id in (None, identity.log_id) and params.epoch in (None, identity.epoch)
+    tip = None if params.tip is None else shown_tip(service, request, start)
+    if not known or tip != params.tip:
+        raise replaced(head)
+    if start > head:
+        raise bad("after", "must not lie beyond the head")
+    return start
+
+
+async def _pieces(
+    service: Service, request: Request, followed: Tail, form: _Events | _Lines
+) -> AsyncIterator[bytes]:
+    """Yield what a reader gets: the past, then what comes, and the past again if it was slow."""
+    hub = service.hub
+    hub.open_tails += 1
+    identity = service.log.identity()
+    try:
+        yield form.position(followed.position)
+        while not hub.stopped:
+            async for piece in _caught_up(service, followed, identity):
+                yield form.piece(piece)
+            if followed.failure is not None:
+                raise followed.failure
+            if not hub.join(followed):
+                continue
+            try:
+                async for piece in _live(service, request, followed):
+                    yield form.piece(piece)
+            finally:
+                hub.leave(followed)
+    except SeriatimError as error:
+        yield form.problem(_encode(problem_of(error, request.request_id)))
+    finally:
+        hub.open_tails -= 1
+
+
+async def _live(service: Service, request: Request, followed: Tail) -> AsyncIterator[Piece]:
+    """Yield what comes until the reader is behind, or its token has ended."""
+    while not service.hub.stopped and not followed.behind:
+        piece = await followed.next(KEEP_ALIVE_S)
+        if piece is None and not followed.behind:
+            await service.caller(request.headers.get(b"authorization"))
+            piece = Piece(followed.position)
+        if piece is not None:
+            followed.position = max(followed.position, piece.position)
+            yield piece
+
+
+async def _caught_up(
+    service: Service, followed: Tail, identity: LogIdentity
+) -> AsyncIterator[Piece]:
+    """Yield what there is behind the reader's position, page by page."""
+    while not service.hub.stopped:
+        head = await service.run(service.log.head)
+        if service.log.identity() != identity or head < followed.position:
+            raise replaced(head)
+        if followed.position >= head:
+            return
+        pieces, scanned = await service.run(_past, service.log, followed, head)
+        for piece in pieces:
+            yield piece
+            followed.position = piece.position
+        followed.position = scanned
+
+
+def _past(log: Log, followed: Tail, head: int) -> tuple[list[Piece], int]:
+    """Read a page or so of whole appends that match, and say how far that was."""
+    pieces: list[Piece] = []
+    count = 0
+    for group in whole_appends(_matching(log, followed, head)):
+        texts = [_encode(outgoing(record)) for record in group]
+        pieces.append(Piece(group[-1].position, b",".join(texts)))
+        count += len(group)
+        if count >= PAGE:
+            return pieces, group[-1].position
+    return pieces, head
+
+
+def _matching(log: Log, followed: Tail, head: int) -> Iterator[list[EventRecord]]:
+    after = max(followed.position, followed.query.min_position or 0)
+    while after < head:
+        page = log.store.select(followed.tenant_id, followed.query, after, head, PAGE)
+        yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1].position
+
+
+class _Events:
+    """Server-Sent Events: the id is the position to go on from."""
+
+    def position(self, position: int) -> bytes:
+        """Move a reader's Last-Event-ID on, without an event."""
+        return b": at %d\nid: %d\n\n" % (position, position)
+
+    def piece(self, piece: Piece) -> bytes:
+        """Write one append."""
+        if not piece.records:
+            return self.position(piece.position)
+        return b'id: %d\nevent: append\ndata: {"position":%d,"records":[%b]}\n\n' % (
+            piece.position,
+            piece.position,
+            piece.records,
+        )
+
+    def problem(self, text: bytes) -> bytes:
+        """Write why it ends."""
+        return b"event: problem\ndata: %b\n\n" % text
+
+
+class _Lines:
+    """NDJSON: a line for each append, and for a position that moved without one."""
+
+    def position(self, position: int) -> bytes:
+        """Tell how far the log was seen."""
+        return b'{"position":%d}\n' % position
+
+    def piece(self, piece: Piece) -> bytes:
+        """Write one append."""
+        if not piece.records:
+            return self.position(piece.position)
+        return b'{"position":%d,"records":[%b]}\n' % (piece.position, piece.records)
+
+    def problem(self, text: bytes) -> bytes:
+        """Write why it ends."""
+        return b'{"problem":%b}\n' % text
+

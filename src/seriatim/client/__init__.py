@@ -1,0 +1,1 @@
+"""A log over HTTP: the store port, spoken to a service."""

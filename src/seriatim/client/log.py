@@ -1,0 +1,54 @@
+"""What a log in a service does in one round trip where a store takes several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from seriatim.core.query import EVERYTHING, Query, check_query
+from seriatim.log.arguments import check_position
+from seriatim.log.base import BaseLog, Page, QueryResult
+from seriatim.wire.records import all_incoming
+
+if TYPE_CHECKING:
+    from seriatim.client.store import HttpStore
+    from seriatim.core.event import EventRecord
+    from seriatim.store.port import ReadSpec
+
+
+class Remote(BaseLog):
+    """The part of a log that is asked of a service as a whole."""
+
+    @property
+    def _service(self) -> HttpStore:
+        return cast("HttpStore", self.store)
+
+    def _scanned(self, spec: ReadSpec) -> Page:
+        return Page(*self._service.page(spec))
+
+    def query(
+        self,
+        query: Query = EVERYTHING,
+        *,
+        limit: int | None = None,
+        after: int | None = None,
+        head: int | None = None,
+    ) -> QueryResult:
+        """Return the matching records and their context's version, from one snapshot."""
+        check_query(query, self.settings.limits)
+        size = self.settings.limits.page
+        if limit is not None:
+            size = self.settings.limits.check_page("limit", limit)
+        for name, value in (("after", after), ("head", head)):
+            if value is not None:
+                check_position(name, value)
+        records: list[EventRecord] = []
+        while True:
+            found = self._service.query(self.tenant_id, query, size, after, head)
+            records += all_incoming(found.records)
+            if limit is not None or not found.more:
+                break
+            after, head = records[-1].position, found.head
+        last = records[-1].position if records else None
+        return QueryResult(records, last, found.context_version, found.head, found.more)
+
+

@@ -1,0 +1,392 @@
+"""The store port over HTTP: a log that lives in a service has the same interface as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from seriatim.client.http import Http
+from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
+from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.core.indexes import PayloadIndex
+from seriatim.core.kinds import BUILT_IN_KINDS, Declaration, EventType, Rules, StreamKind
+from seriatim.core.query import Query
+from seriatim.core.request import Condition, ExpectedSeq, Request
+from seriatim.core.times import format_us
+from seriatim.store.port import (
+    Cursor,
+    Finding,
+    Lease,
+    Outcome,
+    ReadSpec,
+    Restored,
+    StreamSummary,
+)
+from seriatim.wire import shapes
+from seriatim.wire.problems import error_of
+from seriatim.wire.records import all_incoming, incoming, sent
+
+_BODY_BYTES = 12 * 1024 * 1024  # of one request: what is larger goes alone
+_WAIT_MAX_S = 30.0
+
+
+class HttpStore:
+    """A log in a service."""
+
+    name = "http"
+    best_writers = 2
+
+    def __init__(self, http: Http) -> None:
+        self.http = http
+        self._decoders: dict[type[Any], Any] = {}
+
+    def _decoded(self, raw: bytes, kind: type[Any]) -> Any:
+        decoder = self._decoders.get(kind)
+        if decoder is None:
+            decoder = self._decoders[kind] = msgspec.json.Decoder(kind)
+        try:
+            return decoder.decode(raw)
+        except msgspec.MsgspecError as error:
+            msg = f"the service answered in a shape that this version does not know: {error}"
+            raise BackendFailure(msg, retryable=False) from error
+
+    # -- the log itself
+
+    def _info(self, **params: Any) -> shapes.LogInfo:
+        raw = self.http.get("/v1/log", params, wait_s=params.get("wait_s", 0.0))
+        info: shapes.LogInfo = self._decoded(raw, shapes.LogInfo)
+        return info
+
+    def tenant(self) -> str:
+        """Return whose log this is, as the token says."""
+        return self._info().tenant_id
+
+    def identity(self) -> LogIdentity:
+        info = self._info()
+        return LogIdentity(info.log_id, info.epoch)
+
+    def raise_epoch(self) -> LogIdentity:
+        info = self._decoded(self.http.post("/v1/log/epoch", {}), shapes.LogInfo)
+        return LogIdentity(info.log_id, info.epoch)
+
+    def packed(self, request: Request, rules: Rules) -> Request:
+        del rules
+        return msgspec.structs.replace(request, packed=_encode(_body(request)))
+
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
+        """Send what waits in one request, or in as many as its size and its tenants take."""
+        answers: list[Outcome] = []
+        for part in _parts(group):
+            answers += self._sent(part)
+        return answers
+
+    def _sent(self, group: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
+        body = {"appends": [msgspec.Raw(request.packed) for request in group]}
+        try:
+            raw = self.http.post(
+                "/v1/appends", body, tenant_id=group[0].tenant_id, timeout_s=timeout
+            )
+            found = self._decoded(raw, shapes.Outcomes).outcomes
+        except SeriatimError as error:
+            return [error] * len(group)
+        return [
+            _outcome(request, answer) for request, answer in zip(group, found, strict=True)
+        ]
+
+    def at_once(self, request: Request, timeout: float) -> Outcome | None:
+        """Send an append alone."""
+        [outcome] = self._sent([request], timeout)
+        return outcome
+
+    def light(self, request: Request) -> bool:
+        """Say that nothing can be sent without waiting."""
+        del request
+        return False
+
+    def begin(self, group: Sequence[Request]) -> None:
+        """Send nothing: only `append` does."""
+        del group
+
+    def append_in(self, connection: Any, request: Request) -> Any:
+        del connection, request
+        msg = "an append in a transaction of yours needs the log's own database, not a service"
+        raise InvalidArgument(msg, details={"argument": "connection"})
+
+    def restore(self, events: Sequence[Restored]) -> None:
+        del events
+        raise _only_beside("restoring an archive")
+
+    # -- reads
+
+    def head(self) -> int:
+        return self._info().head
+
+    def page(self, spec: ReadSpec) -> tuple[list[EventRecord], int]:
+        """Read a page in one go: records, and how far was scanned."""
+        if spec.types == ():  # a list without members cannot be written in a query string
+            head = self.head()
+            return [], max(spec.after, head if spec.until is None else min(spec.until, head))
+        raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
+        answer = self._decoded(raw, shapes.PageAnswer)
+        return all_incoming(answer.records), answer.last_scanned
+
+    def read(self, spec: ReadSpec) -> list[EventRecord]:
+        if spec.tenant_id is None:
+            raise _only_beside("reading all tenants at once")
+        return self.page(spec)[0]
+
+    def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
+        try:
+            raw = self.http.get("/v1/event", {"event_id": event_id}, tenant_id=tenant_id)
+        except SeriatimError as error:
+            if error.code == "not_found":
+                return None
+            raise
+        return incoming(self._decoded(raw, shapes.OneRecord).record)
+
+    def event_id_at(self, position: int) -> str | None:
+        raw = self.http.get("/v1/tip", {"position": position})
+        tip: str | None = self._decoded(raw, shapes.TipAnswer).tip
+        return tip
+
+    def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
+        return self.last_of_streams(tenant_id, [stream])[0]
+
+    def last_of_streams(
+        self, tenant_id: str, streams: Sequence[StreamRef]
+    ) -> list[EventRecord | None]:
+        body = shapes.StreamsBody(list(streams))
+        raw = self.http.post("/v1/streams/last", body, tenant_id=tenant_id)
+        found = self._decoded(raw, shapes.LastRecords).records
+        return [None if record is None else incoming(record) for record in found]
+
+    def streams(
+        self, tenant_id: str, stream_type: str | None, after: int, limit: int
+    ) -> list[StreamSummary]:
+        params = {"stream_type": stream_type, "after": after, "limit": limit}
+        raw = self.http.get("/v1/streams", params, tenant_id=tenant_id)
+        found: list[StreamSummary] = self._decoded(raw, shapes.StreamsAnswer).streams
+        return found
+
+    def select(
+        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    ) -> list[EventRecord]:
+        body = shapes.SelectBody(query.as_dict(), after, until, limit)
+        raw = self.http.post("/v1/query/records", body, tenant_id=tenant_id)
+        return all_incoming(self._decoded(raw, shapes.RecordsAnswer).records)
+
+    def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
+        body = shapes.VersionBody(query.as_dict(), until)
+        raw = self.http.post("/v1/query/version", body, tenant_id=tenant_id)
+        version: int | None = self._decoded(raw, shapes.VersionAnswer).context_version
+        return version
+
+    def query(
+        self, tenant_id: str, query: Query, limit: int, after: int | None, head: int | None
+    ) -> shapes.QueryAnswer:
+        """Run a query in one go: records, version and snapshot."""
+        body = shapes.QueryBody(query.as_dict(), limit, after, head)
+        raw = self.http.post("/v1/query", body, tenant_id=tenant_id)
+        answer: shapes.QueryAnswer = self._decoded(raw, shapes.QueryAnswer)
+        return answer
+
+    # -- declarations
+
+    def rules(self) -> Rules:
+        found = self._decoded(self.http.get("/v1/declarations", {}), shapes.Declarations)
+        built_in = {kind.name for kind in BUILT_IN_KINDS}
+        kinds = tuple(kind for kind in found.kinds if kind.name not in built_in)
+        return Rules(kinds, tuple(found.types), found.version, tuple(found.indexes))
+
+    def declare(self, declaration: Declaration) -> None:
+        body = shapes.DeclareBody()
+        if isinstance(declaration, StreamKind):
+            body = shapes.DeclareBody(kinds=[declaration])
+        elif isinstance(declaration, EventType):
+            body = shapes.DeclareBody(types=[declaration])
+        elif isinstance(declaration, PayloadIndex):
+            body = shapes.DeclareBody(indexes=[declaration])
+        self.http.post("/v1/declarations", body)
+
+    # -- consumers
+
+    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
+        found = self._cursors(tenant_id, purpose, name)
+        return found[0] if found else None
+
+    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
+        return self._cursors(tenant_id, purpose, None)
+
+    def _cursors(self, tenant_id: str, purpose: str, name: str | None) -> list[Cursor]:
+        params = {"purpose": purpose, "name": name}
+        raw = self.http.get("/v1/cursors", params, tenant_id=tenant_id)
+        found: list[Cursor] = self._decoded(raw, shapes.CursorsAnswer).cursors
+        return found
+
+    def add_cursor(self, cursor: Cursor) -> Cursor:
+        return self._put_cursor(cursor, only_new=True)
+
+    def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
+        self._put_cursor(cursor, lease=lease, reset=reset)
+
+    def _put_cursor(self, cursor: Cursor, **how: Any) -> Cursor:
+        body = shapes.CursorBody(
+            purpose=cursor.purpose,
+            name=cursor.name,
+            position=cursor.position,
+            log_id=cursor.log_id,
+            epoch=cursor.epoch,
+            tip=cursor.tip,
+            query=cursor.query,
+            **how,
+        )
+        raw = self.http.post("/v1/cursors", body, tenant_id=cursor.tenant_id)
+        stored: Cursor = self._decoded(raw, shapes.CursorAnswer).cursor
+        return stored
+
+    def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
+        body = shapes.LeaseBody(name, owner, seconds)
+        raw = self.http.post("/v1/leases", body, tenant_id=tenant_id)
+        lease: Lease | None = self._decoded(raw, shapes.LeaseAnswer).lease
+        return lease
+
+    def renew_lease(self, lease: Lease, seconds: float) -> bool:
+        body = shapes.RenewBody(lease, seconds)
+        raw = self.http.post("/v1/leases/renew", body, tenant_id=lease.tenant_id)
+        return bool(self._decoded(raw, shapes.RenewAnswer).held)
+
+    def release_lease(self, lease: Lease) -> None:
+        body = shapes.ReleaseBody(lease)
+        self.http.post("/v1/leases/release", body, tenant_id=lease.tenant_id)
+
+    def purge_commands(self, older_than_seconds: float) -> int:
+        body = shapes.PurgeBody(older_than_seconds / 3600)
+        return int(self._decoded(self.http.post("/v1/commands/purge", body), shapes.Count).count)
+
+    # -- hints, checks, life
+
+    def wait(self, position: int, timeout: float) -> None:
+        """Ask the service to answer once its head has passed a position."""
+        self._info(after=position, wait_s=min(timeout, _WAIT_MAX_S))
+
+    def verify(self) -> Iterator[Finding]:
+        raise _only_beside("verifying")
+
+    def doctor(self) -> Iterator[Finding]:
+        info = self._info()
+        yield Finding("ok", "service", f"it answers, version {info.version}, head {info.head}")
+
+    def after_fork(self) -> None:
+        self.http.after_fork()
+
+    def close(self) -> None:
+        self.http.close()
+
+
+def _only_beside(what: str) -> InvalidArgument:
+    msg = f"{what} needs the log's own database, not a service: open it by its URL"
+    return InvalidArgument(msg, details={"argument": "url"})
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _body(request: Request) -> shapes.AppendBody:
+    command = None
+    if request.command is not None:
+        given = request.command.command
+        command = shapes.WireCommand(
+            given.actor, given.endpoint, given.key, given.request, given.response
+        )
+    return shapes.AppendBody(
+        [sent(event) for event in request.events],
+        [_condition(one) for one in request.conditions],
+        None,
+        command,
+        request.door,
+    )
+
+
+def _condition(condition: Condition) -> shapes.WireCondition:
+    if isinstance(condition, ExpectedSeq):
+        return shapes.WireCondition(stream=condition.stream, seq=condition.seq)
+    query = msgspec.Raw(_encode(condition.query.as_dict()))
+    return shapes.WireCondition(query=query, version=condition.version)
+
+
+def _parts(group: Sequence[Request]) -> Iterator[list[Request]]:
+    """Yield neighbours of one tenant that fit a request together."""
+    part: list[Request] = []
+    size = 0
+    for request in group:
+        other = part and part[0].tenant_id != request.tenant_id
+        if part and (other or size + len(request.packed) > _BODY_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(request)
+        size += len(request.packed)
+    yield part
+
+
+def _outcome(request: Request, answer: shapes.Outcome) -> Outcome:
+    if answer.problem is not None:
+        return error_of(answer.problem)
+    receipt = answer.receipt
+    if receipt is None:
+        return BackendFailure("the service answered nothing", details={"ambiguous": True})
+    if receipt.records is not None:
+        return AppendResult.replay(
+            tuple(all_incoming(receipt.records)), receipt.response, tuple(receipt.id_mismatch)
+        )
+    return AppendResult(
+        receipt.first_position,
+        receipt.last_position,
+        lambda: _records(request, receipt),
+        replayed=answer.replayed,
+        response=receipt.response,
+        id_mismatch=tuple(receipt.id_mismatch),
+    )
+
+
+def _records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ...]:
+    """Make the records of an append from what was sent and what the service says of it."""
+    added = receipt.added or shapes.Added()
+    made = []
+    for event, place in zip(request.events, receipt.events, strict=True):
+        record = event.record(place.position, receipt.first_position, place.stream_seq, 0)
+        changes: dict[str, Any] = {
+            "recorded_at": receipt.recorded_at,
+            "occurred_at": event.occurred_at or receipt.recorded_at,
+        }
+        if event.actor_type is None and event.actor_id is None:
+            changes |= {"actor_type": added.actor_type, "actor_id": added.actor_id}
+        if added.metadata:
+            changes["metadata"] = {**added.metadata, **event.metadata}
+        made.append(msgspec.structs.replace(record, **changes))
+    return tuple(made)
+
+
+def _params(spec: ReadSpec) -> dict[str, Any]:
+    stream_type, stream_id = spec.stream or (None, None)
+    return {
+        "after": spec.after,
+        "until": spec.until,
+        "limit": spec.limit,
+        "types": spec.types,
+        "stream_type": stream_type,
+        "stream_id": stream_id,
+        "since_seq": spec.after_seq,
+        "app_id": spec.app_id,
+        "env_id": spec.env_id,
+        "occurred_after": _time(spec.occurred_after_us),
+        "occurred_until": _time(spec.occurred_until_us),
+        "recorded_after": _time(spec.recorded_after_us),
+        "recorded_until": _time(spec.recorded_until_us),
+        "scope": spec.scope,
+    }
+
+
+def _time(moment_us: int | None) -> str | None:
+    return None if moment_us is None else format_us(moment_us)

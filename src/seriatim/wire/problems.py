@@ -1,0 +1,82 @@
+"""Errors over HTTP: each code's status, and problems (RFC 9457) made of errors and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from seriatim.core.errors import ALL_ERRORS, BackendFailure, LimitExceeded, SeriatimError
+
+CONTENT_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:seriatim:problem:"
+
+STATUS: Mapping[str, int] = {
+    "empty_append": 400,
+    "invalid_argument": 400,
+    "invalid_event": 400,
+    "invalid_query": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "idempotency_conflict": 409,
+    "event_sequence_invalid": 409,
+    "conditional_append_conflict": 409,
+    "conflict": 409,
+    "idempotency_key_reuse": 409,
+    "lease_lost": 409,
+    "log_identity_changed": 409,
+    "projection_failed": 409,
+    "projection_out_of_date": 409,
+    "limit_exceeded": 413,
+    "schema_violation": 422,
+    "pii_policy_violation": 422,
+    "backend_failure": 503,
+    "projection_timeout": 504,
+    "timeout": 504,
+}
+BUSY = 429  # a bound that time lifts: a quota, a full queue
+_BY_CODE: Mapping[str, type[SeriatimError]] = {kind.code: kind for kind in ALL_ERRORS}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, in the one shape of every refusal."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    details: dict[str, Any] = {}
+    retryable: bool = False
+    request_id: str = ""
+
+
+def status_of(error: SeriatimError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, LimitExceeded) and error.retryable:
+        return BUSY
+    return STATUS[error.code]
+
+
+def problem_of(error: SeriatimError, request_id: str = "") -> Problem:
+    """Return an error as a problem."""
+    status = status_of(error)
+    return Problem(
+        type=TYPE_PREFIX + error.code,
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=error.code,
+        detail=error.message,
+        details=error.details,
+        retryable=error.retryable,
+        request_id=request_id,
+    )
+
+
+def error_of(problem: Problem) -> SeriatimError:
+    """Return the error that a problem was made of."""
+    kind = _BY_CODE.get(problem.code, BackendFailure)
+    return kind(problem.detail, details=problem.details, retryable=problem.retryable)

@@ -1,0 +1,176 @@
+"""Events on the wire: payloads stand there as JSON, and keep the very text that was hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from seriatim.core.canonical import canonical_text, parse_json
+from seriatim.core.event import EventRecord, NewEvent
+from seriatim.core.request import Prepared
+
+_decode = msgspec.json.Decoder().decode
+
+
+class WireRecord(msgspec.Struct, frozen=True, gc=False):
+    """An `EventRecord` whose payload is JSON in JSON, byte for byte."""
+
+    position: int
+    append_position: int
+    event_id: str
+    tenant_id: str
+    stream_type: str | None
+    stream_id: str | None
+    stream_seq: int | None
+    event_type: str
+    event_version: int
+    occurred_at: str
+    recorded_at: str
+    producer_id: str | None
+    source_system: str | None
+    source_subsystem: str | None
+    actor_type: str | None
+    actor_id: str | None
+    request_id: str | None
+    correlation_id: str | None
+    causation_id: str | None
+    idempotency_key: str | None
+    app_id: str | None
+    env_id: str | None
+    metadata: dict[str, str]
+    payload: msgspec.Raw
+    payload_hash: str
+    tags: list[str]
+
+
+_fields_of = attrgetter(*EventRecord.__struct_fields__)
+_PAYLOAD = EventRecord.__struct_fields__.index("payload")
+_TAGS = EventRecord.__struct_fields__.index("tags")
+
+
+def outgoing(record: EventRecord) -> WireRecord:
+    """Return a record as it travels."""
+    fields = list(_fields_of(record))
+    fields[_PAYLOAD] = msgspec.Raw(record.payload.encode())
+    return WireRecord(*fields)
+
+
+def incoming(record: WireRecord) -> EventRecord:
+    """Return a record that has arrived."""
+    fields = list(_fields_of(record))
+    fields[_PAYLOAD] = bytes(record.payload).decode()
+    fields[_TAGS] = tuple(record.tags)
+    return EventRecord(*fields)
+
+
+def all_outgoing(records: Iterable[EventRecord]) -> list[WireRecord]:
+    """Return records as they travel."""
+    return [outgoing(record) for record in records]
+
+
+def all_incoming(records: Iterable[WireRecord]) -> list[EventRecord]:
+    """Return records that have arrived."""
+    return [incoming(record) for record in records]
+
+
+class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A `NewEvent` on its way to the service, as a caller writes it in JSON."""
+
+    event_type: str
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    stream_type: str | None = None
+    stream_id: str | None = None
+    stream_seq: int | None = None
+    event_id: str | None = None
+    event_version: int = 1
+    occurred_at: str | None = None
+    tenant_id: str | None = None
+    producer_id: str | None = None
+    source_system: str | None = None
+    source_subsystem: str | None = None
+    actor_type: str | None = None
+    actor_id: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    idempotency_key: str | None = None
+    app_id: str | None = None
+    env_id: str | None = None
+    metadata: dict[str, str] = {}
+    tags: list[str] = []
+
+
+def sent(event: Prepared) -> WireEvent:
+    """Return a checked event as it is sent; it carries its id, so that it can be sent again."""
+    return WireEvent(
+        event.event_type,
+        msgspec.Raw(event.payload.encode()),
+        event.stream_type,
+        event.stream_id,
+        event.given_seq,
+        event.event_id,
+        event.event_version,
+        event.occurred_at,
+        None,
+        event.producer_id,
+        event.source_system,
+        event.source_subsystem,
+        event.actor_type,
+        event.actor_id,
+        event.request_id,
+        event.correlation_id,
+        event.causation_id,
+        event.idempotency_key,
+        event.app_id,
+        event.env_id,
+        dict(event.metadata),
+        list(event.tags),
+    )
+
+
+def received(event: WireEvent) -> NewEvent:
+    """Return an event that has arrived, for the log's own checks; may raise Flaw."""
+    stream: Any = None
+    if event.stream_type is not None or event.stream_id is not None:
+        stream = event.stream_type, event.stream_id
+    return NewEvent(
+        event.event_type,
+        payload_of(bytes(event.payload)),
+        stream,
+        event.stream_seq,
+        event.event_id,
+        event.event_version,
+        event.occurred_at,
+        event.tenant_id,
+        event.producer_id,
+        event.source_system,
+        event.source_subsystem,
+        event.actor_type,
+        event.actor_id,
+        event.request_id,
+        event.correlation_id,
+        event.causation_id,
+        event.idempotency_key,
+        event.app_id,
+        event.env_id,
+        event.metadata,
+        tuple(event.tags),
+    )
+
+
+def payload_of(text: bytes) -> Any:
+    """Parse a payload strictly: a key that stands twice is refused.
+
+    What is written exactly as it would be canonically has no key twice, and needs no slow look.
+    """
+    try:
+        value = _decode(text)
+        if canonical_text(value).encode() == text:
+            return value
+    except (msgspec.MsgspecError, UnicodeError):
+        pass
+    return parse_json(text)
+

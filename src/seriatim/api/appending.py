@@ -119,6 +119,7 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
         condition=conditions or None,
         idempotency_key=wanted.idempotency_key,
         command=_command(request, wanted.command, raw, part),
+        on_id_mismatch=wanted.on_id_mismatch,
     )
     loop = asyncio.get_running_loop()
     service.meter.spend(tenant_id, len(events), size, loop.time())

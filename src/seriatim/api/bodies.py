@@ -62,6 +62,7 @@ class Asked(msgspec.Struct, frozen=True):
     idempotency_key: str | None
     command: Any
     door: Door
+    on_id_mismatch: Any
 
 
 def asked(body: AppendBody) -> Asked:
@@ -74,7 +75,9 @@ def asked(body: AppendBody) -> Asked:
         except Flaw as flaw:
             raise door.error(Flaw(flaw.part, "payload", flaw.message), index) from None
     conditions = [_condition(one) for one in body.conditions]
-    return Asked(events, conditions, body.idempotency_key, body.command, door)
+    return Asked(
+        events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch
+    )
 
 
 def asked_exactly(value: Any) -> Asked:
@@ -92,7 +95,9 @@ def asked_exactly(value: Any) -> Asked:
     door = DOORS[body.profile]
     events = [_event(one, index, door) for index, one in enumerate(given)]
     conditions = [_condition(one) for one in body.conditions]
-    return Asked(events, conditions, body.idempotency_key, body.command, door)
+    return Asked(
+        events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch
+    )
 
 
 class _LooseCondition(WireCondition, forbid_unknown_fields=True):

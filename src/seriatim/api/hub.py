@@ -170,14 +170,13 @@ class Hub:
         for waiter in list(self._waiters):
             if not waiter.done():
                 waiter.set_result(None)
-
-    async def stop(self) -> None:
-        """Let everybody go, and watch no longer."""
-        self.end()
         for task in list(self._tasks):
             task.cancel()
+
+    def join(self) -> None:
+        """Wait until the watcher has ended, which a closed log lets it do at once."""
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, 5.0)
+            self._thread.join(5.0)
 
     @property
     def stopped(self) -> bool:
@@ -190,6 +189,8 @@ class Hub:
         head = 0
         while not self._stopped.is_set():
             self._wanted.wait()
+            if self._stopped.is_set():
+                return
             try:
                 store.wait(head, POLL_S)
                 seen = store.head()
@@ -246,7 +247,7 @@ class Hub:
         """Make a tail; it catches up by itself before it joins."""
         return Tail(tenant_id, query, position, self._buffer)
 
-    def join(self, tail: Tail) -> bool:
+    def enter(self, tail: Tail) -> bool:
         """Let a tail have what comes; False while the channel is ahead of it."""
         channel = self._channels.get(tail.tenant_id)
         if channel is None:

@@ -91,8 +91,9 @@ class Service:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
-        await self.hub.stop()
+        self.hub.end()
         await asyncio.to_thread(self.log.close)
+        await asyncio.to_thread(self.hub.join)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.access.close()
 

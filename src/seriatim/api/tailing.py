@@ -115,7 +115,7 @@ async def _pieces(
                 yield form.piece(piece)
             if followed.failure is not None:
                 raise followed.failure
-            if not hub.join(followed):
+            if not hub.enter(followed):
                 continue
             try:
                 async for piece in _live(service, request, followed):

@@ -306,6 +306,7 @@ def _body(request: Request) -> shapes.AppendBody:
         None,
         command,
         request.door,
+        request.on_id_mismatch,
     )
 
 

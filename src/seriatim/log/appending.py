@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,6 +47,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     condition: Any = None
     idempotency_key: str | None = None
     command: Command | None = None
+    on_id_mismatch: Literal["error", "warn"] | None = None  # None: as the log is set
 
 
 class IdMaker:
@@ -165,7 +166,7 @@ class Appender:
             events,
             conditions,
             command,
-            self._settings.on_id_mismatch,
+            draft.on_id_mismatch or self._settings.on_id_mismatch,
             size,
             desk.rules.version,
             door=draft.door.name,

@@ -82,7 +82,11 @@ class GuardContract:
         with type(log)(Borrowed(log.store), guard=NoDucks()) as strict:
             with refused(log, "pii_policy_violation", rule="duck", guard="no-ducks"):
                 strict.append([event(payload={"a": "duck"})])
-            strict.append([event(payload={"a": AWS})])
+            if log.store.name == "http":  # the service has a guard of its own besides
+                with refused(log, "pii_policy_violation", guard="default"):
+                    strict.append([event(payload={"a": AWS})])
+            else:
+                strict.append([event(payload={"a": AWS})])
         with type(log)(Borrowed(log.store), guard=BUILT_IN["personal"]) as personal:
             given = [event(payload={"a": "jane@example.com"})]
             with refused(log, "pii_policy_violation", path="$.a"):

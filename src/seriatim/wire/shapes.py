@@ -43,6 +43,7 @@ class AppendBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     idempotency_key: str | None = None
     command: WireCommand | None = None
     profile: Profile = "log"
+    on_id_mismatch: Literal["error", "warn"] | None = None
 
 
 class AppendIfBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,7 +12,8 @@ from seriatim.cli.output import progress_bar
 from seriatim.cli.session import Session
 from seriatim.core.errors import BackendFailure
 from seriatim.log.arguments import bad
-from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry.job_metrics import JobMetrics
+from seriatim.telemetry.metrics import Metrics, Shown
 
 if TYPE_CHECKING:
     from seriatim.pipeline.project.job import Report
@@ -86,7 +87,7 @@ def pairs_of(option: str, given: list[str] | None) -> dict[str, str]:
 
 @contextmanager
 def watching(
-    one: Session, name: str, metrics: Metrics | None = None
+    one: Session, name: str, metrics: JobMetrics | None = None
 ) -> Iterator[Callable[[Report], None]]:
     """Show how far a job is, to people, and to who gathers metrics."""
     with progress_bar(one.err, quiet=one.as_json) as bar:
@@ -102,10 +103,12 @@ def watching(
 
 
 @contextmanager
-def shown_metrics(address: str | None) -> Iterator[Metrics | None]:
+def shown_metrics(address: str | None) -> Iterator[JobMetrics | None]:
     """Show metrics while a command runs, if they are asked for."""
     if address is None:
         yield None
         return
-    with closing(Metrics(address)) as metrics:
-        yield metrics
+    metrics = Metrics()
+    jobs = JobMetrics(metrics)
+    with closing(Shown(metrics, address)):
+        yield jobs

@@ -24,7 +24,7 @@ from seriatim.pipeline.spread import zero_based
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.monitor import watched
 from seriatim.pipeline.work.tasks import TALLY, KeptTask, Work
-from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry.job_metrics import JobMetrics
 
 logger = logging.getLogger("seriatim")
 
@@ -51,7 +51,7 @@ class Worker:
         batch_events: int = BATCH_EVENTS,
         redeclare: bool = False,
         watcher: Watcher | None = None,
-        metrics: Metrics | None = None,
+        metrics: JobMetrics | None = None,
     ) -> None:
         known = settings or Registering()
         _check(handler, url, source, registry, known, letters)

@@ -41,8 +41,8 @@ from seriatim.core.trace_shapes import TRACE_TYPES
 from seriatim.delivery.claims import Status
 from seriatim.delivery.loop import Tally
 from seriatim.log.aio import AsyncLog
-from seriatim.log.base import QueryResult
 from seriatim.log.projections import Projections, Standing
+from seriatim.log.querying import QueryResult
 from seriatim.pipeline.archive.comparing import VerifyReport
 from seriatim.pipeline.archive.restoring import RestoreReport
 from seriatim.pipeline.archive.writing import ArchiveReport

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +13,6 @@ from seriatim.cli.session import Session
 from seriatim.core.errors import BackendFailure
 from seriatim.log.arguments import bad
 from seriatim.telemetry.job_metrics import JobMetrics
-from seriatim.telemetry.metrics import Metrics, Shown
 
 if TYPE_CHECKING:
     from seriatim.pipeline.project.job import Report
@@ -34,15 +33,6 @@ ArchiveAt = Annotated[
         "--archive",
         metavar="PLACE",
         help="Read what is sealed there from the archive: a folder or s3://bucket/prefix.",
-        show_default=False,
-    ),
-]
-MetricsAt = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="Show metrics in Prometheus format there, under /metrics.",
         show_default=False,
     ),
 ]
@@ -100,15 +90,3 @@ def watching(
                 metrics.progress(name, report.position, report.lag, report.events_per_s)
 
         yield watch
-
-
-@contextmanager
-def shown_metrics(address: str | None) -> Iterator[JobMetrics | None]:
-    """Show metrics while a command runs, if they are asked for."""
-    if address is None:
-        yield None
-        return
-    metrics = Metrics()
-    jobs = JobMetrics(metrics)
-    with closing(Shown(metrics, address)):
-        yield jobs

@@ -60,7 +60,8 @@ def context(span: ReadableSpan) -> Any:
 
 def carried(span: ReadableSpan) -> str:
     """Return the header that carries a span on."""
-    return f"00-{context(span).trace_id:032x}-{context(span).span_id:016x}-01"
+    ids = context(span)
+    return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.trace_flags:02x}"
 
 
 def test_an_append(log: Log, spans: InMemorySpanExporter) -> None:
@@ -183,7 +184,9 @@ def test_no_payload_in_spans(log: Log, spans: InMemorySpanExporter) -> None:
     assert all("PRIVATE" not in one.to_json() for one in spans.get_finished_spans())
 
 
-@pytest.mark.parametrize("metadata", [{f"k{n}": "v" for n in range(64)}, {"k": "v" * 8190}])
+@pytest.mark.parametrize(
+    "metadata", [{f"k{n}": "v" for n in range(64)}, {f"k{n:02}": "v" * 509 for n in range(16)}]
+)
 def test_a_full_event(log: Log, spans: InMemorySpanExporter, metadata: dict[str, str]) -> None:
     """M2: an event that has no room for its trace is stored without."""
     record = log.append([NewEvent("a", metadata=metadata)]).records[0]
@@ -246,17 +249,17 @@ def test_there_and_back(spans: InMemorySpanExporter) -> None:
 
 
 class Failing(SpanProcessor):
-    """A processor that fails at one end."""
+    """A processor that fails, at either end of a span."""
 
     def __init__(self, *, at_start: bool) -> None:
         self._at_start = at_start
 
-    def on_start(self, span: object, parent_context: object = None) -> None:
+    def on_start(self, *_: object, **__: object) -> None:
         """Fail, or not."""
         if self._at_start:
             raise RuntimeError
 
-    def on_end(self, span: object) -> None:
+    def on_end(self, *_: object) -> None:
         """Fail."""
         raise RuntimeError
 

@@ -34,6 +34,7 @@ from seriatim.config import (
     URL_VARIABLE,
 )
 from seriatim.config.delivery import SEED_VARIABLES, Publishing
+from seriatim.config.telemetry import DISABLED_VARIABLE, ENDPOINT_VARIABLES
 from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
@@ -138,7 +139,9 @@ def test_environment_is_documented() -> None:
     own = [URL_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
     assert own == page[: len(own)]
-    assert sorted([*OBJECT_STORE_VARIABLES, *SEED_VARIABLES]) == sorted(page[len(own) :])
+    tracing = [*ENDPOINT_VARIABLES, DISABLED_VARIABLE]
+    others = [*OBJECT_STORE_VARIABLES, *SEED_VARIABLES, *tracing]
+    assert sorted(others) == sorted(page[len(own) :])
 
 
 def test_arguments_of_open_are_documented() -> None:

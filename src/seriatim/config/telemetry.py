@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+DISABLED_VARIABLE = "OTEL_SDK_DISABLED"
 _PREFIX = "OTEL_"
 
 
 def spans_wanted() -> bool:
     """Tell whether the environment names a place that spans are sent to."""
-    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    off = os.environ.get(DISABLED_VARIABLE, "").lower() == "true"
     return not off and any(os.environ.get(name) for name in ENDPOINT_VARIABLES)
 
 

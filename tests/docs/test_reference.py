@@ -34,6 +34,7 @@ from seriatim.config import (
     URL_VARIABLE,
 )
 from seriatim.config.delivery import SEED_VARIABLES, Publishing
+from seriatim.config.telemetry import DISABLED_VARIABLE, ENDPOINT_VARIABLES
 from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
@@ -41,8 +42,8 @@ from seriatim.core.trace_shapes import TRACE_TYPES
 from seriatim.delivery.claims import Status
 from seriatim.delivery.loop import Tally
 from seriatim.log.aio import AsyncLog
-from seriatim.log.base import QueryResult
 from seriatim.log.projections import Projections, Standing
+from seriatim.log.querying import QueryResult
 from seriatim.pipeline.archive.comparing import VerifyReport
 from seriatim.pipeline.archive.restoring import RestoreReport
 from seriatim.pipeline.archive.writing import ArchiveReport
@@ -59,6 +60,7 @@ from seriatim.pipeline.sink import SINK_OPTIONS, AppendReport
 from seriatim.profiles.acts import Profile
 from seriatim.store.readmodel.port import Progress
 from seriatim.telemetry.bus import Name
+from seriatim.telemetry.families import FAMILIES
 from tests.docs.pages import DOCS, ROOT, first_cells, read, rows, section
 
 CLI = "docs/reference/cli.md"
@@ -137,7 +139,9 @@ def test_environment_is_documented() -> None:
     own = [URL_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
     assert own == page[: len(own)]
-    assert sorted([*OBJECT_STORE_VARIABLES, *SEED_VARIABLES]) == sorted(page[len(own) :])
+    tracing = [*ENDPOINT_VARIABLES, DISABLED_VARIABLE]
+    others = [*OBJECT_STORE_VARIABLES, *SEED_VARIABLES, *tracing]
+    assert sorted(others) == sorted(page[len(own) :])
 
 
 def test_arguments_of_open_are_documented() -> None:
@@ -184,9 +188,10 @@ def test_every_telemetry_event_is_documented() -> None:
 
 def test_every_metric_is_documented() -> None:
     """Each metric that is shown is told, and no other."""
-    source = (ROOT / "src/seriatim/telemetry/metrics.py").read_text()
+    expected = [[f"`{one.name}`", ", ".join(f"`{n}`" for n in one.labels)] for one in FAMILIES]
+    table = rows(section(read("docs/reference/telemetry.md"), "Metrics"))
 
-    assert re.findall(r'"(seriatim_\w+)"', source) == told("reference/telemetry.md", "Metrics")
+    assert expected == [row[:2] for row in table]
 
 
 def test_every_exported_name_is_documented() -> None:

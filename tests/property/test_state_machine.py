@@ -32,8 +32,9 @@ from seriatim import (
 from seriatim.core.decide import StaleRules
 from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES, Door
 from seriatim.core.request import Request
-from seriatim.log.base import Page, QueryResult
+from seriatim.log.base import Page
 from seriatim.log.cursors import new_cursor
+from seriatim.log.querying import QueryResult
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Cursor, Lease
 from seriatim.testing.factories import TRACE_PAYLOADS

@@ -11,7 +11,6 @@ from seriatim import NewEvent
 from seriatim.config import delivery
 from seriatim.config.delivery import Publishing, Registering
 from seriatim.core.errors import InvalidArgument, InvalidEvent
-from seriatim.telemetry.metrics import Metrics
 
 
 @pytest.fixture(autouse=True)
@@ -111,29 +110,6 @@ def test_settings_without_effect(
 
     assert len(caplog.records) == 1
     assert "no effect" in caplog.text
-
-
-def test_metrics_are_shown() -> None:
-    """M2: jobs, outcomes and registry states in Prometheus format; labels are names only."""
-    from http.client import HTTPConnection
-
-    metrics = Metrics("127.0.0.1:0")
-    metrics.progress("publisher", 7, 3, 1.5)
-    metrics.outcomes("mailer", {"done": 2})
-    metrics.registry("mailer", {"dead": 1}, away=False)
-    metrics.registry("biller", {}, away=True)
-    connection = HTTPConnection("127.0.0.1", metrics.port)
-    connection.request("GET", "/metrics")
-    shown = connection.getresponse().read().decode()
-    connection.close()
-    metrics.close()
-
-    assert 'seriatim_job_lag_events{job="publisher"} 3.0' in shown
-    assert 'seriatim_job_events{job="mailer",outcome="done"} 2.0' in shown
-    assert 'seriatim_registry_events{handler="mailer",status="dead"} 1.0' in shown
-    assert 'seriatim_registry_outage{handler="biller"} 1.0' in shown
-    with pytest.raises(InvalidArgument, match="host:port"):
-        Metrics("nowhere")
 
 
 def test_a_publisher_that_means_nothing() -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from seriatim.cli import exits
 from seriatim.cli.declared import declared
+from seriatim.cli.observing import LogFormat, MetricsAt, Otel, observed
 from seriatim.cli.output import pairs, plain, table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.cli.sparking import ArchiveAt, Master, spark_session, watching
@@ -23,6 +24,7 @@ from seriatim.opening import open_read_model, open_store, read_model_url
 from seriatim.store.readmodel import operating
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import EVERY_TENANT, Progress
+from seriatim.telemetry.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
     from seriatim.pipeline.project.projector import Projector
@@ -75,15 +77,23 @@ def run(  # noqa: PLR0913 - what to run, and how
     target: Target = None,
     all_tenants: AllTenants = False,
     archive: ArchiveAt = None,
+    metrics: MetricsAt = None,
+    otel: Otel = None,
+    log_format: LogFormat = "text",
     master: Master = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring a read model up to the end of the log, or keep it there."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with (
+        session(ctx, Common(url, tenant, as_json)) as one,
+        observed(
+            "seriatim-projector", metrics=metrics, otel=otel, log_format=log_format
+        ) as shown_there,
+    ):
         place = _place(one, target, all_tenants=all_tenants)
-        with _projector(one, what, place, master, archive, batch_events) as job:
+        with _projector(one, what, place, master, archive, batch_events, shown_there) as job:
             if live:
                 one.notice("following the log; Ctrl-C stops")
             progress = job.run(live=live, checkpoint=checkpoint)
@@ -255,13 +265,14 @@ def _projector(  # noqa: PLR0913 - what runs where
     master: str | None,
     archive: str | None,
     batch_events: int = 200_000,
+    metrics: JobMetrics | None = None,
 ) -> Iterator[Projector]:
     wanted = load_projection(what)
     with spark_session(one, master) as spark:
         from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - an extra
 
         with (
-            watching(one, wanted.name) as watch,
+            watching(one, wanted.name, metrics) as watch,
             Projector(
                 spark,
                 wanted,

@@ -11,14 +11,13 @@ import msgspec
 import typer
 
 from seriatim.cli import exits
+from seriatim.cli.observing import LogFormat, MetricsAt, Otel, observed
 from seriatim.cli.output import pairs, plain, table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.cli.sparking import (
     Master,
-    MetricsAt,
     SparkConf,
     pairs_of,
-    shown_metrics,
     spark_session,
     watching,
 )
@@ -80,6 +79,8 @@ def publish(  # noqa: PLR0913 - what to publish, and how
     kafka_config: KafkaFile = None,
     all_tenants: AllTenants = False,
     metrics: MetricsAt = None,
+    otel: Otel = None,
+    log_format: LogFormat = "text",
     master: Master = None,
     conf: SparkConf = None,
     url: Url = None,
@@ -92,8 +93,10 @@ def publish(  # noqa: PLR0913 - what to publish, and how
         target = kafka_target(to, kafka, kafka_config)
         settings = publishing()
         with (
+            observed(
+                "seriatim-publisher", metrics=metrics, otel=otel, log_format=log_format
+            ) as shown_there,
             spark_session(one, master, conf) as spark,
-            shown_metrics(metrics) as shown_there,
             watching(one, "publisher", shown_there) as watch,
         ):
             with needing_kafka():

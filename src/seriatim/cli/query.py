@@ -10,7 +10,7 @@ import typer
 from seriatim.cli.filters import Payloads, QueryJson, Stream, Tags, Types, query_from
 from seriatim.cli.output import EventLines, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
-from seriatim.log.base import QueryResult
+from seriatim.log.querying import QueryResult
 
 
 def query(  # noqa: PLR0913 - what to look for, and which part of it to show

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +12,7 @@ from seriatim.cli.output import progress_bar
 from seriatim.cli.session import Session
 from seriatim.core.errors import BackendFailure
 from seriatim.log.arguments import bad
-from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
     from seriatim.pipeline.project.job import Report
@@ -33,15 +33,6 @@ ArchiveAt = Annotated[
         "--archive",
         metavar="PLACE",
         help="Read what is sealed there from the archive: a folder or s3://bucket/prefix.",
-        show_default=False,
-    ),
-]
-MetricsAt = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="Show metrics in Prometheus format there, under /metrics.",
         show_default=False,
     ),
 ]
@@ -86,7 +77,7 @@ def pairs_of(option: str, given: list[str] | None) -> dict[str, str]:
 
 @contextmanager
 def watching(
-    one: Session, name: str, metrics: Metrics | None = None
+    one: Session, name: str, metrics: JobMetrics | None = None
 ) -> Iterator[Callable[[Report], None]]:
     """Show how far a job is, to people, and to who gathers metrics."""
     with progress_bar(one.err, quiet=one.as_json) as bar:
@@ -99,13 +90,3 @@ def watching(
                 metrics.progress(name, report.position, report.lag, report.events_per_s)
 
         yield watch
-
-
-@contextmanager
-def shown_metrics(address: str | None) -> Iterator[Metrics | None]:
-    """Show metrics while a command runs, if they are asked for."""
-    if address is None:
-        yield None
-        return
-    with closing(Metrics(address)) as metrics:
-        yield metrics

@@ -8,15 +8,14 @@ import msgspec
 import typer
 
 from seriatim.cli.declared import declared
+from seriatim.cli.observing import LogFormat, MetricsAt, Otel, observed
 from seriatim.cli.output import pairs, write_json
 from seriatim.cli.publishing import AllTenants, KafkaConf, KafkaFile, kafka_target, whose
 from seriatim.cli.registering import RegistryAt
 from seriatim.cli.session import AsJson, Common, Tenant, Url, session
 from seriatim.cli.sparking import (
     Master,
-    MetricsAt,
     SparkConf,
-    shown_metrics,
     spark_session,
     watching,
 )
@@ -78,6 +77,8 @@ def work(  # noqa: PLR0913 - what to run, and how
     kafka_config: KafkaFile = None,
     all_tenants: AllTenants = False,
     metrics: MetricsAt = None,
+    otel: Otel = None,
+    log_format: LogFormat = "text",
     master: Master = None,
     conf: SparkConf = None,
     url: Url = None,
@@ -95,8 +96,10 @@ def work(  # noqa: PLR0913 - what to run, and how
             one.notice("the registry is OFF: duplicates and crashes will repeat effects")
         named = one.url if source is None else one.given_url or default_url()
         with (
+            observed(
+                "seriatim-worker", metrics=metrics, otel=otel, log_format=log_format
+            ) as shown_there,
             spark_session(one, master, conf) as spark,
-            shown_metrics(metrics) as shown_there,
             watching(one, handler.name, shown_there) as watch,
         ):
             from seriatim.pipeline.work.working import Worker  # noqa: PLC0415 - an extra

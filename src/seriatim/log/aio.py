@@ -16,7 +16,8 @@ from seriatim.log.arguments import bad, check_count, check_timeout, is_async
 from seriatim.log.projections import AsyncProjections
 
 if TYPE_CHECKING:
-    from seriatim.log.base import BaseLog, Events, Page, QueryResult
+    from seriatim.log.base import BaseLog, Events, Page
+    from seriatim.log.querying import QueryResult
     from seriatim.log.subscription import Batch
 
 T = TypeVar("T")
@@ -59,9 +60,10 @@ class AsyncLog:
         with watch:
             for _ in range(RULE_RELOADS):
                 if draft.condition is None:
-                    watch.request = log.appender.request(draft)
+                    watch.request = log.appender.request(draft, watch.carried)
                 else:  # a condition may have to be looked up, which must not hold the loop
-                    watch.request = await asyncio.to_thread(log.appender.request, draft)
+                    ask = log.appender.request
+                    watch.request = await asyncio.to_thread(ask, draft, watch.carried)
                 try:
                     if connection is not None:
                         return watch.done(await log.store.append_in(connection, watch.request))

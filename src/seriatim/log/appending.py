@@ -30,8 +30,10 @@ from seriatim.core.request import (
 )
 from seriatim.core.schema import compile_schema
 from seriatim.log.lane import Lane
+from seriatim.log.traced import append_attributes, with_trace
 from seriatim.store.committer import Committer, give_up
 from seriatim.store.port import Deferred, Store
+from seriatim.telemetry import tracing
 from seriatim.telemetry.bus import Telemetry, append_metadata, logger, reuse_metadata
 
 RULE_RELOADS = 20
@@ -151,8 +153,8 @@ class Appender:
             self._desks[key] = desk
         return desk
 
-    def request(self, draft: Draft) -> Request:
-        """Check a draft under the current rules."""
+    def request(self, draft: Draft, carried: Mapping[str, str] | None = None) -> Request:
+        """Check a draft under the current rules; what is carried tells its events their trace."""
         desk = self._desk_for(draft)
         conditions = (
             () if draft.condition is None else check_conditions(draft.condition, desk.limits)
@@ -161,6 +163,8 @@ class Appender:
         events, size = prepare(desk, draft.events, draft.idempotency_key)
         if self._settings.numbered_by == "caller":
             _check_numbered(events)
+        if carried:
+            events = with_trace(events, carried, desk.guard, desk.limits)
         request = Request(
             draft.tenant_id,
             events,
@@ -179,7 +183,7 @@ class Appender:
         watch = Watch(self._telemetry, draft.tenant_id)
         with watch:
             for _ in range(RULE_RELOADS):
-                watch.request = self.request(draft)
+                watch.request = self.request(draft, watch.carried)
                 try:
                     return watch.done(self._commit(watch.request, seconds))
                 except StaleRules:
@@ -211,22 +215,32 @@ def rules_kept_changing() -> BackendFailure:
 
 
 class Watch:
-    """Times one append and tells telemetry how it ended."""
+    """Times and traces one append, in its caller's own context, and tells how it ended."""
 
     def __init__(self, telemetry: Telemetry, tenant_id: str) -> None:
         self._telemetry = telemetry
         self._tenant_id = tenant_id
         self._started = time.perf_counter()
+        self._span: tracing.Span | None = None
         self.request: Request | None = None
+        self.carried: Mapping[str, str] | None = None
 
     def __enter__(self) -> None:
         """Begin."""
+        if tracing.active():
+            self._span = tracing.span("seriatim.append", "producer")
+            self._span.__enter__()
+            self.carried = tracing.inject()
 
     def done(self, result: AppendResult) -> AppendResult:
         """Report a receipt, and pass it on."""
         request = self.request
         if result.id_mismatch:
             logger.warning("an event id was reused with other %s", ", ".join(result.id_mismatch))
+        if self._span is not None:
+            told = append_attributes(request, self._tenant_id)
+            told |= {"seriatim.replayed": result.replayed, "seriatim.count": result.count}
+            self._span.set(told | {"seriatim.first_position": result.first_position})
         if self._telemetry.active:
             took = time.perf_counter() - self._started
             metadata = append_metadata(request, self._tenant_id, replayed=result.replayed)
@@ -237,8 +251,12 @@ class Watch:
                 self._telemetry.emit("store.idempotency.reuse", {"count": result.count}, reused)
         return result
 
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Report an error, which goes on to the caller."""
+        if self._span is not None:
+            if error is not None:
+                self._span.set(append_attributes(self.request, self._tenant_id))
+            self._span.__exit__(kind, error, trace)
         if isinstance(error, SeriatimError) and self._telemetry.active:
             took = time.perf_counter() - self._started
             metadata = append_metadata(self.request, self._tenant_id, error_code=error.code)

@@ -42,8 +42,11 @@ from seriatim.log.arguments import (
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
 from seriatim.log.projections import Places, Projections
+from seriatim.log.querying import QueryResult, run_query
 from seriatim.log.subscription import Subscription, Tail
+from seriatim.log.traced import query_attributes, read_attributes
 from seriatim.store.port import ReadSpec, Scope, Store, StreamSummary
+from seriatim.telemetry import tracing
 from seriatim.telemetry.bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
@@ -54,20 +57,6 @@ class Page(msgspec.Struct, frozen=True):
 
     records: list[EventRecord]
     last_scanned: int
-
-
-class QueryResult(msgspec.Struct, frozen=True):
-    """What a query found in one snapshot of the log, whose head is `head`.
-
-    `context_version` is the highest position of the whole context, whatever was returned; `more`
-    tells that the limit cut the records: ask again with `after` and `head` of this result.
-    """
-
-    records: list[EventRecord]
-    last_returned_position: int | None
-    context_version: int | None
-    head: int
-    more: bool = False
 
 
 class BaseLog:
@@ -153,7 +142,7 @@ class BaseLog:
         watch = Watch(self.telemetry, self.tenant_id)
         with watch:
             for _ in range(RULE_RELOADS):
-                watch.request = self.appender.request(draft)
+                watch.request = self.appender.request(draft, watch.carried)
                 try:
                     return watch.done(self.store.append_in(connection, watch.request))
                 except StaleRules:
@@ -172,6 +161,12 @@ class BaseLog:
 
     def page_of(self, spec: ReadSpec) -> Page:
         """Read one page that is already checked."""
+        with tracing.span("seriatim.read") as span:
+            page = self._page_of(spec)
+            span.set(read_attributes(spec, page))
+        return page
+
+    def _page_of(self, spec: ReadSpec) -> Page:
         started = time.perf_counter()
         page = self._scanned(spec)
         if self.telemetry.active:
@@ -272,28 +267,10 @@ class BaseLog:
         Without a limit all records come, in as many pages as it takes. With one, page on by giving
         `after` (the last returned position) and `head` of the first page.
         """
-        check_query(query, self.settings.limits)
-        size = self.settings.limits.page
-        if limit is not None:
-            size = self.settings.limits.check_page("limit", limit)
-        snapshot = self.store.head()
-        if head is not None and check_position("head", head) > snapshot:
-            raise bad("head", "must not lie beyond the log's own")
-        snapshot = snapshot if head is None else head
-        start = query.min_position or 0
-        start = start if after is None else max(start, check_position("after", after))
-        version = self.store.context_version(self.tenant_id, query, snapshot)
-        records: list[EventRecord] = []
-        more = version is not None and version > start
-        while more:
-            page = self.store.select(self.tenant_id, query, start, snapshot, size)
-            records.extend(page)
-            more = len(page) == size and page[-1].position != version
-            if limit is not None:
-                break
-            start = page[-1].position if page else snapshot
-        last = records[-1].position if records else None
-        return QueryResult(records, last, version, snapshot, more)
+        with tracing.span("seriatim.query") as span:
+            found = run_query(self, query, limit=limit, after=after, head=head)
+            span.set(query_attributes(self.tenant_id, found))
+        return found
 
     # -- declare
 

@@ -1,68 +1,70 @@
-"""Metrics in Prometheus format, of jobs that run for long; labels are names, never ids."""
+"""The metrics of one process in Prometheus format: one registry, whoever feeds it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.telemetry.families import SECONDS, Family
 
 _PORTS = 65_536
 
 
-class Metrics:
-    """The metrics of one process, shown at http://host:port/metrics."""
+class Reading(msgspec.Struct, frozen=True):
+    """A gauge as it stands when somebody looks."""
 
-    def __init__(self, address: str) -> None:
-        client = _client()
+    family: Family
+    labels: tuple[str, ...]
+    value: float
+
+
+class Metrics:
+    """What is told is kept here, what is asked when somebody looks is read by `reads`."""
+
+    def __init__(self) -> None:
+        self._client = _client()
+        self.registry = self._client.CollectorRegistry()
+
+    def make(self, family: Family) -> Any:
+        """Return the client's counter, gauge or histogram of a family."""
+        kinds = {
+            "counter": self._client.Counter,
+            "gauge": self._client.Gauge,
+            "histogram": self._client.Histogram,
+        }
+        more = {"buckets": SECONDS} if family.kind == "histogram" else {}
+        return kinds[family.kind](
+            family.name, family.says, family.labels, registry=self.registry, **more
+        )
+
+    def reads(self, read: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
+        """Ask for gauges each time that somebody looks; returns its undoing."""
+        collector = _Collector(self._client, read)
+        self.registry.register(collector)
+        return lambda: self.registry.unregister(collector)
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """Return everything as text, and its content type; it may have to ask a database."""
+        encode, content_type = self._client.exposition.choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+class Shown:
+    """Metrics at http://host:port/metrics, for a process that serves nothing else."""
+
+    def __init__(self, metrics: Metrics, address: str) -> None:
         host, port = _place(address)
-        self._registry = client.CollectorRegistry()
-        names = {"registry": self._registry}
-        self._position = client.Gauge(
-            "seriatim_job_position", "How far a job has come.", ["job"], **names
-        )
-        self._lag = client.Gauge(
-            "seriatim_job_lag_events", "How many events are still to come.", ["job"], **names
-        )
-        self._pace = client.Gauge(
-            "seriatim_job_events_per_second", "Its pace since it began.", ["job"], **names
-        )
-        self._done = client.Gauge(
-            "seriatim_job_events", "What became of events.", ["job", "outcome"], **names
-        )
-        self._open = client.Gauge(
-            "seriatim_registry_events", "What is open.", ["handler", "status"], **names
-        )
-        self._outage = client.Gauge(
-            "seriatim_registry_outage", "1 while the registry is away.", ["handler"], **names
-        )
         try:
-            self._server, self._thread = client.start_http_server(
-                port, addr=host, registry=self._registry
+            self._server, self._thread = _client().start_http_server(
+                port, addr=host, registry=metrics.registry
             )
         except OSError as error:
             msg = f"metrics cannot be shown at {address}: {error.strerror}"
             raise InvalidArgument(msg, details={"argument": "metrics"}) from error
-
-    def progress(self, job: str, position: int, lag: int, pace: float) -> None:
-        """Tell how far a job is."""
-        self._position.labels(job).set(position)
-        self._lag.labels(job).set(lag)
-        self._pace.labels(job).set(pace)
-
-    def outcomes(self, job: str, counts: Mapping[str, int]) -> None:
-        """Tell what became of events."""
-        for outcome, count in counts.items():
-            self._done.labels(job, outcome).set(count)
-
-    def registry(self, handler: str, counts: Mapping[str, int], *, away: bool) -> None:
-        """Tell what is open in the registry, or that it cannot be asked."""
-        self._outage.labels(handler).set(int(away))
-        if away:
-            return
-        for status in ("claimed", "expired", "failed", "blocked", "dead", "unknown"):
-            self._open.labels(handler, status).set(counts.get(status, 0))
 
     @property
     def port(self) -> int:
@@ -77,6 +79,25 @@ class Metrics:
         self._thread.join()
 
 
+class _Collector:
+    """Readings in the shape that the client wants them in."""
+
+    def __init__(self, client: ModuleType, read: Callable[[], Iterable[Reading]]) -> None:
+        self._client = client
+        self._read = read
+
+    def collect(self) -> Iterator[Any]:
+        made: dict[str, Any] = {}
+        for one in self._read():
+            family = one.family
+            if family.name not in made:
+                made[family.name] = self._client.core.GaugeMetricFamily(
+                    family.name, family.says, labels=family.labels
+                )
+            made[family.name].add_metric(one.labels, one.value)
+        yield from made.values()
+
+
 def _place(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isdigit() or int(port) >= _PORTS:
@@ -88,6 +109,7 @@ def _place(address: str) -> tuple[str, int]:
 def _client() -> ModuleType:
     try:
         import prometheus_client  # noqa: PLC0415 - an extra
+        import prometheus_client.core  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         msg = "metrics need their client: pip install 'seriatim[metrics]'"
         raise BackendFailure(msg, retryable=False) from error

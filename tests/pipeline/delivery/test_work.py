@@ -24,7 +24,8 @@ from seriatim.opening import open_registry, registry_url
 from seriatim.pipeline.kafka.address import parse_target
 from seriatim.pipeline.publish.checkpoint import FOLDER
 from seriatim.pipeline.work.working import Worker
-from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry.job_metrics import JobMetrics
+from seriatim.telemetry.metrics import Metrics, Shown
 from tests.fixtures.kafka_broker import KafkaBroker
 from tests.fixtures.postgres_server import PostgresServer
 from tests.pipeline.delivery.effects import notes, noting, posting, transactional
@@ -284,11 +285,17 @@ def test_an_outage_under_a_worker(
     filled(url, each=2)
     server = own_postgres()
     place = server.create_database("registry")
-    metrics = Metrics("127.0.0.1:0")
+    metrics = Metrics()
+    shown_at = Shown(metrics, "127.0.0.1:0")
     ended = threading.Event()
     settings = Registering(lease_s=2.0, heartbeat_s=0.5)
     with Worker(
-        spark, noting(tmp_path), url=url, registry=place, settings=settings, metrics=metrics
+        spark,
+        noting(tmp_path),
+        url=url,
+        registry=place,
+        settings=settings,
+        metrics=JobMetrics(metrics),
     ) as worker:
         thread = threading.Thread(
             target=lambda: worker.run(live=True, until=ended.is_set), daemon=True
@@ -297,18 +304,18 @@ def test_an_outage_under_a_worker(
         until(lambda: len(notes(tmp_path)) == 12)
         server.stop(immediate=True)
         filled(url, each=2)
-        until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in shown(metrics))
+        until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in shown(shown_at))
         server.start()
         until(lambda: len({one[0] for one in notes(tmp_path)}) == 24)
-        until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in shown(metrics))
+        until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in shown(shown_at))
         ended.set()
         thread.join(60)
         assert not thread.is_alive()
-    metrics.close()
+    shown_at.close()
     assert in_order(notes(tmp_path))
 
 
-def shown(metrics: Metrics) -> str:
+def shown(metrics: Shown) -> str:
     """Return the metrics as they are shown."""
     connection = HTTPConnection("127.0.0.1", metrics.port, timeout=10)
     connection.request("GET", "/metrics")

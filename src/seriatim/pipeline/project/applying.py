@@ -15,6 +15,7 @@ from seriatim.pipeline.project.job import SMALL_EVENTS, Given, Job, Range
 from seriatim.pipeline.project.outcome import Outcome, outcome_of
 from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Step
+from seriatim.telemetry import tracing
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -31,6 +32,17 @@ def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
     The marks of a stream's batch tell its range. A batch that begins later than the position is
     none that can be applied.
     """
+    told: tracing.Attributes = {
+        "seriatim.projection": job.projection.name,
+        "seriatim.after": position,
+    }
+    with tracing.span("seriatim.project", attributes=told) as span:
+        reached = _applied(job, given, position, side)
+        span.set({"seriatim.until": reached, "seriatim.shadow": side.shadow})
+    return reached
+
+
+def _applied(job: Job, given: Given, position: int, side: Side) -> int:
     folder = Folder(
         projection=job.projection, target=job.target, shadow=side.shadow, after=position
     )

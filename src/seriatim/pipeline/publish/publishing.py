@@ -31,6 +31,7 @@ from seriatim.pipeline.publish.lookback import Lookback
 from seriatim.pipeline.publish.sending import SENT, ShareSender
 from seriatim.pipeline.spread import Part, over_shares, shares_for, zero_based
 from seriatim.store.port import Lease
+from seriatim.telemetry import tracing
 
 logger = logging.getLogger("seriatim")
 
@@ -112,7 +113,7 @@ class Publisher:
         while not until():
             head = self._store.head()
             while position < head and not until():
-                position = self._step(position, min(head, position + self._settings.step_events))
+                position = self._traced_step(position, head)
                 self._tell(head)
             if not live:
                 return
@@ -131,6 +132,22 @@ class Publisher:
         if self._create is not None and self._target.one_topic is not None:
             make_topics(self._target, [self._target.one_topic], *self._create)
         return position
+
+    def _traced_step(self, after: int, head: int) -> int:
+        sent, skipped = self.done.sent, self.done.skipped
+        with tracing.span("seriatim.publish", "producer") as span:
+            reached = self._step(after, min(head, after + self._settings.step_events))
+            span.set(
+                {
+                    "seriatim.tenant": self._tenant_id or "*",
+                    "seriatim.target": str(self._target),
+                    "seriatim.after": after,
+                    "seriatim.until": reached,
+                    "seriatim.sent": self.done.sent - sent,
+                    "seriatim.skipped": self.done.skipped - skipped,
+                }
+            )
+        return reached
 
     def _step(self, after: int, until: int) -> int:
         """Send a part of the log, and remember that it was delivered."""

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from seriatim.core.errors import BackendFailure
 from seriatim.delivery.registry import Registry
-from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry.job_metrics import JobMetrics
 
 _EVERY_S = 2.0
 
 
 @contextmanager
-def watched(registry: Registry, handler: str, metrics: Metrics | None) -> Iterator[None]:
+def watched(registry: Registry, handler: str, metrics: JobMetrics | None) -> Iterator[None]:
     """Tell the registry's state to metrics while a block runs, also while its tasks wait for it."""
     if metrics is None:
         yield
@@ -34,7 +34,7 @@ def watched(registry: Registry, handler: str, metrics: Metrics | None) -> Iterat
         thread.join()
 
 
-def _watch(registry: Registry, handler: str, metrics: Metrics, ended: threading.Event) -> None:
+def _watch(registry: Registry, handler: str, metrics: JobMetrics, ended: threading.Event) -> None:
     own: Registry | None = None
     while True:
         try:

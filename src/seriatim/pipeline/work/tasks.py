@@ -26,6 +26,8 @@ from seriatim.pipeline.reading import settle
 from seriatim.pipeline.scan import scan
 from seriatim.pipeline.spread import Part
 from seriatim.pipeline.wanted import Scan
+from seriatim.pipeline.work.traced import traced
+from seriatim.telemetry.exporting import Exporting, joined
 
 TALLY = ", ".join(f"{name} bigint" for name in Tally.__struct_fields__)
 
@@ -39,19 +41,23 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None  # where numbers before the handler's start can be looked up
     zero_based: frozenset[str] = frozenset()
     letters: Target | None = None
+    exporting: Exporting | None = None  # how its spans leave the task's process
 
     def handled(self, deliveries: Iterable[Delivery]) -> pa.RecordBatch:
         """Handle events, and tell what became of them."""
         settle()
-        outage = Outage(self.settings.on_outage)
-        registry = outage.through(lambda: _registry(os.getpid(), self.registry, self.settings))
-        starts = None if self.log is None else self.starts
-        loop = Loop(registry, self.handler, starts=starts, letters=self._letters())
-        tally = loop.handle(deliveries)
+        with joined(self.exporting):
+            tally = self._loop().handle(deliveries)
         counts = [[getattr(tally, name)] for name in Tally.__struct_fields__]
         return pa.RecordBatch.from_arrays(
             [pa.array(count, pa.int64()) for count in counts], names=list(Tally.__struct_fields__)
         )
+
+    def _loop(self) -> Loop:
+        outage = Outage(self.settings.on_outage)
+        registry = outage.through(lambda: _registry(os.getpid(), self.registry, self.settings))
+        starts = None if self.log is None else self.starts
+        return Loop(registry, traced(self.handler), starts=starts, letters=self._letters())
 
     def _letters(self) -> Letters | None:
         if self.letters is None:

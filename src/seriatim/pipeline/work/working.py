@@ -24,7 +24,9 @@ from seriatim.pipeline.spread import zero_based
 from seriatim.pipeline.work.feeds import Feed, LogFeed
 from seriatim.pipeline.work.monitor import watched
 from seriatim.pipeline.work.tasks import TALLY, KeptTask, Work
-from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry import tracing
+from seriatim.telemetry.exporting import current
+from seriatim.telemetry.job_metrics import JobMetrics
 
 logger = logging.getLogger("seriatim")
 
@@ -51,7 +53,7 @@ class Worker:
         batch_events: int = BATCH_EVENTS,
         redeclare: bool = False,
         watcher: Watcher | None = None,
-        metrics: Metrics | None = None,
+        metrics: JobMetrics | None = None,
     ) -> None:
         known = settings or Registering()
         _check(handler, url, source, registry, known, letters)
@@ -70,6 +72,7 @@ class Worker:
             log=None if url is None else absolute_url(url),
             zero_based=frozenset() if self._store is None else zero_based(self._store.rules()),
             letters=letters,
+            exporting=current(),
         )
         self._feed = self._fed_by(source, tenant_id, batch_events)
         self._began = time.monotonic()
@@ -131,7 +134,12 @@ class Worker:
         batch = self._feed.next(self._work, cursor)
         if batch is None:
             return not due
-        self._handled(batch.job)
+        told: tracing.Attributes = {
+            "seriatim.handler": self._handler.name,
+            "seriatim.count": batch.events,
+        }
+        with tracing.span("seriatim.work", "consumer", told):
+            self._handled(batch.job)
         self._registry.move_cursor(self._handler, self._feed.name, batch.cursor)
         self._seen += batch.events
         pace = self._seen / max(time.monotonic() - self._began, 1e-6)

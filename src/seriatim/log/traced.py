@@ -1,0 +1,75 @@
+"""What appends, reads and queries tell their spans, and the trace that events carry on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from seriatim.core.guard import Guard, Scanned
+from seriatim.core.limits import Limits
+from seriatim.core.request import Prepared, Request
+from seriatim.store.port import ReadSpec
+
+if TYPE_CHECKING:
+    from seriatim.log.base import Page
+    from seriatim.log.querying import QueryResult
+
+Events = tuple[Prepared, ...]
+
+
+def append_attributes(request: Request | None, tenant_id: str) -> dict[str, Any]:
+    """Describe an append by the first of its events; ids may stand here, payloads never."""
+    told: dict[str, Any] = {"seriatim.tenant": tenant_id}
+    if request is not None:
+        first = request.events[0]
+        told |= {
+            "seriatim.event_type": first.event_type,
+            "seriatim.event_id": first.event_id,
+            "seriatim.stream_type": first.stream_type,
+            "seriatim.stream_id": first.stream_id,
+            "seriatim.request_id": first.request_id,
+        }
+    return told
+
+
+def read_attributes(spec: ReadSpec, page: Page) -> dict[str, Any]:
+    """Describe a page that was read."""
+    return {
+        "seriatim.tenant": spec.tenant_id or "*",
+        "seriatim.count": len(page.records),
+        "seriatim.after": spec.after,
+        "seriatim.last_scanned": page.last_scanned,
+    }
+
+
+def query_attributes(tenant_id: str, found: QueryResult) -> dict[str, Any]:
+    """Describe what a query found."""
+    return {
+        "seriatim.tenant": tenant_id,
+        "seriatim.count": len(found.records),
+        "seriatim.head": found.head,
+        "seriatim.context_version": found.context_version,
+    }
+
+
+def with_trace(events: Events, carried: Mapping[str, str], guard: Guard, limits: Limits) -> Events:
+    """Put a trace's headers into the metadata of events that have none.
+
+    Whatever a tracer carries, no append is refused for it, nor can its export not be imported: what
+    the guard would refuse, or what would go over a bound, is left out.
+    """
+    if guard.scan(Scanned({}, "{}", metadata=carried)) is not None:
+        return events
+    return tuple(_marked(event, carried, limits) for event in events)
+
+
+def _marked(event: Prepared, carried: Mapping[str, str], limits: Limits) -> Prepared:
+    if "traceparent" in event.metadata:
+        return event
+    whole = {**event.metadata, **carried}
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in whole.items())
+    if len(whole) > limits.metadata_entries or size > limits.metadata_bytes:
+        return event
+    return msgspec.structs.replace(event, metadata=whole)

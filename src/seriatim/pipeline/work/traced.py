@@ -1,0 +1,47 @@
+"""Handlers under spans of their own, each in the trace that its event carries."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+
+from seriatim.core.handling import Handler
+from seriatim.telemetry import tracing
+
+
+def traced(handler: Handler) -> Handler:
+    """Return the handler so that each of its calls is a span, whether it is awaited or not."""
+
+    def run(event: Any, context: Any) -> Any:
+        if inspect.iscoroutinefunction(handler.run):  # its span begins where it is awaited
+            return _awaited(handler, event, context)
+        with _span(handler, event):
+            return handler.run(event, context)
+
+    return msgspec.structs.replace(handler, run=run) if tracing.active() else handler
+
+
+async def _awaited(handler: Handler, event: Any, context: Any) -> Any:
+    with _span(handler, event):
+        return await handler.run(event, context)
+
+
+def _span(handler: Handler, event: Any) -> tracing.Span:
+    """Make the span of one call; what is no event of a log has no trace to go on with."""
+    metadata = getattr(event, "metadata", None)
+    return tracing.span(
+        "seriatim.handle",
+        "consumer",
+        {
+            "seriatim.handler": handler.name,
+            "seriatim.tenant": getattr(event, "tenant_id", None),
+            "seriatim.event_type": getattr(event, "event_type", None),
+            "seriatim.event_id": getattr(event, "event_id", None),
+            "seriatim.stream_type": getattr(event, "stream_type", None),
+            "seriatim.stream_id": getattr(event, "stream_id", None),
+            "seriatim.position": getattr(event, "position", None),
+        },
+        tracing.extract(metadata) if isinstance(metadata, dict) else None,
+    )

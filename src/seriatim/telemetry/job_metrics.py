@@ -1,0 +1,41 @@
+"""What a job that runs for long tells: how far it is, what became of events, what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from seriatim.telemetry import families
+from seriatim.telemetry.metrics import Metrics
+
+_STATUSES = ("claimed", "expired", "failed", "blocked", "dead", "unknown")
+
+
+class JobMetrics:
+    """The jobs of one process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._position = metrics.make(families.JOB_POSITION)
+        self._lag = metrics.make(families.JOB_LAG)
+        self._pace = metrics.make(families.JOB_PACE)
+        self._done = metrics.make(families.JOB_EVENTS)
+        self._open = metrics.make(families.REGISTRY_EVENTS)
+        self._outage = metrics.make(families.REGISTRY_OUTAGE)
+
+    def progress(self, job: str, position: int, lag: int, pace: float) -> None:
+        """Tell how far a job is."""
+        self._position.labels(job).set(position)
+        self._lag.labels(job).set(lag)
+        self._pace.labels(job).set(pace)
+
+    def outcomes(self, job: str, counts: Mapping[str, int]) -> None:
+        """Tell what became of events."""
+        for outcome, count in counts.items():
+            self._done.labels(job, outcome).set(count)
+
+    def registry(self, handler: str, counts: Mapping[str, int], *, away: bool) -> None:
+        """Tell what is open in the registry, or that it cannot be asked."""
+        self._outage.labels(handler).set(int(away))
+        if away:
+            return
+        for status in _STATUSES:
+            self._open.labels(handler, status).set(counts.get(status, 0))

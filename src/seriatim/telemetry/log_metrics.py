@@ -1,0 +1,74 @@
+"""The metrics of a log: what it tells as it happens, and what it is asked when somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from seriatim.core.event import DEFAULT_TENANT
+from seriatim.telemetry import families
+from seriatim.telemetry.bus import TelemetryEvent
+from seriatim.telemetry.labels import NAMES_MAX, OTHER, Bounded
+from seriatim.telemetry.log_gauges import Gauges, Watched
+from seriatim.telemetry.metrics import Metrics
+
+Tenants = Callable[[], Iterable[str]]
+
+
+class LogMetrics:
+    """One log; another one in the same process has a `Metrics` of its own."""
+
+    def __init__(self, metrics: Metrics, *, names_max: int = NAMES_MAX) -> None:
+        self._metrics = metrics
+        self._names_max = names_max
+        self._tenants = Bounded(names_max)
+        self._types = Bounded(names_max)
+        self._appends = metrics.make(families.APPENDS)
+        self._events = metrics.make(families.APPEND_EVENTS)
+        self._append_seconds = metrics.make(families.APPEND_SECONDS)
+        self._reuses = metrics.make(families.REUSES)
+        self._batches = metrics.make(families.READ_BATCHES)
+        self._records = metrics.make(families.READ_RECORDS)
+        self._read_seconds = metrics.make(families.READ_SECONDS)
+
+    def watch(
+        self, log: Watched, tenants: Tenants | None = None, *, keep_s: float = 5.0
+    ) -> Callable[[], None]:
+        """Count what a log does, for whichever tenant; returns the undoing.
+
+        Projections and subscriptions are looked at for the tenants that are named, else for the
+        default one, at most once in `keep_s` seconds.
+        """
+        gauges = Gauges(log, tenants or (lambda: (DEFAULT_TENANT,)), self._names_max, keep_s)
+        undoings = (log.telemetry.subscribe(self.told), self._metrics.reads(gauges.readings))
+
+        def unwatch() -> None:
+            for undo in undoings:
+                undo()
+
+        return unwatch
+
+    def told(self, event: TelemetryEvent) -> None:
+        """Count one event of a log's telemetry."""
+        tenant = self._tenants.name(event.metadata["tenant_id"])
+        if event.name == "store.append.stop":
+            replayed = event.metadata["replayed"]
+            self._appended(tenant, "replayed" if replayed else "stored", event)
+            if not replayed:
+                kind = self._type(tenant, event.metadata["event_type"])
+                self._events.labels(tenant, kind).inc(event.measurements["count"])
+        elif event.name == "store.append.exception":
+            self._appended(tenant, event.metadata["error_code"], event)
+        elif event.name == "store.idempotency.reuse":
+            self._reuses.labels(tenant).inc()
+        else:
+            self._batches.labels(tenant).inc()
+            self._records.labels(tenant).inc(event.measurements["count"])
+            self._read_seconds.observe(event.measurements["duration_s"])
+
+    def _appended(self, tenant: str, outcome: str, event: TelemetryEvent) -> None:
+        self._appends.labels(tenant, outcome).inc()
+        self._append_seconds.labels(outcome).observe(event.measurements["duration_s"])
+
+    def _type(self, tenant: str, event_type: str) -> str:
+        """Return a type that may stand beside this tenant: it is the pairs that are bounded."""
+        return event_type if self._types.admits(tenant, event_type) else OTHER

@@ -1,0 +1,129 @@
+"""One trace from the append to the effect, through the headers of a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.config.delivery import Registering
+from seriatim.core.event import EventRecord, LogIdentity
+from seriatim.core.handling import Handler, RetryPolicy, handler
+from seriatim.opening import open_registry
+from seriatim.pipeline.kafka.messages import Headers, value_of
+from seriatim.pipeline.work.tasks import KafkaTask, Work
+from seriatim.telemetry import tracing
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """What was traced in this process."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    undo = tracing.use(provider)
+    yield exporter
+    undo()
+    provider.shutdown()
+
+
+def appended() -> list[EventRecord]:
+    """Append under a caller's span, and return what was stored."""
+    with seriatim.open("memory:") as log, tracing.span("caller", "server"):
+        log.append([NewEvent("order.placed", {"n": 1}, stream=("order", "1"))])
+        return list(log.append([NewEvent("strange")]).records) + list(log.read(limit=1))
+
+
+def handled(events: list[EventRecord], declared: Handler, tmp_path: Path) -> None:
+    """Let a task of a worker handle messages of these events."""
+    place = f"sqlite:///{tmp_path}/registry.db"
+    registry = open_registry(place, Registering())
+    registry.declare(declared)
+    registry.close()
+    rows = [
+        {"topic": "t", "partition": 0, "offset": n, "value": value_of(one), "first_seq": b"1"}
+        for n, one in enumerate(events)
+    ]
+    work = Work(handler=declared, registry=place, settings=Registering())
+    task = KafkaTask(work=work, tenant_id=None)
+    list(task(pa.Table.from_pylist(rows).to_batches()))
+
+
+def of(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    """Return the spans of a name."""
+    return [one for one in spans.get_finished_spans() if one.name == name]
+
+
+def ids(span: ReadableSpan) -> tuple[int, int]:
+    """Return the trace and the id of a span."""
+    found: Any = span.get_span_context()
+    return found.trace_id, found.span_id
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_from_append_to_effect(spans: InMemorySpanExporter, tmp_path: Path, awaited: bool) -> None:
+    """M2: the append's span is in the message's header and is the parent of the handler's span."""
+    inside: list[tuple[str, str] | None] = []
+
+    def note(_event: Any, _context: Any) -> None:
+        inside.append(tracing.current_ids())
+
+    async def note_later(event: Any, context: Any) -> None:
+        await asyncio.sleep(0)
+        note(event, context)
+
+    declare = handler("noter", events=["order.*"], effect="keyed")
+    events = appended()
+    header = dict(Headers(LogIdentity("x", 1), frozenset()).of(events[1]))["traceparent"]
+    handled(events, declare(note_later if awaited else note), tmp_path)
+
+    first, _ = of(spans, "seriatim.append")
+    [effect] = of(spans, "seriatim.handle")
+    assert isinstance(header, bytes)
+    assert header.decode().split("-")[1:3] == [f"{ids(first)[0]:032x}", f"{ids(first)[1]:016x}"]
+    assert ids(effect)[0] == ids(first)[0]
+    assert effect.parent is not None
+    assert effect.parent.span_id == ids(first)[1]
+    assert effect.kind is SpanKind.CONSUMER
+    assert inside == [(f"{ids(effect)[0]:032x}", f"{ids(effect)[1]:016x}")]
+    told = effect.attributes or {}
+    assert (told["seriatim.handler"], told["seriatim.event_type"]) == ("noter", "order.placed")
+
+
+def test_an_effect_that_fails(spans: InMemorySpanExporter, tmp_path: Path) -> None:
+    """M2: a handler's failure marks its span, in words without secrets."""
+
+    def fail(_event: Any, _context: Any) -> None:
+        raise ValueError("password=hunter2hunter2")
+
+    declared = handler("noter", effect="keyed", retry=RetryPolicy(attempts=1))(fail)
+    handled(appended()[1:], declared, tmp_path)
+
+    [effect] = of(spans, "seriatim.handle")
+    assert effect.status.status_code is StatusCode.ERROR
+    assert (effect.attributes or {})["error.type"] == "ValueError"
+    assert "hunter2" not in effect.to_json()
+
+
+def test_events_without_a_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
+    """M2: an event that carries no trace, or junk, is handled in a trace of its own."""
+    undo = tracing.use(None)
+    with seriatim.open("memory:") as log:
+        log.append([NewEvent("a"), NewEvent("b", metadata={"traceparent": "t-7"})])
+        events = list(log.read())
+    undo()
+    handled(events, handler("noter", effect="keyed")(lambda _event, _context: None), tmp_path)
+
+    found = of(spans, "seriatim.handle")
+    assert [one.parent for one in found] == [None, None]
+    assert len({ids(one)[0] for one in found}) == 2

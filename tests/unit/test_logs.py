@@ -1,0 +1,136 @@
+"""Logs as lines of JSON or text: who it was about, in which trace, and never a secret."""
+
+import io
+import json
+import logging
+from typing import Any, Self
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from seriatim.core.errors import BackendFailure
+from seriatim.telemetry import tracing
+from seriatim.telemetry.logs import Format, bound, write_logs
+
+SECRET = "password=hunter2hunter2"
+logger = logging.getLogger("seriatim")
+
+
+class Written:
+    """The lines of a block."""
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+        self._stream = io.StringIO()
+
+    def __enter__(self) -> Self:
+        self._stop = write_logs(self._form, stream=self._stream)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self._stream.getvalue()
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Each line as JSON."""
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+def fail(error: Exception) -> None:
+    """Log an error that was caught."""
+    try:
+        raise error
+    except type(error):
+        logger.exception("it failed")
+
+
+def test_a_line() -> None:
+    """M2: a line of JSON has time, level, logger and message, and what its block is about."""
+    with Written("json") as written, bound(request_id="r-1", tenant="acme"):
+        logger.info("published up to %d", 7)
+        logging.getLogger("seriatim.kafka").warning("slow", extra={"error_code": "timeout"})
+        logger.debug("not shown")
+        with bound(tenant="other"):
+            logger.info("inner")
+
+    first, second, third = written.lines
+    assert first.pop("time").endswith("Z")
+    assert first == {
+        "level": "info",
+        "logger": "seriatim",
+        "message": "published up to 7",
+        "request_id": "r-1",
+        "tenant": "acme",
+    }
+    assert second["logger"] == "seriatim.kafka"
+    assert second["error_code"] == "timeout"
+    assert (third["tenant"], third["request_id"]) == ("other", "r-1")
+
+
+def test_the_current_span() -> None:
+    """M2: within a span, lines have its ids."""
+    provider = TracerProvider()
+    undo = tracing.use(provider)
+    with Written("json") as written, tracing.span("work"):
+        ids = tracing.current_ids()
+        logger.info("here")
+    undo()
+
+    assert ids == (written.lines[0]["trace_id"], written.lines[0]["span_id"])
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_secret_in_logs(form: Format) -> None:
+    """M2: K1: words that look like a secret are not written, be it in messages or errors."""
+    with Written(form) as written, bound(tenant=SECRET):
+        logger.warning("connecting with %s", SECRET)
+        fail(ValueError(SECRET))
+
+    assert "hunter2" not in written.text
+    assert "look like a secret" in written.text
+    assert "test_logs.py" in written.text
+    assert "ValueError" in written.text
+
+
+def test_an_error_of_ours() -> None:
+    """M2: an error of ours is told by its code."""
+    with Written("json") as written:
+        fail(BackendFailure("the database is away"))
+
+    [line] = written.lines
+    assert line["error_code"] == "backend_failure"
+    assert line["exception"] == "BackendFailure: the database is away"
+    assert line["stack"][0].endswith(" fail")
+
+
+def test_text_for_people() -> None:
+    """M2: as text, a line has the same in fewer signs."""
+    with Written("text") as written, bound(tenant="acme"):
+        logger.info("hello")
+
+    assert written.text.endswith(" info hello tenant=acme\n")
+
+
+def test_odd_letters() -> None:
+    """M2: what no file can hold is written in another way."""
+    with Written("json") as written:
+        logger.info("half a letter: %s", "\ud800")
+
+    assert written.lines[0]["message"] == "half a letter: \\ud800"
+
+
+def test_the_undoing(capsys: pytest.CaptureFixture[str]) -> None:
+    """M2: lines go to stderr as it is at the moment, until it is undone."""
+    before = list(logger.handlers), logger.level
+    stop = write_logs("text")
+    logger.info("shown")
+    stop()
+    logger.info("not shown")
+
+    assert (list(logger.handlers), logger.level) == before
+    assert capsys.readouterr().err.count("shown") == 1

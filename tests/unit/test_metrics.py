@@ -1,0 +1,246 @@
+"""Metrics in Prometheus format: of the log, of a service, of jobs; labels are names, never ids."""
+
+import asyncio
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import seriatim
+from seriatim import Log, NewEvent
+from seriatim.core.errors import BackendFailure, EventSequenceInvalid, InvalidArgument
+from seriatim.core.request import ExpectedSeq
+from seriatim.telemetry.families import FAMILIES
+from seriatim.telemetry.job_metrics import JobMetrics
+from seriatim.telemetry.labels import OTHER, Bounded
+from seriatim.telemetry.log_metrics import LogMetrics
+from seriatim.telemetry.metrics import Metrics, Shown
+from seriatim.telemetry.service_metrics import ServiceMetrics
+
+Samples = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """A log in memory."""
+    with seriatim.open("memory:") as opened:
+        yield opened
+
+
+def samples(metrics: Metrics) -> Samples:
+    """Return what is shown, parsed: a name and its labels' values in the order of their names."""
+    text, content_type = metrics.exposition()
+    assert content_type.startswith("text/plain")
+    return {
+        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        for family in text_string_to_metric_families(text.decode())
+        for one in family.samples
+    }
+
+
+def test_a_log_at_work(log: Log) -> None:
+    """M2: appends, latency, reuse and reads are counted by tenant, type and error code."""
+    metrics = Metrics()
+    LogMetrics(metrics).watch(log)
+    other = log.for_tenant("acme")
+    for _ in range(2):
+        log.append([NewEvent("order.placed"), NewEvent("order.paid")], idempotency_key="k")
+    other.append([NewEvent("order.placed", stream=("order", "7"))])
+    with pytest.raises(EventSequenceInvalid):
+        log.append([NewEvent("x", stream=("order", "1"))], ExpectedSeq(("order", "1"), 5))
+    asyncio.run(log.aio.append([NewEvent("order.placed")]))
+    list(log.read())
+
+    seen = samples(metrics)
+    assert seen["seriatim_appends_total", "stored", "default"] == 2
+    assert seen["seriatim_appends_total", "replayed", "default"] == 1
+    assert seen["seriatim_appends_total", "event_sequence_invalid", "default"] == 1
+    assert seen["seriatim_appends_total", "stored", "acme"] == 1
+    assert seen["seriatim_append_events_total", "order.placed", "default"] == 3
+    assert seen["seriatim_append_events_total", "order.placed", "acme"] == 1
+    assert seen["seriatim_append_seconds_count", "stored"] == 3
+    assert seen["seriatim_append_seconds_bucket", "30.0", "stored"] == 3
+    assert seen["seriatim_idempotent_reuses_total", "default"] == 1
+    assert seen["seriatim_read_batches_total", "default"] == 1
+    assert seen["seriatim_read_records_total", "default"] == 3
+    assert seen["seriatim_read_seconds_count",] == 1
+
+
+def test_a_log_that_is_asked(log: Log) -> None:
+    """M2: head, growth and the lag of durable subscriptions are read when somebody looks."""
+    metrics = Metrics()
+    stop = LogMetrics(metrics).watch(log, lambda: ("default", "acme"), keep_s=0)
+    assert samples(metrics)["seriatim_log_head_position",] == 0
+    subscription = log.for_tenant("acme").subscribe("mailer", idle_timeout=0.01)
+    log.for_tenant("acme").append([NewEvent("a") for _ in range(3)])
+
+    seen = samples(metrics)
+    assert seen["seriatim_log_up",] == 1
+    assert seen["seriatim_log_head_position",] == 3
+    assert seen["seriatim_log_growth_events_per_second",] > 0
+    assert seen["seriatim_consumer_lag_events", "mailer", "acme"] == 3
+    subscription.run(lambda _: None)
+    assert samples(metrics)["seriatim_consumer_lag_events", "mailer", "acme"] == 0
+    stop()
+    assert ("seriatim_log_up",) not in samples(metrics)
+    assert not log.telemetry.active
+
+
+def test_a_log_that_is_away(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M2: a log that cannot be asked is shown as down, and everything else is still shown."""
+    metrics = Metrics()
+    LogMetrics(metrics).watch(log, keep_s=0)
+    log.append([NewEvent("a")])
+
+    def away() -> int:
+        raise BackendFailure("away")
+
+    monkeypatch.setattr(log.store, "head", away)
+    seen = samples(metrics)
+
+    assert seen["seriatim_log_up",] == 0
+    assert ("seriatim_log_head_position",) not in seen
+    assert seen["seriatim_appends_total", "stored", "default"] == 1
+
+
+def test_looks_are_kept_for_a_while(log: Log) -> None:
+    """M2: many who look at once ask the log once."""
+    metrics = Metrics()
+    LogMetrics(metrics).watch(log, keep_s=60)
+    samples(metrics)
+    log.append([NewEvent("a")])
+
+    assert samples(metrics)["seriatim_log_head_position",] == 0
+
+
+def test_labels_are_bounded(log: Log) -> None:
+    """M2: so many tenants and types have labels of their own, the rest counts as one."""
+    metrics = Metrics()
+    LogMetrics(metrics, names_max=3).watch(log)
+    for number in range(10):
+        view = log.for_tenant(f"t{number}")
+        view.append([NewEvent(f"type.{number}")])
+        log.for_tenant("t0").append([NewEvent(f"more.{number}")])
+
+    seen = samples(metrics)
+    appends = {key: value for key, value in seen.items() if key[0] == "seriatim_appends_total"}
+    assert {key[2] for key in appends} == {"t0", "t1", "t2", OTHER}
+    assert sum(appends.values()) == 20
+    types = {key: value for key, value in seen.items() if key[0] == "seriatim_append_events_total"}
+    assert len(types) <= 3 + 4
+    assert sum(types.values()) == 20
+
+
+def test_the_first_names_stay() -> None:
+    """M2: who has a label keeps it, whoever comes later."""
+    names = Bounded(2)
+
+    assert [names.name(one) for one in ("a", "b", "c", "a", "b")] == ["a", "b", OTHER, "a", "b"]
+
+
+def test_no_id_in_metrics(log: Log) -> None:
+    """M2: neither payloads nor ids, keys, streams, actors or tags get into metrics."""
+    metrics = Metrics()
+    LogMetrics(metrics).watch(log, keep_s=0)
+    event = NewEvent(
+        "order.placed",
+        {"secretly": "PRIVATE"},
+        stream=("order", "PRIVATE"),
+        event_id="PRIVATE",
+        producer_id="PRIVATE",
+        request_id="PRIVATE",
+        correlation_id="PRIVATE",
+        actor_id="PRIVATE",
+        metadata={"traceparent": "PRIVATE"},
+        tags=("PRIVATE",),
+    )
+    for _ in range(2):
+        log.append([event], idempotency_key="PRIVATE")
+    with pytest.raises(seriatim.SeriatimError):
+        log.append([NewEvent("PRIVATE", {"password": "sk-PRIVATE"}, event_id="PRIVATE" * 99)])
+    list(log.read())
+    log.query()
+
+    assert b"PRIVATE" not in metrics.exposition()[0]
+
+
+def test_a_listener_of_metrics_that_fails(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    """M2: metrics that cannot be counted harm no append."""
+    counting = LogMetrics(Metrics())
+    counting.watch(log)
+    counting._appends = None
+
+    assert log.append([NewEvent("a")]).first_position == 1
+    assert "a telemetry listener failed" in caplog.text
+
+
+def test_a_service() -> None:
+    """M2: requests by route, method and class of status, their time, bytes, tails and refusals."""
+    metrics = Metrics()
+    service = ServiceMetrics(metrics)
+    service.request("/v1/events", "POST", 201, 0.02, received=100, sent=10)
+    service.request("/v1/events", "POST", 409, 0.01)
+    service.request("/v1/events", "BREW", 405, 0.01)
+    service.refused("acme")
+    with service.tail():
+        assert samples(metrics)["seriatim_http_open_tails",] == 1
+
+    seen = samples(metrics)
+    assert seen["seriatim_http_requests_total", "POST", "/v1/events", "2xx"] == 1
+    assert seen["seriatim_http_requests_total", "POST", "/v1/events", "4xx"] == 1
+    assert seen["seriatim_http_requests_total", OTHER, "/v1/events", "4xx"] == 1
+    assert seen["seriatim_http_request_seconds_count", "/v1/events"] == 3
+    assert seen["seriatim_http_received_bytes_total", "/v1/events"] == 100
+    assert seen["seriatim_http_sent_bytes_total", "/v1/events"] == 10
+    assert seen["seriatim_http_quota_refusals_total", "acme"] == 1
+    assert seen["seriatim_http_open_tails",] == 0
+
+
+def test_jobs_are_shown() -> None:
+    """M2: jobs, outcomes and registry states in Prometheus format; labels are names only."""
+    metrics = Metrics()
+    jobs = JobMetrics(metrics)
+    jobs.progress("publisher", 7, 3, 1.5)
+    jobs.outcomes("mailer", {"done": 2})
+    jobs.registry("mailer", {"dead": 1}, away=False)
+    jobs.registry("biller", {}, away=True)
+    shown = Shown(metrics, "127.0.0.1:0")
+    connection = HTTPConnection("127.0.0.1", shown.port)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    shown.close()
+
+    assert 'seriatim_job_lag_events{job="publisher"} 3.0' in text
+    assert 'seriatim_job_events{job="mailer",outcome="done"} 2.0' in text
+    assert 'seriatim_registry_events{handler="mailer",status="dead"} 1.0' in text
+    assert 'seriatim_registry_outage{handler="biller"} 1.0' in text
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "256.0.0.1:0"])
+def test_a_wrong_address(address: str) -> None:
+    """M2: metrics that cannot be shown where they are asked for say so."""
+    with pytest.raises((InvalidArgument, OSError)):
+        Shown(Metrics(), address)
+
+
+def test_every_family_can_be_shown() -> None:
+    """M2: names are ours, unlike each other, and labels are none of those that hold ids."""
+    names = [one.name for one in FAMILIES]
+    labels = {label for one in FAMILIES for label in one.labels}
+
+    assert len(set(names)) == len(names) >= 26
+    assert all(name.startswith("seriatim_") for name in names)
+    assert labels == {
+        "tenant",
+        "outcome",
+        "event_type",
+        "projection",
+        "consumer",
+        "route",
+        "method",
+        "status",
+        "job",
+        "handler",
+    }

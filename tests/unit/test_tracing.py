@@ -1,0 +1,305 @@
+"""Spans with the real SDK of OpenTelemetry, and none where nobody traces."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+import seriatim
+from seriatim import Filter, Limits, Log, NewEvent, Query, Settings
+from seriatim.core.errors import ConditionalAppendConflict
+from seriatim.core.request import ExpectedContext
+from seriatim.telemetry import tracing
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """A log in memory."""
+    with seriatim.open("memory:") as opened:
+        yield opened
+
+
+@pytest.fixture
+def provider() -> Iterator[TracerProvider]:
+    """A tracer provider that traces for one test."""
+    made = TracerProvider()
+    undo = tracing.use(made)
+    yield made
+    undo()
+    made.shutdown()
+
+
+@pytest.fixture
+def spans(provider: TracerProvider) -> InMemorySpanExporter:
+    """What was traced."""
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter
+
+
+def only(spans: InMemorySpanExporter) -> ReadableSpan:
+    """Return the one span that ended."""
+    [found] = spans.get_finished_spans()
+    return found
+
+
+def context(span: ReadableSpan) -> Any:
+    """Return the ids of a span."""
+    return span.get_span_context()
+
+
+def carried(span: ReadableSpan) -> str:
+    """Return the header that carries a span on."""
+    ids = context(span)
+    return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.trace_flags:02x}"
+
+
+def test_an_append(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: an append is a span that tells tenant, type, ids, count and position."""
+    made = log.for_tenant("acme").append(
+        [NewEvent("a", {"p": 1}, stream=("s", "1"), event_id="e-1", request_id="r"), NewEvent("b")]
+    )
+
+    span = only(spans)
+    assert made.records[0].event_id == "e-1"
+    assert span.name == "seriatim.append"
+    assert span.kind is SpanKind.PRODUCER
+    assert dict(span.attributes or {}) == {
+        "seriatim.tenant": "acme",
+        "seriatim.event_type": "a",
+        "seriatim.event_id": "e-1",
+        "seriatim.stream_type": "s",
+        "seriatim.stream_id": "1",
+        "seriatim.request_id": "r",
+        "seriatim.replayed": False,
+        "seriatim.count": 2,
+        "seriatim.first_position": 1,
+    }
+
+
+def test_events_carry_the_trace(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: events without a trace get that of their append; others keep theirs; hashes stay."""
+    plain = NewEvent("a", {"n": 1})
+    own = NewEvent("a", metadata={"traceparent": PARENT, "more": "1"})
+    first, second = log.append([plain, own]).records
+
+    assert first.metadata == {"traceparent": carried(only(spans))}
+    assert second.metadata == {"traceparent": PARENT, "more": "1"}
+    with seriatim.open("memory:") as other:
+        undo = tracing.use(None)
+        untraced = other.append([plain]).records[0]
+        undo()
+    assert first.payload_hash == untraced.payload_hash
+    assert untraced.metadata == {}
+
+
+def test_a_retry_under_another_trace(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: the trace is not compared: a retry is a replay and keeps the first one's trace."""
+    event = NewEvent("a", event_id="e")
+    log.append([event], idempotency_key="k")
+    again = log.append([event], idempotency_key="k")
+
+    first, second = spans.get_finished_spans()
+    assert again.replayed
+    assert again.records[0].metadata["traceparent"] == carried(first)
+    assert (second.attributes or {})["seriatim.replayed"] is True
+
+
+def test_the_caller_s_span(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: what a caller's span encloses is its child, by threads of committers and by asyncio."""
+
+    async def appends() -> None:
+        condition = ExpectedContext(Query([Filter(types=["never"])]), None)
+        await asyncio.gather(
+            log.aio.append([NewEvent("a")]), log.aio.append([NewEvent("b")], condition)
+        )
+        await log.aio.query()
+
+    with tracing.span("caller", "server", parent=tracing.extract({"TraceParent": PARENT})):
+        asyncio.run(appends())
+        list(log.read())
+        log.query()
+
+    *inner, outer = spans.get_finished_spans()
+    names = sorted(one.name for one in inner)
+    assert names == ["seriatim.append"] * 2 + ["seriatim.query"] * 2 + ["seriatim.read"]
+    assert {one.parent.span_id for one in inner if one.parent} == {context(outer).span_id}
+    assert {f"{context(one).trace_id:032x}" for one in [outer, *inner]} == {PARENT[3:35]}
+    assert {one.metadata["traceparent"] for one in log.read()} == {
+        carried(one) for one in inner if one.name == "seriatim.append"
+    }
+
+
+def test_a_refused_append(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: a refused append's span has the error's code, and no words of it."""
+    log.append([NewEvent("a")])
+    with pytest.raises(ConditionalAppendConflict):
+        log.append([NewEvent("b")], ExpectedContext(Query([Filter(types=["a"])]), None))
+
+    _, span = spans.get_finished_spans()
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.status.description == "conditional_append_conflict"
+    assert (span.attributes or {})["error.type"] == "conditional_append_conflict"
+    assert (span.attributes or {})["seriatim.event_type"] == "b"
+
+
+def test_reads_and_queries(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: a page and a query are spans that tell how much they found."""
+    log.append([NewEvent("a") for _ in range(3)])
+    spans.clear()
+    log.page(limit=2)
+    log.query(Query([Filter(types=["a"])]))
+
+    read, query = spans.get_finished_spans()
+    assert read.attributes == {
+        "seriatim.tenant": "default",
+        "seriatim.count": 2,
+        "seriatim.after": 0,
+        "seriatim.last_scanned": 2,
+    }
+    assert query.attributes == {
+        "seriatim.tenant": "default",
+        "seriatim.count": 3,
+        "seriatim.head": 3,
+        "seriatim.context_version": 3,
+    }
+
+
+def test_no_payload_in_spans(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: neither payloads nor keys nor words of foreign errors get into spans."""
+    log.append([NewEvent("a", {"x": "PRIVATE"}, tags=("PRIVATE",))], idempotency_key="PRIVATE")
+    with pytest.raises(ValueError, match="PRIVATE"), tracing.span("work"):
+        raise ValueError("PRIVATE password=hunter2hunter2")
+
+    assert all("PRIVATE" not in one.to_json() for one in spans.get_finished_spans())
+
+
+@pytest.mark.parametrize(
+    "metadata", [{f"k{n}": "v" for n in range(64)}, {f"k{n:02}": "v" * 509 for n in range(16)}]
+)
+def test_a_full_event(log: Log, spans: InMemorySpanExporter, metadata: dict[str, str]) -> None:
+    """M2: an event that has no room for its trace is stored without."""
+    record = log.append([NewEvent("a", metadata=metadata)]).records[0]
+
+    assert record.metadata == metadata
+
+
+def test_a_guard_against_traces(spans: InMemorySpanExporter) -> None:
+    """M2: what the guard would refuse is not carried, and the append is not refused for it."""
+    parent = tracing.extract({"traceparent": PARENT, "tracestate": "a=AKIAIOSFODNN7EXAMPLE"})
+    with seriatim.open("memory:") as log, tracing.span("caller", parent=parent):
+        record = log.append([NewEvent("a")]).records[0]
+
+    assert record.metadata == {}
+
+
+def test_small_limits(spans: InMemorySpanExporter) -> None:
+    """M2: the bounds are those of the log."""
+    settings = Settings(limits=Limits(metadata_entries=1))
+    parent = tracing.extract({"traceparent": PARENT, "tracestate": "a=b"})
+    with seriatim.open("memory:", settings=settings) as log, tracing.span("c", parent=parent):
+        record = log.append([NewEvent("a")]).records[0]
+
+    assert record.metadata == {}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"traceparent": "t-7"}, {"other": PARENT}, {"traceparent": PARENT.replace("0af", "zzz")}],
+)
+def test_no_parent(headers: dict[str, str], spans: InMemorySpanExporter) -> None:
+    """M2: headers that carry no trace are no parent."""
+    assert tracing.extract(headers) is None
+
+
+def test_there_and_back(spans: InMemorySpanExporter) -> None:
+    """M2: what is injected can be extracted; a state that is too long is left out."""
+    state = "a=" + "x" * 200
+    parent = tracing.extract({"traceparent": PARENT, "tracestate": state})
+    with tracing.span("client", "client", {"a": 1, "none": None}, parent) as span:
+        headers = tracing.inject()
+        ids = tracing.current_ids()
+        span.set({"b": True, "none": None})
+        span.rename("renamed")
+        span.fail("limit_exceeded")
+    long = tracing.extract(
+        {"traceparent": PARENT, "tracestate": ",".join([f"b{n}=" + "x" * 200 for n in range(3)])}
+    )
+    with tracing.span("client", parent=long):
+        assert set(tracing.inject()) == {"traceparent"}
+
+    first, _ = spans.get_finished_spans()
+    assert headers == {"traceparent": carried(first), "tracestate": state}
+    assert ids == (f"{context(first).trace_id:032x}", f"{context(first).span_id:016x}")
+    assert first.name == "renamed"
+    assert first.kind is SpanKind.CLIENT
+    assert first.attributes == {"a": 1, "b": True, "error.type": "limit_exceeded"}
+    assert tracing.inject() == {}
+    assert tracing.current_ids() is None
+
+
+class Failing(SpanProcessor):
+    """A processor that fails, at either end of a span."""
+
+    def __init__(self, *, at_start: bool) -> None:
+        self._at_start = at_start
+
+    def on_start(self, *_: object, **__: object) -> None:
+        """Fail, or not."""
+        if self._at_start:
+            raise RuntimeError
+
+    def on_end(self, *_: object) -> None:
+        """Fail."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_tracer_that_fails(
+    log: Log, provider: TracerProvider, at_start: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M2: a tracer that fails is logged and harms nobody."""
+    provider.add_span_processor(Failing(at_start=at_start))
+    with caplog.at_level(logging.ERROR, "seriatim"):
+        assert log.append([NewEvent("a")]).first_position == 1
+
+    assert "a tracer failed to" in caplog.text
+
+
+def test_nobody_traces(log: Log) -> None:
+    """M2: without a tracer there are no spans, and events carry nothing."""
+    with tracing.span("work", attributes={"a": 1}) as span:
+        span.set({"b": 2})
+        span.rename("c")
+        span.fail("d")
+        assert tracing.inject() == {}
+        assert tracing.extract({"traceparent": PARENT}) is None
+        assert log.append([NewEvent("a")]).records[0].metadata == {}
+    assert not tracing.active()
+    assert tracing.current_ids() is None
+
+
+def test_opentelemetry_is_not_imported() -> None:
+    """M2: the package itself never imports OpenTelemetry or Prometheus's client."""
+    code = """
+import sys, seriatim
+from seriatim.telemetry import exporting, log_metrics, logs, service_metrics, tracing
+log = seriatim.open("memory:")
+log.append([seriatim.NewEvent("a")]); list(log.read()); log.query()
+with tracing.span("x"):
+    tracing.inject()
+print([name for name in sys.modules if name.startswith(("opentelemetry", "prometheus"))])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

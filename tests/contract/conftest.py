@@ -63,8 +63,6 @@ class Operated(HttpStore):
 
 @contextmanager
 def _through(service: Running) -> Iterator[Log]:
-    rights = ("append", "read", "operate", "act_as")
-    token, _ = service.service.access.create(subject="suite", tenant_id="*", rights=rights)
-    store = Operated(Http(service.url, token=token), service.service.log.store)
+    store = Operated(Http(service.url, token=service.token()), service.service.log.store)
     with RemoteLog(store) as opened:
         yield opened

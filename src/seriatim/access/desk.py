@@ -51,5 +51,3 @@ class Desk:
     def close(self) -> None:
         """Let go of the database."""
         self._engine.close()
-
-

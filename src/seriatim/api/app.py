@@ -1,4 +1,4 @@
-"""The application: finds the route, sees who calls, answers, and turns every error into a problem."""
+"""The application: finds the route, sees who calls, answers; every error becomes a problem."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
+from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.bodies import Parser
 from seriatim.api.http import JSON, Gone, Headers, Receive, Request, Response, Scope, Send, Stream
+from seriatim.api.observing import Observer, about, spanned
 from seriatim.api.openapi import description
 from seriatim.api.repeating import once
 from seriatim.api.routes import ROUTES, Route
@@ -27,7 +29,7 @@ from seriatim.core.errors import (
     NotFound,
     SeriatimError,
 )
-from seriatim.access.rights import EVERY_TENANT
+from seriatim.telemetry import tracing
 from seriatim.wire.problems import CONTENT_TYPE, problem_of
 
 logger = logging.getLogger("seriatim.api")
@@ -35,14 +37,18 @@ logger = logging.getLogger("seriatim.api")
 STALLED_S = 60.0  # a reader that takes nothing for so long is let go
 _PROBLEM = CONTENT_TYPE.encode()
 _REQUEST_ID_MAX = 128
+_CORS_HEADERS = (
+    b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, x-request-id"
+)
 _encode = msgspec.json.Encoder().encode
 
 
 class App:
     """An ASGI application over one log."""
 
-    def __init__(self, make: Callable[[], Service]) -> None:
+    def __init__(self, make: Callable[[], Service], *, log_requests: bool = False) -> None:
         self._make = make
+        self._log_requests = log_requests
         self._routes = {(route.method, route.path): route for route in ROUTES}
         self._paths = {route.path for route in ROUTES}
         self._parsers = {
@@ -51,8 +57,9 @@ class App:
             if route.body is not None and not route.raw
         }
         self._open = {"/health": self._health, "/ready": self._ready}
-        self._for_any = {"/v1/openapi.json": self._describe}
+        self._for_any = {"/v1/openapi.json": self._describe, "/metrics": self._metrics}
         self.service: Service
+        self.observer: Observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or live and end with the server."""
@@ -66,12 +73,14 @@ class App:
         try:
             self.service = await asyncio.to_thread(self._make)
             await self.service.start()
+            self.observer = Observer(self.service, log_requests=self._log_requests)
             _on_signals(self.service.hub.end)
         except SeriatimError as error:
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        self.observer.close()
         await self.service.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -80,32 +89,40 @@ class App:
     async def _serve(self, request: Request, send: Send) -> None:
         started = time.perf_counter()
         request.request_id = _request_id(request)
-        try:
-            answer = await self._answer(request)
-        except SeriatimError as error:
-            answer = _refusal(error, request)
-        except (Gone, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            logger.exception("request %s failed in an unforeseen way", request.request_id)
-            msg = f"the service failed in an unforeseen way ({type(error).__name__})"
-            answer = _refusal(BackendFailure(msg, details={"ambiguous": True}), request)
-        if isinstance(answer, Stream):
-            await self._stream(request, answer, send)
-            status = 200
-        else:
-            await self._send(request, answer, send)
-            status = answer.status
-        if logger.isEnabledFor(logging.INFO):
-            took = (time.perf_counter() - started) * 1000
-            what = request.endpoint or f"{request.method} {request.path[:100]}"
-            logger.info("%s %d %.1f ms %s", what, status, took, request.request_id)
-
-    async def _answer(self, request: Request) -> Response | Stream:
         route = self._routes.get((request.method, request.path))
+        request.endpoint = "" if route is None else route.endpoint
+        with about(request):
+            if tracing.active():
+                with spanned(request) as span:
+                    answer = await self._answered(request, route)
+                    span.set({"http.response.status_code": _status(answer)})
+            else:
+                answer = await self._answered(request, route)
+            if isinstance(answer, Stream):
+                with self.observer.tail():
+                    size = await self._stream(request, answer, send)
+            else:
+                size = len(answer.body)
+                await self._send(request, answer, send)
+            took = time.perf_counter() - started
+            self.observer.answered(request, _status(answer), took, size)
+
+    async def _answered(self, request: Request, route: Route | None) -> Response | Stream:
+        """Return the answer to a request; every error is one."""
+        try:
+            return await self._answer(request, route)
+        except SeriatimError as error:
+            return _refusal(error, request)
+        except Gone:
+            return Response(499)
+        except Exception as error:
+            logger.exception("a request failed in an unforeseen way")
+            msg = f"the service failed in an unforeseen way ({type(error).__name__})"
+            return _refusal(BackendFailure(msg, details={"ambiguous": True}), request)
+
+    async def _answer(self, request: Request, route: Route | None) -> Response | Stream:
         if route is None:
             return await self._other(request)
-        request.endpoint = route.endpoint
         caller = await self.service.caller(request.headers.get(b"authorization"))
         request.caller = caller
         request.tenant_id = caller.tenant(request.header(b"seriatim-tenant"))
@@ -140,9 +157,9 @@ class App:
             return await self._open[request.path]()
         if preflight := self._preflight(request):
             return preflight
-        await self.service.caller(request.headers.get(b"authorization"))
+        request.caller = await self.service.caller(request.headers.get(b"authorization"))
         if request.path in self._for_any and request.method == "GET":
-            return self._for_any[request.path]()
+            return await self._for_any[request.path](request)
         if request.path in self._paths:
             msg = f"{request.method[:20]} is not for this path"
             raise InvalidArgument(msg, details={"argument": "method"})
@@ -156,8 +173,15 @@ class App:
         await self.service.run(self.service.log.head)
         return Response(200, b'{"status":"ready"}')
 
-    def _describe(self) -> Response:
+    async def _describe(self, _: Request) -> Response:
         return Response(200, description())
+
+    async def _metrics(self, request: Request) -> Response:
+        """Show metrics: their labels name tenants, so only who operates for all may see them."""
+        request.caller.demand("operate", service=True)
+        _check_for_all(request)
+        accept = request.headers.get(b"accept", b"").decode("latin-1")
+        return await self.service.run(self.observer.exposition, accept)
 
     # -- sending
 
@@ -167,11 +191,7 @@ class App:
             return None
         headers = (
             (b"access-control-allow-methods", b"GET, POST"),
-            (
-                b"access-control-allow-headers",
-                b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
-                b"x-request-id",
-            ),
+            (b"access-control-allow-headers", _CORS_HEADERS),
             (b"access-control-max-age", b"600"),
         )
         return Response(204, b"", headers=headers)
@@ -197,11 +217,12 @@ class App:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _stream(self, request: Request, answer: Stream, send: Send) -> None:
+    async def _stream(self, request: Request, answer: Stream, send: Send) -> int:
         """Send pieces until they end, the reader leaves, or takes nothing for too long."""
         headers = self._headers(request, answer.content_type, answer.headers)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = asyncio.create_task(_send_pieces(answer, send))
+        sizes = [0]
+        sending = asyncio.create_task(_send_pieces(answer, send, sizes))
         leaving = asyncio.create_task(request.until_gone())
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -211,14 +232,16 @@ class App:
             for task in (sending, leaving):
                 with suppress(asyncio.CancelledError, TimeoutError):
                     await task
+        return sum(sizes)
 
 
-async def _send_pieces(answer: Stream, send: Send) -> None:
+async def _send_pieces(answer: Stream, send: Send, sizes: list[int]) -> None:
     pieces = answer.pieces
     try:
         async for piece in pieces:
             async with asyncio.timeout(STALLED_S):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
+            sizes[0] += len(piece)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         aclose = getattr(pieces, "aclose", None)
@@ -231,8 +254,17 @@ def _check_rights(route: Route, request: Request) -> None:
     caller.demand(route.right, service=route.service)
     if route.all_types:
         caller.demand_all_types()
-    if route.every_tenant and caller.tenant_id != EVERY_TENANT:
+    if route.every_tenant:
+        _check_for_all(request)
+
+
+def _check_for_all(request: Request) -> None:
+    if request.caller.tenant_id != EVERY_TENANT:
         raise Forbidden("this is about the whole log, this token is for one tenant")
+
+
+def _status(answer: Response | Stream) -> int:
+    return 200 if isinstance(answer, Stream) else answer.status
 
 
 def _request_id(request: Request) -> str:

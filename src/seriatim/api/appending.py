@@ -91,9 +91,7 @@ async def append_several(service: Service, request: Request, raw: bytes) -> Resp
     return Response(200, _encode(Outcomes(list(outcomes))))
 
 
-async def _outcome(
-    service: Service, request: Request, part: Any, index: int, size: int
-) -> Outcome:
+async def _outcome(service: Service, request: Request, part: Any, index: int, size: int) -> Outcome:
     try:
         wanted = asked(part) if isinstance(part, AppendBody) else asked_exactly(part)
         text = _encode(part) if b"idempotency-key" in request.headers else b""
@@ -140,9 +138,7 @@ def _signed(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], Add
         kind = "system" if trace else "service_principal"
         if event.actor_type is None and event.actor_id is None:
             added = Added(kind, caller.subject)
-            signed.append(
-                msgspec.structs.replace(event, actor_type=kind, actor_id=caller.subject)
-            )
+            signed.append(msgspec.structs.replace(event, actor_type=kind, actor_id=caller.subject))
             continue
         if event.actor_id != caller.subject and "act_as" not in caller.rights:
             msg = "to name another actor than the token's own needs the right act_as"
@@ -159,9 +155,7 @@ def _confined(caller: Caller, condition: Any) -> Any:
     return ExpectedContext(caller.scoped(condition.query), condition.version)
 
 
-def _command(
-    request: Request, given: WireCommand | None, raw: bytes, part: str
-) -> Command | None:
+def _command(request: Request, given: WireCommand | None, raw: bytes, part: str) -> Command | None:
     """Return the command of an append: by the header Idempotency-Key, or as the body names it."""
     key = request.header(b"idempotency-key")
     if given is not None:

@@ -75,9 +75,7 @@ def asked(body: AppendBody) -> Asked:
         except Flaw as flaw:
             raise door.error(Flaw(flaw.part, "payload", flaw.message), index) from None
     conditions = [_condition(one) for one in body.conditions]
-    return Asked(
-        events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch
-    )
+    return Asked(events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch)
 
 
 def asked_exactly(value: Any) -> Asked:
@@ -95,9 +93,7 @@ def asked_exactly(value: Any) -> Asked:
     door = DOORS[body.profile]
     events = [_event(one, index, door) for index, one in enumerate(given)]
     conditions = [_condition(one) for one in body.conditions]
-    return Asked(
-        events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch
-    )
+    return Asked(events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch)
 
 
 class _LooseCondition(WireCondition, forbid_unknown_fields=True):
@@ -106,7 +102,7 @@ class _LooseCondition(WireCondition, forbid_unknown_fields=True):
 
 class _Loose(AppendBody, forbid_unknown_fields=True):
     events: list[Any]
-    conditions: list[_LooseCondition] = []  # type: ignore[assignment]
+    conditions: list[_LooseCondition] = msgspec.field(default_factory=list)  # type: ignore[assignment]
 
 
 def _event(given: Any, index: int, door: Door) -> NewEvent:

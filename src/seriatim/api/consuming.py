@@ -129,5 +129,3 @@ def _own(request: Request, lease: Lease) -> Lease:
 def _check_seconds(seconds: float) -> None:
     if not 0 < seconds <= _LEASE_MAX_S:
         raise bad("seconds", f"must be above 0 and at most {_LEASE_MAX_S:g}")
-
-

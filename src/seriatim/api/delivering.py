@@ -10,7 +10,8 @@ import msgspec
 
 from seriatim.api.http import Request
 from seriatim.api.service import Service
-from seriatim.delivery.entries import Asked, Count as HandlerCount, Declared, Entry
+from seriatim.delivery.entries import Asked, Declared, Entry
+from seriatim.delivery.entries import Count as HandlerCount
 from seriatim.delivery.registry import Registry
 from seriatim.log.arguments import bad
 from seriatim.wire.shapes import Count

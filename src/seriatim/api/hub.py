@@ -1,8 +1,8 @@
 """One watcher of the log for all who wait in a process: it reads once and hands out to many.
 
-A tail that has caught up with the log joins its tenant's channel. What is appended is read once for
-the whole channel, whoever it is for, and goes into the buffers of the tails it matches. A tail whose
-buffer is full leaves the channel: it reads what it missed by itself, as far as its reader takes it.
+A tail that has caught up with the log joins its tenant's channel. What is appended is read once
+for the whole channel, and goes into the buffers of the tails it matches. A tail whose buffer is
+full leaves the channel: it reads what it missed by itself, as far as its reader takes it.
 """
 
 from __future__ import annotations
@@ -251,9 +251,7 @@ class Hub:
         """Let a tail have what comes; False while the channel is ahead of it."""
         channel = self._channels.get(tail.tenant_id)
         if channel is None:
-            channel = self._channels[tail.tenant_id] = _Channel(
-                tail.position, self._log.identity()
-            )
+            channel = self._channels[tail.tenant_id] = _Channel(tail.position, self._log.identity())
         elif channel.position > tail.position:
             return False
         tail.behind = False

@@ -93,9 +93,7 @@ def _shown(found: Progress) -> ProgressAnswer:
 
 async def failures(service: Service, request: Request, params: NameParams) -> FailuresAnswer:
     """Return what a projection could not take, and what became of it."""
-    found = await service.run(
-        service.view(request.tenant_id).projections.failures, params.name
-    )
+    found = await service.run(service.view(request.tenant_id).projections.failures, params.name)
     mine = [one for one in found if one.failure.tenant_id == request.tenant_id]
     return FailuresAnswer([_failed(one) for one in mine])
 

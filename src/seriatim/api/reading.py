@@ -11,11 +11,11 @@ from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.bodies import query_of
 from seriatim.api.http import Request
 from seriatim.api.service import VERSION, Service
-from seriatim.core.errors import InvalidArgument, NotFound
+from seriatim.core.errors import NotFound
 from seriatim.core.event import EventRecord
 from seriatim.core.query import check_query
 from seriatim.core.request import check_stream
-from seriatim.log.arguments import bad, check_name, check_position, read_spec
+from seriatim.log.arguments import bad, check_position, read_spec
 from seriatim.log.base import Page
 from seriatim.store.port import ReadSpec
 from seriatim.wire.records import all_outgoing, outgoing
@@ -243,5 +243,3 @@ async def version(service: Service, request: Request, body: VersionBody) -> Vers
         service.log.store.context_version, request.tenant_id, wanted, body.until
     )
     return VersionAnswer(found)
-
-

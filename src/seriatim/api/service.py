@@ -21,8 +21,8 @@ from seriatim.access.tokens import refused
 from seriatim.api.fairness import Turns
 from seriatim.api.hub import Hub
 from seriatim.core.errors import SeriatimError, TimedOut
-from seriatim.delivery.registry import Registry
 from seriatim.core.limits import MIB
+from seriatim.delivery.registry import Registry
 from seriatim.opening import Log
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ()
     purge_every_s: float = 3600.0
     command_hours: float = 24.0
+    log_requests: bool = False
 
 
 class Service:

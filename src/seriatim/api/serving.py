@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def _somewhere() -> str:
 
 def make_app(place: Place, serving: Serving) -> App:
     """Return the application of one process; it opens its log when the server starts."""
-    return App(partial(make_service, place, serving))
+    return App(partial(make_service, place, serving), log_requests=serving.log_requests)
 
 
 def configuration(place: Place, serving: Serving, **more: Any) -> uvicorn.Config:
@@ -105,13 +106,17 @@ def configuration(place: Place, serving: Serving, **more: Any) -> uvicorn.Config
     )
 
 
-def serve(place: Place, serving: Serving) -> None:
-    """Serve until told to end; what was accepted is finished."""
+def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
+    """Serve until told to end, and tell where; what was accepted is finished."""
     if serving.processes > 1 and place.url.startswith("memory:"):
         msg = "a log in memory is one process's own: serve it with one process"
         raise InvalidArgument(msg, details={"argument": "processes"})
     config = configuration(place, serving)
+    listening = config.bind_socket()
+    scheme = "http" if place.certificate is None else "https"
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    tell(f"{scheme}://{host}:{listening.getsockname()[1]}")
     if serving.processes == 1:
-        uvicorn.Server(config).run()
+        uvicorn.Server(config).run(sockets=[listening])
     else:
-        Multiprocess(config, sockets=[config.bind_socket()]).run()
+        Multiprocess(config, sockets=[listening]).run()

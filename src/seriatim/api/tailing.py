@@ -26,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TailParams(msgspec.Struct, frozen=True):
-    """What to follow: simple filters, or a whole query as JSON; `after` exclusive, now if absent."""
+    """What to follow: simple filters, or a whole query as JSON; from now on unless told."""
 
     after: int | None = None
     types: list[str] | None = None
@@ -218,4 +218,3 @@ class _Lines:
     def problem(self, text: bytes) -> bytes:
         """Write why it ends."""
         return b'{"problem":%b}\n' % text
-

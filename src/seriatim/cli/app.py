@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import seriatim
-from seriatim.cli import archiving, exits, lake, projecting, registering
+from seriatim.cli import archiving, exits, lake, projecting, registering, tokens
 from seriatim.cli.append import append
 from seriatim.cli.auditing import audit
 from seriatim.cli.demo import demo
@@ -19,6 +19,7 @@ from seriatim.cli.init import init
 from seriatim.cli.publishing import publish, reconcile
 from seriatim.cli.query import query
 from seriatim.cli.read import read
+from seriatim.cli.serving import serve
 from seriatim.cli.session import AsJson, Common, Tenant, Url
 from seriatim.cli.streams import streams
 from seriatim.cli.tail import tail
@@ -49,6 +50,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "publish": publish,
     "reconcile": reconcile,
     "work": work,
+    "serve": serve,
     "demo": demo,
 }
 for name, command in _COMMANDS.items():
@@ -59,6 +61,8 @@ app.add_typer(registering.app, name="registry")
 app.add_typer(registering.letters, name="dlq")
 app.add_typer(archiving.app, name="archive")
 app.add_typer(lake.app, name="lake")
+app.add_typer(tokens.app, name="token")
+app.add_typer(tokens.quota, name="quota")
 
 
 def _show_version(wanted: bool) -> None:

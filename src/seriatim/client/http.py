@@ -38,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def replayed(self) -> bool:
         """Whether it is the answer to an earlier twin."""
-        return self.headers.get("seriatim-replayed") == "true"
+        return bool(self.headers.get("seriatim-replayed") == "true")
 
 
 class Unanswered(Exception):  # noqa: N818 - it is turned into an error where it is known what was asked

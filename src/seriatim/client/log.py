@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from seriatim.core.query import EVERYTHING, Query, check_query
+from seriatim.core.query import Query, check_query
 from seriatim.log.arguments import check_position
-from seriatim.log.base import BaseLog, Page, QueryResult
+from seriatim.log.base import BaseLog, Page
+from seriatim.log.querying import QueryResult
 from seriatim.wire.records import all_incoming
 
 if TYPE_CHECKING:
@@ -25,15 +26,9 @@ class Remote(BaseLog):
     def _scanned(self, spec: ReadSpec) -> Page:
         return Page(*self._service.page(spec))
 
-    def query(
-        self,
-        query: Query = EVERYTHING,
-        *,
-        limit: int | None = None,
-        after: int | None = None,
-        head: int | None = None,
+    def _found(
+        self, query: Query, limit: int | None, after: int | None, head: int | None
     ) -> QueryResult:
-        """Return the matching records and their context's version, from one snapshot."""
         check_query(query, self.settings.limits)
         size = self.settings.limits.page
         if limit is not None:
@@ -50,5 +45,3 @@ class Remote(BaseLog):
             after, head = records[-1].position, found.head
         last = records[-1].position if records else None
         return QueryResult(records, last, found.context_version, found.head, found.more)
-
-

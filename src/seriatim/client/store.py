@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -73,6 +73,8 @@ class HttpStore:
 
     def packed(self, request: Request, rules: Rules) -> Request:
         del rules
+        if request.door not in get_args(shapes.Profile):
+            raise _only_beside("importing")
         return msgspec.structs.replace(request, packed=_encode(_body(request)))
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
@@ -91,9 +93,7 @@ class HttpStore:
             found = self._decoded(raw, shapes.Outcomes).outcomes
         except SeriatimError as error:
             return [error] * len(group)
-        return [
-            _outcome(request, answer) for request, answer in zip(group, found, strict=True)
-        ]
+        return [_outcome(request, answer) for request, answer in zip(group, found, strict=True)]
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
         """Send an append alone."""
@@ -305,7 +305,7 @@ def _body(request: Request) -> shapes.AppendBody:
         [_condition(one) for one in request.conditions],
         None,
         command,
-        request.door,
+        cast("shapes.Profile", request.door),
         request.on_id_mismatch,
     )
 

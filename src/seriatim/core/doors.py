@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
@@ -20,7 +19,7 @@ from seriatim.core.errors import (
 class Door(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of one profile, as data."""
 
-    name: Literal["log", "traces", "facts", "aggregates"]
+    name: str
     codes: Mapping[Part, type[SeriatimError]]
     required: tuple[str, ...] = ()
     actor_types: tuple[str, ...] = ()

@@ -268,9 +268,14 @@ class BaseLog:
         `after` (the last returned position) and `head` of the first page.
         """
         with tracing.span("seriatim.query") as span:
-            found = run_query(self, query, limit=limit, after=after, head=head)
+            found = self._found(query, limit, after, head)
             span.set(query_attributes(self.tenant_id, found))
         return found
+
+    def _found(
+        self, query: Query, limit: int | None, after: int | None, head: int | None
+    ) -> QueryResult:
+        return run_query(self, query, limit=limit, after=after, head=head)
 
     # -- declare
 

@@ -76,11 +76,15 @@ def all_incoming(records: Iterable[WireRecord]) -> list[EventRecord]:
     return [incoming(record) for record in records]
 
 
+def _no_payload() -> msgspec.Raw:
+    return msgspec.Raw(b"{}")
+
+
 class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A `NewEvent` on its way to the service, as a caller writes it in JSON."""
 
     event_type: str
-    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    payload: msgspec.Raw = msgspec.field(default_factory=_no_payload)
     stream_type: str | None = None
     stream_id: str | None = None
     stream_seq: int | None = None
@@ -173,4 +177,3 @@ def payload_of(text: bytes) -> Any:
     except (msgspec.MsgspecError, UnicodeError):
         pass
     return parse_json(text)
-

@@ -1,4 +1,4 @@
-"""The bodies of requests and answers, as types: what is parsed, shown and described in one place."""
+"""The bodies of requests and answers as types: parsed, shown and described from one place."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class VersionAnswer(msgspec.Struct, frozen=True):
 
 
 class TipAnswer(msgspec.Struct, frozen=True):
-    """What stands at a position: an id if it is the caller's own, else a mark that tells nothing."""
+    """What stands at a position: an id if it is the caller's own, else a mark that says nothing."""
 
     tip: str | None
 

@@ -1,0 +1,83 @@
+"""What the service tells of itself: metrics, a span for each request, a line when it fails."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager
+from typing import Any
+
+from seriatim.api.http import Request, Response
+from seriatim.api.service import Service
+from seriatim.telemetry import tracing
+from seriatim.telemetry.log_metrics import LogMetrics
+from seriatim.telemetry.logs import bound
+from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry.service_metrics import ServiceMetrics
+from seriatim.wire.problems import BUSY
+
+logger = logging.getLogger("seriatim.api")
+
+UNKNOWN = "other"  # what is no route: whatever was asked for stays out of metrics
+_FAULT = 500
+
+
+class Observer:
+    """The telemetry of one process."""
+
+    def __init__(self, service: Service, *, log_requests: bool) -> None:
+        self._metrics = Metrics()
+        self._log_metrics = LogMetrics(self._metrics)
+        self._service_metrics = ServiceMetrics(self._metrics)
+        self._unwatch = self._log_metrics.watch(service.log)
+        self._log_requests = log_requests
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._unwatch()
+
+    def exposition(self, accept: str) -> Response:
+        """Return all metrics as Prometheus reads them."""
+        body, content_type = self._metrics.exposition(accept)
+        return Response(200, body, content_type.encode())
+
+    def tail(self) -> AbstractContextManager[None]:
+        """Count a tail as open."""
+        return self._service_metrics.tail()
+
+    def answered(self, request: Request, status: int, seconds: float, size: int) -> None:
+        """Count a request, and log it if it failed here or all are logged."""
+        path = request.path if request.endpoint else UNKNOWN
+        told = request.headers.get(b"content-length", b"0")
+        received = int(told) if told.isdigit() else 0
+        self._service_metrics.request(
+            path, request.method, status, seconds, received=received, sent=size
+        )
+        if status == BUSY and request.endpoint:
+            self._service_metrics.refused(request.tenant_id)
+        if status >= _FAULT or self._log_requests:
+            level = logging.WARNING if status >= _FAULT else logging.INFO
+            what = request.endpoint or UNKNOWN
+            logger.log(level, "%s %d %.1f ms", what, status, seconds * 1000)
+
+
+def spanned(request: Request) -> AbstractContextManager[Any]:
+    """Return a span around a request that goes on with its caller's trace."""
+    headers = {
+        name: value
+        for name in ("traceparent", "tracestate")
+        if (value := request.headers.get(name.encode(), b"").decode("latin-1"))
+    }
+    return tracing.span(
+        request.endpoint or request.method,
+        kind="server",
+        attributes={
+            "http.request.method": request.method,
+            "seriatim.request_id": request.request_id,
+        },
+        parent=tracing.extract(headers),
+    )
+
+
+def about(request: Request) -> AbstractContextManager[None]:
+    """Say in every line of the log which request it is about."""
+    return bound(request_id=request.request_id)

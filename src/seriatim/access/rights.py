@@ -63,6 +63,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if self.types is not None:
             raise Forbidden("this token is for some event types only, this is about all of them")
 
+    def sees(self, event_type: str) -> bool:
+        """Tell whether a read may show events of a type."""
+        return self.types is None or event_type in self.types
+
     def scoped_types(self, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Return the types that a read may show of those that it asks for."""
         if self.types is None:

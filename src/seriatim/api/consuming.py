@@ -91,7 +91,7 @@ def _shown(service: Service, request: Request, cursor: Cursor) -> Cursor:
     if request.caller.tenant_id == EVERY_TENANT or not cursor.tip or cursor.tip.startswith("tip:"):
         return cursor
     own = service.log.store.event(cursor.tenant_id, cursor.tip)
-    if own is not None:
+    if own is not None and request.caller.sees(own.event_type):
         return cursor
     return msgspec.structs.replace(cursor, tip=service.mark(cursor.tip))
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.http import Request
 from seriatim.api.service import Service
 from seriatim.delivery.entries import Asked, Declared, Entry
@@ -84,9 +85,16 @@ async def registry(service: Service, request: Request, params: RegistryParams) -
 
     def counted(known: Registry) -> RegistryAnswer:
         counts = known.counts(finished=params.finished, tenant_id=request.tenant_id)
-        return RegistryAnswer(known.handlers(), counts)
+        return RegistryAnswer([_shown(request, one) for one in known.handlers()], counts)
 
     return await _in_registry(service, counted)
+
+
+def _shown(request: Request, handler: Declared) -> Declared:
+    """Return a handler without why it was stopped: that names the event, which may be foreign."""
+    if request.caller.tenant_id == EVERY_TENANT:
+        return handler
+    return msgspec.structs.replace(handler, reason="")
 
 
 async def letters(service: Service, request: Request, params: EntryParams) -> EntriesAnswer:

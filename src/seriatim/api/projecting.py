@@ -6,8 +6,9 @@ import msgspec
 
 from seriatim.api.http import Request
 from seriatim.api.service import Service
+from seriatim.core.errors import Conflict, LogIdentityChanged, NotFound
 from seriatim.log.arguments import bad
-from seriatim.log.projections import Standing
+from seriatim.log.projections import Projections, Standing
 from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
@@ -68,9 +69,32 @@ async def projections(
     service: Service, request: Request, params: ProjectionParams
 ) -> ProjectionsAnswer:
     """Return where the projections beside the log stand."""
-    found = await service.run(service.view(request.tenant_id).projections.status)
-    wanted = [one for one in found if params.name in (None, one.name)]
-    return ProjectionsAnswer(wanted)
+    known = service.view(request.tenant_id).projections
+
+    def listed() -> list[Standing]:
+        wanted = [one for one in known.status() if params.name in (None, one.name)]
+        return [mine for one in wanted if (mine := _own(known, one, request.tenant_id))]
+
+    return ProjectionsAnswer(await service.run(listed))
+
+
+def _own(known: Projections, one: Standing, tenant_id: str) -> Standing | None:
+    """Return where a projection stands with the caller's failures alone, None if it is foreign."""
+    try:
+        failures = _mine(known.failures(one.name), tenant_id)
+    except Conflict:
+        return None
+    except LogIdentityChanged:
+        return one  # of a log that is no more: it has to be rebuilt, which its status tells
+    return msgspec.structs.replace(one, failures=len(failures))
+
+
+def _mine(found: list[FailureRecord], tenant_id: str) -> list[FailureRecord]:
+    return [one for one in found if one.failure.tenant_id == tenant_id]
+
+
+def _absent(name: str) -> NotFound:
+    return NotFound("there is no such projection", details={"projection": name})
 
 
 async def wait(service: Service, request: Request, params: WaitParams) -> ProgressAnswer:
@@ -78,10 +102,13 @@ async def wait(service: Service, request: Request, params: WaitParams) -> Progre
     known = service.view(request.tenant_id).aio.projections
     if not 0 <= params.timeout_s <= service.serving.wait_max_s:
         raise bad("timeout_s", f"must be from 0 to {service.serving.wait_max_s:g}")
-    if params.timeout_s:
-        found = await known.wait_for(params.name, params.position, params.timeout_s)
-    else:
-        found = await known.demand(params.name, params.position)
+    try:
+        if params.timeout_s:
+            found = await known.wait_for(params.name, params.position, params.timeout_s)
+        else:
+            found = await known.demand(params.name, params.position)
+    except (Conflict, NotFound):  # what is another tenant's is not there
+        raise _absent(params.name) from None
     return _shown(found)
 
 
@@ -93,9 +120,12 @@ def _shown(found: Progress) -> ProgressAnswer:
 
 async def failures(service: Service, request: Request, params: NameParams) -> FailuresAnswer:
     """Return what a projection could not take, and what became of it."""
-    found = await service.run(service.view(request.tenant_id).projections.failures, params.name)
-    mine = [one for one in found if one.failure.tenant_id == request.tenant_id]
-    return FailuresAnswer([_failed(one) for one in mine])
+    known = service.view(request.tenant_id).projections
+    try:
+        found = await service.run(known.failures, params.name)
+    except (Conflict, NotFound):
+        raise _absent(params.name) from None
+    return FailuresAnswer([_failed(one) for one in _mine(found, request.tenant_id)])
 
 
 def _failed(one: FailureRecord) -> Failed:

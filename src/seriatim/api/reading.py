@@ -159,8 +159,7 @@ def _stream(stream_type: str | None, stream_id: str | None) -> tuple[str, str] |
 async def one(service: Service, request: Request, params: EventParams) -> OneRecord:
     """Return one event by its id."""
     found = await service.run(service.view(request.tenant_id).event, params.event_id)
-    types = request.caller.types
-    if types is not None and found.event_type not in types:
+    if not request.caller.sees(found.event_type):
         msg = "there is no event with that id"
         raise NotFound(msg, details={"event_id": params.event_id})
     return OneRecord(outgoing(found))
@@ -178,7 +177,8 @@ def shown_tip(service: Service, request: Request, position: int) -> str | None:
     if event_id is None or request.caller.tenant_id == EVERY_TENANT:
         return event_id
     own = service.log.store.event(request.tenant_id, event_id)
-    return event_id if own is not None and own.position == position else service.mark(event_id)
+    seen = own is not None and own.position == position and request.caller.sees(own.event_type)
+    return event_id if seen else service.mark(event_id)
 
 
 async def streams(service: Service, request: Request, params: StreamsParams) -> StreamsAnswer:

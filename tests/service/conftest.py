@@ -1,0 +1,61 @@
+"""Fixtures: a service for the tests of one file, on SQLite and on Postgres."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.postgres_server import PostgresServer
+from tests.fixtures.service import Running, running
+
+BACKENDS = ("sqlite", "postgres")
+_numbers = itertools.count(1)
+Serve = Callable[..., Running]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def shared_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The URL of a log that the tests of a file share."""
+    if request.param == "sqlite":
+        yield sqlite_in(tmp_path_factory.mktemp("service"))
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = f"service_{next(_numbers)}"
+    yield server.create_database(name, request.getfixturevalue("postgres_template"))
+    server.drop_database(name)
+
+
+def sqlite_in(folder: Path) -> str:
+    """Return the URL of a log in a folder."""
+    return f"sqlite:///{folder / 'log.db'}"
+
+
+@pytest.fixture(scope="module")
+def service(shared_url: str) -> Iterator[Running]:
+    """A service on each backend that the tests of a file share."""
+    with running(shared_url) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service on SQLite that the tests of a file share."""
+    with running(sqlite_in(tmp_path_factory.mktemp("quick"))) as one:
+        yield one
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serve]:
+    """Start services of one's own; takes their settings."""
+    with ExitStack() as stack:
+
+        def start(url: str | None = None, **settings: object) -> Running:
+            return stack.enter_context(running(url or sqlite_in(tmp_path), **settings))
+
+        yield start

@@ -1,0 +1,196 @@
+"""A log with two tenants in it, and for each route a request that names what is theirs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from seriatim.core.event import NewEvent
+from seriatim.core.handling import Delivery, Handler, handler
+from seriatim.delivery.registry import Registry
+from seriatim.opening import open_read_model, open_registry, read_model_url, registry_url
+from seriatim.store.port import Cursor
+from tests.fixtures.service import Running
+from tests.integration.readmodel_kit import failure, own, seats, step
+
+OURS, THEIRS, NOBODYS = "acme", "glob", "none"  # of one length, so that answers can be compared
+SECRET = "zebra"  # stands in everything of theirs
+MAILER = handler("mailer", effect="keyed")(lambda _event, _context: None)
+STOPPED = handler("stopped", effect="keyed", on_poison="stop")(lambda _event, _context: None)
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """The parts of one request."""
+
+    params: dict[str, Any] = {}
+    body: Any = None
+
+
+Asking = Callable[[Running, str], Ask]
+
+
+def fill(service: Running, url: str) -> None:
+    """Give both tenants events, streams, tags, cursors, leases, commands and so on."""
+    for tenant in (OURS, THEIRS):
+        _fill(service, tenant)
+        _project(service, url, tenant)
+    with closing(open_registry(registry_url(url))) as registry:
+        _bury(service, registry, MAILER, OURS)
+        _bury(service, registry, MAILER, THEIRS)
+        _bury(service, registry, STOPPED, THEIRS)
+
+
+def _bury(service: Running, registry: Registry, by: Handler, tenant: str) -> None:
+    """Let a handler fail for ever on one event of a tenant's."""
+    registry.declare(by)
+    log = service.service.view(tenant)
+    done, dead = (Delivery.of(log.event(f"{tenant}-{name}")) for name in ("one", "dead"))
+    registry.mark_done(by, registry.claim_all(by, [done]))
+    [claim] = registry.claim_all(by, [dead])
+    registry.mark_failed(by, claim, f"no {_of(tenant)}")
+
+
+def _of(tenant: str) -> str:
+    return SECRET if tenant == THEIRS else tenant
+
+
+def _fill(service: Running, tenant: str) -> None:
+    log = service.service.view(tenant)
+    for name in ("one", "dead", "more"):
+        made = NewEvent(
+            f"{tenant}.{name}",
+            {"word": _of(tenant)},
+            stream=("order", f"{tenant}-stream"),
+            event_id=f"{tenant}-{name}",
+            tags=(f"tag:{_of(tenant)}",),
+            idempotency_key=f"{tenant}-key-{name}",
+            metadata={"word": _of(tenant)},
+        )
+        log.append([made])
+    store, identity = log.store, log.identity()
+    cursor = Cursor(
+        tenant_id=tenant,
+        purpose="subscription",
+        name=f"{tenant}-cursor",
+        position=log.head(),
+        log_id=identity.log_id,
+        epoch=identity.epoch,
+        tip=store.event_id_at(log.head()) or "",
+        query="",
+    )
+    store.put_cursor(cursor, lease=None, reset=False)
+    store.claim_lease(tenant, f"{tenant}-lease", _of(tenant), 3600.0)
+
+
+def _project(service: Running, url: str, tenant: str) -> None:
+    log = service.service.view(tenant)
+    with closing(open_read_model(read_model_url(url, tenant))) as model:
+        model.begin(seats, tenant, log.identity())
+        token = model.claim("seats", "runner", 3600)
+        assert token is not None
+        failed = msgspec.structs.replace(failure(1), tenant_id=tenant, reason=_of(tenant))
+        made = step(0, 2, own=own({_of(tenant): 2}, 2, tenant), failures=[(failed, "parked")])
+        made.tip = log.store.event_id_at(2) or ""
+        model.commit(seats, made, token=token)
+
+
+def _event(whose: str, **more: Any) -> dict[str, Any]:
+    return {"event_type": f"{whose}.one", "payload": {}, **more}
+
+
+def _query(whose: str) -> dict[str, Any]:
+    stream = {"streams": [["order", f"{whose}-stream"]]}
+    return {"filters": [stream, {"types": [f"{whose}.one"]}, {"tags": [f"tag:{whose}"]}]}
+
+
+def _cursor(service: Running, whose: str) -> Ask:
+    identity = service.service.log.identity()
+    return Ask(
+        body={
+            "purpose": "projection",
+            "name": f"{whose}-cursor",
+            "position": 1,
+            "log_id": identity.log_id,
+            "epoch": identity.epoch,
+            "tip": f"{whose}-one",
+            "only_new": True,
+        }
+    )
+
+
+def _lease(whose: str) -> dict[str, Any]:
+    return {"tenant_id": whose, "name": f"{whose}-lease", "token": 1}
+
+
+def _stored(_: Running, whose: str) -> Ask:
+    """Append what is stored there already: for its owner a replay, for all others new."""
+    stream = {"stream_type": "order", "stream_id": f"{whose}-new"}
+    return Ask(body={"events": [_event(whose, event_id=f"{whose}-new", **stream)]})
+
+
+def _several(service: Running, whose: str) -> Ask:
+    return Ask(body={"appends": [_stored(service, whose).body]})
+
+
+def _stored_if(service: Running, whose: str) -> Ask:
+    return Ask(
+        body={
+            "events": [_event(whose, event_id=f"{whose}-if")],
+            "query": {"filters": [{"types": [f"{whose}.never"]}]},
+        }
+    )
+
+
+ASKING: dict[str, Asking] = {
+    "POST /v1/events": _stored,
+    "POST /v1/append-if": _stored_if,
+    "POST /v1/appends": _several,
+    "GET /v1/log": lambda _, __: Ask(),
+    "GET /v1/events": lambda _, whose: Ask(
+        {"stream_type": "order", "stream_id": f"{whose}-stream", "types": [f"{whose}.one"]}
+    ),
+    "GET /v1/event": lambda _, whose: Ask({"event_id": f"{whose}-one"}),
+    "GET /v1/tip": lambda _, __: Ask({"position": 4}),
+    "GET /v1/streams": lambda _, whose: Ask({"stream_type": f"{whose}-kind"}),
+    "POST /v1/streams/last": lambda _, whose: Ask(body={"streams": [["order", f"{whose}-stream"]]}),
+    "POST /v1/query": lambda _, whose: Ask(body={"query": _query(whose), "head": 6}),
+    "POST /v1/query/records": lambda _, whose: Ask(
+        body={"query": _query(whose), "after": 0, "until": 6, "limit": 10}
+    ),
+    "POST /v1/query/version": lambda _, whose: Ask(body={"query": _query(whose), "until": 6}),
+    "GET /v1/tail": lambda _, whose: Ask({"types": [f"{whose}.one"], "after": 6}),
+    "GET /v1/cursors": lambda _, whose: Ask({"purpose": "subscription", "name": f"{whose}-cursor"}),
+    "POST /v1/cursors": _cursor,
+    "POST /v1/leases": lambda _, whose: Ask(
+        body={"name": f"{whose}-lease", "owner": "me", "seconds": 60}
+    ),
+    "POST /v1/leases/renew": lambda _, whose: Ask(body={"lease": _lease(whose), "seconds": 60}),
+    "POST /v1/leases/release": lambda _, whose: Ask(body={"lease": _lease(whose)}),
+    "GET /v1/projections": lambda _, whose: Ask({"name": f"{whose}"}),
+    "GET /v1/projections/wait": lambda _, __: Ask({"name": "seats", "position": 1}),
+    "GET /v1/projections/failures": lambda _, __: Ask({"name": "seats"}),
+    "GET /v1/registry": lambda _, __: Ask({"finished": "true"}),
+    "GET /v1/dead-letters": lambda _, whose: Ask({"event_id": f"{whose}-dead"}),
+    "POST /v1/dead-letters/retry": lambda _, whose: Ask(body={"event_id": f"{whose}-dead"}),
+    "POST /v1/dead-letters/skip": lambda _, whose: Ask(
+        body={"event_id": f"{whose}-dead", "reason": "seen"}
+    ),
+    "GET /v1/declarations": lambda _, __: Ask(),
+    "POST /v1/declarations": lambda _, __: Ask(body={"kinds": [{"name": "order"}]}),
+    "POST /v1/log/epoch": lambda _, __: Ask(body={}),
+    "POST /v1/commands/purge": lambda _, __: Ask(body={"older_than_hours": 24}),
+}
+
+_TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_POSITIONS = re.compile(rb'"(first_|last_|append_)?position":\d+')
+_MARKS = re.compile(rb"tip:[0-9a-f]{32}")
+
+
+def without(text: bytes, whose: str) -> bytes:
+    """Return an answer without the names that the caller gave, times, positions and marks."""
+    plain = _TIMES.sub(b"T", text.replace(whose.encode(), b"they"))
+    return _MARKS.sub(b"M", _POSITIONS.sub(b"P", plain))

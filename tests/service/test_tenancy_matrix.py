@@ -1,0 +1,329 @@
+"""Every route, asked by everybody: own and foreign tenants, bad tokens, lesser rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from seriatim.access.rights import RIGHTS
+from seriatim.api.routes import ROUTES, Route
+from seriatim.cli.serving import _is_open
+from seriatim.cli.session import Common, Session
+from seriatim.core.fold import Failure
+from seriatim.opening import access_url, open_access, open_read_model, read_model_url
+from tests.faults.support import wait_until
+from tests.fixtures.service import Running, running
+from tests.integration.readmodel_kit import failure, seats, step
+from tests.service.calls import Answered, Caller, caller, event, following
+from tests.service.conftest import sqlite_in
+from tests.service.tenants import ASKING, NOBODYS, OURS, SECRET, THEIRS, fill, without
+
+every_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.endpoint)
+
+
+@pytest.fixture(scope="module")
+def service(shared_url: str) -> Iterator[Running]:
+    """A service with data of two tenants."""
+    with running(shared_url) as one:
+        fill(one, shared_url)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def ours(service: Running) -> Caller:
+    """A service of ours with every right."""
+    return caller(service, tenant_id=OURS)
+
+
+def ask(service: Running, who: Caller, route: Route, whose: str) -> Answered:
+    """Ask what a route is for, naming what is somebody's."""
+    wanted = ASKING[route.endpoint](service, whose)
+    if not route.stream:
+        return who(route.method, route.path, wanted.body, **wanted.params)
+    with following(who, **wanted.params) as tail:
+        body = tail.response.readline() if tail.status == 200 else tail.response.read()
+        return Answered(tail.status, tail.headers, body)
+
+
+def test_every_route_is_asked() -> None:
+    """K2: a new route must be asked by everybody too."""
+    assert [route.endpoint for route in ROUTES] == list(ASKING)
+
+
+@every_route
+def test_own_things_are_reached(service: Running, ours: Caller, route: Route) -> None:
+    """K4: a token with every right of a tenant reaches all of its own, and not the whole log."""
+    answer = ask(service, ours, route, OURS)
+
+    assert answer.status == (403 if route.every_tenant else route.status), answer.body
+    assert_nothing_of_theirs(answer)
+
+
+@every_route
+def test_foreign_and_absent_are_answered_alike(
+    service: Running, ours: Caller, route: Route
+) -> None:
+    """K2: whatever of another tenant's is named, the answer is that for what nobody has."""
+    foreign = ask(service, ours, route, THEIRS)
+    absent = ask(service, ours, route, NOBODYS)
+
+    assert foreign.status == absent.status
+    assert_nothing_of_theirs(foreign)
+    assert without(foreign.told[1], THEIRS) == without(absent.told[1], NOBODYS)
+    assert foreign.told[2] == absent.told[2]
+
+
+@every_route
+def test_another_tenant_cannot_be_named(service: Running, route: Route) -> None:
+    """K2: a token is for its tenant: others are refused, be they there or not."""
+    token = service.token(tenant_id=OURS)
+    foreign = ask(service, Caller(service.port, token, THEIRS), route, OURS)
+    absent = ask(service, Caller(service.port, token, NOBODYS), route, OURS)
+
+    assert (foreign.status, foreign.code) == (403, "forbidden")
+    assert foreign.told == absent.told
+
+
+@every_route
+def test_bad_tokens_are_all_alike(service: Running, route: Route) -> None:
+    """K4: none, malformed, unknown, expired and revoked ones get one answer."""
+    good = service.token(tenant_id=OURS)
+    secret = good.split("_", 2)[2]
+    head = good.removesuffix(f"_{secret}")
+    expired = service.token(tenant_id=OURS, lasts_s=1e-6)
+    revoked, made = service.service.access.create(subject="x", tenant_id=OURS, rights=RIGHTS)
+    service.service.access.revoke(made.token_id)
+    bad = [None, "", "x", head, f"{head}_", f"{head}_{secret[:-1]}", f"srt_{secret}", good.upper()]
+    bad += [f"srt_{'0' * 16}_{secret}", "é" * 20, "a" * 5000, expired, revoked, f"{good} {good}"]
+
+    answers = [ask(service, Caller(service.port, token), route, OURS) for token in bad]
+    basic = Caller(service.port)(
+        route.method, route.path, headers={"authorization": f"Basic {good}"}
+    )
+
+    assert {answer.status for answer in [*answers, basic]} == {401}
+    assert len({repr(answer.told) for answer in [*answers, basic]}) == 1
+    assert answers[0].headers["www-authenticate"] == "Bearer"
+    assert not any(secret in str(answer) for answer in answers)
+
+
+@every_route
+def test_each_right_is_needed(service: Running, route: Route) -> None:
+    """K4: without a route's own right it is refused, whatever else the token may do."""
+    others = [right for right in RIGHTS if right != route.right]
+    answer = ask(service, caller(service, tenant_id=OURS, rights=others), route, OURS)
+
+    assert (answer.status, answer.code) == (403, "forbidden")
+    assert answer.json["details"] == {"right": route.right}
+
+
+@every_route
+def test_a_tenant_itself_only_reads(service: Running, route: Route) -> None:
+    """K4: a tenant's own token reads events and projections, and does nothing else."""
+    answer = ask(
+        service, caller(service, subject=None, tenant_id=OURS, rights=["read"]), route, OURS
+    )
+
+    allowed = route.right == "read" and not route.service
+    assert answer.status == (route.status if allowed else 403)
+    assert_nothing_of_theirs(answer)
+
+
+@every_route
+def test_a_scope_of_types_confines(service: Running, route: Route) -> None:
+    """K4: a token for one type sees that type alone; what cannot be confined is refused."""
+    scoped = caller(
+        service, tenant_id=OURS, rights=["append", "read", "act_as"], types=[f"{OURS}.one"]
+    )
+    answer = ask(service, scoped, route, OURS)
+
+    refused = route.all_types or route.right == "operate"
+    assert answer.status == (403 if refused else route.status)
+    for hidden in (f"{OURS}.dead", f"{OURS}.more"):
+        assert hidden.encode() not in answer.body
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/openapi.json", "/", "/v1", "/v2/events", "/x"])
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"])
+def test_nothing_answers_without_a_token(service: Running, method: str, path: str) -> None:
+    """K4: but for /health and /ready nothing answers, not even that there is no such path."""
+    answer = Caller(service.port)(method, path)
+
+    assert answer.status == 401
+    assert "www-authenticate" in answer.headers
+
+
+def test_health_and_readiness_answer_anybody(service: Running) -> None:
+    """K4: they say that the service lives and that its store answers, and nothing else."""
+    anybody = Caller(service.port)
+
+    assert anybody("GET", "/health").json == {"status": "alive"}
+    assert anybody("GET", "/ready").json == {"status": "ready"}
+    assert anybody("HEAD", "/health").status == 200
+    assert anybody("POST", "/health").status == 401
+
+
+@pytest.mark.parametrize("how", [{"tenant_id": OURS}, {"rights": ["append", "read", "act_as"]}])
+def test_metrics_are_for_operators_of_all(service: Running, how: dict[str, object]) -> None:
+    """K2: metrics name tenants, so a token of one tenant does not see them."""
+    answer = caller(service, **how)("GET", "/metrics")
+
+    assert (answer.status, answer.code) == (403, "forbidden")
+    assert THEIRS.encode() in caller(service)("GET", "/metrics").body
+
+
+@pytest.mark.parametrize("kind", ["lines", "events"])
+def test_a_tail_shows_only_ones_own(service: Running, ours: Caller, kind: str) -> None:
+    """K2: neither the past nor what comes while both tenants append has anything of theirs."""
+    theirs = caller(service, tenant_id=THEIRS)
+    with following(ours, after=0, lines=kind == "lines") as tail:
+        for n in range(5):
+            theirs.append(event(f"{SECRET}.{n}", {"word": SECRET}))
+            ours.append(event("last" if n == 4 else "mine"))
+        seen = b""
+        while b'"last"' not in seen:
+            seen += tail.response.readline()
+
+    assert f"{OURS}-dead".encode() in seen
+    assert seen.count(b'"mine"') >= 4
+    for word in (SECRET, f'"{THEIRS}"', f"{THEIRS}-stream"):
+        assert word.encode() not in seen
+
+
+@pytest.mark.parametrize("path", ["/v1/streams", "/v1/projections", "/v1/events"])
+def test_lists_hold_only_ones_own(service: Running, ours: Caller, path: str) -> None:
+    """K2: what is listed without a name is one's own."""
+    answer = ours("GET", path)
+
+    assert answer.status == 200
+    assert_nothing_of_theirs(answer)
+    assert f"{THEIRS}-stream".encode() not in answer.body
+
+
+def test_positions_tell_nothing_but_growth(service: Running, ours: Caller) -> None:
+    """K2: at a foreign position stands a mark that can be compared; one's own shows its id."""
+    tips = [ours("GET", "/v1/tip", position=position).json["tip"] for position in range(1, 7)]
+    theirs = caller(service, tenant_id=THEIRS)("GET", "/v1/tip", position=4).json["tip"]
+
+    assert tips[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
+    assert theirs == f"{THEIRS}-one"
+    assert all(tip.startswith("tip:") for tip in tips[3:])
+    assert ours("GET", "/v1/tip", position=4).json["tip"] == tips[3]
+
+
+def test_a_scope_of_types_hides_ids_at_positions(service: Running) -> None:
+    """K4: an event of a type outside the scope is as hidden as a foreign one."""
+    scoped = caller(service, tenant_id=OURS, rights=["read"], types=[f"{OURS}.one"])
+    tips = [scoped("GET", "/v1/tip", position=position).json["tip"] for position in (1, 2)]
+
+    assert tips[0] == f"{OURS}-one"
+    assert tips[1].startswith("tip:")
+
+
+def test_ids_and_keys_of_others_are_free(service: Running, ours: Caller) -> None:
+    """K2: event ids, idempotency keys and commands are each tenant's own."""
+    theirs = caller(service, tenant_id=THEIRS)
+    body = {"events": [event("x", {"a": 1}, event_id="both", idempotency_key="both")]}
+    other = {"events": [event("y", {"b": 2}, event_id="both", idempotency_key="both")]}
+    key = {"idempotency-key": "both"}
+
+    first = theirs("POST", "/v1/events", body, headers=key)
+    second = ours("POST", "/v1/events", other, headers=key)
+
+    assert (first.status, second.status) == (201, 201)
+    assert "seriatim-replayed" not in second.headers
+
+
+def test_an_event_names_no_other_tenant(service: Running, ours: Caller) -> None:
+    """K2: an event that says it is another tenant's is refused, be the tenant there or not."""
+    foreign = ours.append(event(tenant_id=THEIRS))
+    absent = ours.append(event(tenant_id=NOBODYS))
+
+    assert foreign.status == 400
+    assert without(foreign.told[1], THEIRS) == without(absent.told[1], NOBODYS)
+
+
+@pytest.mark.parametrize("whose", ["*", THEIRS])
+def test_a_place_of_projections_shows_each_tenant_its_own(
+    serving: Callable[..., Running], tmp_path: Path, whose: str
+) -> None:
+    """K2: of a common place one sees one's own failures, of a foreign place nothing."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    service = serving(url)
+    log = service.service.log
+    for tenant in ("default", THEIRS):
+        caller(service, tenant_id=tenant).append(event())
+    with closing(open_read_model(read_model_url(url))) as model:
+        model.begin(seats, whose, log.identity())
+        token = model.claim("seats", "runner", 60)
+        failed = [(_failure(1, THEIRS), "parked"), (_failure(2, "default"), "parked")]
+        made = step(0, 2, failures=failed)
+        made.tip = log.store.event_id_at(2) or ""
+        model.commit(seats, made, token=token or 0)
+    mine = caller(service, tenant_id="default")
+    standings = mine("GET", "/v1/projections").json["projections"]
+    waited = mine("GET", "/v1/projections/wait", name="seats", position=1)
+    failures = mine("GET", "/v1/projections/failures", name="seats")
+    absent = mine("GET", "/v1/projections/wait", name="none!", position=1)
+
+    if whose == "*":
+        assert [one["failures"] for one in standings] == [1]
+        assert (waited.status, len(failures.json["failures"])) == (200, 1)
+        return
+    assert standings == []
+    assert (waited.status, failures.status) == (404, 404)
+    assert without(waited.told[1], "seats") == without(absent.told[1], "none!")
+
+
+def _failure(position: int, tenant: str) -> Failure:
+    return msgspec.structs.replace(failure(position), tenant_id=tenant, key=tenant)
+
+
+def assert_nothing_of_theirs(answer: Answered) -> None:
+    """Check that nothing of the other tenant's is in an answer."""
+    assert SECRET.encode() not in answer.body
+    assert SECRET not in str(answer.headers)
+
+
+def test_an_open_service_closes_with_the_first_token(serving: Callable[..., Running]) -> None:
+    """K4: on a machine of one's own nothing is asked for, until the first token is made."""
+    service = serving(open_on_loopback=True)
+    anybody = Caller(service.port)
+    first = anybody.append(event())
+    wrong = Caller(service.port, "srt_x_y")("GET", "/v1/log")
+    service.token()
+    wait_until(lambda: anybody("GET", "/v1/log").status == 401, "closed", within_s=2.5)
+
+    assert (first.status, wrong.status) == (201, 401)
+    assert anybody.append(event()).status == 401
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "token", "expected"),
+    [
+        ("sqlite", "127.0.0.1", False, True),
+        ("sqlite", "127.0.0.1", True, False),
+        ("sqlite", "0.0.0.0", False, False),  # noqa: S104 - refused as open
+        ("postgres", "127.0.0.1", False, False),
+    ],
+)
+def test_only_an_embedded_log_on_loopback_is_open(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    url: str,
+    host: str,
+    *,
+    token: bool,
+    expected: bool,
+) -> None:
+    """K4: what other machines reach, and what a database serves, asks for tokens from the start."""
+    at = sqlite_in(tmp_path) if url == "sqlite" else request.getfixturevalue("postgres_url")
+    if token:
+        with closing(open_access(access_url(at))) as access:
+            access.create(subject="x", tenant_id="*", rights=["read"])
+
+    assert _is_open(Session(Common(at)), host, None, insecure=True) is expected

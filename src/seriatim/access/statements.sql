@@ -72,6 +72,13 @@ order by created_us, token_id
 -- name: any_token
 select 1 from {at}seriatim_tokens limit 1
 
+-- name: ended_tokens
+-- Tokens that were revoked, or expired, not longer ago than this.
+select token_id
+from {at}seriatim_tokens
+where revoked_us > {now} - :since_us
+   or (expires_us <= {now} and expires_us > {now} - :since_us)
+
 -- name: revoke
 update {at}seriatim_tokens set revoked_us = {now}
 where token_id = :token_id and revoked_us is null

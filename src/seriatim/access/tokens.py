@@ -100,6 +100,10 @@ class Tokens(Desk):
         if not self._run("revoke", token_id=token_id):
             raise NotFound("there is no such token to revoke", details={"token_id": token_id})
 
+    def ended(self, since_s: float) -> list[str]:
+        """Return the ids of tokens that ended not longer ago than this."""
+        return [row[0] for row in self._look("ended_tokens", since_us=int(since_s * 1_000_000))]
+
     def admit(self, text: str) -> tuple[Caller, int | None]:
         """Return who a token admits and, in microseconds, until when; refuse any other alike."""
         parts = text.split("_", _PARTS - 1)

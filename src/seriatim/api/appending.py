@@ -98,8 +98,9 @@ async def _outcome(service: Service, request: Request, part: Any, index: int, si
         result, added = await _append(service, request, wanted, text, size, f"/{index}")
     except SeriatimError as error:
         return Outcome(problem=problem_of(error, request.request_id))
-    whole = result.replayed
-    return Outcome(receipt(result, added, whole=whole), replayed=result.replayed)
+    # The twin of a command gets the very answer that the first one got.
+    whole = result.replayed and b"idempotency-key" not in request.headers
+    return Outcome(receipt(result, added, whole=whole), replayed=whole)
 
 
 async def _append(  # noqa: PLR0913 - an append and where it came from
@@ -122,9 +123,20 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
     loop = asyncio.get_running_loop()
     service.meter.spend(tenant_id, len(events), size, loop.time())
     async with service.turns.turn(tenant_id):
-        return await service.view(tenant_id).aio.append_draft(
+        result = await service.view(tenant_id).aio.append_draft(
             draft, timeout=_timeout(service, request)
-        ), added
+        )
+    if result.id_mismatch:
+        _check_shown(caller, result)
+    return result, added
+
+
+def _check_shown(caller: Caller, result: AppendResult) -> None:
+    """Refuse to show events with other contents to who may not read them; nothing was stored."""
+    caller.demand("read")
+    for record in result.records:
+        if not caller.sees(record.event_type):
+            raise Forbidden("this token is not for events of this type")
 
 
 def _signed(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], Added | None]:

@@ -73,7 +73,7 @@ class Tail:
 
     def fall_behind(self, failure: SeriatimError | None = None) -> None:
         """Forget what waits: the tail reads on by itself, or ends with an error."""
-        self.behind, self.failure = True, failure
+        self.behind, self.failure = True, failure or self.failure
         self._pieces.clear()
         self._bytes = 0
         self._wake()
@@ -270,6 +270,13 @@ class Hub:
         if not channel.members:
             del self._channels[tail.tenant_id]
             self._interest()
+
+    def seen(self, tail: Tail) -> int:
+        """Return how far everything was handed out to a tail that has nothing waiting."""
+        channel = self._channels.get(tail.tenant_id)
+        if channel is None or tail not in channel.members:
+            return tail.position
+        return max(tail.position, channel.position)
 
     def _pump(self, tenant_id: str) -> None:
         channel = self._channels.get(tenant_id)

@@ -19,7 +19,7 @@ from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import Access
 from seriatim.access.tokens import refused
 from seriatim.api.fairness import Turns
-from seriatim.api.hub import Hub
+from seriatim.api.hub import Hub, Tail
 from seriatim.core.errors import SeriatimError, TimedOut
 from seriatim.core.limits import MIB
 from seriatim.delivery.registry import Registry
@@ -31,6 +31,8 @@ VERSION = version("seriatim")
 _KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
 _KNOWN_MAX = 10_000
 _VIEWS_MAX = 10_000
+_ENDED_LOOK_S = 1.0  # how soon an open tail notices that its token has ended
+_ENDED_SLACK_S = 60.0
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +78,8 @@ class Service:
         self._open = serving.open_on_loopback
         self._views: dict[str, Log] = {}
         self._secret = access.secret("tips")
-        self._keeper: asyncio.Task[None] | None = None
+        self._followers: dict[str, set[Tail]] = {}  # open tails by the id of their token
+        self._keepers: list[asyncio.Task[None]] = []
 
     # -- life
 
@@ -84,14 +87,14 @@ class Service:
         """Begin to keep what changes: quotas, the first token, old command records."""
         self.hub.start()
         await self._look_around()
-        self._keeper = asyncio.create_task(self._keep())
+        self._keepers = [asyncio.create_task(act()) for act in (self._keep, self._end_tails)]
 
     async def stop(self) -> None:
         """Finish what was accepted, then let go of everything."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        for keeper in self._keepers:
+            keeper.cancel()
             with suppress(asyncio.CancelledError):
-                await self._keeper
+                await keeper
         self.hub.end()
         await asyncio.to_thread(self.log.close)
         await asyncio.to_thread(self.hub.join)
@@ -113,6 +116,38 @@ class Service:
         self.meter.know(await self.run(self.access.quotas))
         if self._open:
             self._open = not await self.run(self.access.any)
+            if not self._open:
+                self._send_away([""])  # who followed without a token
+
+    async def _end_tails(self) -> None:
+        """Let go of tails whose tokens have ended, however busy or quiet they are."""
+        looked = time.monotonic()
+        while True:
+            await asyncio.sleep(_ENDED_LOOK_S)
+            began = time.monotonic()
+            if self._followers:
+                try:
+                    since_s = began - looked + _ENDED_SLACK_S
+                    self._send_away(await self.run(self.access.ended, since_s))
+                except SeriatimError:
+                    continue  # tried again, and asked for as much longer
+            looked = began
+
+    def _send_away(self, token_ids: list[str]) -> None:
+        for token_id in token_ids:
+            for tail in self._followers.get(token_id, ()):
+                tail.fall_behind(refused())
+
+    def follow(self, caller: Caller, tail: Tail) -> None:
+        """Remember by whose token a tail is open."""
+        self._followers.setdefault(caller.token_id, set()).add(tail)
+
+    def unfollow(self, caller: Caller, tail: Tail) -> None:
+        """Forget a tail that has ended."""
+        tails = self._followers[caller.token_id]
+        tails.discard(tail)
+        if not tails:
+            del self._followers[caller.token_id]
 
     def purge(self, hours: float) -> int:
         """Forget command records and answers that are older than this."""

@@ -107,6 +107,7 @@ async def _pieces(
     """Yield what a reader gets: the past, then what comes, and the past again if it was slow."""
     hub = service.hub
     hub.open_tails += 1
+    service.follow(request.caller, followed)
     identity = service.log.identity()
     try:
         yield form.position(followed.position)
@@ -126,6 +127,7 @@ async def _pieces(
         yield form.problem(_encode(problem_of(error, request.request_id)))
     finally:
         hub.open_tails -= 1
+        service.unfollow(request.caller, followed)
 
 
 async def _live(service: Service, request: Request, followed: Tail) -> AsyncIterator[Piece]:
@@ -134,7 +136,7 @@ async def _live(service: Service, request: Request, followed: Tail) -> AsyncIter
         piece = await followed.next(KEEP_ALIVE_S)
         if piece is None and not followed.behind:
             await service.caller(request.headers.get(b"authorization"))
-            piece = Piece(followed.position)
+            piece = Piece(service.hub.seen(followed))
         if piece is not None:
             followed.position = max(followed.position, piece.position)
             yield piece
@@ -145,6 +147,8 @@ async def _caught_up(
 ) -> AsyncIterator[Piece]:
     """Yield what there is behind the reader's position, page by page."""
     while not service.hub.stopped:
+        if followed.failure is not None:
+            raise followed.failure
         head = await service.run(service.log.head)
         if service.log.identity() != identity or head < followed.position:
             raise replaced(head)

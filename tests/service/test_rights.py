@@ -1,0 +1,275 @@
+"""What tokens allow: who appends, in whose name, of which types, for how long."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from seriatim.core.event import INFRASTRUCTURE_TENANT
+from seriatim.opening import access_url
+from tests.faults.support import wait_until
+from tests.fixtures.service import Running
+from tests.service.calls import Caller, caller, event, following
+
+
+def scoped(service: Running, *types: str, rights: tuple[str, ...] = ("append", "read")) -> Caller:
+    """Return a service that is confined to types."""
+    return caller(service, tenant_id="scoped", rights=rights, types=types)
+
+
+# -- who appends, in whose name
+
+
+def test_a_tenant_cannot_be_given_more_than_reading(service: Running) -> None:
+    """K4: only a service's token appends; a tenant's with that right cannot even be made."""
+    for right in ("append", "operate", "act_as"):
+        with pytest.raises(Exception, match="tenants only read"):
+            service.token(subject=None, tenant_id="t", rights=[right])
+    answer = caller(service, subject=None, tenant_id="t", rights=["read"]).append(event())
+
+    assert (answer.status, answer.code) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/append-if"])
+def test_the_actor_is_the_tokens_subject(service: Running, path: str) -> None:
+    """K4: who names nobody is named; to name another needs a right of its own."""
+    mail = caller(service, subject="mail", tenant_id="t", rights=["append", "read"])
+    other = caller(service, subject="desk", tenant_id="t", rights=["append", "act_as", "read"])
+    named = event(actor_type="user", actor_id="ann")
+
+    def sent(who: Caller, given: dict[str, Any]) -> Any:
+        body: dict[str, Any] = {"events": [given]}
+        if path == "/v1/append-if":
+            body |= {"query": {"filters": [{"types": ["never"]}]}}
+        answer = who("POST", path, {"appends": [body]} if path == "/v1/appends" else body)
+        if path != "/v1/appends":
+            return answer.json
+        [outcome] = answer.json["outcomes"]
+        return outcome.get("problem") or outcome["receipt"]
+
+    own = sent(mail, event())
+    spelled = sent(mail, event(actor_type="service_principal", actor_id="mail"))
+    refused = sent(mail, named)
+    allowed = sent(other, named)
+
+    def actor(receipt: Any) -> tuple[str, str]:
+        event_id = receipt["events"][0]["event_id"]
+        record = mail("GET", "/v1/event", event_id=event_id).json["record"]
+        return record["actor_type"], record["actor_id"]
+
+    assert actor(own) == actor(spelled) == ("service_principal", "mail")
+    assert (refused["code"], refused["details"]) == ("forbidden", {"right": "act_as"})
+    assert actor(allowed) == ("user", "ann")
+
+
+def test_a_command_is_in_the_callers_own_name(service: Running) -> None:
+    """C5: the command behind an append has the token's subject, unless another may be named."""
+    mail = caller(service, subject="mail", tenant_id="t", rights=["append"])
+    command = {"actor": "ann", "endpoint": "/x", "key": "k"}
+
+    assert mail.append(event(), command=command).code == "forbidden"
+    assert mail.append(event(), command={**command, "actor": "mail"}).status == 201
+
+
+# -- event types
+
+
+def test_patterns_confine_appends(service: Running) -> None:
+    """K4: order.* takes order.paid and nothing else; a batch passes as a whole or not at all."""
+    who = scoped(service, "order.*", "noted", rights=("append",))
+
+    assert who.append(event("order.paid"), event("noted")).status == 201
+    for wrong in ("orders", "order", "ORDER.paid", "x"):
+        assert who.append(event("order.paid"), event(wrong)).code == "forbidden"
+    with pytest.raises(Exception, match="exact types"):
+        scoped(service, "order.*")
+
+
+def test_a_scope_confines_every_read(service: Running) -> None:
+    """K4: page, query, tail, event by id and conditions show the types of the scope alone."""
+    all_types = caller(service, tenant_id="scoped")
+    hidden = all_types.append(event("hidden", event_id=f"h{time.time_ns()}"))
+    shown = all_types.append(event("shown", event_id=f"s{time.time_ns()}"))
+    after = hidden.json["first_position"] - 1
+    who = scoped(service, "shown")
+    every = {"query": {}, "after": after, "until": shown.json["last_position"], "limit": 10}
+
+    def types(answer: Any) -> list[str]:
+        return [record["event_type"] for record in answer.json["records"]]
+
+    assert types(who("GET", "/v1/events", after=after)) == ["shown"]
+    assert types(who("GET", "/v1/events", after=after, types=["hidden"])) == []
+    assert types(who("GET", "/v1/events", after=after, types=["hidden", "shown"])) == ["shown"]
+    found = who("POST", "/v1/query", {"query": {"min_position": after}})
+    assert types(found) == ["shown"]
+    assert found.json["context_version"] == shown.json["last_position"]
+    only_hidden = {"filters": [{"types": ["hidden"]}]}
+    assert who("POST", "/v1/query", {"query": only_hidden}).json["context_version"] is None
+    assert types(who("POST", "/v1/query/records", every)) == ["shown"]
+    assert who("POST", "/v1/query/records", {**every, "query": only_hidden}).json["records"] == []
+    version = {"query": only_hidden, "until": shown.json["last_position"]}
+    assert who("POST", "/v1/query/version", version).json["context_version"] is None
+    foreign = who("GET", "/v1/event", event_id=hidden.json["events"][0]["event_id"])
+    absent = who("GET", "/v1/event", event_id="h" + "0" * 19)
+    assert (foreign.status, absent.status) == (404, 404)
+    with following(who, after=after) as tail:
+        lines = tail.lines()
+        assert next(lines) == {"position": after}
+        assert next(lines)["records"][0]["event_type"] == "shown"
+
+
+def test_a_condition_asks_for_nothing_that_is_hidden(service: Running) -> None:
+    """K4: a context is the part of it that the token may read; without reading there is none."""
+    all_types = caller(service, tenant_id="scoped")
+    all_types.append(event("hidden", {"room": "blue"}))
+    query = {"filters": [{"types": ["hidden"]}]}
+    body = {"events": [event("shown")], "query": query, "expected_version": None}
+    blind = scoped(service, "shown", rights=("append",))
+
+    assert scoped(service, "shown")("POST", "/v1/append-if", body).status == 201
+    assert all_types("POST", "/v1/append-if", body).code == "conditional_append_conflict"
+    assert blind("POST", "/v1/append-if", body).json["details"] == {"right": "read"}
+
+
+def test_a_known_id_shows_nothing_that_may_not_be_read(service: Running) -> None:
+    """K4: taking a stored event for one's own (on_id_mismatch) is reading it."""
+    name = f"id{time.time_ns()}"
+    all_types = caller(service, tenant_id="scoped")
+    all_types.append(event("hidden", {"a": "unseen"}, event_id=name))
+    wanted = {"events": [event("shown", event_id=name)], "on_id_mismatch": "warn"}
+
+    for who in (scoped(service, "shown"), scoped(service, "shown", rights=("append",))):
+        one = who("POST", "/v1/events", wanted)
+        [several] = who("POST", "/v1/appends", {"appends": [wanted]}).json["outcomes"]
+        assert one.code == several["problem"]["code"] == "forbidden"
+        assert b"unseen" not in one.body
+    assert all_types("POST", "/v1/events", wanted).status == 201
+
+
+# -- tenants
+
+
+def test_infrastructure_is_for_operators(service: Running) -> None:
+    """K2: the reserved tenant is named by who operates the whole log, and by nobody else."""
+    ordinary = Caller(service.port, service.token(rights=["append", "read"]), INFRASTRUCTURE_TENANT)
+    operator = Caller(service.port, service.token(), INFRASTRUCTURE_TENANT)
+
+    assert ordinary("GET", "/v1/events").code == "forbidden"
+    assert ordinary.append(event()).code == "forbidden"
+    assert operator("GET", "/v1/events").status == 200
+
+
+def test_who_is_for_all_tenants_names_one(service: Running) -> None:
+    """K2: a token for all works on the tenant it names, by default on the default one."""
+    token = service.token(rights=["append", "read"])
+    for tenant in ("ünï çødé", "a" * 512, None):
+        named = None if tenant is None else tenant.encode().decode("latin-1")
+        who = Caller(service.port, token, named)
+        record = who.append(event("x")).json["events"][0]["event_id"]
+        got = who("GET", "/v1/event", event_id=record).json["record"]["tenant_id"]
+        assert got == (tenant or "default")
+    for wrong in ("", "a" * 513, "a\tb"):
+        assert Caller(service.port, token, wrong)("GET", "/v1/log").status == 400
+
+
+# -- secrets, and their end
+
+
+def rows(url: str) -> str:
+    """Return the whole access store as text."""
+    at = access_url(url)
+    if at.startswith("sqlite:"):
+        with sqlite3.connect(urlsplit(at).path) as db:
+            return "\n".join(db.iterdump())
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "select table_schema, table_name from information_schema.tables"
+            " where table_name like 'seriatim_%'"
+        ).fetchall()
+        return "\n".join(
+            str(connection.execute(f'select * from "{schema}"."{name}"').fetchall())
+            for schema, name in found
+        )
+
+
+def test_tokens_are_kept_hashed_and_never_told(
+    service: Running, shared_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K2: neither the database nor a log line nor a problem has a token's secret."""
+    caplog.set_level(logging.DEBUG)
+    token = service.token()
+    secret = token.split("_", 2)[2]
+    who = Caller(service.port, token)
+    answers = [
+        who("GET", "/v1/log"),
+        who("GET", "/v1/event", event_id="x"),
+        who.append({"authorization": token}),
+        Caller(service.port, token + "x")("GET", "/v1/log"),
+    ]
+
+    assert answers[0].status == 200
+    assert token.split("_")[1] in rows(shared_url)
+    assert secret not in rows(shared_url)
+    assert secret not in caplog.text
+    assert not any(secret.encode() in answer.body for answer in answers)
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_a_token_ends_within_two_seconds(service: Running, how: str) -> None:
+    """K4: requests and an open tail alike, be it busy or quiet."""
+    access = service.service.access
+    lasts = 1.5 if how == "expired" else None
+    text, made = access.create(subject="x", tenant_id="t", rights=["read"], lasts_s=lasts)
+    who = Caller(service.port, text)
+    busy = caller(service, tenant_id="t", rights=["append"])
+    with following(who) as tail:
+        lines = tail.lines()
+        assert "position" in next(lines)
+        assert who("GET", "/v1/log").status == 200
+        ended = time.monotonic() + (lasts or 0.0)
+        if how == "revoked":
+            access.revoke(made.token_id)
+        wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=4.0)
+        refused = time.monotonic() - ended
+        last: dict[str, Any] = {}
+        for line in lines:
+            last = line
+            busy.append(event())  # a tail that is busy looks too
+
+    assert last["problem"]["code"] == "unauthorized"
+    assert refused < 2.5
+    assert time.monotonic() - ended < 3.5
+
+
+def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., Running]) -> None:
+    """K4: who follows without a token is let go once tokens are asked for."""
+    service = serving(open_on_loopback=True)
+    with following(Caller(service.port)) as tail:
+        lines = tail.lines()
+        next(lines)
+        service.token()
+        [last] = list(lines)
+
+    assert last["problem"]["code"] == "unauthorized"
+
+
+def test_services_of_one_log_share_tokens(
+    service: Running, shared_url: str, tmp_path: Path
+) -> None:
+    """K4: a token made beside one process is known to another, and so is its end."""
+    from tests.fixtures.service import running
+
+    text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
+    with running(shared_url) as other:
+        who = Caller(other.port, text)
+        assert who("GET", "/v1/log").status == 200
+        service.service.access.revoke(made.token_id)
+        wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=3.0)

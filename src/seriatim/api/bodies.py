@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from seriatim.wire.shapes import AppendBody, WireCondition
 
 DOORS: Mapping[str, Door] = {door.name: door for door in (LOG, TRACES, FACTS, AGGREGATES)}
 WHERE = "the body"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Parser:
@@ -31,6 +33,8 @@ class Parser:
     def __call__(self, raw: bytes) -> Any:
         """Return the body; what is no JSON at all, has a key twice or another shape is refused."""
         value = parsed(raw)
+        if b"\\u" in raw:
+            _check_texts(value)
         try:
             return msgspec.convert(value, self.kind)
         except msgspec.ValidationError as error:
@@ -42,6 +46,21 @@ class Parser:
             return self._decode(raw)
         except (msgspec.MsgspecError, UnicodeError):
             return None
+
+
+def _check_texts(value: Any) -> None:
+    """Refuse text that no database takes; in a query it is the query's own flaw."""
+    if isinstance(value, str):
+        if "\0" in value or (not value.isprintable() and _SURROGATE.search(value)):
+            raise _bad(f"{WHERE} has a text with U+0000 or half a surrogate pair")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if name != "query" or isinstance(inner, str):
+                _check_texts(name)
+                _check_texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_texts(inner)
 
 
 def parsed(raw: bytes) -> Any:
@@ -87,6 +106,8 @@ def asked_exactly(value: Any) -> Asked:
         body = msgspec.convert({**rest, "events": []}, _Loose)
     except msgspec.ValidationError as error:
         raise invalid(error, WHERE) from None
+    except UnicodeEncodeError:
+        raise _bad(f"{WHERE} has a field whose name is no text") from None
     given = value.get("events")
     if not isinstance(given, list):
         raise _bad("events must be a list of events", "events")

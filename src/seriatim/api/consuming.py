@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,8 @@ from seriatim.wire.shapes import (
 )
 
 _LEASE_MAX_S = 86_400.0
+_EPOCH_MAX = 2**31 - 1
+_QUERY_MAX = 1024 * 1024
 
 
 class CursorParams(msgspec.Struct, frozen=True):
@@ -53,6 +56,7 @@ async def put_cursor(service: Service, request: Request, body: CursorBody) -> Cu
     """Make or move a cursor: backwards only by a reset, under a lost lease never."""
     check_name("name", body.name)
     check_position("position", body.position)
+    _check_known(body)
     lease = body.lease
     if lease is not None and lease.tenant_id != request.tenant_id:
         raise Forbidden("this lease is of another tenant")
@@ -75,6 +79,20 @@ async def put_cursor(service: Service, request: Request, body: CursorBody) -> Cu
         return cursor
 
     return CursorAnswer(await service.run(put))
+
+
+def _check_known(body: CursorBody) -> None:
+    """Refuse what no cursor of a log of ours says: a log has a UUID, its epochs begin with 1."""
+    try:
+        uuid.UUID(body.log_id)
+    except ValueError:
+        raise bad("log_id", "must be the id of a log") from None
+    if not 1 <= body.epoch <= _EPOCH_MAX:
+        raise bad("epoch", "must be the epoch of a log")
+    if body.tip:
+        check_name("tip", body.tip)
+    if len(body.query) > _QUERY_MAX or not body.query.isprintable():
+        raise bad("query", f"must be printable text of at most {_QUERY_MAX} characters")
 
 
 def _kept_tip(service: Service, body: CursorBody) -> str:

@@ -125,6 +125,8 @@ class Request:
                 strict_parsing=True,
                 errors="strict",
             )
+            if any("\0" in value for _, value in pairs):
+                raise ValueError  # noqa: TRY301 - no database takes it
         except ValueError:
             msg = "the query string is malformed: name=value, percent-encoded UTF-8"
             raise InvalidArgument(msg, details={"argument": "query string"}) from None

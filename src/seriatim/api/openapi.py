@@ -29,10 +29,7 @@ def description() -> bytes:
 @cache
 def document() -> dict[str, Any]:
     """Return the whole description as a value."""
-    types = [Problem]
-    for route in ROUTES:
-        types += [kind for kind in (route.body, route.answer) if kind is not None]
-    _, components = msgspec.json.schema_components(types, ref_template=_REF)
+    components = _components()[1]
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -54,6 +51,16 @@ def document() -> dict[str, Any]:
     }
 
 
+@cache
+def _components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
+    """Return a reference to every type of a body or an answer, and what they refer to."""
+    types: list[type[Any]] = [Problem]
+    for route in ROUTES:
+        types += [kind for kind in (route.body, route.answer) if kind is not None]
+    references, components = msgspec.json.schema_components(types, ref_template=_REF)
+    return dict(zip(types, references, strict=True)), components
+
+
 def _operation(route: Route) -> dict[str, Any]:
     said = inspect.getdoc(route.handler) or ""
     summary, _, more = said.partition("\n")
@@ -65,7 +72,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": _responses(route),
     }
     if route.body is not None:
-        schema = {"$ref": _REF.format(name=route.body.__name__)}
+        schema = _components()[0][route.body]
         operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema}},
@@ -137,9 +144,11 @@ def _responses(route: Route) -> dict[str, Any]:
         text = {"schema": {"type": "string"}}
         good["content"] = {"text/event-stream": text, "application/x-ndjson": text}
     elif route.answer is not None:
-        schema = {"$ref": _REF.format(name=route.answer.__name__)}
+        schema = _components()[0][route.answer]
         good["content"] = {"application/json": {"schema": schema}}
     codes = (*_ALWAYS, *route.problems, "limit_exceeded")
+    if route.writes:
+        codes = (*codes, "idempotency_key_reuse")
     return {str(route.status): good, **_problems(codes)}
 
 
@@ -150,7 +159,7 @@ def _problems(codes: tuple[str, ...]) -> dict[str, Any]:
         for status in statuses:
             if code not in by_status.setdefault(status, []):
                 by_status[status].append(code)
-    schema = {"$ref": _REF.format(name="Problem")}
+    schema = _components()[0][Problem]
     return {
         str(status): {
             "description": " ".join(f"`{code}`: {_SAID[code]}" for code in found),

@@ -6,7 +6,10 @@ import msgspec
 
 from seriatim.api.http import Request
 from seriatim.api.service import VERSION, Service
+from seriatim.log.arguments import bad
 from seriatim.wire.shapes import Count, Declarations, DeclareBody, LogInfo, PurgeBody
+
+_HOURS_MAX = 1e6  # a century or so
 
 
 class NoParams(msgspec.Struct, frozen=True):
@@ -42,4 +45,6 @@ async def raise_epoch(service: Service, request: Request, body: NoParams) -> Log
 async def purge(service: Service, request: Request, body: PurgeBody) -> Count:
     """Forget command records that are older than this, which is never less than a day."""
     del request
+    if body.older_than_hours > _HOURS_MAX:
+        raise bad("older_than_hours", f"must be at most {_HOURS_MAX:g}")
     return Count(await service.run(service.purge, body.older_than_hours))

@@ -196,6 +196,8 @@ async def streams(service: Service, request: Request, params: StreamsParams) -> 
 async def last(service: Service, request: Request, body: StreamsBody) -> LastRecords:
     """Return the last event of each of several streams."""
     service.log.settings.limits.check("page", len(body.streams))
+    if not body.streams:
+        return LastRecords([])
     wanted = [check_stream(stream) for stream in body.streams]
     found = await service.run(service.log.store.last_of_streams, request.tenant_id, wanted)
     return LastRecords([None if record is None else outgoing(record) for record in found])

@@ -20,6 +20,7 @@ from seriatim.wire.problems import problem_of
 from seriatim.wire.records import outgoing
 
 KEEP_ALIVE_S = 15.0
+_DIGITS_MAX = 19  # of a position
 SSE = b"text/event-stream"
 NDJSON = b"application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
@@ -85,7 +86,7 @@ def _start(service: Service, request: Request, params: TailParams) -> int:
     head = store.head()
     told = request.header(b"last-event-id")
     if told is not None:
-        if not told.isascii() or not told.isdigit():
+        if not told.isascii() or not told.isdigit() or len(told) > _DIGITS_MAX:
             raise bad("last-event-id", "is a position")
         start = int(told)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -69,11 +70,20 @@ def problem_of(error: SeriatimError, request_id: str = "") -> Problem:
         title=HTTPStatus(status).phrase,
         status=status,
         code=error.code,
-        detail=error.message,
-        details=error.details,
+        detail=_writable(error.message),
+        details=_writable(error.details),
         retryable=error.retryable,
         request_id=request_id,
     )
+
+
+def _writable(said: Any) -> Any:
+    """Return what an error says, also when it quotes half a surrogate pair."""
+    try:
+        msgspec.json.encode(said)
+    except UnicodeEncodeError:
+        return json.loads(json.dumps(said, ensure_ascii=False).encode(errors="replace"))
+    return said
 
 
 def error_of(problem: Problem) -> SeriatimError:

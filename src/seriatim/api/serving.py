@@ -113,6 +113,7 @@ def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
         raise InvalidArgument(msg, details={"argument": "processes"})
     config = configuration(place, serving)
     listening = config.bind_socket()
+    listening.listen(_BACKLOG)  # who is told the address may call at once, and waits for the start
     scheme = "http" if place.certificate is None else "https"
     host = f"[{place.host}]" if ":" in place.host else place.host
     tell(f"{scheme}://{host}:{listening.getsockname()[1]}")

@@ -1,0 +1,84 @@
+"""`seriatim serve` as a process of its own, that can be told to end, and killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from typing import Any
+
+from seriatim.access.rights import RIGHTS
+from seriatim.opening import access_url, open_access
+from tests.fixtures.processes import kill_tree
+from tests.service.calls import Caller
+
+START_S = 60.0
+_AT = re.compile(r"at (https?://\S+:(\d+))")
+
+
+class Served:
+    """A service in a process of its own."""
+
+    def __init__(self, url: str, *args: str, env: Mapping[str, str] | None = None) -> None:
+        self.url = url
+        self.text: list[str] = []
+        self._at: Future[re.Match[str]] = Future()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "seriatim", "serve", "--url", url, "--port", "0", *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "COLUMNS": "500", "NO_COLOR": "1", **(env or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        found = self._at.result(START_S)
+        self.at, self.port = found[1], int(found[2])
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.text.append(line.decode())
+            if not self._at.done() and (found := _AT.search(self.text[-1])):
+                self._at.set_result(found)
+        if not self._at.done():
+            self._at.set_exception(RuntimeError("".join(self.text)))
+
+    def caller(self, **token: Any) -> Caller:
+        """Return somebody with a new token, once the service answers."""
+        made = {"subject": "tester", "tenant_id": "*", "rights": RIGHTS} | token
+        with closing(open_access(access_url(self.url))) as access:
+            text, _ = access.create(**made)
+        return Caller(self.port, text)
+
+    def terminate(self, timeout_s: float = 40.0) -> int:
+        """Tell it to end, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill9(self) -> None:
+        """Kill it and all its processes."""
+        kill_tree(self.process)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.kill9()
+        self._reader.join(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@contextmanager
+def served(url: str, *args: str, **more: Any) -> Iterator[Served]:
+    """Run `seriatim serve` for a while."""
+    one = Served(url, *args, **more)
+    try:
+        yield one
+    finally:
+        one.close()

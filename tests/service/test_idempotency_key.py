@@ -1,0 +1,210 @@
+"""Twins: whatever comes again with its Idempotency-Key runs once and gets the first answer."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from seriatim.api.routes import ROUTES, Route
+from tests.fixtures.proxy import TcpProxy
+from tests.fixtures.service import Running, running
+from tests.service.calls import Answered, Caller, caller, event
+from tests.service.served import served
+from tests.service.tenants import ASKING, fill
+
+TWINS = 64
+APPENDS = ["/v1/events", "/v1/append-if", "/v1/appends"]
+OTHERS = [route for route in ROUTES if route.writes and route.path not in APPENDS]
+
+_keys = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def service(shared_url: str) -> Iterator[Running]:
+    """A service with data of two tenants."""
+    with running(shared_url) as one:
+        fill(one, shared_url)
+        yield one
+
+
+def key() -> dict[str, str]:
+    """Return a key that nobody used."""
+    return {"idempotency-key": f"key-{next(_keys)}"}
+
+
+def body_of(path: str, *events: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of an append."""
+    given: dict[str, Any] = {"events": list(events)}
+    if path == "/v1/append-if":
+        return {**given, "query": {"filters": [{"types": ["never"]}]}}
+    return {"appends": [given, given]} if path == "/v1/appends" else given
+
+
+def at_once(count: int, ask: Callable[[int], Answered]) -> list[Answered]:
+    """Ask so many times at the same moment."""
+    barrier = threading.Barrier(count)
+
+    def one(number: int) -> Answered:
+        barrier.wait(60)
+        return ask(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.mark.parametrize("path", APPENDS)
+def test_concurrent_twins_of_an_append_are_one_append(service: Running, path: str) -> None:
+    """C5: 64 at once are stored once, and all get the same bytes."""
+    who, headers = caller(service, tenant_id="twins"), key()
+    body = body_of(path, event("paid", {"path": path}), event("sent"))
+    before = who("GET", "/v1/log").json["head"]
+
+    answers = at_once(TWINS, lambda _: who("POST", path, body, headers=headers))
+    stored = 4 if path == "/v1/appends" else 2
+
+    assert len({answer.body for answer in answers}) == 1, {answer.body for answer in answers}
+    assert {answer.status for answer in answers} == {200 if path == "/v1/appends" else 201}
+    assert who("GET", "/v1/log").json["head"] == before + stored
+    if path != "/v1/appends":
+        first = [one for one in answers if "seriatim-replayed" not in one.headers]
+        assert len(first) == 1
+
+
+@pytest.mark.parametrize("path", APPENDS)
+def test_another_body_is_refused(service: Running, path: str) -> None:
+    """C5: a key stands for one request; in another spelling of the same JSON it is the same one."""
+    who, headers = caller(service, tenant_id="twins"), key()
+    body = body_of(path, event("paid", {"a": 1, "b": 2}))
+    first = who("POST", path, body, headers=headers)
+    other = who("POST", path, body_of(path, event("paid", {"a": 2})), headers=headers)
+    respelled = who("POST", path, _respelled(body), headers=headers)
+
+    assert respelled.body == first.body
+    if path == "/v1/appends":
+        codes = [one["problem"]["code"] for one in other.json["outcomes"]]
+        assert codes == ["idempotency_key_reuse"] * 2
+    else:
+        assert (other.status, other.code) == (409, "idempotency_key_reuse")
+
+
+def _respelled(value: Any) -> bytes:
+    import json
+
+    return json.dumps(json.loads(json.dumps(value, sort_keys=True)), indent=2).encode()
+
+
+def test_a_key_is_one_callers_on_one_path(service: Running) -> None:
+    """C5: another actor, tenant or endpoint has keys of its own."""
+    headers = key()
+    body = body_of("/v1/events", event("paid"))
+    callers = [
+        caller(service, subject=subject, tenant_id=tenant)
+        for subject in ("one", "two")
+        for tenant in ("a", "b")
+    ]
+
+    answers = [who("POST", "/v1/events", body, headers=headers) for who in callers]
+    answers.append(
+        callers[0]("POST", "/v1/append-if", body_of("/v1/append-if", event()), headers=headers)
+    )
+
+    assert not any("seriatim-replayed" in answer.headers for answer in answers)
+    assert {answer.status for answer in answers} == {201}
+
+
+def test_a_refused_request_leaves_its_key_free(service: Running) -> None:
+    """C5: what failed may be mended and sent again with the same key."""
+    who, headers = caller(service, tenant_id="twins"), key()
+    wrong = who("POST", "/v1/events", {"events": [event("")]}, headers=headers)
+    right = who("POST", "/v1/events", {"events": [event("x")]}, headers=headers)
+    lease = {"name": "l", "owner": "o", "seconds": -1}
+    refused = who("POST", "/v1/leases", lease, headers=headers)
+    held = who("POST", "/v1/leases", {**lease, "seconds": 1}, headers=headers)
+
+    assert [one.status for one in (wrong, right, refused, held)] == [400, 201, 400, 200]
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 201, " "])
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/leases"])
+def test_a_key_has_a_shape(service: Running, path: str, bad: str) -> None:
+    """C1: 1 to 200 bytes."""
+    body = {"events": [event()], "name": "l", "owner": "o", "seconds": 1}
+    wanted = {k: v for k, v in body.items() if (k == "events") == (path == "/v1/events")}
+    answer = caller(service)("POST", path, wanted, headers={"idempotency-key": bad})
+
+    assert (answer.status, answer.code) == (400, "invalid_argument")
+
+
+@pytest.mark.parametrize("route", OTHERS, ids=lambda route: route.endpoint)
+def test_twins_of_every_other_write_run_once(service: Running, route: Route) -> None:
+    """C5: claims, cursors, declarations and what operators do: one act, one answer."""
+    who = Caller(service.port, service.token(), "acme")
+    wanted, headers = ASKING[route.endpoint](service, "acme"), key()
+    epoch = service.service.log.identity().epoch
+
+    answers = at_once(8, lambda _: who(route.method, route.path, wanted.body, headers=headers))
+    other = {**wanted.body, "x": 1}
+    refused = who(route.method, route.path, other, headers=headers)
+
+    assert {answer.status for answer in answers} == {route.status}, answers[0]
+    assert len({answer.body for answer in answers}) == 1
+    assert sum("seriatim-replayed" not in answer.headers for answer in answers) == 1
+    assert refused.status in (400, 409)  # where an unknown field is refused first
+    if route.path == "/v1/log/epoch":
+        assert service.service.log.identity().epoch == epoch + 1
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_a_killed_process_leaves_its_answer_to_another(
+    request: pytest.FixtureRequest, tmp_path: Any, backend: str
+) -> None:
+    """C5: stored, not answered, killed: the same request to another process gets the answer."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    if backend == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    body, headers = body_of("/v1/events", event("paid", {"n": 1}), event("sent")), key()
+    with served(url) as first, TcpProxy(first.at) as proxy:
+        token = first.caller(tenant_id="t").token
+        swallowed = proxy.drop_replies_after(b"paid", ends=b"")
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            Caller(proxy.port, token)("POST", "/v1/events", body, headers=headers)
+        swallowed.wait()
+        first.kill9()
+    with running(url) as second:
+        who = Caller(second.port, token)
+        answers = [who("POST", "/v1/events", body, headers=headers) for _ in range(3)]
+        page = who("GET", "/v1/events").json["records"]
+
+    assert [record["position"] for record in page] == [1, 2]
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.body for answer in answers}) == 1
+    assert all(answer.headers["seriatim-replayed"] == "true" for answer in answers)
+    assert [one["position"] for one in answers[0].json["events"]] == [1, 2]
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_twins_in_several_processes_are_one(
+    request: pytest.FixtureRequest, tmp_path: Any, backend: str
+) -> None:
+    """C5: two processes behind one address, and a third beside them, store one append."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    if backend == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    body, headers = body_of("/v1/events", event("paid")), key()
+    with served(url, "--processes", "2") as both, running(url) as third:
+        whos = [both.caller(tenant_id="t"), caller(third, tenant_id="t")]
+        answers = at_once(TWINS, lambda n: whos[n % 2]("POST", "/v1/events", body, headers=headers))
+        lease = {"name": "l", "owner": "o", "seconds": 60}
+        claims = at_once(16, lambda n: whos[n % 2]("POST", "/v1/leases", lease, headers=headers))
+        head = whos[0]("GET", "/v1/log").json["head"]
+
+    assert len({answer.body for answer in answers}) == 1
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.body for answer in claims}) == 1
+    assert head == 1

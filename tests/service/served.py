@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from typing import Any
@@ -20,21 +20,35 @@ from tests.service.calls import Caller
 
 START_S = 60.0
 _AT = re.compile(r"at (https?://\S+:(\d+))")
+# Files of this process grow no larger: writing beyond fails as on a full disk.
+_CONFINED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
+from seriatim.cli import main
+main()
+"""
+
+
+def _program(limit_bytes: int | None) -> list[str]:
+    if limit_bytes is None:
+        return [sys.executable, "-m", "seriatim"]
+    return [sys.executable, "-c", _CONFINED, str(limit_bytes)]
 
 
 class Served:
     """A service in a process of its own."""
 
-    def __init__(self, url: str, *args: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str, *args: str, limit_bytes: int | None = None) -> None:
         self.url = url
         self.text: list[str] = []
         self._at: Future[re.Match[str]] = Future()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "seriatim", "serve", "--url", url, "--port", "0", *args],
+            [*_program(limit_bytes), "serve", "--url", url, "--port", "0", *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**os.environ, "COLUMNS": "500", "NO_COLOR": "1", **(env or {})},
+            env={**os.environ, "COLUMNS": "500", "NO_COLOR": "1"},
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

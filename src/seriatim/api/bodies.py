@@ -44,7 +44,7 @@ class Parser:
         """Return a body in which payloads are kept as they are, to be parsed strictly later."""
         try:
             return self._decode(raw)
-        except (msgspec.MsgspecError, UnicodeError):
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
 
 

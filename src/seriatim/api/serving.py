@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import signal
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from seriatim.api.app import App
+from seriatim.api.connecting import Connection
 from seriatim.api.service import Service, Serving
 from seriatim.config import Settings
 from seriatim.core.errors import InvalidArgument
@@ -25,7 +27,6 @@ logger = logging.getLogger("seriatim.api")
 
 GRACE_S = 30
 _BACKLOG = 2048
-_HEAD_BYTES = 128 * 1024
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ def configuration(place: Place, serving: Serving, **more: Any) -> uvicorn.Config
         factory=True,
         host=place.host,
         port=place.port,
-        http="httptools",
+        http=Connection,
         loop="auto",
         lifespan="on",
         access_log=False,
@@ -117,7 +118,12 @@ def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
     scheme = "http" if place.certificate is None else "https"
     host = f"[{place.host}]" if ":" in place.host else place.host
     tell(f"{scheme}://{host}:{listening.getsockname()[1]}")
-    if serving.processes == 1:
-        uvicorn.Server(config).run(sockets=[listening])
-    else:
-        Multiprocess(config, sockets=[listening]).run()
+    # The server sends itself again what it was ended by: to be told to end is no failure.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        if serving.processes == 1:
+            uvicorn.Server(config).run(sockets=[listening])
+        else:
+            Multiprocess(config, sockets=[listening]).run()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, cast, get_args
 
 import msgspec
 
-from seriatim.client.http import Http
-from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
+from seriatim.client.http import Http, pauses
+from seriatim.core.errors import BackendFailure, InvalidArgument, LimitExceeded, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import BUILT_IN_KINDS, Declaration, EventType, Rules, StreamKind
@@ -85,10 +86,35 @@ class HttpStore:
         return answers
 
     def _sent(self, group: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
+        """Send appends until each has an answer that another try would not change.
+
+        Their ids make that safe: what was stored by an earlier try is answered, not stored again.
+        """
+        seconds = self.http.timeout_s if timeout is None else timeout
+        until = time.monotonic() + seconds
+        outcomes = self._tried(group, seconds)
+        ambiguous: set[int] = set()
+        for pause in pauses():
+            again = [index for index, one in enumerate(outcomes) if _may_help(one)]
+            ambiguous |= {index for index in again if _ambiguous(outcomes[index])}
+            wait = max([pause, *(_told_to_wait(outcomes[index]) for index in again)])
+            left = until - time.monotonic() - wait
+            if not again or left <= 0:
+                break
+            time.sleep(wait)
+            for index, one in zip(again, self._tried([group[n] for n in again], left), strict=True):
+                outcomes[index] = one
+        for index in ambiguous:
+            one = outcomes[index]
+            if isinstance(one, SeriatimError) and one.retryable:
+                one.details["ambiguous"] = True
+        return outcomes
+
+    def _tried(self, group: Sequence[Request], seconds: float) -> list[Outcome]:
         body = {"appends": [msgspec.Raw(request.packed) for request in group]}
         try:
             raw = self.http.post(
-                "/v1/appends", body, tenant_id=group[0].tenant_id, timeout_s=timeout
+                "/v1/appends", body, tenant_id=group[0].tenant_id, timeout_s=seconds
             )
             found = self._decoded(raw, shapes.Outcomes).outcomes
         except SeriatimError as error:
@@ -349,6 +375,20 @@ def _outcome(request: Request, answer: shapes.Outcome) -> Outcome:
         response=receipt.response,
         id_mismatch=tuple(receipt.id_mismatch),
     )
+
+
+def _may_help(outcome: Outcome) -> bool:
+    """Tell whether an append may succeed when it is sent again."""
+    return isinstance(outcome, BackendFailure | LimitExceeded) and outcome.retryable
+
+
+def _ambiguous(outcome: Outcome) -> bool:
+    return isinstance(outcome, SeriatimError) and bool(outcome.details.get("ambiguous"))
+
+
+def _told_to_wait(outcome: Outcome) -> float:
+    seconds = outcome.details.get("retry_after_s") if isinstance(outcome, SeriatimError) else 0
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def _records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ...]:

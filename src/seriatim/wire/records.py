@@ -174,6 +174,6 @@ def payload_of(text: bytes) -> Any:
         value = _decode(text)
         if canonical_text(value).encode() == text:
             return value
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     return parse_json(text)

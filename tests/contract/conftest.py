@@ -11,7 +11,7 @@ from seriatim import Log
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], str]] = {
     "memory": lambda _: "memory:",
     "sqlite": lambda request: f"sqlite:///{_folder(request) / 'log.db'}",
-    "postgres": lambda request: str(request.getfixturevalue("postgres_url")),
+    "postgres": lambda request: str(request.getfixturevalue("application_url")),
 }
 
 

@@ -36,6 +36,25 @@ create policy one_tenant on {schema}.leases as restrictive for select using (
         then null else true end is not null);
 alter table {schema}.leases enable row level security, force row level security;
 
+-- A view looks with its owner's eyes, whom policies may not hold: it has the same test of its own.
+create or replace view {schema}.readable_events as
+select position,
+       append_position,
+       coalesce(event_id, event_key::text)                   as event_id,
+       tenant_id, stream_type, stream_id, stream_seq, event_type, event_version,
+       occurred_at,
+       to_timestamp(coalesce(occurred_us, recorded_us) / 1e6) as occurred,
+       to_timestamp(recorded_us / 1e6)                        as recorded,
+       producer_id, source_system, source_subsystem, actor_type, actor_id,
+       request_id, correlation_id, causation_id, idempotency_key, app_id, env_id,
+       metadata::jsonb as metadata,
+       payload::jsonb  as payload,
+       'sha256:' || encode(payload_hash, 'hex') as payload_hash,
+       tags::jsonb     as tags
+from {schema}.events
+where case when tenant_id <> (select nullif(current_setting('seriatim.tenant', true), ''))
+    then null else true end is not null;
+
 -- As before, but what comes before a stream's first event is computed apart from the look for it:
 -- below a policy only conditions that cannot tell anything of a row may lead to an index, and sums
 -- are not among them.

@@ -199,6 +199,19 @@ def test_index_answers_with_one_tenant_too(connection: psycopg.Connection[Any]) 
         assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row
 
 
+def test_policy_is_not_counted(connection: psycopg.Connection[Any]) -> None:
+    """F7, K2: the planner expects as many rows as there are, whatever policy is in force.
+
+    Where it expects fewer than a page, it collects and sorts a tenant's events for every page.
+    """
+    text, parameters = spec()
+    row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
+
+    assert row is not None
+    [scan] = [one for one in nodes(row[0][0]["Plan"]) if one.get("Index Name") == "events_tenant"]
+    assert 0.9 * EVENTS / 100 < scan["Plan Rows"] < 1.1 * EVENTS / 100
+
+
 @pytest.mark.parametrize("role", ["superuser", "application"])
 def test_append_looks_at_few_rows(plans_url: str, application_template: str, role: str) -> None:
     """F7, K2: what an append and the triggers look up they find by index, also below a policy."""

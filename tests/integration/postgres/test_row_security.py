@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -25,7 +26,7 @@ from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.migrate import grant, migrate
 from seriatim.store.postgres.store import PostgresStore
 from tests.fixtures.postgres_server import PostgresServer
-from tests.integration.postgres.conftest import as_role
+from tests.integration.postgres.conftest import as_role, role_of
 
 MakeRole = Callable[..., str]
 TABLES = ["events", "event_tags", "commands", "cursors", "leases"]
@@ -239,3 +240,23 @@ def test_confined_caller_may_not_append(urls: tuple[str, str]) -> None:
         caller.commit()
 
         assert log.head() == 5
+
+
+@pytest.mark.parametrize("urls", ["owner"], indirect=True)
+def test_plain_owner_dumps_the_whole_log(
+    postgres_server: PostgresServer, urls: tuple[str, str]
+) -> None:
+    """K2, F9: pg_dump of a role that policies hold refuses, and with its option has all."""
+    database, role = urls[0].rsplit("/", 1)[1], role_of(urls[0])
+    dump = postgres_server.home / "owner.dump"
+    asked: list[str | Path] = ["-U", role, "-Fc", "-f", dump, database]
+
+    refused = postgres_server.run_tool("pg_dump", *asked, check=False)
+    postgres_server.run_tool("pg_dump", "--enable-row-security", *asked)
+    restored = postgres_server.create_database("wall_restored")
+    postgres_server.run_tool("pg_restore", "-d", "wall_restored", dump)
+    with seriatim.open(restored) as log:
+        assert [len(list(log.for_tenant(one).read())) for one in (OURS, THEIRS)] == [2, 2]
+    postgres_server.drop_database("wall_restored")
+
+    assert "row-level security" in refused.stderr

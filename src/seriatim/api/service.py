@@ -43,7 +43,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_s: float = 60.0
     tails: int = 10_000
     tail_buffer: int = 1000
-    tenant_in_flight: int = 64
+    tenant_in_flight: int = 64  # appends of a tenant that is alone
+    tenant_in_flight_beside: int = 8  # and while others are there
     tenant_waiting: int = 1024
     threads: int = 32
     events_per_s: float = 0.0
@@ -65,7 +66,9 @@ class Service:
         self.access = access
         self.serving = serving
         self.registry = registry
-        self.turns = Turns(serving.tenant_in_flight, serving.tenant_waiting)
+        self.turns = Turns(
+            serving.tenant_in_flight, serving.tenant_in_flight_beside, serving.tenant_waiting
+        )
         general = Quota(
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )
@@ -77,6 +80,7 @@ class Service:
         self._views: dict[str, Log] = {}
         self._secret = access.secret("tips")
         self._keeper: asyncio.Task[None] | None = None
+        self.on_stop: Callable[[], None] | None = None
 
     # -- life
 
@@ -97,6 +101,8 @@ class Service:
         await asyncio.to_thread(self.hub.join)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.access.close()
+        if self.on_stop is not None:
+            self.on_stop()
 
     async def _keep(self) -> None:
         purged = time.monotonic()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -163,9 +164,10 @@ class Service:
     async def run(self, act: Callable[..., T], *args: Any) -> T:
         """Run what waits for a database in a thread, within the time of a request."""
         loop = asyncio.get_running_loop()
+        known = copy_context()  # which request and which trace it is about
         try:
             async with asyncio.timeout(self.serving.request_timeout_s):
-                return await loop.run_in_executor(self._threads, act, *args)
+                return await loop.run_in_executor(self._threads, known.run, act, *args)
         except TimeoutError:
             msg = f"it took more than {self.serving.request_timeout_s:g} s"
             raise TimedOut(msg) from None

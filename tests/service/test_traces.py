@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -28,9 +29,16 @@ def spans() -> Iterator[InMemorySpanExporter]:
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     """A log in a service."""
-    with running(f"sqlite:///{tmp_path}/log.db") as service:
-        with seriatim.open(service.url, token=service.token()) as opened:
-            yield opened
+    with (
+        running(f"sqlite:///{tmp_path}/log.db") as service,
+        seriatim.open(service.url, token=service.token()) as opened,
+    ):
+        yield opened
+
+
+def ids(span: ReadableSpan) -> Any:
+    """Return the ids of a span."""
+    return span.get_span_context()
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
@@ -47,9 +55,9 @@ def test_an_append_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
     [served] = named(spans, "POST /v1/appends")
     assert served.parent is not None
     assert inner.parent is not None
-    assert served.parent.span_id == outer.get_span_context().span_id
-    assert inner.parent.span_id == served.get_span_context().span_id
-    assert f"{outer.get_span_context().trace_id:032x}" in record.metadata["traceparent"]
+    assert served.parent.span_id == ids(outer).span_id
+    assert inner.parent.span_id == ids(served).span_id
+    assert f"{ids(outer).trace_id:032x}" in record.metadata["traceparent"]
     assert list(log.read()) == [record]
 
 
@@ -60,6 +68,6 @@ def test_a_read_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
 
     inner, outer = named(spans, "seriatim.read")
     [served] = named(spans, "GET /v1/events")
-    assert inner.get_span_context().trace_id == outer.get_span_context().trace_id
+    assert ids(inner).trace_id == ids(outer).trace_id
     assert served.attributes is not None
     assert served.attributes["http.response.status_code"] == 200

@@ -42,7 +42,6 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float = 30.0
     body_timeout_s: float = 30.0
     wait_max_s: float = 60.0
-    tails: int = 10_000
     tail_buffer: int = 1000
     tenant_in_flight: int = 64  # appends of a tenant that is alone
     tenant_in_flight_beside: int = 8  # and while others are there

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -21,7 +22,7 @@ from seriatim.access.store import Access
 from seriatim.access.tokens import refused
 from seriatim.api.fairness import Turns
 from seriatim.api.hub import Hub
-from seriatim.core.errors import SeriatimError, TimedOut
+from seriatim.core.errors import Forbidden, SeriatimError, TimedOut
 from seriatim.core.limits import MIB
 from seriatim.delivery.registry import Registry
 from seriatim.opening import Log
@@ -32,6 +33,20 @@ VERSION = version("seriatim")
 _KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
 _KNOWN_MAX = 10_000
 _VIEWS_MAX = 10_000
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(header: bytes) -> str:
+    """Return the host of a header Host, without its port."""
+    name = header.decode("latin-1")
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,9 +143,14 @@ class Service:
 
     # -- who calls
 
-    async def caller(self, authorization: bytes | None) -> Caller:
-        """Return who calls, by the header of that name."""
+    async def caller(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return who calls, by what the head of a request says."""
+        authorization = headers.get(b"authorization")
         if authorization is None and self._open:
+            # A page whose name leads here would speak for whoever looks at it.
+            if not is_loopback(_host(headers.get(b"host", b""))):
+                msg = "without a token this service is called localhost, or by a loopback address"
+                raise Forbidden(msg)
             return Caller(subject=ANONYMOUS)
         kind, _, token = (authorization or b"").partition(b" ")
         if kind.lower() != b"bearer" or not token.isascii():

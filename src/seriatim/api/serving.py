@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import tempfile
 from collections.abc import Callable
@@ -37,14 +36,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8420
     certificate: str | None = None
     key: str | None = None
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_embedded(url: str) -> bool:

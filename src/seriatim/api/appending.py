@@ -16,6 +16,7 @@ from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.core.request import Command, ExpectedContext
 from seriatim.log.appending import Draft
+from seriatim.telemetry import tracing
 from seriatim.wire.problems import problem_of
 from seriatim.wire.records import all_outgoing
 from seriatim.wire.shapes import (
@@ -128,7 +129,7 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
         )
     if result.id_mismatch:
         _check_shown(caller, result)
-    return result, added
+    return result, _traced(added, events, result) if tracing.active() else added
 
 
 def _check_shown(caller: Caller, result: AppendResult) -> None:
@@ -137,6 +138,19 @@ def _check_shown(caller: Caller, result: AppendResult) -> None:
     for record in result.records:
         if not caller.sees(record.event_type):
             raise Forbidden("this token is not for events of this type")
+
+
+def _traced(added: Added | None, events: list[NewEvent], result: AppendResult) -> Added | None:
+    """Tell the trace that the log wrote into events which carried none."""
+    for event, record in zip(events, result.records, strict=True):
+        if not result.replayed and "traceparent" not in event.metadata:
+            metadata = {
+                name: record.metadata[name]
+                for name in tracing.TRACE_FIELDS
+                if name in record.metadata
+            }
+            return msgspec.structs.replace(added or Added(), metadata=metadata)
+    return added
 
 
 def _signed(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], Added | None]:

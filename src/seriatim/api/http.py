@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -30,7 +37,6 @@ class Request:
     """One request: what its head says, and its body once it is asked for."""
 
     __slots__ = (
-        "_body",
         "_receive",
         "caller",
         "endpoint",
@@ -50,7 +56,6 @@ class Request:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.peer: str = (scope.get("client") or ("",))[0]
         self._receive = receive
-        self._body: bytes | None = None
         self.request_id = ""
         self.endpoint = ""
         # Set once the token was seen; nothing before that asks for them.
@@ -70,8 +75,6 @@ class Request:
 
     async def body(self, at_most: int, seconds: float) -> bytes:
         """Read the body whole, within bounds of size and time."""
-        if self._body is not None:
-            return self._body
         told = self.headers.get(b"content-length", b"")
         if told.isdigit() and int(told) > at_most:
             raise _too_large(int(told), at_most)
@@ -81,7 +84,6 @@ class Request:
             chunk = await self._rest(chunk, at_most, seconds)
         if len(chunk) > at_most:
             raise _too_large(len(chunk), at_most)
-        self._body = chunk
         return chunk
 
     async def _rest(self, first: bytes, at_most: int, seconds: float) -> bytes:
@@ -97,12 +99,7 @@ class Request:
         return b"".join(parts)
 
     async def _next(self, seconds: float) -> Message:
-        try:
-            async with asyncio.timeout(seconds):
-                message = await self._receive()
-        except TimeoutError:
-            msg = "the body of the request did not come in time; nothing was done"
-            raise TimedOut(msg) from None
+        message = await _in_time(self._receive(), seconds)
         if message["type"] == "http.disconnect":
             raise Gone
         return message
@@ -131,6 +128,40 @@ class Request:
             msg = "the query string is malformed: name=value, percent-encoded UTF-8"
             raise InvalidArgument(msg, details={"argument": "query string"}) from None
         return _converted(_gathered(pairs, kind), kind)
+
+
+async def _in_time(coming: Awaitable[Message], seconds: float) -> Message:
+    """Wait for a message; one that is there already is not timed, which costs more than it."""
+    step = coming.__await__()
+    try:
+        waits_for = next(step)
+    except StopIteration as there:
+        found: Message = there.value
+        return found
+    try:
+        async with asyncio.timeout(seconds):
+            return await _Rest(step, waits_for)
+    except TimeoutError:
+        msg = "the body of the request did not come in time; nothing was done"
+        raise TimedOut(msg) from None
+
+
+class _Rest:
+    """An awaitable that was begun already."""
+
+    def __init__(self, step: Generator[Any, Any, Message], waits_for: Any) -> None:
+        self._step = step
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        sent = yield self._waits_for
+        while True:
+            try:
+                waits_for = self._step.send(sent)
+            except StopIteration as there:
+                found: Message = there.value
+                return found
+            sent = yield waits_for
 
 
 def _gathered(pairs: list[tuple[str, str]], kind: type[Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from seriatim.core.errors import Conflict, LogIdentityChanged, NotFound
 from seriatim.log.arguments import bad
 from seriatim.log.projections import Projections, Standing
 from seriatim.store.readmodel.port import FailureRecord, Progress
+from seriatim.wire.shapes import FailuresAnswer, ProjectionsAnswer
 
 
 class ProjectionParams(msgspec.Struct, frozen=True):
@@ -30,39 +31,6 @@ class NameParams(msgspec.Struct, frozen=True):
     """Which projection."""
 
     name: str
-
-
-class ProjectionsAnswer(msgspec.Struct, frozen=True):
-    """Where projections stand."""
-
-    projections: list[Standing]
-
-
-class ProgressAnswer(msgspec.Struct, frozen=True):
-    """How far a projection has come."""
-
-    name: str
-    position: int
-    status: str
-    running: bool
-    updated_at: str
-
-
-class Failed(msgspec.Struct, frozen=True):
-    """An event that a projection could not take, and what became of it."""
-
-    position: int
-    event_id: str
-    event_type: str
-    reason: str
-    status: str
-    failed_at: str
-
-
-class FailuresAnswer(msgspec.Struct, frozen=True):
-    """What a projection could not take."""
-
-    failures: list[Failed]
 
 
 async def projections(
@@ -97,7 +65,7 @@ def _absent(name: str) -> NotFound:
     return NotFound("there is no such projection", details={"projection": name})
 
 
-async def wait(service: Service, request: Request, params: WaitParams) -> ProgressAnswer:
+async def wait(service: Service, request: Request, params: WaitParams) -> Progress:
     """Wait until a projection has passed a position, or demand that it has."""
     known = service.view(request.tenant_id).aio.projections
     if not 0 <= params.timeout_s <= service.serving.wait_max_s:
@@ -109,13 +77,8 @@ async def wait(service: Service, request: Request, params: WaitParams) -> Progre
             found = await known.demand(params.name, params.position)
     except (Conflict, NotFound):  # what is another tenant's is not there
         raise _absent(params.name) from None
-    return _shown(found)
-
-
-def _shown(found: Progress) -> ProgressAnswer:
-    return ProgressAnswer(
-        found.name, found.position, found.status, bool(found.owner), found.updated_at
-    )
+    # Not for readers: what it is made of, and the id of an event that may not be theirs.
+    return msgspec.structs.replace(found, declaration="", tip="")
 
 
 async def failures(service: Service, request: Request, params: NameParams) -> FailuresAnswer:
@@ -125,16 +88,4 @@ async def failures(service: Service, request: Request, params: NameParams) -> Fa
         found = await service.run(known.failures, params.name)
     except (Conflict, NotFound):
         raise _absent(params.name) from None
-    return FailuresAnswer([_failed(one) for one in _mine(found, request.tenant_id)])
-
-
-def _failed(one: FailureRecord) -> Failed:
-    failure = one.failure
-    return Failed(
-        failure.position,
-        failure.event_id,
-        failure.event_type,
-        failure.reason,
-        one.status,
-        one.failed_at,
-    )
+    return FailuresAnswer(_mine(found, request.tenant_id))

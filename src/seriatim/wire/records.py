@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, parse_json
+from seriatim.core.canonical import parse_json
+from seriatim.core.errors import Flaw
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.request import Prepared
 
 _decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 class WireRecord(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +107,7 @@ class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, 
     env_id: str | None = None
     metadata: dict[str, str] = {}
     tags: list[str] = []
+    stream: tuple[str, str] | None = None  # both its type and its id
 
 
 def sent(event: Prepared) -> WireEvent:
@@ -137,8 +140,11 @@ def sent(event: Prepared) -> WireEvent:
 
 def received(event: WireEvent) -> NewEvent:
     """Return an event that has arrived, for the log's own checks; may raise Flaw."""
-    stream: Any = None
+    stream: Any = event.stream
     if event.stream_type is not None or event.stream_id is not None:
+        if stream is not None:
+            msg = "give a stream, or its stream_type and stream_id, not both"
+            raise Flaw("envelope", "stream", msg)
         stream = event.stream_type, event.stream_id
     return NewEvent(
         event.event_type,
@@ -168,11 +174,12 @@ def received(event: WireEvent) -> NewEvent:
 def payload_of(text: bytes) -> Any:
     """Parse a payload strictly: a key that stands twice is refused.
 
-    What is written exactly as it would be canonically has no key twice, and needs no slow look.
+    What comes out as it went in, once read and written again, has no key twice: only what is
+    written with spaces or escapes needs the slow look.
     """
     try:
         value = _decode(text)
-        if canonical_text(value).encode() == text:
+        if _encode(value) == text:
             return value
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass

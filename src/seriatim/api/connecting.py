@@ -28,7 +28,8 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what came, unless it is a head without an end."""
         super().data_received(data)
-        if self.scope is None or (self.cycle is not None and self.cycle.scope is self.scope):
+        scope: Any = self.scope  # none before the first request
+        if scope is None or getattr(self.cycle, "scope", None) is scope:
             self._head_bytes = 0
             return
         self._head_bytes += len(data)

@@ -8,8 +8,8 @@ from seriatim.api.http import Request
 from seriatim.api.service import Service
 from seriatim.core.errors import Conflict, LogIdentityChanged, NotFound
 from seriatim.log.arguments import bad
-from seriatim.log.projections import Projections, Standing
-from seriatim.store.readmodel.port import FailureRecord, Progress
+from seriatim.log.projections import Projections
+from seriatim.store.readmodel.port import FailureRecord, Progress, Standing
 from seriatim.wire.shapes import FailuresAnswer, ProjectionsAnswer
 
 

@@ -1,0 +1,292 @@
+"""The live tail: nothing missed, nothing twice, one append at a time, however readers come."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from seriatim.api import hub as hub_module
+from seriatim.opening import open_read_model, read_model_url
+from tests.faults.support import wait_until
+from tests.fixtures.service import Running
+from tests.integration.readmodel_kit import own, seats, step
+from tests.service.calls import Caller, caller, event, following
+
+
+@pytest.fixture
+def who(service: Running, request: pytest.FixtureRequest) -> Caller:
+    """Somebody of a tenant that no other test has."""
+    return caller(service, tenant_id=request.node.name[:400])
+
+
+def batches(count: int, seed: int) -> list[list[dict[str, Any]]]:
+    """Make appends of one to five events, of two types."""
+    draw = random.Random(seed)
+    return [
+        [
+            event(draw.choice(["a", "b"]), {"n": n}, tags=[f"t{n % 3}"])
+            for _ in range(draw.randint(1, 5))
+        ]
+        for n in range(count)
+    ]
+
+
+def pieces(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
+    """Return the positions of each piece, until one position was reached."""
+    found = []
+    for line in lines:
+        if "records" in line:
+            found.append([record["position"] for record in line["records"]])
+        if line["position"] >= last:
+            return found
+    raise AssertionError("the tail ended")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_catching_up_and_live_meet_without_gap_or_duplicate(
+    service: Running, who: Caller, seed: int
+) -> None:
+    """E5: readers that begin anywhere, while others append, see each append once and whole."""
+    noise = caller(service, tenant_id="noise")
+    expected: list[list[int]] = []
+
+    def load(given: list[list[dict[str, Any]]]) -> None:
+        for batch in given:
+            answer = who.append(*batch).json
+            expected.append(list(range(answer["first_position"], answer["last_position"] + 1)))
+            if seed:
+                noise.append(event())
+
+    load(batches(20, seed))
+    loader = threading.Thread(target=load, args=(batches(60, seed + 100),))
+    starts = [0, expected[7][-1], expected[-1][-1]]
+    seen: dict[int, list[list[int]]] = {}
+
+    def read(after: int, tail: Any) -> None:
+        seen[after] = []
+        for line in tail.lines():
+            if "records" in line:
+                if line["records"][0]["event_type"] == "last":
+                    return
+                seen[after].append([record["position"] for record in line["records"]])
+
+    with (
+        following(who, after=starts[0]) as first,
+        following(who, after=starts[1]) as second,
+        following(who, after=starts[2]) as third,
+    ):
+        readers = [
+            threading.Thread(target=read, args=(after, tail))
+            for after, tail in zip(starts, (first, second, third), strict=True)
+        ]
+        for thread in (loader, *readers):
+            thread.start()
+        loader.join(60)
+        who.append(event("last"))
+        for thread in readers:
+            thread.join(60)
+
+    for after in starts:
+        assert seen[after] == [one for one in expected if one[0] > after]
+
+
+def test_server_sent_events_go_on_from_the_last_id(who: Caller) -> None:
+    """E5: an id is the position of an append's end; Last-Event-ID goes on behind it."""
+    ends = [who.append(*batch).json["last_position"] for batch in batches(4, 1)]
+    with following(who, lines=False, after=ends[0] - 1) as tail:
+        events = [one for one, _ in zip(tail.events(), range(3), strict=False)]
+    assert [int(one["id"]) for one in events] == ends[:3]
+    assert {one["event"] for one in events} == {"append"}
+    told = {"last-event-id": events[1]["id"]}
+    with following(who, lines=False, headers=told, after=0) as tail:
+        again = [one for one, _ in zip(tail.events(), range(2), strict=False)]
+
+    assert [int(one["id"]) for one in again] == ends[2:]
+    assert json.loads(again[0]["data"])["position"] == ends[2]
+
+
+def test_an_append_is_one_piece_however_large(who: Caller) -> None:
+    """E5: an append larger than a page of the hub comes whole, from the past and live."""
+    size = hub_module.PAGE + 500
+    with following(who, after=0) as live:
+        lines = live.lines()
+        next(lines)
+        last = who.append(*(event("big") for _ in range(size))).json["last_position"]
+        [while_there] = pieces(lines, last)
+    with following(who, after=0) as late:
+        [afterwards] = pieces(late.lines(), last)
+
+    assert while_there == afterwards
+    assert len(afterwards) == size
+
+
+FILTERS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
+    "types": ({"types": ["a"]}, lambda one: one["event_type"] == "a"),
+    "tags": ({"tags": ["t1"]}, lambda one: "t1" in one["tags"]),
+    "stream": (
+        {"stream_type": "s", "stream_id": "1"},
+        lambda one: one.get("stream_id") == "1",
+    ),
+    "query": (
+        {"query": json.dumps({"filters": [{"payload": [{"n": 3}]}, {"types": ["b"]}]})},
+        lambda one: one["payload"]["n"] == 3 or one["event_type"] == "b",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> None:
+    """D2: past and live alike, by the rules of every query."""
+    params, wanted = FILTERS[kind]
+    events = [
+        event(
+            "a" if n % 2 else "b",
+            {"n": n},
+            tags=[f"t{n % 3}"],
+            stream_type="s",
+            stream_id=f"{n % 2}",
+        )
+        for n in range(6)
+    ]
+    end = {"tags": ["t1"], "stream_type": "s", "stream_id": "1", "event_id": "end"}
+
+    def until_end(lines: Iterator[dict[str, Any]]) -> list[int]:
+        found: list[int] = []
+        for line in lines:
+            for record in line.get("records", ()):
+                found.append(record["payload"]["n"])
+                if record["event_id"] == "end":
+                    return found
+        raise AssertionError("the tail ended")
+
+    with following(who, after=0, **params) as live:
+        lines = live.lines()
+        next(lines)
+        for one in events:
+            who.append(one)
+        who.append(event("a", {"n": 3}, **end))
+        while_there = until_end(lines)
+    with following(who, after=0, **params) as late:
+        afterwards = until_end(late.lines())
+
+    assert while_there == afterwards == [*(one["payload"]["n"] for one in events if wanted(one)), 3]
+
+
+def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
+    """E5: a filter that nothing matches still moves the id, so that a reader need not go back."""
+    with following(who, lines=False, types=["never"], keep_alive_s=0.05, after=0) as tail:
+        events = tail.events()
+        first = int(next(events)["id"])
+        last = who.append(event(), event()).json["last_position"]
+        ids = [first]
+        while ids[-1] < last:
+            ids.append(int(next(events)["id"]))
+
+    assert ids == sorted(ids)
+    assert ids[-1] >= last
+
+
+def test_a_replaced_log_ends_its_tails(serving: Callable[..., Running]) -> None:
+    """F8: when the epoch is raised a tail says so and ends; to go on needs the new epoch."""
+    service = serving()
+    who = caller(service)
+    who.append(event())
+    known = who("GET", "/v1/log").json
+    with following(who, lines=False, keep_alive_s=0.05) as tail:
+        events = tail.events()
+        next(events)
+        who("POST", "/v1/log/epoch", {})
+        last = [one for one in events if "event" in one][-1]
+    with following(who, log_id=known["log_id"], epoch=known["epoch"]) as old:
+        refused = json.loads(old.response.read())
+
+    assert last["event"] == "problem"
+    assert json.loads(last["data"])["code"] == "log_identity_changed"
+    assert (old.status, refused["code"]) == (409, "log_identity_changed")
+
+
+def test_a_tail_that_fell_behind_catches_up(serving: Callable[..., Running]) -> None:
+    """E5: more than its buffer holds comes while it does not read; it gets all of it in order."""
+    service = serving(tail_buffer=3)
+    who = caller(service)
+    with following(who) as tail:
+        lines = tail.lines()
+        next(lines)
+        for n in range(200):
+            last = who.append(event(payload={"n": n, "a": "x" * 20_000})).json["last_position"]
+        found = pieces(lines, last)
+
+    assert found == [[n] for n in range(1, 201)]
+
+
+def test_a_long_poll_waits_for_what_comes(service: Running, who: Caller) -> None:
+    """E1: an empty page waits; what comes ends it at once, and so does its time."""
+    head = who("GET", "/v1/log").json["head"]
+    began = time.monotonic()
+    empty = who("GET", "/v1/events", after=head, wait_s=0.3).json
+    waited = time.monotonic() - began
+    timer = threading.Timer(0.2, lambda: who.append(event("late")))
+    timer.start()
+    found = who("GET", "/v1/events", after=head, wait_s=30).json
+    moved = who("GET", "/v1/log", after=head, wait_s=30).json
+    timer.join()
+
+    assert (empty["records"], waited >= 0.29) == ([], True)
+    assert [record["event_type"] for record in found["records"]] == ["late"]
+    assert moved["head"] > head
+    assert time.monotonic() - began < 20
+    for path in ("/v1/events", "/v1/log"):
+        assert who("GET", path, after=10**6, wait_s=61).status == 400
+
+
+def test_reading_ones_own_writes(service: Running, shared_url: str) -> None:
+    """I6: waiting ends when the projection has passed; unknown, late and stale have their codes."""
+    who = caller(service, tenant_id="writer")
+    log = service.service.view("writer")
+    last = who.append(event("seat.taken")).json["last_position"]
+    with closing(open_read_model(read_model_url(shared_url, "writer"))) as model:
+        model.begin(seats, "writer", log.identity())
+        token = model.claim("seats", "runner", 60) or 0
+
+        def pass_on() -> None:
+            made = step(0, last, own=own({"1a": 1}, last, "writer"))
+            made.tip = log.store.event_id_at(last) or ""
+            model.commit(seats, made, token=token)
+
+        wait = ("GET", "/v1/projections/wait")
+        assert who(*wait, name="none", position=last).code == "not_found"
+        assert who(*wait, name="seats", position=last, timeout_s=0.05).code == "projection_timeout"
+        stale = who(*wait, name="seats", position=last, timeout_s=0)
+        assert (stale.status, stale.code) == (409, "projection_out_of_date")
+        beyond = who(*wait, name="seats", position=10**9, timeout_s=0)
+        assert (beyond.status, beyond.code) == (400, "invalid_argument")
+        timer = threading.Timer(0.2, pass_on)
+        timer.start()
+        passed = who(*wait, name="seats", position=last, timeout_s=30)
+        timer.join()
+
+    assert (passed.status, passed.json["position"]) == (200, last)
+
+
+def test_tails_are_bounded(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: over the bound of open subscriptions: limit_exceeded, until one leaves."""
+    service = serving()
+    who = caller(service)
+    monkeypatch.setattr(service.service.hub, "open_tails", 10_000)
+    with following(who) as refused:
+        assert refused.status == 413
+        assert json.loads(refused.response.read())["details"]["limit"] == "subscriptions"
+    service.service.hub.open_tails = 0
+    with following(who) as taken:
+        assert taken.status == 200
+        next(taken.lines())
+    wait_until(lambda: service.service.hub.open_tails == 0, "none")

@@ -17,7 +17,7 @@ from seriatim.opening import open_read_model, read_model_url
 from tests.faults.support import wait_until
 from tests.fixtures.service import Running
 from tests.integration.readmodel_kit import own, seats, step
-from tests.service.calls import Caller, caller, event, following
+from tests.service.calls import Caller, Following, caller, event, following
 
 
 @pytest.fixture
@@ -49,6 +49,15 @@ def pieces(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
     raise AssertionError("the tail ended")
 
 
+def read(tail: Following, seen: list[list[int]]) -> None:
+    """Note the positions of each piece, until the last event comes."""
+    for line in tail.lines():
+        if "records" in line:
+            if line["records"][0]["event_type"] == "last":
+                return
+            seen.append([record["position"] for record in line["records"]])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_catching_up_and_live_meet_without_gap_or_duplicate(
     service: Running, who: Caller, seed: int
@@ -67,15 +76,7 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
     load(batches(20, seed))
     loader = threading.Thread(target=load, args=(batches(60, seed + 100),))
     starts = [0, expected[7][-1], expected[-1][-1]]
-    seen: dict[int, list[list[int]]] = {}
-
-    def read(after: int, tail: Any) -> None:
-        seen[after] = []
-        for line in tail.lines():
-            if "records" in line:
-                if line["records"][0]["event_type"] == "last":
-                    return
-                seen[after].append([record["position"] for record in line["records"]])
+    seen: dict[int, list[list[int]]] = {after: [] for after in starts}
 
     with (
         following(who, after=starts[0]) as first,
@@ -83,7 +84,7 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
         following(who, after=starts[2]) as third,
     ):
         readers = [
-            threading.Thread(target=read, args=(after, tail))
+            threading.Thread(target=read, args=(tail, seen[after]))
             for after, tail in zip(starts, (first, second, third), strict=True)
         ]
         for thread in (loader, *readers):

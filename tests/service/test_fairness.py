@@ -37,7 +37,7 @@ def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, Answere
 def test_a_quota_is_told_with_its_time(
     serving: Callable[..., Running], quota: dict[str, float], size: int, limit: str
 ) -> None:
-    """K4: 429, Retry-After in whole seconds, the exact time in the details; others are not meant."""
+    """K4: 429, Retry-After in whole seconds, the exact time in details; others go on."""
     service = serving(**quota)
     who, other = (caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     taken, answer = refused_after(who, size)

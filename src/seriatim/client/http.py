@@ -69,7 +69,10 @@ class Http:
         if parts.username or parts.query or parts.fragment:
             msg = "a service's address has no user, query or fragment: pass token= for who you are"
             raise InvalidArgument(msg, details={"argument": "url"})
-        self._host, self._port = parts.hostname, parts.port
+        try:
+            self._host, self._port = parts.hostname, parts.port
+        except ValueError as error:
+            raise InvalidArgument(str(error), details={"argument": "url"}) from None
         self._prefix = parts.path.rstrip("/")
         self._tls = _context(verify) if parts.scheme == "https" else None
         self._token = token

@@ -1,0 +1,341 @@
+"""The client: retries that are safe, pauses as told, clear errors, TLS, forks, both styles."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import os
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import seriatim
+from seriatim import BackendFailure, InvalidArgument, NewEvent, Settings, Unauthorized
+from seriatim.client.http import Http
+from tests.fixtures.proxy import TcpProxy
+from tests.fixtures.service import Running
+from tests.service.calls import caller, event
+from tests.service.served import served
+
+QUICK = Settings(timeout_s=1.0, connect_timeout_s=1.0)
+
+
+@pytest.fixture
+def tenant(request: pytest.FixtureRequest) -> str:
+    """A tenant that no other test has."""
+    return str(request.node.name)
+
+
+@pytest.fixture
+def proxy(quick: Running) -> Iterator[TcpProxy]:
+    """A proxy before the service."""
+    with TcpProxy(quick.url) as one:
+        yield one
+
+
+# -- opening
+
+
+def test_the_token_says_whose_log_it_is(
+    quick: Running, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K2: by token= or $SERIATIM_TOKEN; without a tenant it is the token's."""
+    token = quick.token(tenant_id=tenant)
+    with seriatim.open(quick.url, token=token) as log:
+        [record] = log.append([NewEvent("x", {})]).records
+    monkeypatch.setenv("SERIATIM_TOKEN", token)
+    monkeypatch.setenv("SERIATIM_URL", quick.url + "/")
+    with seriatim.open() as log:
+        assert [one.event_id for one in log.read()] == [record.event_id]
+
+    assert (record.tenant_id, record.actor_id) == (tenant, "tester")
+
+
+@pytest.mark.parametrize("token", ["wrong", "srt_0123456789abcdef_x", "", "ü", None])
+def test_a_wrong_token_is_named_at_once(quick: Running, token: str | None) -> None:
+    """K4: unauthorized, not tried again."""
+    began = time.monotonic()
+    with pytest.raises(Unauthorized):
+        seriatim.open(quick.url, token=token)
+
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://", "http://user@host", "https://host?x=1", "http://host#x", "http://host:99999"],
+)
+def test_a_wrong_address_is_refused(url: str) -> None:
+    """L3: before anything is sent."""
+    with pytest.raises(InvalidArgument):
+        seriatim.open(url, token="x")
+    with pytest.raises(InvalidArgument):
+        seriatim.open("memory:", token="x")
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """Answers as it was told, one after the other; the last for ever."""
+
+    answers: ClassVar[list[tuple[int, dict[str, str], bytes]]] = []
+    seen: ClassVar[list[tuple[float, bytes]]] = []
+
+    def do_GET(self) -> None:
+        """Answer the next."""
+        size = int(self.headers.get("content-length", 0))
+        type(self).seen.append((time.monotonic(), self.rfile.read(size)))
+        answers = type(self).answers
+        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[str, type[Scripted]]]:
+    """A server that answers as it is told, and its address."""
+
+    class Own(Scripted):
+        answers: ClassVar[list[tuple[int, dict[str, str], bytes]]] = []
+        seen: ClassVar[list[tuple[float, bytes]]] = []
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", Own
+        server.shutdown()
+        thread.join()
+
+
+PROBLEM = {"content-type": "application/problem+json"}
+
+
+def problem(status: int, code: str, **details: Any) -> bytes:
+    """Write a problem."""
+    import json
+
+    return json.dumps(
+        {
+            "type": f"urn:seriatim:problem:{code}",
+            "title": "x",
+            "status": status,
+            "code": code,
+            "detail": "no",
+            "details": details,
+            "retryable": True,
+        }
+    ).encode()
+
+
+INFO = b'{"log_id":"%s","epoch":1,"head":0,"tenant_id":"t","version":"1"}' % (b"0" * 8,)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"a":1}', b""])
+def test_what_is_no_service_is_named(scripted: tuple[str, type[Scripted]], body: bytes) -> None:
+    """L2: another server's answer, good or bad, is backend_failure and says so."""
+    url, script = scripted
+    for status, said in ((200, "shape"), (404, "no Seriatim service"), (500, "no Seriatim")):
+        script.answers[:] = [(status, {"content-type": "text/html"}, body)]
+        with pytest.raises(BackendFailure, match=said):
+            seriatim.open(url, token="x", settings=QUICK)
+
+
+def test_the_client_waits_exactly_as_told(scripted: tuple[str, type[Scripted]]) -> None:
+    """K4: retry_after_s to the millisecond, Retry-After without it."""
+    url, script = scripted
+    script.answers[:] = [
+        (429, {**PROBLEM, "retry-after": "9"}, problem(429, "limit_exceeded", retry_after_s=0.4)),
+        (503, {**PROBLEM, "retry-after": "1"}, problem(503, "backend_failure")),
+        (200, {"content-type": "application/json"}, INFO),
+    ]
+    client = Http(url, token="x")
+    client.get("/v1/log", {})
+    client.close()
+    times = [at for at, _ in script.seen]
+
+    assert 0.4 <= times[1] - times[0] < 0.9
+    assert 1.0 <= times[2] - times[1] < 1.5
+
+
+def test_what_cannot_be_mended_is_not_tried_again(scripted: tuple[str, type[Scripted]]) -> None:
+    """L1: a refusal that another try would not change comes at once."""
+    url, script = scripted
+    script.answers[:] = [(403, PROBLEM, problem(403, "forbidden"))]
+    with pytest.raises(seriatim.Forbidden):
+        seriatim.open(url, token="x")
+
+    assert len(script.seen) == 1
+
+
+# -- retries
+
+
+@pytest.mark.parametrize("style", ["sync", "aio"])
+@pytest.mark.parametrize("seen", [True, False], ids=["stored", "lost"])
+def test_a_lost_connection_stores_once(
+    quick: Running, proxy: TcpProxy, tenant: str, style: str, *, seen: bool
+) -> None:
+    """B10: whether the service saw it or not, the client's own retry resolves it."""
+    with seriatim.open(proxy.url, token=quick.token(tenant_id=tenant)) as log:
+        log.append([NewEvent("warm", {})])
+        mark = b'"marked"'
+        fault = proxy.drop_replies_after(mark, ends=b"") if seen else proxy.drop_requests_with(mark)
+        wanted = [NewEvent("marked", {"n": 1})]
+        result = log.append(wanted) if style == "sync" else asyncio.run(_awaited(log, wanted))
+        fault.wait()
+        stored = [record.event_id for record in log.read(types=["marked"])]
+
+    assert [record.event_id for record in result.records] == stored
+    assert len(stored) == 1
+
+
+async def _awaited(log: Any, events: list[NewEvent]) -> Any:
+    return await log.aio.append(events)
+
+
+def test_an_unknown_outcome_is_marked(quick: Running, proxy: TcpProxy, tenant: str) -> None:
+    """B10: sent, not answered, no more time: ambiguous; the same event id then settles it."""
+    token = quick.token(tenant_id=tenant)
+    with seriatim.open(proxy.url, token=token, settings=QUICK) as log:
+        log.append([NewEvent("warm", {})])
+        made = NewEvent("marked", {"n": 1}, event_id="m")
+        fault = proxy.drop_replies_after(b'"marked"', ends=b"")
+        refusing = threading.Thread(target=lambda: (fault.wait(), proxy.cut(refuse=True)))
+        refusing.start()
+        with pytest.raises(BackendFailure) as caught:
+            log.append([made], timeout=1.0)
+        refusing.join()
+        proxy.resume()
+        again = log.append([made])
+
+    assert caught.value.details["ambiguous"] is True
+    assert again.replayed
+
+
+def test_kept_connections_that_were_closed_are_replaced(
+    quick: Running, proxy: TcpProxy, tenant: str
+) -> None:
+    """B10: a connection that was cut while idle costs no caller an error."""
+    with seriatim.open(proxy.url, token=quick.token(tenant_id=tenant)) as log:
+        for _ in range(3):
+            log.append([NewEvent("x", {})])
+            proxy.cut()
+            assert log.head() >= 1
+            proxy.cut()
+        assert len(list(log.read())) == 3
+
+
+# -- life
+
+
+def test_a_closed_client_refuses(quick: Running, tenant: str) -> None:
+    """B13: what was accepted is sent; after that every act is refused, closing twice is not."""
+    log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
+    log.append([NewEvent("x", {})])
+    log.close()
+    log.close()
+    with pytest.raises(BackendFailure, match="closed"):
+        log.append([NewEvent("x", {})])
+    with pytest.raises(BackendFailure, match="closed"):
+        log.head()
+
+
+def test_a_fork_has_connections_of_its_own(quick: Running, tenant: str) -> None:
+    """B13: parent and child append at once over one opened log, and answers are not mixed."""
+    with seriatim.open(quick.url, token=quick.token(tenant_id=tenant)) as log:
+        log.append([NewEvent("before", {})])
+        child = os.fork()
+        if not child:
+            try:
+                for n in range(20):
+                    assert log.append([NewEvent("child", {"n": n})]).records[0].payload
+                os._exit(0)
+            except BaseException:  # noqa: BLE001 - told by the exit code
+                os._exit(1)
+        for n in range(20):
+            log.append([NewEvent("parent", {"n": n})])
+        assert os.waitpid(child, 0)[1] == 0
+        types = [record.event_type for record in log.read()]
+
+    assert (types.count("child"), types.count("parent")) == (20, 20)
+
+
+async def test_the_awaited_client(quick: Running, tenant: str) -> None:
+    """E5: append, read and follow, awaited."""
+    with seriatim.open(quick.url, token=quick.token(tenant_id=tenant)) as log:
+        receipts = await asyncio.gather(
+            *(log.aio.append([NewEvent("x", {"n": n})]) for n in range(20))
+        )
+        page = await log.aio.page(limit=100)
+        with pytest.raises(seriatim.InvalidEvent):
+            await log.aio.append([NewEvent("", {})])
+
+    assert len({receipt.first_position for receipt in receipts}) == 20
+    assert len(page.records) == 20
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for this machine, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", folder / "key.pem", "-out", folder / "cert.pem"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    """K2: with the certificate that is trusted; without it nothing is sent."""
+    cert, key = certificate
+    url = f"sqlite:///{tmp_path}/log.db"
+    with served(url, "--certificate", str(cert), "--key", str(key)) as service:
+        assert service.at.startswith("https://")
+        token = service.caller(tenant_id="t").token
+        with seriatim.open(service.at, token=token, verify=str(cert)) as log:
+            log.append([NewEvent("x", {})])
+            assert [record.event_type for record in log.read()] == ["x"]
+        seriatim.open(service.at, token=token, verify=False).close()
+        with pytest.raises(BackendFailure, match=r"(?i)certificate"):
+            seriatim.open(service.at, token=token, settings=QUICK)
+        plain = service.at.replace("https", "http")
+        with pytest.raises(BackendFailure):
+            seriatim.open(plain, token=token, settings=QUICK)
+
+    assert ssl.OPENSSL_VERSION
+
+
+def test_a_client_outlives_its_service(serving: Callable[..., Running], tmp_path: Path) -> None:
+    """B10: a service that is started again at the same place is found again."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    first = serving(url)
+    with TcpProxy(first.url) as proxy:
+        token = first.token(tenant_id="t")
+        with seriatim.open(proxy.url, token=token) as log:
+            log.append([NewEvent("x", {})])
+            second = serving(url)
+            proxy._target = ("127.0.0.1", second.port)
+            proxy.cut()
+            log.append([NewEvent("y", {})])
+            assert [record.event_type for record in log.read()] == ["x", "y"]
+            assert caller(second, tenant_id="t").append(event()).status == 201

@@ -97,7 +97,7 @@ class Scripted(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815 - the name it is called by
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -212,7 +212,12 @@ def test_an_unknown_outcome_is_marked(quick: Running, proxy: TcpProxy, tenant: s
         log.append([NewEvent("warm", {})])
         made = NewEvent("marked", {"n": 1}, event_id="m")
         fault = proxy.drop_replies_after(b'"marked"', ends=b"")
-        refusing = threading.Thread(target=lambda: (fault.wait(), proxy.cut(refuse=True)))
+
+        def refuse() -> None:
+            fault.wait()
+            proxy.cut(refuse=True)
+
+        refusing = threading.Thread(target=refuse)
         refusing.start()
         with pytest.raises(BackendFailure) as caught:
             log.append([made], timeout=1.0)

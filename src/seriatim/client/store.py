@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import msgspec
 
-from seriatim.client.http import Http, pauses
-from seriatim.core.errors import BackendFailure, InvalidArgument, LimitExceeded, SeriatimError
-from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.client.http import Http
+from seriatim.client.sending import packed, parts, send, unknown_shape
+from seriatim.core.errors import InvalidArgument, SeriatimError
+from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import BUILT_IN_KINDS, Declaration, EventType, Rules, StreamKind
 from seriatim.core.query import Query
-from seriatim.core.request import Condition, ExpectedSeq, Request
+from seriatim.core.request import Request
 from seriatim.core.times import format_us
 from seriatim.store.port import (
     Cursor,
@@ -26,10 +26,8 @@ from seriatim.store.port import (
     StreamSummary,
 )
 from seriatim.wire import shapes
-from seriatim.wire.problems import error_of
-from seriatim.wire.records import all_incoming, incoming, sent
+from seriatim.wire.records import all_incoming, incoming
 
-_BODY_BYTES = 12 * 1024 * 1024  # of one request: what is larger goes alone
 _WAIT_MAX_S = 30.0
 
 
@@ -51,8 +49,7 @@ class HttpStore:
         try:
             return decoder.decode(raw)
         except msgspec.MsgspecError as error:
-            msg = f"the service answered in a shape that this version does not know: {error}"
-            raise BackendFailure(msg, retryable=False) from error
+            raise unknown_shape(error) from error
 
     # -- the log itself
 
@@ -77,54 +74,18 @@ class HttpStore:
         del rules
         if request.door not in get_args(shapes.Profile):
             raise _only_beside("importing")
-        return msgspec.structs.replace(request, packed=_encode(_body(request)))
+        return msgspec.structs.replace(request, packed=packed(request))
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         """Send what waits in one request, or in as many as its size and its tenants take."""
         answers: list[Outcome] = []
-        for part in _parts(group):
-            answers += self._sent(part)
+        for part in parts(group):
+            answers += send(self.http, part)
         return answers
-
-    def _sent(self, group: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
-        """Send appends until each has an answer that another try would not change.
-
-        Their ids make that safe: what was stored by an earlier try is answered, not stored again.
-        """
-        seconds = self.http.timeout_s if timeout is None else timeout
-        until = time.monotonic() + seconds
-        outcomes = self._tried(group, seconds)
-        ambiguous: set[int] = set()
-        for pause in pauses():
-            again = [index for index, one in enumerate(outcomes) if _may_help(one)]
-            ambiguous |= {index for index in again if _ambiguous(outcomes[index])}
-            wait = max([pause, *(_told_to_wait(outcomes[index]) for index in again)])
-            left = until - time.monotonic() - wait
-            if not again or left <= 0:
-                break
-            time.sleep(wait)
-            for index, one in zip(again, self._tried([group[n] for n in again], left), strict=True):
-                outcomes[index] = one
-        for index in ambiguous:
-            one = outcomes[index]
-            if isinstance(one, SeriatimError) and one.retryable:
-                one.details["ambiguous"] = True
-        return outcomes
-
-    def _tried(self, group: Sequence[Request], seconds: float) -> list[Outcome]:
-        body = {"appends": [msgspec.Raw(request.packed) for request in group]}
-        try:
-            raw = self.http.post(
-                "/v1/appends", body, tenant_id=group[0].tenant_id, timeout_s=seconds
-            )
-            found = self.decoded(raw, shapes.Outcomes).outcomes
-        except SeriatimError as error:
-            return [error] * len(group)
-        return [_outcome(request, answer) for request, answer in zip(group, found, strict=True)]
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
         """Send an append alone."""
-        [outcome] = self._sent([request], timeout)
+        [outcome] = send(self.http, [request], timeout)
         return outcome
 
     def light(self, request: Request) -> bool:
@@ -315,99 +276,6 @@ class HttpStore:
 def _only_beside(what: str) -> InvalidArgument:
     msg = f"{what} needs the log's own database, not a service: open it by its URL"
     return InvalidArgument(msg, details={"argument": "url"})
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-def _body(request: Request) -> shapes.AppendBody:
-    command = None
-    if request.command is not None:
-        given = request.command.command
-        command = shapes.WireCommand(
-            given.actor, given.endpoint, given.key, given.request, given.response
-        )
-    return shapes.AppendBody(
-        [sent(event) for event in request.events],
-        [_condition(one) for one in request.conditions],
-        None,
-        command,
-        cast("shapes.Profile", request.door),
-        request.on_id_mismatch,
-    )
-
-
-def _condition(condition: Condition) -> shapes.WireCondition:
-    if isinstance(condition, ExpectedSeq):
-        return shapes.WireCondition(stream=condition.stream, seq=condition.seq)
-    query = msgspec.Raw(_encode(condition.query.as_dict()))
-    return shapes.WireCondition(query=query, version=condition.version)
-
-
-def _parts(group: Sequence[Request]) -> Iterator[list[Request]]:
-    """Yield neighbours of one tenant that fit a request together."""
-    part: list[Request] = []
-    size = 0
-    for request in group:
-        other = part and part[0].tenant_id != request.tenant_id
-        if part and (other or size + len(request.packed) > _BODY_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(request)
-        size += len(request.packed)
-    yield part
-
-
-def _outcome(request: Request, answer: shapes.Outcome) -> Outcome:
-    if answer.problem is not None:
-        return error_of(answer.problem)
-    receipt = answer.receipt
-    if receipt is None:
-        return BackendFailure("the service answered nothing", details={"ambiguous": True})
-    if receipt.records is not None:
-        return AppendResult.replay(
-            tuple(all_incoming(receipt.records)), receipt.response, tuple(receipt.id_mismatch)
-        )
-    return AppendResult(
-        receipt.first_position,
-        receipt.last_position,
-        lambda: _records(request, receipt),
-        replayed=answer.replayed,
-        response=receipt.response,
-        id_mismatch=tuple(receipt.id_mismatch),
-    )
-
-
-def _may_help(outcome: Outcome) -> bool:
-    """Tell whether an append may succeed when it is sent again."""
-    return isinstance(outcome, BackendFailure | LimitExceeded) and outcome.retryable
-
-
-def _ambiguous(outcome: Outcome) -> bool:
-    return isinstance(outcome, SeriatimError) and bool(outcome.details.get("ambiguous"))
-
-
-def _told_to_wait(outcome: Outcome) -> float:
-    seconds = outcome.details.get("retry_after_s") if isinstance(outcome, SeriatimError) else 0
-    return float(seconds) if isinstance(seconds, int | float) else 0.0
-
-
-def _records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ...]:
-    """Make the records of an append from what was sent and what the service says of it."""
-    added = receipt.added or shapes.Added()
-    made = []
-    for event, place in zip(request.events, receipt.events, strict=True):
-        record = event.record(place.position, receipt.first_position, place.stream_seq, 0)
-        changes: dict[str, Any] = {
-            "recorded_at": receipt.recorded_at,
-            "occurred_at": event.occurred_at or receipt.recorded_at,
-        }
-        if event.actor_type is None and event.actor_id is None:
-            changes |= {"actor_type": added.actor_type, "actor_id": added.actor_id}
-        if added.metadata:
-            changes["metadata"] = {**added.metadata, **event.metadata}
-        made.append(msgspec.structs.replace(record, **changes))
-    return tuple(made)
 
 
 def _params(spec: ReadSpec) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.fixtures.service import Running, running
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], str]] = {
     "memory": lambda _: "memory:",
     "sqlite": lambda request: f"sqlite:///{_folder(request) / 'log.db'}",
-    "postgres": lambda request: str(request.getfixturevalue("postgres_url")),
+    "postgres": lambda request: str(request.getfixturevalue("application_url")),
 }
 
 

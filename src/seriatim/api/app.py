@@ -8,7 +8,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.bodies import Parser
 from seriatim.api.http import JSON, Gone, Headers, Receive, Request, Response, Scope, Send, Stream
-from seriatim.api.observing import Observer, about, spanned
+from seriatim.api.observing import Observer, spanned
 from seriatim.api.openapi import description
 from seriatim.api.repeating import once
 from seriatim.api.routes import ROUTES, Route
@@ -30,6 +30,7 @@ from seriatim.core.errors import (
     SeriatimError,
 )
 from seriatim.telemetry import tracing
+from seriatim.telemetry.logs import bind
 from seriatim.wire.problems import CONTENT_TYPE, problem_of
 
 logger = logging.getLogger("seriatim.api")
@@ -46,14 +47,20 @@ _encode = msgspec.json.Encoder().encode
 class App:
     """An ASGI application over one log."""
 
-    def __init__(self, make: Callable[[], Service], *, log_requests: bool = False) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Service],
+        *,
+        log_requests: bool = False,
+        routes: Sequence[Route] = ROUTES,
+    ) -> None:
         self._make = make
         self._log_requests = log_requests
-        self._routes = {(route.method, route.path): route for route in ROUTES}
-        self._paths = {route.path for route in ROUTES}
+        self._routes = {(route.method, route.path): route for route in routes}
+        self._paths = {route.path for route in routes}
         self._parsers = {
             route.endpoint: Parser(route.body)
-            for route in ROUTES
+            for route in routes
             if route.body is not None and not route.raw
         }
         self._open = {"/health": self._health, "/ready": self._ready}
@@ -91,21 +98,21 @@ class App:
         request.request_id = _request_id(request)
         route = self._routes.get((request.method, request.path))
         request.endpoint = "" if route is None else route.endpoint
-        with about(request):
-            if tracing.active():
-                with spanned(request) as span:
-                    answer = await self._answered(request, route)
-                    span.set({"http.response.status_code": _status(answer)})
-            else:
+        bind(request.request_id)
+        if tracing.active():
+            with spanned(request) as span:
                 answer = await self._answered(request, route)
-            if isinstance(answer, Stream):
-                with self.observer.tail():
-                    size = await self._stream(request, answer, send)
-            else:
-                size = len(answer.body)
-                await self._send(request, answer, send)
-            took = time.perf_counter() - started
-            self.observer.answered(request, _status(answer), took, size)
+                span.set({"http.response.status_code": _status(answer)})
+        else:
+            answer = await self._answered(request, route)
+        if isinstance(answer, Stream):
+            with self.observer.tail():
+                size = await self._stream(request, answer, send)
+        else:
+            size = len(answer.body)
+            await self._send(request, answer, send)
+        took = time.perf_counter() - started
+        self.observer.answered(request, _status(answer), took, size)
 
     async def _answered(self, request: Request, route: Route | None) -> Response | Stream:
         """Return the answer to a request; every error is one."""

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -97,12 +104,7 @@ class Request:
         return b"".join(parts)
 
     async def _next(self, seconds: float) -> Message:
-        try:
-            async with asyncio.timeout(seconds):
-                message = await self._receive()
-        except TimeoutError:
-            msg = "the body of the request did not come in time; nothing was done"
-            raise TimedOut(msg) from None
+        message = await _in_time(self._receive(), seconds)
         if message["type"] == "http.disconnect":
             raise Gone
         return message
@@ -129,6 +131,40 @@ class Request:
             msg = "the query string is malformed: name=value, percent-encoded UTF-8"
             raise InvalidArgument(msg, details={"argument": "query string"}) from None
         return _converted(_gathered(pairs, kind), kind)
+
+
+async def _in_time(coming: Awaitable[Message], seconds: float) -> Message:
+    """Wait for a message; one that is there already is not timed, which costs more than it."""
+    step = coming.__await__()
+    try:
+        waits_for = next(step)
+    except StopIteration as there:
+        found: Message = there.value
+        return found
+    try:
+        async with asyncio.timeout(seconds):
+            return await _Rest(step, waits_for)
+    except TimeoutError:
+        msg = "the body of the request did not come in time; nothing was done"
+        raise TimedOut(msg) from None
+
+
+class _Rest:
+    """An awaitable that was begun already."""
+
+    def __init__(self, step: Generator[Any, Any, Message], waits_for: Any) -> None:
+        self._step = step
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        sent = yield self._waits_for
+        while True:
+            try:
+                waits_for = self._step.send(sent)
+            except StopIteration as there:
+                found: Message = there.value
+                return found
+            sent = yield waits_for
 
 
 def _gathered(pairs: list[tuple[str, str]], kind: type[Any]) -> dict[str, Any]:

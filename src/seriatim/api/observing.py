@@ -10,7 +10,6 @@ from seriatim.api.http import Request, Response
 from seriatim.api.service import Service
 from seriatim.telemetry import tracing
 from seriatim.telemetry.log_metrics import LogMetrics
-from seriatim.telemetry.logs import bound
 from seriatim.telemetry.metrics import Metrics
 from seriatim.telemetry.service_metrics import ServiceMetrics
 from seriatim.wire.problems import BUSY
@@ -76,8 +75,3 @@ def spanned(request: Request) -> AbstractContextManager[Any]:
         },
         parent=tracing.extract(headers),
     )
-
-
-def about(request: Request) -> AbstractContextManager[None]:
-    """Say in every line of the log which request it is about."""
-    return bound(request_id=request.request_id)

@@ -41,6 +41,11 @@ def bound(
         _bound.reset(token)
 
 
+def bind(request_id: str) -> None:
+    """Say so in every line of this task, which ends with the request."""
+    _bound.set({"request_id": request_id})
+
+
 def write_logs(
     form: Format, *, level: int = logging.INFO, stream: TextIO | None = None
 ) -> Callable[[], None]:

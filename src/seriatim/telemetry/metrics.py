@@ -22,6 +22,21 @@ class Reading(msgspec.Struct, frozen=True):
     value: float
 
 
+class Labelled:
+    """A metric whose labels were looked up once: the client takes longer for that than to count."""
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+        self._known: dict[tuple[str, ...], Any] = {}
+
+    def labels(self, *values: str) -> Any:
+        """Return the metric with these labels; who calls keeps their number bounded."""
+        found = self._known.get(values)
+        if found is None:
+            found = self._known[values] = self._metric.labels(*values)
+        return found
+
+
 class Metrics:
     """What is told is kept here, what is asked when somebody looks is read by `reads`."""
 
@@ -37,9 +52,10 @@ class Metrics:
             "histogram": self._client.Histogram,
         }
         more = {"buckets": SECONDS} if family.kind == "histogram" else {}
-        return kinds[family.kind](
+        made = kinds[family.kind](
             family.name, family.says, family.labels, registry=self.registry, **more
         )
+        return Labelled(made) if family.labels else made
 
     def reads(self, read: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
         """Ask for gauges each time that somebody looks; returns its undoing."""

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, parse_json
+from seriatim.core.canonical import parse_json
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.request import Prepared
 
 _decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 class WireRecord(msgspec.Struct, frozen=True, gc=False):
@@ -168,11 +169,12 @@ def received(event: WireEvent) -> NewEvent:
 def payload_of(text: bytes) -> Any:
     """Parse a payload strictly: a key that stands twice is refused.
 
-    What is written exactly as it would be canonically has no key twice, and needs no slow look.
+    What comes out as it went in, once read and written again, has no key twice: only what is
+    written with spaces or escapes needs the slow look.
     """
     try:
         value = _decode(text)
-        if canonical_text(value).encode() == text:
+        if _encode(value) == text:
             return value
     except (msgspec.MsgspecError, UnicodeError):
         pass

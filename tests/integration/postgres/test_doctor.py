@@ -11,7 +11,7 @@ import seriatim
 from seriatim import NewEvent
 from seriatim.opening import examine
 from seriatim.store.port import Finding
-from seriatim.store.postgres.migrate import SCHEMA_VERSION, migrate
+from seriatim.store.postgres.migrate import SCHEMA_VERSION, grant, migrate
 from seriatim.store.postgres.statements import named_statements
 from tests.faults.test_restored import standby_of
 from tests.fixtures.postgres_server import PostgresServer
@@ -32,7 +32,10 @@ def test_sound_database_has_no_findings(own_postgres: StartServer) -> None:
     url = server.create_database("log")
     migrate(url)
 
-    assert [one.check for one in examine(url) if one.level != "ok"] == ["grants"]
+    assert [one.check for one in examine(url) if one.level != "ok"] == [
+        "grants",
+        "row security",
+    ]
 
 
 def test_unsafe_settings_are_named(own_postgres: StartServer) -> None:
@@ -89,6 +92,42 @@ def test_replica_triggers_are_named(postgres_url: str) -> None:
         connection.execute("alter table seriatim.events enable replica trigger refuse_change")
 
     assert found(postgres_url, "triggers")[0].level == "error"
+
+
+def test_role_that_bypasses_row_security_is_named(
+    postgres_url: str, app_url: str, make_role: MakeRole
+) -> None:
+    """F9, K2: doctor warns of a role for which the second wall is none, and says the cure."""
+    role = make_role()
+    grant(postgres_url, role)
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(f"alter role {role} bypassrls".encode())
+    urls = (postgres_url, as_role(postgres_url, role), app_url)
+
+    [superuser], [bypassing], [plain] = (found(url, "row security") for url in urls)
+
+    assert (superuser.level, bypassing.level, plain.level) == ("warning", "warning", "ok")
+    assert role in bypassing.message
+    assert "role of their own" in bypassing.cure
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table seriatim.events disable row level security",
+        "alter table seriatim.events no force row level security",
+        "drop policy one_tenant on seriatim.events",
+    ],
+)
+def test_wall_that_is_down_is_named(postgres_url: str, change: str) -> None:
+    """F9, K2: row-level security that was switched off is an error, with the table's name."""
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(change.encode())
+
+    [said] = found(postgres_url, "row security")
+
+    assert said.level == "error"
+    assert said.message.endswith(" events")
 
 
 def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

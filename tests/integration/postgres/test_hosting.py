@@ -25,7 +25,9 @@ from seriatim import (
 )
 from seriatim.log.verify import verify
 from seriatim.opening import examine
+from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.migrate import grant, migrate
+from seriatim.store.postgres.store import PostgresStore
 from tests.fixtures.postgres_server import PostgresServer
 from tests.integration.postgres.bouncer import Bouncer, find_bouncer
 from tests.integration.postgres.conftest import as_role, role_of
@@ -97,6 +99,18 @@ def test_subscriptions_work_behind_a_pooler(pooled_url: str) -> None:
 
         assert seen == [1, 2, 3, 4, 5, 6]
         assert subscription.position == 6
+
+
+def test_confined_reads_behind_a_pooler(pooled_url: str) -> None:
+    """F9, K2: there, too, a read and its tenant are one transaction, and nothing of it stays."""
+    asked = "select current_setting('seriatim.tenant', true)"
+    tenants = [f"tenant-{number % 3}" if number % 4 else None for number in range(60)]
+    with seriatim.open(pooled_url) as log, ThreadPoolExecutor(8) as threads:
+        assert isinstance(log.store, PostgresStore)
+        reader = Reader(log.store.schema, log.store._reading)
+        said = list(threads.map(lambda tenant: reader.rows(tenant, asked)[0][0], tenants))
+
+    assert [one or None for one in said] == tenants
 
 
 def test_racers_behind_a_pooler(pooled_url: str) -> None:

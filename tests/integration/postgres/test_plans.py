@@ -1,7 +1,8 @@
 """F7 by EXPLAIN: the store's own statements are answered by the index meant for them.
 
 Pages are kept below what there is to read, as in a log that matters: where a whole answer fits one
-page, Postgres may as well collect it through the same index and sort that page.
+page, Postgres may as well collect it through the same index and sort that page. A superuser goes
+through row-level security, so the plans are looked at as the application's role has them, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from seriatim.store.postgres.packing import RowArray, RowArrayDumper, uuid_array
 from seriatim.store.postgres.selecting import filter_statement, last_statement, read_statement
 from seriatim.store.postgres.statements import statements
 from tests.fixtures.postgres_server import PostgresServer
+from tests.integration.postgres.conftest import as_role
 
 EVENTS = 24_000
 STREAM = ("cart", "c-3")
@@ -123,11 +125,9 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
 
 
 @pytest.fixture(scope="module")
-def connection(
-    postgres_server: PostgresServer, postgres_template: str
-) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to a log with some ten thousand events of two tenants, analyzed."""
-    url = postgres_server.create_database("plans", postgres_template)
+def plans_url(postgres_server: PostgresServer, application_template: str) -> Iterator[str]:
+    """A log with some ten thousand events of two tenants, analyzed."""
+    url = postgres_server.create_database("plans", application_template)
     with seriatim.open(url) as log:
         for start in range(0, EVENTS, 3000):
             # The small tenant's events lie thin among the others'.
@@ -144,11 +144,23 @@ def connection(
                     for n in range(share)
                 ]
                 log.for_tenant(tenant).append(events)
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("analyze")
+    yield url
+    postgres_server.drop_database("plans")
+
+
+@pytest.fixture(scope="module", params=["superuser", "application", "confined"])
+def connection(
+    request: pytest.FixtureRequest, plans_url: str, application_template: str
+) -> Iterator[psycopg.Connection[Any]]:
+    """A connection on which no policy, one that lets all pass, or one that confines is in force."""
+    url = plans_url if request.param == "superuser" else as_role(plans_url, application_template)
     with psycopg.connect(url, autocommit=True) as opened:
         opened.adapters.register_dumper(RowArray, RowArrayDumper)
-        opened.execute("analyze")
+        if request.param == "confined":
+            opened.execute("select set_config('seriatim.tenant', 'small', false)")
         yield opened
-    postgres_server.drop_database("plans")
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -185,3 +197,34 @@ def test_index_answers_with_one_tenant_too(connection: psycopg.Connection[Any]) 
         assert row is not None
         kinds = {node["Node Type"] for node in nodes(row[0][0]["Plan"])}
         assert not {kind for kind in kinds if "Seq Scan" in kind or "Sort" in kind}, row
+
+
+def test_policy_is_not_counted(connection: psycopg.Connection[Any]) -> None:
+    """F7, K2: the planner expects as many rows as there are, whatever policy is in force.
+
+    Where it expects fewer than a page, it collects and sorts a tenant's events for every page.
+    """
+    text, parameters = spec()
+    row = connection.execute(f"explain (format json) {text}".encode(), parameters).fetchone()
+
+    assert row is not None
+    [scan] = [one for one in nodes(row[0][0]["Plan"]) if one.get("Index Name") == "events_tenant"]
+    assert 0.9 * EVENTS / 100 < scan["Plan Rows"] < 1.1 * EVENTS / 100
+
+
+@pytest.mark.parametrize("role", ["superuser", "application"])
+def test_append_looks_at_few_rows(plans_url: str, application_template: str, role: str) -> None:
+    """F7, K2: what an append and the triggers look up they find by index, also below a policy."""
+    url = plans_url if role == "superuser" else as_role(plans_url, application_template)
+    with seriatim.open(url) as log, psycopg.connect(url) as caller:
+        event = NewEvent("type-3", {"n": 1}, stream=STREAM, tags=("tag-5",))
+        log.for_tenant("small").append([event], connection=caller)
+        looked = caller.execute(
+            "select seq_tup_read, idx_tup_fetch from pg_stat_xact_user_tables"
+            " where schemaname = 'seriatim' and relname = 'events'"
+        ).fetchone()
+        caller.rollback()
+
+    assert looked is not None
+    assert looked[0] == 0
+    assert looked[1] < 20

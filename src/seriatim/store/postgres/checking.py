@@ -107,6 +107,7 @@ def doctor(
         return
     yield from _grants(connection, named)
     yield from _triggers(connection, named)
+    yield _row_security(connection, named)
     yield from _transactions(connection, named)
     yield _pooler(reach)
     yield from index_findings(rules_of(_all(connection, statements(schema)["declarations"])))
@@ -176,6 +177,19 @@ def _triggers(connection: Connection, named: dict[str, LiteralString]) -> Iterat
         yield Finding("error", "triggers", f"the log's triggers are off: {shown}", cure)
     else:
         yield Finding("ok", "triggers", "immutability and sequence are enforced")
+
+
+def _row_security(connection: Connection, named: dict[str, LiteralString]) -> Finding:
+    down = ", ".join(name for (name,) in _all(connection, named["open_tables"]))
+    if down:
+        cure = "ALTER TABLE … ENABLE and FORCE ROW LEVEL SECURITY, or restore the schema"
+        return Finding("error", "row security", f"tenants are not kept apart in {down}", cure)
+    [(bypasses, role)] = _all(connection, named["row_security"])
+    if bypasses:
+        message = f"role {role} is a superuser or has BYPASSRLS: it goes through the second wall"
+        cure = "run applications under a role of their own, which is neither"
+        return Finding("warning", "row security", message, cure)
+    return Finding("ok", "row security", "reads of a tenant see its own rows alone")
 
 
 def _transactions(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:

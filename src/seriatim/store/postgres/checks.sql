@@ -60,6 +60,19 @@ where not tgisinternal and tgenabled not in ('O', 'A')
 select count(*) from pg_trigger
 where tgrelid = to_regclass({schema_text} || '.events') and tgname in ('check_group', 'refuse_change');
 
+-- name: open_tables
+-- Tables of tenants' rows on which the wall is down, for everybody or for who owns them.
+select c.relname from pg_class c
+where c.relnamespace = {schema_text}::regnamespace
+  and c.relname in ('events', 'event_tags', 'commands', 'cursors', 'leases')
+  and not (c.relrowsecurity and c.relforcerowsecurity and exists (
+      select from pg_policy p
+      where p.polrelid = c.oid and p.polname = 'one_tenant' and not p.polpermissive))
+order by 1;
+
+-- name: row_security
+select r.rolsuper or r.rolbypassrls, r.rolname from pg_roles r where r.rolname = current_user;
+
 -- name: grants
 select has_table_privilege({schema_text} || '.events', 'select'),
        has_table_privilege({schema_text} || '.events', 'insert'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from seriatim.core.errors import LeaseLost
 from seriatim.core.ids import compose
 from seriatim.store.port import Cursor, Lease
+from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.connecting import Connection
 from seriatim.store.postgres.rows import cursor_of
 from seriatim.store.postgres.statements import statements
@@ -14,31 +15,35 @@ from seriatim.store.reading import check_cursor_move
 class Consumers:
     """The acts on one log's consumers."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, reader: Reader) -> None:
         self._schema = schema
         self._sql = statements(schema)
+        self._reader = reader
 
-    def cursor(
-        self, connection: Connection, tenant_id: str, purpose: str, name: str
-    ) -> Cursor | None:
-        row = connection.execute(self._sql["cursor"], (tenant_id, purpose, name)).fetchone()
-        return None if row is None else cursor_of(row)
+    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
+        rows = self._reader.rows(tenant_id, self._sql["cursor"], (tenant_id, purpose, name))
+        return cursor_of(rows[0]) if rows else None
 
-    def cursors(self, connection: Connection, tenant_id: str, purpose: str) -> list[Cursor]:
-        rows = connection.execute(self._sql["cursors"], (tenant_id, purpose)).fetchall()
+    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
+        rows = self._reader.rows(tenant_id, self._sql["cursors"], (tenant_id, purpose))
         return [cursor_of(row) for row in rows]
 
     def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
         with connection.transaction():
             self._lock(connection, cursor)
-            stored = self.cursor(connection, cursor.tenant_id, cursor.purpose, cursor.name)
+            stored = self._stored(connection, cursor)
             if stored is None:
                 self.put_cursor(connection, cursor, None, reset=False)
             return stored or cursor
 
     def _lock(self, connection: Connection, cursor: Cursor) -> None:
         name = compose(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
-        connection.execute(self._sql["lock_cursor"], (name,))
+        connection.execute(self._sql["lock_cursor"], (name, cursor.tenant_id))
+
+    def _stored(self, connection: Connection, cursor: Cursor) -> Cursor | None:
+        values = (cursor.tenant_id, cursor.purpose, cursor.name)
+        row = connection.execute(self._sql["cursor"], values).fetchone()
+        return None if row is None else cursor_of(row)
 
     def put_cursor(
         self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
@@ -50,7 +55,7 @@ class Consumers:
                 held = connection.execute(self._sql["held_lease"], values).fetchone()
                 if held is None or held[0] != lease.token:
                     raise LeaseLost
-            stored = self.cursor(connection, cursor.tenant_id, cursor.purpose, cursor.name)
+            stored = self._stored(connection, cursor)
             check_cursor_move(stored, cursor, reset=reset)
             connection.execute(
                 self._sql["put_cursor"],

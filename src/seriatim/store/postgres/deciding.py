@@ -99,10 +99,15 @@ class Decision:
     def steps(self) -> Steps:
         """Lock, look, decide, insert; the transaction around it is the driver's."""
         yield Run(self._sql["lock"], (self._hello.lock_key,))
-        [[head, recorded_us, rules_version, isolation]] = yield Run(self._sql["look"])
+        [[head, recorded_us, rules_version, isolation, tenant]] = yield Run(self._sql["look"])
         if isolation != "read committed":
             msg = "an append needs a transaction at READ COMMITTED, which sees behind the lock"
             raise InvalidArgument(msg, details={"argument": "connection", "isolation": isolation})
+        if tenant:
+            msg = (
+                "an append needs a transaction that sees all tenants: seriatim.tenant is set in it"
+            )
+            raise InvalidArgument(msg, details={"argument": "connection"})
         facts = Facts()
         yield from self._find_heads(facts)
         yield from self._find_known(facts)

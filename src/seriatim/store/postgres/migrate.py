@@ -14,9 +14,9 @@ from seriatim.store.postgres.connecting import Address, Connection, connect, par
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.statements import migration_files, render
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # The oldest program (by the schema version it was made for) that still works after each migration.
-OLDEST_PROGRAM = {1: 1, 2: 1}
+OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1}
 _DDL_TRIES = 50
 
 _BOOKKEEPING = """

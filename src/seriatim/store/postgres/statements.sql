@@ -17,6 +17,10 @@ select {schema}.raise_epoch(%s);
 -- name: identity
 select log_id::text, epoch from {schema}.log;
 
+-- name: confine
+-- From here to its end the transaction sees this tenant's rows alone.
+select set_config('seriatim.tenant', $1, true);
+
 -- name: head
 select coalesce(max(position), 0) from {schema}.events;
 
@@ -30,10 +34,11 @@ select head, recorded_us, ends from {schema}.append_batch($1, $2, $3, $4, $5, $6
 select pg_advisory_xact_lock(%s);
 
 -- name: look
--- Under the lock: the head, the clock, the rules' version and the isolation that makes them true.
+-- Under the lock: the head, the clock, the rules' version, and what makes them true: an isolation
+-- that sees behind the lock, and no tenant to which the transaction is confined.
 select coalesce((select max(position) from {schema}.events), 0), {schema}.now_us(),
        coalesce((select max(version) from {schema}.declarations), 0),
-       current_setting('transaction_isolation');
+       current_setting('transaction_isolation'), current_setting('seriatim.tenant', true);
 
 -- name: stream_heads
 select h.stream_seq, h.event_type
@@ -175,7 +180,8 @@ select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, upda
 from {schema}.cursors where tenant_id = %s and purpose = %s order by name;
 
 -- name: lock_cursor
-select pg_advisory_xact_lock(hashtextextended(%s, 0));
+-- The transaction is confined to the cursor's tenant with the same statement.
+select pg_advisory_xact_lock(hashtextextended(%s, 0)), set_config('seriatim.tenant', %s, true);
 
 -- name: put_cursor
 insert into {schema}.cursors

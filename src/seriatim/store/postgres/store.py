@@ -31,6 +31,7 @@ from seriatim.store.port import (
     StreamSummary,
 )
 from seriatim.store.postgres.checking import doctor, examine, verify
+from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, is_dead, parse_url
 from seriatim.store.postgres.consuming import Consumers
 from seriatim.store.postgres.deciding import Decision, drive, drive_async
@@ -72,8 +73,9 @@ class PostgresStore:
         self._writer = Writer(
             self.address, settings, self._open_writer, lambda: self._rules, self._listener.hint
         )
-        self._consumers = Consumers(self.schema)
-        self._queries = Queries(self.schema, self._reading, lambda: self._rules)
+        self._reader = Reader(self.schema, self._reading)
+        self._consumers = Consumers(self.schema, self._reader)
+        self._queries = Queries(self.schema, self._reader, lambda: self._rules)
 
     # -- connections
 
@@ -128,9 +130,11 @@ class PostgresStore:
         except psycopg.Error as error:
             raise failure(error, doing) from error
 
-    def _one(self, name: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...] | None:
-        with self._reading() as connection, connection.cursor(binary=True) as cursor:
-            return cursor.execute(self._sql[name], parameters).fetchone()
+    def _one(
+        self, name: str, parameters: Sequence[Any] = (), *, tenant_id: str | None = None
+    ) -> tuple[Any, ...] | None:
+        rows = self._reader.rows(tenant_id, self._sql[name], parameters)
+        return rows[0] if rows else None
 
     # -- the log itself
 
@@ -209,7 +213,8 @@ class PostgresStore:
         return self._queries.read(spec)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
-        row = self._one("event_by_id", (uuid.UUID(bytes=event_key(event_id)), tenant_id))
+        key = uuid.UUID(bytes=event_key(event_id))
+        row = self._one("event_by_id", (key, tenant_id), tenant_id=tenant_id)
         return None if row is None else record_of(row)
 
     def event_id_at(self, position: int) -> str | None:
@@ -217,15 +222,15 @@ class PostgresStore:
         return None if row is None else str(row[0])
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
-        row = self._one("last_of_stream", (uuid.UUID(bytes=stream_key(tenant_id, *stream)),))
+        key = uuid.UUID(bytes=stream_key(tenant_id, *stream))
+        row = self._one("last_of_stream", (key,), tenant_id=tenant_id)
         return None if row is None else record_of(row)
 
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
     ) -> list[EventRecord | None]:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in streams]
-        with self._reading() as connection, connection.cursor(binary=True) as cursor:
-            rows = cursor.execute(self._sql["last_of_streams"], (keys,)).fetchall()
+        rows = self._reader.rows(tenant_id, self._sql["last_of_streams"], (keys,))
         return [None if row[0] is None else record_of(row) for row in rows]
 
     def streams(
@@ -237,8 +242,7 @@ class PostgresStore:
             "after": after,
             "limit": limit,
         }
-        with self._reading() as connection:
-            rows = connection.execute(self._sql["streams"], values).fetchall()
+        rows = self._reader.rows(tenant_id, self._sql["streams"], values)
         return [StreamSummary(*row) for row in rows]
 
     def select(
@@ -263,12 +267,10 @@ class PostgresStore:
     # -- consumers
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
-        with self._reading() as connection:
-            return self._consumers.cursor(connection, tenant_id, purpose, name)
+        return self._consumers.cursor(tenant_id, purpose, name)
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
-        with self._reading() as connection:
-            return self._consumers.cursors(connection, tenant_id, purpose)
+        return self._consumers.cursors(tenant_id, purpose)
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
         with self._reading("making a cursor") as connection:

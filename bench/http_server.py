@@ -1,0 +1,54 @@
+"""A service for benchmarks, in a process of its own: the real one, with a no-op beside it."""
+
+import sys
+from functools import partial
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from seriatim.api.app import App
+from seriatim.api.bodies import Parser
+from seriatim.api.http import Request, Response
+from seriatim.api.routes import ROUTES, Route
+from seriatim.api.service import Service, Serving
+from seriatim.api.serving import Place, configuration, make_service
+from seriatim.wire.shapes import AppendBody, Placed, Receipt
+
+NOOP = "/v1/noop"
+
+_decode = Parser(AppendBody).quick
+_encode = msgspec.json.Encoder().encode
+
+
+async def noop(service: Service, request: Request, raw: bytes) -> Response:
+    """Parse the body, answer as an append does, and store nothing."""
+    del service, request
+    body: Any = _decode(raw)
+    placed = [Placed(1, event.event_id, 1) for event in body.events]
+    return Response(201, _encode(Receipt(1, 1, "2026-01-01T00:00:00.000000Z", placed)))
+
+
+ROUTE = Route(
+    method="POST", path=NOOP, handler=noop, right="append", service=True, body=AppendBody, raw=True
+)
+
+
+def app(place: Place, serving: Serving) -> App:
+    """Return the application with one route more."""
+    return App(partial(make_service, place, serving), routes=(*ROUTES, ROUTE))
+
+
+def main() -> None:
+    """Serve the log at a URL, and print where."""
+    url = sys.argv[1]
+    place, serving = Place(url=url, port=0), Serving()
+    config = configuration(place, serving)
+    config.app = partial(app, place, serving)
+    listening = config.bind_socket()
+    print(listening.getsockname()[1], flush=True)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

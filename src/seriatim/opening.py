@@ -140,7 +140,8 @@ def _open_remote(  # noqa: PLR0913 - the arguments of open_log
     )
     try:
         whose = store.tenant() if tenant_id is None else tenant_id
-        return RemoteLog(store, settings=settings, guard=guard, tenant_id=whose)
+        places = Places(find_read_model, None)
+        return RemoteLog(store, settings=settings, guard=guard, tenant_id=whose, places=places)
     except BaseException:
         store.close()
         raise

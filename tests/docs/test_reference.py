@@ -44,7 +44,7 @@ from seriatim.core.trace_shapes import TRACE_TYPES
 from seriatim.delivery.claims import Status
 from seriatim.delivery.loop import Tally
 from seriatim.log.aio import AsyncLog
-from seriatim.log.projections import Projections, Standing
+from seriatim.log.projections import Projections
 from seriatim.log.querying import QueryResult
 from seriatim.pipeline.archive.comparing import VerifyReport
 from seriatim.pipeline.archive.restoring import RestoreReport
@@ -60,7 +60,7 @@ from seriatim.pipeline.reconcile import Reconciled
 from seriatim.pipeline.shipped import SHIPPED
 from seriatim.pipeline.sink import SINK_OPTIONS, AppendReport
 from seriatim.profiles.acts import Profile
-from seriatim.store.readmodel.port import Progress
+from seriatim.store.readmodel.port import Progress, Standing
 from seriatim.telemetry.bus import Name
 from seriatim.telemetry.families import FAMILIES
 from tests.docs.pages import DOCS, ROOT, first_cells, read, rows, section

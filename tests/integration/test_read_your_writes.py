@@ -26,6 +26,7 @@ from seriatim import (
 from seriatim.core.event import LogIdentity
 from seriatim.opening import open_read_model, read_model_url
 from seriatim.store.readmodel.model import ReadModel
+from tests.fixtures.service import running
 from tests.integration.readmodel_kit import failure, own, plan, seats, step
 
 
@@ -38,12 +39,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-@pytest.fixture
-def log(url: str) -> Iterator[Log]:
-    """A log with five events."""
+@pytest.fixture(params=["beside", "service"])
+def log(url: str, request: pytest.FixtureRequest) -> Iterator[Log]:
+    """A log with five events, opened by its own address or through a service."""
     with seriatim.open(url) as made:
         made.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
-        yield made
+        if request.param == "beside":
+            yield made
+            return
+    with running(url) as service, seriatim.open(service.url, token=service.token()) as remote:
+        yield remote
 
 
 class Runner:
@@ -299,7 +304,7 @@ def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
         one.join()
 
     assert found == [5] * 20
-    assert len(log.places._open) == 1
+    assert len(log.places._open) == (log.store.name != "http")
 
 
 def test_a_fork_looks_for_itself(log: Log, runner: Runner) -> None:

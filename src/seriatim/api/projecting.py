@@ -7,8 +7,8 @@ import msgspec
 from seriatim.api.http import Request
 from seriatim.api.service import Service
 from seriatim.log.arguments import bad
-from seriatim.log.projections import Standing
-from seriatim.store.readmodel.port import FailureRecord, Progress
+from seriatim.store.readmodel.port import Progress
+from seriatim.wire.shapes import FailuresAnswer, ProjectionsAnswer
 
 
 class ProjectionParams(msgspec.Struct, frozen=True):
@@ -31,39 +31,6 @@ class NameParams(msgspec.Struct, frozen=True):
     name: str
 
 
-class ProjectionsAnswer(msgspec.Struct, frozen=True):
-    """Where projections stand."""
-
-    projections: list[Standing]
-
-
-class ProgressAnswer(msgspec.Struct, frozen=True):
-    """How far a projection has come."""
-
-    name: str
-    position: int
-    status: str
-    running: bool
-    updated_at: str
-
-
-class Failed(msgspec.Struct, frozen=True):
-    """An event that a projection could not take, and what became of it."""
-
-    position: int
-    event_id: str
-    event_type: str
-    reason: str
-    status: str
-    failed_at: str
-
-
-class FailuresAnswer(msgspec.Struct, frozen=True):
-    """What a projection could not take."""
-
-    failures: list[Failed]
-
-
 async def projections(
     service: Service, request: Request, params: ProjectionParams
 ) -> ProjectionsAnswer:
@@ -73,7 +40,7 @@ async def projections(
     return ProjectionsAnswer(wanted)
 
 
-async def wait(service: Service, request: Request, params: WaitParams) -> ProgressAnswer:
+async def wait(service: Service, request: Request, params: WaitParams) -> Progress:
     """Wait until a projection has passed a position, or demand that it has."""
     known = service.view(request.tenant_id).aio.projections
     if not 0 <= params.timeout_s <= service.serving.wait_max_s:
@@ -82,29 +49,11 @@ async def wait(service: Service, request: Request, params: WaitParams) -> Progre
         found = await known.wait_for(params.name, params.position, params.timeout_s)
     else:
         found = await known.demand(params.name, params.position)
-    return _shown(found)
-
-
-def _shown(found: Progress) -> ProgressAnswer:
-    return ProgressAnswer(
-        found.name, found.position, found.status, bool(found.owner), found.updated_at
-    )
+    # Not for readers: what it is made of, and the id of an event that may not be theirs.
+    return msgspec.structs.replace(found, declaration="", tip="")
 
 
 async def failures(service: Service, request: Request, params: NameParams) -> FailuresAnswer:
     """Return what a projection could not take, and what became of it."""
     found = await service.run(service.view(request.tenant_id).projections.failures, params.name)
-    mine = [one for one in found if one.failure.tenant_id == request.tenant_id]
-    return FailuresAnswer([_failed(one) for one in mine])
-
-
-def _failed(one: FailureRecord) -> Failed:
-    failure = one.failure
-    return Failed(
-        failure.position,
-        failure.event_id,
-        failure.event_type,
-        failure.reason,
-        one.status,
-        one.failed_at,
-    )
+    return FailuresAnswer([one for one in found if one.failure.tenant_id == request.tenant_id])

@@ -9,6 +9,7 @@ import msgspec
 
 from seriatim.access.rights import Right
 from seriatim.api import appending, consuming, delivering, operating, projecting, reading, tailing
+from seriatim.store.readmodel.port import Progress
 from seriatim.wire import shapes
 
 Handler = Callable[..., Awaitable[Any]]
@@ -236,7 +237,7 @@ ROUTES: tuple[Route, ...] = (
         right="read",
         all_types=True,
         params=projecting.ProjectionParams,
-        answer=projecting.ProjectionsAnswer,
+        answer=shapes.ProjectionsAnswer,
     ),
     Route(
         method="GET",
@@ -245,7 +246,7 @@ ROUTES: tuple[Route, ...] = (
         right="read",
         all_types=True,
         params=projecting.WaitParams,
-        answer=projecting.ProgressAnswer,
+        answer=Progress,
         problems=(
             "not_found",
             "conflict",
@@ -262,7 +263,7 @@ ROUTES: tuple[Route, ...] = (
         service=True,
         all_types=True,
         params=projecting.NameParams,
-        answer=projecting.FailuresAnswer,
+        answer=shapes.FailuresAnswer,
         problems=("not_found", "conflict", "log_identity_changed"),
     ),
     # -- delivery

@@ -19,7 +19,8 @@ from seriatim.opening import Log
 from seriatim.wire.problems import problem_of
 from seriatim.wire.records import outgoing
 
-KEEP_ALIVE_S = 15.0
+KEEP_ALIVE_MIN_S = 0.01
+KEEP_ALIVE_MAX_S = 60.0
 SSE = b"text/event-stream"
 NDJSON = b"application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
@@ -37,6 +38,7 @@ class TailParams(msgspec.Struct, frozen=True):
     log_id: str | None = None
     epoch: int | None = None
     tip: str | None = None
+    keep_alive_s: float = 15.0
 
 
 async def tail(service: Service, request: Request, params: TailParams) -> Stream:
@@ -44,6 +46,8 @@ async def tail(service: Service, request: Request, params: TailParams) -> Stream
 
     Each piece is one committed append. `Last-Event-ID` is the position to go on from.
     """
+    if not KEEP_ALIVE_MIN_S <= params.keep_alive_s <= KEEP_ALIVE_MAX_S:
+        raise bad("keep_alive_s", f"must be from {KEEP_ALIVE_MIN_S:g} to {KEEP_ALIVE_MAX_S:g}")
     query = request.caller.scoped(_query(params))
     check_query(query, service.log.settings.limits)
     _check_room(service)
@@ -51,7 +55,7 @@ async def tail(service: Service, request: Request, params: TailParams) -> Stream
     content_type = NDJSON if _wants_lines(request) else SSE
     followed = service.hub.tail(request.tenant_id, query, start)
     form = _Lines() if content_type is NDJSON else _Events()
-    pieces = _pieces(service, request, followed, form)
+    pieces = _pieces(service, request, followed, form, params.keep_alive_s)
     return Stream(content_type, pieces, ((b"cache-control", b"no-store"),))
 
 
@@ -102,14 +106,13 @@ def _start(service: Service, request: Request, params: TailParams) -> int:
 
 
 async def _pieces(
-    service: Service, request: Request, followed: Tail, form: _Events | _Lines
+    service: Service, request: Request, followed: Tail, form: _Events | _Lines, keep_alive_s: float
 ) -> AsyncIterator[bytes]:
     """Yield what a reader gets: the past, then what comes, and the past again if it was slow."""
     hub = service.hub
     hub.open_tails += 1
     identity = service.log.identity()
     try:
-        yield form.position(followed.position)
         while not hub.stopped:
             async for piece in _caught_up(service, followed, identity):
                 yield form.piece(piece)
@@ -118,7 +121,8 @@ async def _pieces(
             if not hub.enter(followed):
                 continue
             try:
-                async for piece in _live(service, request, followed):
+                yield form.position(followed.position)  # all that was there has been sent
+                async for piece in _live(service, request, followed, identity, keep_alive_s):
                     yield form.piece(piece)
             finally:
                 hub.leave(followed)
@@ -128,12 +132,16 @@ async def _pieces(
         hub.open_tails -= 1
 
 
-async def _live(service: Service, request: Request, followed: Tail) -> AsyncIterator[Piece]:
-    """Yield what comes until the reader is behind, or its token has ended."""
+async def _live(
+    service: Service, request: Request, followed: Tail, identity: LogIdentity, keep_alive_s: float
+) -> AsyncIterator[Piece]:
+    """Yield what comes until the reader is behind, its token has ended or the log is another."""
     while not service.hub.stopped and not followed.behind:
-        piece = await followed.next(KEEP_ALIVE_S)
+        piece = await followed.next(keep_alive_s)
         if piece is None and not followed.behind:
             await service.caller(request.headers.get(b"authorization"))
+            if service.log.identity() != identity:
+                raise replaced(service.hub.head)
             piece = Piece(followed.position)
         if piece is not None:
             followed.position = max(followed.position, piece.position)

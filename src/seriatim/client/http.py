@@ -117,7 +117,7 @@ class Http:
         until = time.monotonic() + seconds
         headers = self._headers(tenant_id, body)
         ambiguous = False
-        for pause in _pauses():
+        for pause in pauses():
             left = until - time.monotonic()
             if left <= 0:
                 raise self._too_late(ambiguous)
@@ -279,7 +279,7 @@ def _exchanged(
         raise Unanswered(error, sent=sent) from error
 
 
-def _pauses() -> Iterator[float]:
+def pauses() -> Iterator[float]:
     """Yield growing pauses with jitter, for ever."""
     longest = _FIRST_PAUSE_S
     while True:

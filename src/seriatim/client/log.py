@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from seriatim.client.projections import RemoteProjections
+from seriatim.client.store import HttpStore
+from seriatim.client.tailing import RemoteTail
 from seriatim.core.query import Query, check_query
 from seriatim.log.arguments import check_position
 from seriatim.log.base import BaseLog, Page
+from seriatim.log.projections import Projections
 from seriatim.log.querying import QueryResult
+from seriatim.log.subscription import Tail
 from seriatim.wire.records import all_incoming
 
 if TYPE_CHECKING:
-    from seriatim.client.store import HttpStore
     from seriatim.core.event import EventRecord
     from seriatim.store.port import ReadSpec
 
@@ -22,6 +26,16 @@ class Remote(BaseLog):
     @property
     def _service(self) -> HttpStore:
         return cast("HttpStore", self.store)
+
+    @property
+    def _follow(self) -> type[Tail]:
+        # A store that is wrapped is followed by the acts of its wrapping.
+        return RemoteTail if isinstance(self.store, HttpStore) else Tail
+
+    @property
+    def projections(self) -> Projections:
+        """The projections beside the log that the service serves."""
+        return RemoteProjections(self, self._service)
 
     def _scanned(self, spec: ReadSpec) -> Page:
         return Page(*self._service.page(spec))

@@ -42,7 +42,8 @@ class HttpStore:
         self.http = http
         self._decoders: dict[type[Any], Any] = {}
 
-    def _decoded(self, raw: bytes, kind: type[Any]) -> Any:
+    def decoded(self, raw: bytes, kind: type[Any]) -> Any:
+        """Return an answer as a value of its type."""
         decoder = self._decoders.get(kind)
         if decoder is None:
             decoder = self._decoders[kind] = msgspec.json.Decoder(kind)
@@ -56,7 +57,7 @@ class HttpStore:
 
     def _info(self, **params: Any) -> shapes.LogInfo:
         raw = self.http.get("/v1/log", params, wait_s=params.get("wait_s", 0.0))
-        info: shapes.LogInfo = self._decoded(raw, shapes.LogInfo)
+        info: shapes.LogInfo = self.decoded(raw, shapes.LogInfo)
         return info
 
     def tenant(self) -> str:
@@ -68,7 +69,7 @@ class HttpStore:
         return LogIdentity(info.log_id, info.epoch)
 
     def raise_epoch(self) -> LogIdentity:
-        info = self._decoded(self.http.post("/v1/log/epoch", {}), shapes.LogInfo)
+        info = self.decoded(self.http.post("/v1/log/epoch", {}), shapes.LogInfo)
         return LogIdentity(info.log_id, info.epoch)
 
     def packed(self, request: Request, rules: Rules) -> Request:
@@ -90,7 +91,7 @@ class HttpStore:
             raw = self.http.post(
                 "/v1/appends", body, tenant_id=group[0].tenant_id, timeout_s=timeout
             )
-            found = self._decoded(raw, shapes.Outcomes).outcomes
+            found = self.decoded(raw, shapes.Outcomes).outcomes
         except SeriatimError as error:
             return [error] * len(group)
         return [_outcome(request, answer) for request, answer in zip(group, found, strict=True)]
@@ -129,7 +130,7 @@ class HttpStore:
             head = self.head()
             return [], max(spec.after, head if spec.until is None else min(spec.until, head))
         raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
-        answer = self._decoded(raw, shapes.PageAnswer)
+        answer = self.decoded(raw, shapes.PageAnswer)
         return all_incoming(answer.records), answer.last_scanned
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
@@ -144,11 +145,11 @@ class HttpStore:
             if error.code == "not_found":
                 return None
             raise
-        return incoming(self._decoded(raw, shapes.OneRecord).record)
+        return incoming(self.decoded(raw, shapes.OneRecord).record)
 
     def event_id_at(self, position: int) -> str | None:
         raw = self.http.get("/v1/tip", {"position": position})
-        tip: str | None = self._decoded(raw, shapes.TipAnswer).tip
+        tip: str | None = self.decoded(raw, shapes.TipAnswer).tip
         return tip
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
@@ -159,7 +160,7 @@ class HttpStore:
     ) -> list[EventRecord | None]:
         body = shapes.StreamsBody(list(streams))
         raw = self.http.post("/v1/streams/last", body, tenant_id=tenant_id)
-        found = self._decoded(raw, shapes.LastRecords).records
+        found = self.decoded(raw, shapes.LastRecords).records
         return [None if record is None else incoming(record) for record in found]
 
     def streams(
@@ -167,7 +168,7 @@ class HttpStore:
     ) -> list[StreamSummary]:
         params = {"stream_type": stream_type, "after": after, "limit": limit}
         raw = self.http.get("/v1/streams", params, tenant_id=tenant_id)
-        found: list[StreamSummary] = self._decoded(raw, shapes.StreamsAnswer).streams
+        found: list[StreamSummary] = self.decoded(raw, shapes.StreamsAnswer).streams
         return found
 
     def select(
@@ -175,12 +176,12 @@ class HttpStore:
     ) -> list[EventRecord]:
         body = shapes.SelectBody(query.as_dict(), after, until, limit)
         raw = self.http.post("/v1/query/records", body, tenant_id=tenant_id)
-        return all_incoming(self._decoded(raw, shapes.RecordsAnswer).records)
+        return all_incoming(self.decoded(raw, shapes.RecordsAnswer).records)
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         body = shapes.VersionBody(query.as_dict(), until)
         raw = self.http.post("/v1/query/version", body, tenant_id=tenant_id)
-        version: int | None = self._decoded(raw, shapes.VersionAnswer).context_version
+        version: int | None = self.decoded(raw, shapes.VersionAnswer).context_version
         return version
 
     def query(
@@ -189,13 +190,13 @@ class HttpStore:
         """Run a query in one go: records, version and snapshot."""
         body = shapes.QueryBody(query.as_dict(), limit, after, head)
         raw = self.http.post("/v1/query", body, tenant_id=tenant_id)
-        answer: shapes.QueryAnswer = self._decoded(raw, shapes.QueryAnswer)
+        answer: shapes.QueryAnswer = self.decoded(raw, shapes.QueryAnswer)
         return answer
 
     # -- declarations
 
     def rules(self) -> Rules:
-        found = self._decoded(self.http.get("/v1/declarations", {}), shapes.Declarations)
+        found = self.decoded(self.http.get("/v1/declarations", {}), shapes.Declarations)
         built_in = {kind.name for kind in BUILT_IN_KINDS}
         kinds = tuple(kind for kind in found.kinds if kind.name not in built_in)
         return Rules(kinds, tuple(found.types), found.version, tuple(found.indexes))
@@ -222,7 +223,7 @@ class HttpStore:
     def _cursors(self, tenant_id: str, purpose: str, name: str | None) -> list[Cursor]:
         params = {"purpose": purpose, "name": name}
         raw = self.http.get("/v1/cursors", params, tenant_id=tenant_id)
-        found: list[Cursor] = self._decoded(raw, shapes.CursorsAnswer).cursors
+        found: list[Cursor] = self.decoded(raw, shapes.CursorsAnswer).cursors
         return found
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
@@ -243,19 +244,19 @@ class HttpStore:
             **how,
         )
         raw = self.http.post("/v1/cursors", body, tenant_id=cursor.tenant_id)
-        stored: Cursor = self._decoded(raw, shapes.CursorAnswer).cursor
+        stored: Cursor = self.decoded(raw, shapes.CursorAnswer).cursor
         return stored
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         body = shapes.LeaseBody(name, owner, seconds)
         raw = self.http.post("/v1/leases", body, tenant_id=tenant_id)
-        lease: Lease | None = self._decoded(raw, shapes.LeaseAnswer).lease
+        lease: Lease | None = self.decoded(raw, shapes.LeaseAnswer).lease
         return lease
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
         body = shapes.RenewBody(lease, seconds)
         raw = self.http.post("/v1/leases/renew", body, tenant_id=lease.tenant_id)
-        return bool(self._decoded(raw, shapes.RenewAnswer).held)
+        return bool(self.decoded(raw, shapes.RenewAnswer).held)
 
     def release_lease(self, lease: Lease) -> None:
         body = shapes.ReleaseBody(lease)
@@ -263,7 +264,7 @@ class HttpStore:
 
     def purge_commands(self, older_than_seconds: float) -> int:
         body = shapes.PurgeBody(older_than_seconds / 3600)
-        return int(self._decoded(self.http.post("/v1/commands/purge", body), shapes.Count).count)
+        return int(self.decoded(self.http.post("/v1/commands/purge", body), shapes.Count).count)
 
     # -- hints, checks, life
 

@@ -302,7 +302,9 @@ class BaseLog:
         check_query(query, self.settings.limits)
         check_name("name", name)
         self._check_room_to_follow()
-        subscription = Subscription(self.store, self.tenant_id, name, query, **options)
+        subscription = Subscription(
+            self.store, self.tenant_id, name, query, follow=self._follow, **options
+        )
         self._followers.add(subscription)
         return subscription
 
@@ -316,9 +318,14 @@ class BaseLog:
         check_query(query, self.settings.limits)
         self._check_room_to_follow()
         start = self.store.head() if after is None else check_position("after", after)
-        tail = Tail(self.store, self.tenant_id, query, start, **options)
+        tail = self._follow(self.store, self.tenant_id, query, start, **options)
         self._followers.add(tail)
         return tail
+
+    @property
+    def _follow(self) -> type[Tail]:
+        """How the log is followed from a position on."""
+        return Tail
 
     def _check_room_to_follow(self) -> None:
         self.settings.limits.check("subscriptions", len(self._followers) + 1)

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from seriatim.core.errors import (
     Conflict,
     InvalidArgument,
@@ -23,7 +21,7 @@ from seriatim.core.event import LogIdentity
 from seriatim.log.arguments import bad, check_name, check_position, check_timeout
 from seriatim.log.cursors import problem_with
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import EVERY_TENANT, FailureRecord, Progress, Status
+from seriatim.store.readmodel.port import EVERY_TENANT, FailureRecord, Progress, Standing
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
@@ -31,18 +29,6 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.1
 _GROWTH = 1.5
-
-
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a projection stands; `lag` counts positions of the log that it has not passed."""
-
-    name: str
-    position: int
-    lag: int
-    updated_at: str
-    status: Status
-    running: bool
-    failures: int
 
 
 class Places:

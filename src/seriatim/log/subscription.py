@@ -135,8 +135,10 @@ class Subscription:
         idle_timeout: float | None = None,
         backoff_s: float = 0.2,
         backoff_cap_s: float = 30.0,
+        follow: type[Tail] = Tail,
     ) -> None:
         self.name = name
+        self._follow = follow
         self.failures = 0
         self.last_error: Exception | None = None
         self._store = store
@@ -195,7 +197,7 @@ class Subscription:
             self._skip_to(self._tail.position, lease, worth=1)
 
     def _make_tail(self, lease: Lease) -> Tail:
-        tail = Tail(
+        tail = self._follow(
             self._store,
             self._tenant_id,
             self._query,

@@ -10,6 +10,7 @@ from seriatim.core.event import StreamRef
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.store.port import Cursor, Lease, StreamSummary
+from seriatim.store.readmodel.port import FailureRecord, Standing
 from seriatim.wire.problems import Problem
 from seriatim.wire.records import WireEvent, WireRecord
 
@@ -279,6 +280,18 @@ class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
     """How old command records must be to be forgotten: a day at least."""
 
     older_than_hours: float = 24.0
+
+
+class ProjectionsAnswer(msgspec.Struct, frozen=True):
+    """Where projections stand."""
+
+    projections: list[Standing]
+
+
+class FailuresAnswer(msgspec.Struct, frozen=True):
+    """What a projection could not take, and what became of it."""
+
+    failures: list[FailureRecord]
 
 
 class Count(msgspec.Struct, frozen=True):

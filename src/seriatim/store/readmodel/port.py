@@ -40,6 +40,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     token: int
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a projection stands; `lag` counts positions of the log that it has not passed."""
+
+    name: str
+    position: int
+    lag: int
+    updated_at: str
+    status: Status
+    running: bool
+    failures: int
+
+
 class FailureRecord(msgspec.Struct, frozen=True):
     """A failure that is kept, what became of it, and whether its key is to be folded anew."""
 

@@ -1,0 +1,120 @@
+"""Following a log in a service: what is appended comes by itself, over one long answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from seriatim.client.http import Http, pauses
+from seriatim.core.canonical import canonical_text
+from seriatim.core.errors import BackendFailure
+from seriatim.core.query import Query
+from seriatim.log.subscription import Batch, Tail
+from seriatim.wire.problems import Problem, error_of
+from seriatim.wire.records import WireRecord, all_incoming
+
+_DEAD_S = 20.0  # without a line for so long beyond the promised one, the connection is dead
+_LONGEST_KEEP_ALIVE_S = 15.0
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a tail: an append, a position that was reached without one, or a problem."""
+
+    position: int = 0
+    records: list[WireRecord] = []
+    problem: Problem | None = None
+
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+class RemoteTail(Tail):
+    """A tail that a service sends; a broken connection is made again, and nothing is lost."""
+
+    def __init__(  # noqa: PLR0913 - the arguments of every tail
+        self,
+        store: Any,
+        tenant_id: str,
+        query: Query,
+        position: int,
+        *,
+        idle_timeout: float | None = None,
+        poll_s: float = 1.0,
+        on_scanned: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(
+            store,
+            tenant_id,
+            query,
+            position,
+            idle_timeout=idle_timeout,
+            poll_s=poll_s,
+            on_scanned=on_scanned,
+        )
+        self._http: Http = store.http
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield each committed append once, in order."""
+        idle_since = time.monotonic()
+        for line in self._lines():
+            if line.records:
+                batch = all_incoming(line.records)
+                yield batch
+                # Only now: a consumer that leaves at the yield has not had this batch.
+                self.position, self._tip = batch[-1].position, batch[-1].event_id
+                idle_since = time.monotonic()
+            else:
+                if line.position > self.position:
+                    self.position, self._tip = line.position, ""
+                if self._on_scanned is not None:
+                    self._on_scanned(self.position)
+                idle = time.monotonic() - idle_since
+                if self._idle_timeout is not None and idle >= self._idle_timeout:
+                    return
+            if self._stopped.is_set():
+                return
+
+    def _lines(self) -> Iterator[Line]:
+        """Yield what the service sends; while it does not, try again for as long as is usual."""
+        until = time.monotonic() + self._http.timeout_s
+        waits = pauses()
+        while not self._stopped.is_set():
+            try:
+                for raw in self._asked():
+                    line = _read(raw)
+                    if line.problem is not None:
+                        raise error_of(line.problem)
+                    yield line
+                    until, waits = time.monotonic() + self._http.timeout_s, pauses()
+            except BackendFailure as error:
+                if not error.retryable or time.monotonic() >= until:
+                    raise
+            if self._stopped.wait(next(waits)):
+                return
+
+    def _asked(self) -> Iterator[bytes]:
+        keep_alive_s = min(self._poll_s, _LONGEST_KEEP_ALIVE_S)
+        if self._idle_timeout is not None:
+            keep_alive_s = min(keep_alive_s, max(self._idle_timeout, 0.01))
+        params = {
+            "after": self.position,
+            "query": canonical_text(self._query.as_dict()),
+            "log_id": self._identity.log_id,
+            "epoch": self._identity.epoch,
+            "tip": self._tip or None,
+            "keep_alive_s": keep_alive_s,
+        }
+        return self._http.lines(
+            "/v1/tail", params, tenant_id=self._tenant_id, idle_s=keep_alive_s + _DEAD_S
+        )
+
+
+def _read(raw: bytes) -> Line:
+    try:
+        return _decode(raw)
+    except msgspec.MsgspecError as error:
+        msg = "the service sent a line that this version does not know"
+        raise BackendFailure(msg, retryable=False) from error

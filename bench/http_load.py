@@ -40,7 +40,7 @@ def load(port: int, connections: int, make: Callable[[], bytes], *, events: int 
     return run
 
 
-class _Line:
+class Line:
     """One connection, and when it asked."""
 
     def __init__(self, port: int) -> None:
@@ -52,6 +52,7 @@ class _Line:
         self.close = self._socket.close
 
     def ask(self, request: bytes) -> None:
+        """Send a request."""
         self.asked_at = time.perf_counter()
         self._socket.sendall(request)
 
@@ -71,14 +72,14 @@ class _Line:
         return True
 
 
-def _connected(port: int, connections: int) -> Iterator[_Line]:
+def _connected(port: int, connections: int) -> Iterator[Line]:
     for _ in range(connections):
-        yield _Line(port)
+        yield Line(port)
 
 
 def _run(
     ready: select.epoll,
-    lines: dict[int, _Line],
+    lines: dict[int, Line],
     make: Callable[[], bytes],
     seconds: float,
     events: int,

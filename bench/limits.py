@@ -44,6 +44,18 @@ LIMITS: dict[str, str] = {
         "Spark's two notes for each batch, 0.1 to 0.2 s, and the start of its tasks, beside 0.9 s "
         "for 200,000 events"
     ),
+    "HTTP singles / no-op": (
+        "an append costs some 200 us of Python in the service where the no-op costs 80: checks, "
+        "hash and packing as in process, and the server and the load work on the same two cores"
+    ),
+    "client singles": (
+        "every event is checked twice, in the client and again in the service, some 100 us each, "
+        "on two cores that Postgres shares"
+    ),
+    "HTTP batches": "parsing, checking and packing in Python, in one process",
+    "append beside a tenant's flood": (
+        "one event loop and two cores for both tenants, the load and Postgres"
+    ),
     "live, append to row": (
         "a task in a Python process and a frame collected to the driver, where the rate source "
         "makes its row in the JVM"

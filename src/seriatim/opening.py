@@ -171,6 +171,9 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
     if scheme in ("postgresql", "postgres"):
         found: Store = _postgres().PostgresStore(url, settings, create=create)
         return found
+    if url.startswith(_SERVICES):
+        msg = "this needs the log's own database, not a service: name it by its own URL"
+        raise InvalidArgument(msg, details={"argument": "url"})
     msg = f"{scheme!r:.40} is no backend: use memory:, sqlite:///file, postgresql://… or https://…"
     raise InvalidArgument(msg, details={"argument": "url"})
 

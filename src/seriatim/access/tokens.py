@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from seriatim.access.desk import Desk
-from seriatim.access.rights import EVERY_TENANT, Caller, check_rights, check_types
+from seriatim.access.rights import ANONYMOUS, EVERY_TENANT, Caller, check_rights, check_types
 from seriatim.core.errors import InvalidArgument, NotFound, Unauthorized
 from seriatim.core.ids import id_problem
 from seriatim.core.times import format_us
@@ -56,6 +56,9 @@ class Tokens(Desk):
         for what, value in (("tenant", tenant_id), ("service", named)):
             if problem := id_problem(value):
                 raise InvalidArgument(f"{what} {problem}", details={"argument": what})
+        if subject == ANONYMOUS:
+            msg = f"{ANONYMOUS} is who calls without a token: take another name"
+            raise InvalidArgument(msg, details={"argument": "service"})
         if not service and tenant_id == EVERY_TENANT:
             msg = "a tenant's token is for one tenant; for all of them name a service"
             raise InvalidArgument(msg, details={"argument": "tenant"})

@@ -130,7 +130,7 @@ class App:
     async def _answer(self, request: Request, route: Route | None) -> Response | Stream:
         if route is None:
             return await self._other(request)
-        caller = await self.service.caller(request.headers.get(b"authorization"))
+        caller = await self.service.caller(request.headers)
         request.caller = caller
         request.tenant_id = caller.tenant(request.header(b"seriatim-tenant"))
         _check_rights(route, request)
@@ -164,7 +164,7 @@ class App:
             return await self._open[request.path]()
         if preflight := self._preflight(request):
             return preflight
-        request.caller = await self.service.caller(request.headers.get(b"authorization"))
+        request.caller = await self.service.caller(request.headers)
         if request.path in self._for_any and request.method == "GET":
             return await self._for_any[request.path](request)
         if request.path in self._paths:

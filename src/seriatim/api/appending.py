@@ -16,6 +16,7 @@ from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.core.request import Command, ExpectedContext
 from seriatim.log.appending import Draft
+from seriatim.telemetry import tracing
 from seriatim.wire.problems import problem_of
 from seriatim.wire.records import all_outgoing
 from seriatim.wire.shapes import (
@@ -122,9 +123,23 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
     loop = asyncio.get_running_loop()
     service.meter.spend(tenant_id, len(events), size, loop.time())
     async with service.turns.turn(tenant_id):
-        return await service.view(tenant_id).aio.append_draft(
+        result = await service.view(tenant_id).aio.append_draft(
             draft, timeout=_timeout(service, request)
-        ), added
+        )
+    return result, _traced(added, events, result) if tracing.active() else added
+
+
+def _traced(added: Added | None, events: list[NewEvent], result: AppendResult) -> Added | None:
+    """Tell the trace that the log wrote into events which carried none."""
+    for event, record in zip(events, result.records, strict=True):
+        if not result.replayed and "traceparent" not in event.metadata:
+            metadata = {
+                name: record.metadata[name]
+                for name in tracing.TRACE_FIELDS
+                if name in record.metadata
+            }
+            return msgspec.structs.replace(added or Added(), metadata=metadata)
+    return added
 
 
 def _signed(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], Added | None]:

@@ -73,7 +73,8 @@ def asked(body: AppendBody) -> Asked:
         try:
             events.append(received(event))
         except Flaw as flaw:
-            raise door.error(Flaw(flaw.part, "payload", flaw.message), index) from None
+            where = "payload" if flaw.part == "json" else flaw.where
+            raise door.error(Flaw(flaw.part, where, flaw.message), index) from None
     conditions = [_condition(one) for one in body.conditions]
     return Asked(events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch)
 

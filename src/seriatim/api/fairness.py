@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
 
 from seriatim.core.errors import LimitExceeded
 
+NEIGHBOUR_S = 1.0  # a tenant that was seen so long ago still counts as there
+
 
 class Turns:
-    """So many requests of a tenant are under way at once; a bounded number of others waits."""
+    """So many requests of a tenant are under way at once; a bounded number of others waits.
 
-    def __init__(self, at_once: int, waiting: int) -> None:
-        self._at_once = at_once
+    A tenant alone may have many under way, which share commits. While another is there, each has
+    few: whoever comes next waits for a few of a flood's appends, not for all of them.
+    """
+
+    def __init__(self, alone: int, beside: int, waiting: int) -> None:
+        self._alone = alone
+        self._beside = min(beside, alone)
         self._waiting = waiting
         self._tenants: dict[str, _Tenant] = {}
+        self._last = ("", 0.0)  # who came last, and when that was another than before
 
     def turn(self, tenant_id: str) -> _Turn:
         """Return what holds one turn of a tenant's."""
@@ -27,7 +36,7 @@ class Turns:
         tenant = self._tenants.get(tenant_id)
         if tenant is None:
             tenant = self._tenants[tenant_id] = _Tenant()
-        if tenant.under_way < self._at_once:
+        if tenant.under_way < self._at_once(tenant_id):
             tenant.under_way += 1
             return
         if len(tenant.queue) >= self._waiting:
@@ -44,16 +53,26 @@ class Turns:
                     tenant.queue.remove(waiter)
             raise
 
+    def _at_once(self, tenant_id: str) -> int:
+        """Return how many a tenant may have under way now."""
+        last, changed = self._last
+        now = time.monotonic()
+        if last != tenant_id:
+            changed = now if last else now - NEIGHBOUR_S  # the very first has no neighbour
+            self._last = tenant_id, changed
+        return self._beside if now - changed < NEIGHBOUR_S else self._alone
+
     def give(self, tenant_id: str) -> None:
-        """Pass a turn on."""
+        """Pass a turn on, to as many as may be under way now."""
         tenant = self._tenants[tenant_id]
-        while tenant.queue:
+        tenant.under_way -= 1
+        room = self._at_once(tenant_id) if tenant.queue else 0
+        while tenant.queue and tenant.under_way < room:
             waiter = tenant.queue.popleft()
             if not waiter.done():
+                tenant.under_way += 1
                 waiter.set_result(None)
-                return
-        tenant.under_way -= 1
-        if not tenant.under_way:
+        if not tenant.under_way and not tenant.queue:
             del self._tenants[tenant_id]
 
 

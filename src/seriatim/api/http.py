@@ -37,7 +37,6 @@ class Request:
     """One request: what its head says, and its body once it is asked for."""
 
     __slots__ = (
-        "_body",
         "_receive",
         "caller",
         "endpoint",
@@ -57,7 +56,6 @@ class Request:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.peer: str = (scope.get("client") or ("",))[0]
         self._receive = receive
-        self._body: bytes | None = None
         self.request_id = ""
         self.endpoint = ""
         # Set once the token was seen; nothing before that asks for them.
@@ -77,8 +75,6 @@ class Request:
 
     async def body(self, at_most: int, seconds: float) -> bytes:
         """Read the body whole, within bounds of size and time."""
-        if self._body is not None:
-            return self._body
         told = self.headers.get(b"content-length", b"")
         if told.isdigit() and int(told) > at_most:
             raise _too_large(int(told), at_most)
@@ -88,7 +84,6 @@ class Request:
             chunk = await self._rest(chunk, at_most, seconds)
         if len(chunk) > at_most:
             raise _too_large(len(chunk), at_most)
-        self._body = chunk
         return chunk
 
     async def _rest(self, first: bytes, at_most: int, seconds: float) -> bytes:

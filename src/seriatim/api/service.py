@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -20,7 +22,7 @@ from seriatim.access.store import Access
 from seriatim.access.tokens import refused
 from seriatim.api.fairness import Turns
 from seriatim.api.hub import Hub
-from seriatim.core.errors import SeriatimError, TimedOut
+from seriatim.core.errors import Forbidden, SeriatimError, TimedOut
 from seriatim.core.limits import MIB
 from seriatim.delivery.registry import Registry
 from seriatim.opening import Log
@@ -33,6 +35,20 @@ _KNOWN_MAX = 10_000
 _VIEWS_MAX = 10_000
 
 
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(header: bytes) -> str:
+    """Return the host of a header Host, without its port."""
+    name = header.decode("latin-1")
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+
+
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """How the service behaves: bounds, quotas, and whom it lets in."""
 
@@ -41,9 +57,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float = 30.0
     body_timeout_s: float = 30.0
     wait_max_s: float = 60.0
-    tails: int = 10_000
     tail_buffer: int = 1000
-    tenant_in_flight: int = 64
+    tenant_in_flight: int = 64  # appends of a tenant that is alone
+    tenant_in_flight_beside: int = 8  # and while others are there
     tenant_waiting: int = 1024
     threads: int = 32
     events_per_s: float = 0.0
@@ -65,7 +81,9 @@ class Service:
         self.access = access
         self.serving = serving
         self.registry = registry
-        self.turns = Turns(serving.tenant_in_flight, serving.tenant_waiting)
+        self.turns = Turns(
+            serving.tenant_in_flight, serving.tenant_in_flight_beside, serving.tenant_waiting
+        )
         general = Quota(
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )
@@ -77,6 +95,7 @@ class Service:
         self._views: dict[str, Log] = {}
         self._secret = access.secret("tips")
         self._keeper: asyncio.Task[None] | None = None
+        self.on_stop: Callable[[], None] | None = None
 
     # -- life
 
@@ -97,6 +116,8 @@ class Service:
         await asyncio.to_thread(self.hub.join)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.access.close()
+        if self.on_stop is not None:
+            self.on_stop()
 
     async def _keep(self) -> None:
         purged = time.monotonic()
@@ -122,9 +143,14 @@ class Service:
 
     # -- who calls
 
-    async def caller(self, authorization: bytes | None) -> Caller:
-        """Return who calls, by the header of that name."""
+    async def caller(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return who calls, by what the head of a request says."""
+        authorization = headers.get(b"authorization")
         if authorization is None and self._open:
+            # A page whose name leads here would speak for whoever looks at it.
+            if not is_loopback(_host(headers.get(b"host", b""))):
+                msg = "without a token this service is called localhost, or by a loopback address"
+                raise Forbidden(msg)
             return Caller(subject=ANONYMOUS)
         kind, _, token = (authorization or b"").partition(b" ")
         if kind.lower() != b"bearer" or not token.isascii():
@@ -157,9 +183,10 @@ class Service:
     async def run(self, act: Callable[..., T], *args: Any) -> T:
         """Run what waits for a database in a thread, within the time of a request."""
         loop = asyncio.get_running_loop()
+        known = copy_context()  # which request and which trace it is about
         try:
             async with asyncio.timeout(self.serving.request_timeout_s):
-                return await loop.run_in_executor(self._threads, act, *args)
+                return await loop.run_in_executor(self._threads, known.run, act, *args)
         except TimeoutError:
             msg = f"it took more than {self.serving.request_timeout_s:g} s"
             raise TimedOut(msg) from None

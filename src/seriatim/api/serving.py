@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,14 +38,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
 
 
-def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def is_embedded(url: str) -> bool:
     """Tell whether a log lies in a file or in memory."""
     return url.startswith(("sqlite:", "memory:"))
@@ -61,20 +51,20 @@ def make_service(
 ) -> Service:
     """Open everything that one process of the service needs."""
     log = open_log(place.url, settings=settings, guard=guard)
-    beside = _somewhere() if place.url.startswith("memory:") else place.url
+    folder = None
+    if place.url.startswith("memory:"):  # tokens need a file, which ends with the log
+        folder = tempfile.TemporaryDirectory(prefix="seriatim-")
+    beside = place.url if folder is None else f"sqlite:///{folder.name}/memory.db"
     registry = place.registry or registry_url(beside)
     try:
         opened = open_access(place.access or access_url(beside))
     except BaseException:
         log.close()
         raise
-    return Service(log, opened, serving, partial(open_registry, registry, create=False))
-
-
-def _somewhere() -> str:
-    """Return a place for the tokens of a log that is in memory."""
-    folder = Path(tempfile.mkdtemp(prefix="seriatim-"))
-    return f"sqlite:///{folder / 'memory.db'}"
+    made = Service(log, opened, serving, partial(open_registry, registry, create=False))
+    if folder is not None:
+        made.on_stop = folder.cleanup
+    return made
 
 
 def make_app(place: Place, serving: Serving) -> App:

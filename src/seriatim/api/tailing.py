@@ -139,7 +139,7 @@ async def _live(
     while not service.hub.stopped and not followed.behind:
         piece = await followed.next(keep_alive_s)
         if piece is None and not followed.behind:
-            await service.caller(request.headers.get(b"authorization"))
+            await service.caller(request.headers)
             if service.log.identity() != identity:
                 raise replaced(service.hub.head)
             piece = Piece(followed.position)

@@ -98,7 +98,8 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
 
 def _is_open(one: Session, host: str, certificate: Path | None, *, insecure: bool) -> bool:
     """Say how the service is guarded, and whether it asks for tokens at all."""
-    from seriatim.api.serving import is_embedded, is_loopback  # noqa: PLC0415 - an extra
+    from seriatim.api.service import is_loopback  # noqa: PLC0415 - an extra
+    from seriatim.api.serving import is_embedded  # noqa: PLC0415
 
     embedded, loopback = is_embedded(one.url), is_loopback(host)
     if not loopback and certificate is None and not insecure:

@@ -18,7 +18,6 @@ from seriatim.cli.output import Terminal, plain, silence_stdout
 from seriatim.config import default_url
 from seriatim.core.canonical import parse_json
 from seriatim.core.errors import Flaw, SeriatimError
-from seriatim.core.event import DEFAULT_TENANT
 from seriatim.log.arguments import bad
 from seriatim.opening import Log, open_log
 
@@ -69,7 +68,7 @@ class Session:
 
     def open(self, *, create: bool = False) -> Log:
         """Open the log; only commands that may make one say so."""
-        return open_log(self.url, tenant_id=self.tenant or DEFAULT_TENANT, create=create)
+        return open_log(self.url, tenant_id=self.tenant, create=create)
 
     def notice(self, message: str) -> None:
         """Tell a person something that is no result."""

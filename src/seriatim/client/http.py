@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError, TimedOut
+from seriatim.telemetry import tracing
 from seriatim.wire.problems import CONTENT_TYPE, Problem, error_of
 
 _FIRST_PAUSE_S = 0.05
@@ -197,6 +198,8 @@ class Http:
             headers["seriatim-tenant"] = tenant_id.encode().decode("latin-1")
         if body is not None:
             headers["content-type"] = "application/json"
+        if tracing.active():
+            headers |= tracing.inject()
         return headers
 
     # -- connections

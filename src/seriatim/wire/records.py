@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import parse_json
+from seriatim.core.errors import Flaw
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.request import Prepared
 
@@ -106,6 +107,7 @@ class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, 
     env_id: str | None = None
     metadata: dict[str, str] = {}
     tags: list[str] = []
+    stream: tuple[str, str] | None = None  # both its type and its id
 
 
 def sent(event: Prepared) -> WireEvent:
@@ -138,8 +140,11 @@ def sent(event: Prepared) -> WireEvent:
 
 def received(event: WireEvent) -> NewEvent:
     """Return an event that has arrived, for the log's own checks; may raise Flaw."""
-    stream: Any = None
+    stream: Any = event.stream
     if event.stream_type is not None or event.stream_id is not None:
+        if stream is not None:
+            msg = "give a stream, or its stream_type and stream_id, not both"
+            raise Flaw("envelope", "stream", msg)
         stream = event.stream_type, event.stream_id
     return NewEvent(
         event.event_type,

@@ -1,0 +1,73 @@
+"""M2: a trace goes through client, service and store, and into the event itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import seriatim
+from seriatim import Log, NewEvent
+from seriatim.telemetry import tracing
+from tests.fixtures.service import running
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """What was traced, in the client and in the service alike."""
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    undo = tracing.use(provider)
+    yield exporter
+    undo()
+    provider.shutdown()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """A log in a service."""
+    with (
+        running(f"sqlite:///{tmp_path}/log.db") as service,
+        seriatim.open(service.url, token=service.token()) as opened,
+    ):
+        yield opened
+
+
+def ids(span: ReadableSpan) -> Any:
+    """Return the ids of a span."""
+    return span.get_span_context()
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    """Return the spans of a name, in the order in which they ended."""
+    return [span for span in spans.get_finished_spans() if span.name == name]
+
+
+def test_an_append_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: the service's spans belong to the client's, and the event carries the trace."""
+    spans.clear()
+    record = log.append([NewEvent("a", {})]).records[0]
+
+    inner, outer = named(spans, "seriatim.append")
+    [served] = named(spans, "POST /v1/appends")
+    assert served.parent is not None
+    assert inner.parent is not None
+    assert served.parent.span_id == ids(outer).span_id
+    assert inner.parent.span_id == ids(served).span_id
+    assert f"{ids(outer).trace_id:032x}" in record.metadata["traceparent"]
+    assert list(log.read()) == [record]
+
+
+def test_a_read_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
+    """M2: reads go on with their caller's trace, too."""
+    spans.clear()
+    log.page()
+
+    inner, outer = named(spans, "seriatim.read")
+    [served] = named(spans, "GET /v1/events")
+    assert ids(inner).trace_id == ids(outer).trace_id
+    assert served.attributes is not None
+    assert served.attributes["http.response.status_code"] == 200

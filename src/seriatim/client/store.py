@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import msgspec
 
+from seriatim.client import appends
 from seriatim.client.http import Http
-from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
-from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
+from seriatim.core.errors import BackendFailure, Forbidden, InvalidArgument, SeriatimError
+from seriatim.core.event import DEFAULT_TENANT, EventRecord, LogIdentity, StreamRef
 from seriatim.core.indexes import PayloadIndex
-from seriatim.core.kinds import BUILT_IN_KINDS, Declaration, EventType, Rules, StreamKind
+from seriatim.core.kinds import (
+    BUILT_IN_KINDS,
+    NO_RULES,
+    Declaration,
+    EventType,
+    Rules,
+    StreamKind,
+)
 from seriatim.core.query import Query
-from seriatim.core.request import Condition, ExpectedSeq, Request
+from seriatim.core.request import Request
 from seriatim.core.times import format_us
 from seriatim.store.port import (
     Cursor,
@@ -25,10 +33,8 @@ from seriatim.store.port import (
     StreamSummary,
 )
 from seriatim.wire import shapes
-from seriatim.wire.problems import error_of
-from seriatim.wire.records import all_incoming, incoming, sent
+from seriatim.wire.records import all_incoming, incoming
 
-_BODY_BYTES = 12 * 1024 * 1024  # of one request: what is larger goes alone
 _WAIT_MAX_S = 30.0
 
 
@@ -62,7 +68,8 @@ class HttpStore:
 
     def tenant(self) -> str:
         """Return whose log this is, as the token says."""
-        return self._info().tenant_id
+        found = self.decoded(self.http.get("/v1/token", {}), shapes.TokenInfo)
+        return DEFAULT_TENANT if found.tenant_id == "*" else str(found.tenant_id)
 
     def identity(self) -> LogIdentity:
         info = self._info()
@@ -76,12 +83,12 @@ class HttpStore:
         del rules
         if request.door not in get_args(shapes.Profile):
             raise _only_beside("importing")
-        return msgspec.structs.replace(request, packed=_encode(_body(request)))
+        return msgspec.structs.replace(request, packed=appends.encoded(request))
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         """Send what waits in one request, or in as many as its size and its tenants take."""
         answers: list[Outcome] = []
-        for part in _parts(group):
+        for part in appends.parts(group):
             answers += self._sent(part)
         return answers
 
@@ -94,7 +101,9 @@ class HttpStore:
             found = self.decoded(raw, shapes.Outcomes).outcomes
         except SeriatimError as error:
             return [error] * len(group)
-        return [_outcome(request, answer) for request, answer in zip(group, found, strict=True)]
+        return [
+            appends.outcome(request, answer) for request, answer in zip(group, found, strict=True)
+        ]
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
         """Send an append alone."""
@@ -196,7 +205,11 @@ class HttpStore:
     # -- declarations
 
     def rules(self) -> Rules:
-        found = self.decoded(self.http.get("/v1/declarations", {}), shapes.Declarations)
+        try:
+            raw = self.http.get("/v1/declarations", {})
+        except Forbidden:
+            return NO_RULES  # a tenant's own token: the service checks by its rules anyway
+        found = self.decoded(raw, shapes.Declarations)
         built_in = {kind.name for kind in BUILT_IN_KINDS}
         kinds = tuple(kind for kind in found.kinds if kind.name not in built_in)
         return Rules(kinds, tuple(found.types), found.version, tuple(found.indexes))
@@ -289,85 +302,6 @@ class HttpStore:
 def _only_beside(what: str) -> InvalidArgument:
     msg = f"{what} needs the log's own database, not a service: open it by its URL"
     return InvalidArgument(msg, details={"argument": "url"})
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-def _body(request: Request) -> shapes.AppendBody:
-    command = None
-    if request.command is not None:
-        given = request.command.command
-        command = shapes.WireCommand(
-            given.actor, given.endpoint, given.key, given.request, given.response
-        )
-    return shapes.AppendBody(
-        [sent(event) for event in request.events],
-        [_condition(one) for one in request.conditions],
-        None,
-        command,
-        cast("shapes.Profile", request.door),
-        request.on_id_mismatch,
-    )
-
-
-def _condition(condition: Condition) -> shapes.WireCondition:
-    if isinstance(condition, ExpectedSeq):
-        return shapes.WireCondition(stream=condition.stream, seq=condition.seq)
-    query = msgspec.Raw(_encode(condition.query.as_dict()))
-    return shapes.WireCondition(query=query, version=condition.version)
-
-
-def _parts(group: Sequence[Request]) -> Iterator[list[Request]]:
-    """Yield neighbours of one tenant that fit a request together."""
-    part: list[Request] = []
-    size = 0
-    for request in group:
-        other = part and part[0].tenant_id != request.tenant_id
-        if part and (other or size + len(request.packed) > _BODY_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(request)
-        size += len(request.packed)
-    yield part
-
-
-def _outcome(request: Request, answer: shapes.Outcome) -> Outcome:
-    if answer.problem is not None:
-        return error_of(answer.problem)
-    receipt = answer.receipt
-    if receipt is None:
-        return BackendFailure("the service answered nothing", details={"ambiguous": True})
-    if receipt.records is not None:
-        return AppendResult.replay(
-            tuple(all_incoming(receipt.records)), receipt.response, tuple(receipt.id_mismatch)
-        )
-    return AppendResult(
-        receipt.first_position,
-        receipt.last_position,
-        lambda: _records(request, receipt),
-        replayed=answer.replayed,
-        response=receipt.response,
-        id_mismatch=tuple(receipt.id_mismatch),
-    )
-
-
-def _records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ...]:
-    """Make the records of an append from what was sent and what the service says of it."""
-    added = receipt.added or shapes.Added()
-    made = []
-    for event, place in zip(request.events, receipt.events, strict=True):
-        record = event.record(place.position, receipt.first_position, place.stream_seq, 0)
-        changes: dict[str, Any] = {
-            "recorded_at": receipt.recorded_at,
-            "occurred_at": event.occurred_at or receipt.recorded_at,
-        }
-        if event.actor_type is None and event.actor_id is None:
-            changes |= {"actor_type": added.actor_type, "actor_id": added.actor_id}
-        if added.metadata:
-            changes["metadata"] = {**added.metadata, **event.metadata}
-        made.append(msgspec.structs.replace(record, **changes))
-    return tuple(made)
 
 
 def _params(spec: ReadSpec) -> dict[str, Any]:

@@ -181,6 +181,10 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
 def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
     """Say what is wrong with the database under a log, also when the log cannot be opened."""
     known = settings or Settings()
+    if url.startswith(_SERVICES):
+        with open_log(url, settings=known) as log:
+            yield from log.store.doctor()
+        return
     if url.startswith(("postgresql:", "postgres:")):
         yield from _postgres().examine(url, known)
         return

@@ -70,9 +70,12 @@ def prose(text: str) -> str:
 
 
 def commands(block: Block) -> list[Command]:
-    """Return the commands of a console block; `# exit 5` behind one says how it ends."""
+    """Return the commands of a console block; `# exit 5` behind one says how it ends.
+
+    A line that ends in a backslash goes on in the next one.
+    """
     found: list[Command] = []
-    for line in block.text.splitlines():
+    for line in block.text.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
             code = re.search(r"# exit (\d+)$", line)
             found.append(Command(line[2:], (), int(code[1]) if code else 0))

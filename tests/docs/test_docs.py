@@ -5,8 +5,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psycopg
 import pytest
@@ -26,10 +28,12 @@ from tests.docs.pages import (
     rows,
     section,
 )
+from tests.docs.serving import PORT, SERVE, Serving, free_port
 
 ROLE = "shop_app"
 # Commands that the pages show and that are run; others (pip, psql, make) set a machine up.
-RUN = ("seriatim ", "python ")
+RUN = ("seriatim ", "python ", "curl ", "openssl ")
+EXPORT = re.compile(r"export (\w+)=")  # what it sets holds for the rest of the page
 COMMAND_TIMEOUT_S = 300  # a command on Spark starts a JVM, on a machine that may be busy
 PAGES = {name_of(page): page for page in pages()}
 RUNNABLE = [
@@ -39,15 +43,27 @@ RUNNABLE = [
 ]
 
 
+@pytest.fixture
+def own_environment() -> Iterator[None]:
+    """Keep what a page exports from the others."""
+    with mock.patch.dict(os.environ, {"NO_PROXY": "*"}):
+        for variable in ("SERIATIM_URL", "SERIATIM_TOKEN"):
+            os.environ.pop(variable, None)
+        yield
+
+
+@pytest.mark.usefixtures("own_environment")
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_examples_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Every page runs from top to bottom in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SERIATIM_URL", raising=False)
     space: dict[str, Any] = {"__name__": "__docs__"}
-    found = blocks(read(name))
+    port = free_port()
+    serving = Serving(tmp_path, port)
+    request.addfinalizer(serving.stop)
+    found = blocks(read(name).replace(PORT, port))
     url = ""
     if any("postgres" in block.words for block in found):
         url = request.getfixturevalue("postgres_url")
@@ -60,7 +76,8 @@ def test_examples_run(
         elif block.language == "python":
             run_python(block, name, space, url)
         elif block.language == "console":
-            run_console(block, name, tmp_path, url if "postgres" in block.words else "")
+            environment = console_environment(url if "postgres" in block.words else "")
+            run_console(block, name, serving, environment)
 
 
 def make_role(url: str) -> None:
@@ -80,33 +97,48 @@ def run_python(block: Block, name: str, space: dict[str, Any], url: str) -> None
     exec(compile(padded, str(ROOT / name), "exec"), space)  # noqa: S102 - our own pages
 
 
-def run_console(block: Block, name: str, folder: Path, url: str) -> None:
-    """Run the commands of a block and compare what they print, loosely."""
+def console_environment(url: str) -> dict[str, str]:
+    """Return what commands find in their environment."""
     bin_folder = Path(sys.executable).parent
     environment = os.environ | {
         "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "120",
         "NO_COLOR": "1",
     }
-    if url:
-        environment["SERIATIM_URL"] = url
+    return environment | ({"SERIATIM_URL": url} if url else {})
+
+
+def run_console(block: Block, name: str, serving: Serving, environment: dict[str, str]) -> None:
+    """Run the commands of a block and compare what they print, loosely."""
     for command in commands(block):
-        if not command.text.startswith(RUN):
-            continue
-        done = subprocess.run(
-            ["bash", "-c", command.text],
-            check=False,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-        )
         where = f"{name}, line {block.line}: $ {command.text}"
-        right = done.returncode == command.exit_code or "any-exit" in block.words
-        assert right, f"{where}\n{done.stdout}{done.stderr}"
-        missing = missing_lines(command, done.stdout + done.stderr)
-        assert not missing, f"{where}\nprinted\n{done.stdout}{done.stderr}\nnot {missing!r}"
+        exported = EXPORT.match(command.text)
+        if command.text.startswith(SERVE) and not command.exit_code:
+            printed = serving.start(command.text, environment)
+        elif command.text.startswith(RUN) or exported:
+            text = f'{command.text}; echo "${exported[1]}"' if exported else command.text
+            done = run_command(text, environment)
+            printed = done.stdout + done.stderr
+            right = done.returncode == command.exit_code or "any-exit" in block.words
+            assert right, f"{where}\n{printed}"
+            if exported:
+                environment[exported[1]] = os.environ[exported[1]] = done.stdout.strip()
+        else:
+            continue
+        missing = missing_lines(command, printed)
+        assert not missing, f"{where}\nprinted\n{printed}\nnot {missing!r}"
+
+
+def run_command(text: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in the page's folder."""
+    return subprocess.run(
+        ["bash", "-c", text],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+    )
 
 
 def missing_lines(command: Command, printed: str) -> list[str]:

@@ -24,6 +24,7 @@ from seriatim import (
     Registry,
     Settings,
 )
+from seriatim.access.rights import RIGHTS
 from seriatim.cli import exits
 from seriatim.cli.app import app
 from seriatim.config import (
@@ -31,6 +32,7 @@ from seriatim.config import (
     MASTER_VARIABLE,
     MISMATCH_VARIABLE,
     OBJECT_STORE_VARIABLES,
+    TOKEN_VARIABLE,
     URL_VARIABLE,
 )
 from seriatim.config.delivery import SEED_VARIABLES, Publishing
@@ -136,7 +138,7 @@ def test_limits_has_no_others() -> None:
 def test_environment_is_documented() -> None:
     """The variables that are read stand in the settings, and no others."""
     page = told("reference/settings.md", "Environment")
-    own = [URL_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
+    own = [URL_VARIABLE, TOKEN_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
     assert own == page[: len(own)]
     tracing = [*ENDPOINT_VARIABLES, DISABLED_VARIABLE]
@@ -327,6 +329,20 @@ def test_tables_of_the_registry_are_documented() -> None:
     assert sorted([*tables, *indexes]) == sorted(n for n in shown if n.startswith("seriatim_"))
     assert columns == told("reference/schema.md", "Columns of `seriatim_handled`")
     assert list(typing.get_args(Status)) == told("reference/schema.md", "Statuses of events")
+
+
+def test_tables_of_the_service_are_documented() -> None:
+    """The tables and indexes of tokens and quotas are told, and no others."""
+    source = (ROOT / "src/seriatim/access/statements.sql").read_text("utf-8")
+    tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
+    indexes = re.findall(r"create index if not exists (\w+)", source)
+
+    assert [*tables, *indexes] == told("reference/schema.md", "The service")
+
+
+def test_rights_are_documented() -> None:
+    """The rights that a token may carry are told, and no others."""
+    assert list(RIGHTS) == told("howto/tokens.md", "Rights")
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,9 @@ def test_text_for_people() -> None:
     assert written.text.endswith(" info hello tenant=acme\n")
 
 
-def test_odd_letters() -> None:
+def test_odd_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """M2: what no file can hold is written in another way."""
+    monkeypatch.setattr(logger, "propagate", False)  # nor can what the test run itself keeps
     with Written("json") as written:
         logger.info("half a letter: %s", "\ud800")
 

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -39,7 +39,8 @@ STALLED_S = 60.0  # a reader that takes nothing for so long is let go
 _PROBLEM = CONTENT_TYPE.encode()
 _REQUEST_ID_MAX = 128
 _CORS_HEADERS = (
-    b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, x-request-id"
+    b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
+    b"seriatim-timeout-s, traceparent, tracestate, x-request-id"
 )
 _encode = msgspec.json.Encoder().encode
 
@@ -53,8 +54,10 @@ class App:
         *,
         log_requests: bool = False,
         routes: Sequence[Route] = ROUTES,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._make = make
+        self._around = around
         self._log_requests = log_requests
         self._routes = {(route.method, route.path): route for route in routes}
         self._paths = {route.path for route in routes}
@@ -77,6 +80,10 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        with self._around():
+            await self._live_observed(receive, send)
+
+    async def _live_observed(self, receive: Receive, send: Send) -> None:
         try:
             self.service = await asyncio.to_thread(self._make)
             await self.service.start()
@@ -215,7 +222,11 @@ class App:
             *more,
         ]
         if self.service.serving.cors_origins and (origin := self._allowed_origin(request)):
-            headers += [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
+            headers += [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", b"retry-after, seriatim-replayed, x-request-id"),
+                (b"vary", b"origin"),
+            ]
         return headers
 
     async def _send(self, request: Request, answer: Response, send: Send) -> None:
@@ -258,7 +269,8 @@ async def _send_pieces(answer: Stream, send: Send, sizes: list[int]) -> None:
 
 def _check_rights(route: Route, request: Request) -> None:
     caller = request.caller
-    caller.demand(route.right, service=route.service)
+    if route.right is not None:
+        caller.demand(route.right, service=route.service)
     if route.all_types:
         caller.demand_all_types()
     if route.every_tenant:

@@ -67,7 +67,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{route.path[4:].replace('/', '_')}",
         "summary": summary,
-        "description": f"{more.strip()}\n\nNeeds the right `{route.right}`.".strip(),
+        "description": f"{more.strip()}\n\n{_needs(route)}".strip(),
         "parameters": [*_parameters(route), *_headers(route)],
         "responses": _responses(route),
     }
@@ -78,6 +78,20 @@ def _operation(route: Route) -> dict[str, Any]:
             "content": {"application/json": {"schema": schema}},
         }
     return operation
+
+
+def _needs(route: Route) -> str:
+    """Say which tokens a route is for."""
+    if route.right is None:
+        return "Any token will do."
+    needs = [f"the right `{route.right}`"]
+    if route.service:
+        needs.append("the token of a service")
+    if route.every_tenant:
+        needs.append("a token for all tenants")
+    if route.all_types:
+        needs.append("a token for all event types")
+    return f"Needs {', '.join(needs)}."
 
 
 def _open_operation(path: str) -> dict[str, Any]:

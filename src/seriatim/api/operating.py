@@ -7,13 +7,26 @@ import msgspec
 from seriatim.api.http import Request
 from seriatim.api.service import VERSION, Service
 from seriatim.log.arguments import bad
-from seriatim.wire.shapes import Count, Declarations, DeclareBody, LogInfo, PurgeBody
+from seriatim.wire.shapes import Count, Declarations, DeclareBody, LogInfo, PurgeBody, TokenInfo
 
 _HOURS_MAX = 1e6  # a century or so
 
 
 class NoParams(msgspec.Struct, frozen=True):
     """Nothing can be chosen."""
+
+
+async def token(service: Service, request: Request, params: NoParams) -> TokenInfo:
+    """Say what the caller's token says: whose it is, and what it may do."""
+    del service, params
+    caller = request.caller
+    return TokenInfo(
+        subject=caller.subject,
+        service=caller.service,
+        tenant_id=caller.tenant_id,
+        rights=sorted(caller.rights),
+        types=None if caller.types is None else list(caller.types),
+    )
 
 
 async def declarations(service: Service, request: Request, params: NoParams) -> Declarations:

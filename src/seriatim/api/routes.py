@@ -35,7 +35,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     handler: Handler
-    right: Right
+    right: Right | None  # None: any token
     service: bool = False  # only tokens of services
     all_types: bool = False  # cannot be confined to some event types
     every_tenant: bool = False  # only tokens that are for all tenants
@@ -59,6 +59,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET",
+        path="/v1/token",
+        handler=operating.token,
+        right=None,
+        params=operating.NoParams,
+        answer=shapes.TokenInfo,
+    ),
     # -- append
     Route(
         method="POST",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -71,6 +71,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     purge_every_s: float = 3600.0
     command_hours: float = 24.0
     log_requests: bool = False
+    log_format: Literal["text", "json"] | None = None  # None: who runs it sees to logs
+    otel: bool | None = False  # None: if the environment names where spans go
 
 
 class Service:

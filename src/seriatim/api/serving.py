@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,8 @@ from seriatim.config import Settings
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.guard import DEFAULT, Guard
 from seriatim.opening import access_url, open_access, open_log, open_registry, registry_url
+from seriatim.telemetry.exporting import spans_sent
+from seriatim.telemetry.logs import write_logs
 
 logger = logging.getLogger("seriatim.api")
 
@@ -70,7 +73,23 @@ def make_service(
 
 def make_app(place: Place, serving: Serving) -> App:
     """Return the application of one process; it opens its log when the server starts."""
-    return App(partial(make_service, place, serving), log_requests=serving.log_requests)
+    return App(
+        partial(make_service, place, serving),
+        log_requests=serving.log_requests,
+        around=partial(_observed, serving),
+    )
+
+
+@contextmanager
+def _observed(serving: Serving) -> Iterator[None]:
+    """Write logs and send spans, each process for itself."""
+    stop = None if serving.log_format is None else write_logs(serving.log_format)
+    try:
+        with spans_sent("seriatim-serve", wanted=serving.otel):
+            yield
+    finally:
+        if stop is not None:
+            stop()
 
 
 def configuration(place: Place, serving: Serving, **more: Any) -> uvicorn.Config:

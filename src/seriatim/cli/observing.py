@@ -11,7 +11,7 @@ import typer
 from seriatim.log.arguments import bad
 from seriatim.telemetry.exporting import spans_sent
 from seriatim.telemetry.job_metrics import JobMetrics
-from seriatim.telemetry.logs import write_logs
+from seriatim.telemetry.logs import Format, write_logs
 from seriatim.telemetry.metrics import Metrics, Shown
 
 MetricsAt = Annotated[
@@ -55,10 +55,15 @@ def observed(
 @contextmanager
 def logs_written(log_format: str) -> Iterator[None]:
     """Write logs to stderr while a command runs."""
-    if log_format not in ("text", "json"):
-        raise bad("log-format", "is text or json")
-    stop = write_logs("json" if log_format == "json" else "text")
+    stop = write_logs(checked_format(log_format))
     try:
         yield
     finally:
         stop()
+
+
+def checked_format(given: str) -> Format:
+    """Return what logs are to look like."""
+    if given not in ("text", "json"):
+        raise bad("log-format", "is text or json")
+    return "json" if given == "json" else "text"

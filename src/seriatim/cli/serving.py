@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seriatim.cli.observing import LogFormat, Otel, logs_written
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli.observing import LogFormat, Otel, checked_format
+from seriatim.cli.registering import RegistryAt
+from seriatim.cli.session import AccessAt, AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.opening import absolute_url, access_url, open_access, open_log, shown_url
-from seriatim.telemetry.exporting import spans_sent
+
+if TYPE_CHECKING:
+    from seriatim.api.serving import Place
 
 Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any.")]
@@ -64,6 +68,8 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
     log_requests: LogRequests = False,
     otel: Otel = None,
     log_format: LogFormat = "text",
+    access: AccessAt = None,
+    registry: RegistryAt = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
@@ -83,40 +89,38 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
             port=port,
             certificate=None if certificate is None else str(certificate),
             key=None if key is None else str(key),
+            access=access,
+            registry=registry,
         )
         serving = Serving(
-            open_on_loopback=_is_open(one, host, certificate, insecure=insecure),
+            open_on_loopback=_is_open(one, place, insecure=insecure),
             events_per_s=events_per_second,
             bytes_per_s=bytes_per_second,
             processes=processes,
             cors_origins=tuple(cors or ()),
             log_requests=log_requests,
+            log_format=checked_format(log_format),
+            otel=otel,
         )
-        with logs_written(log_format), spans_sent("seriatim-serve", wanted=otel):
+        with suppress(KeyboardInterrupt):  # told to end, and it did when all was finished
             run(place, serving, lambda at: one.notice(f"serving {shown_url(one.url)} at {at}"))
 
 
-def _is_open(one: Session, host: str, certificate: Path | None, *, insecure: bool) -> bool:
+def _is_open(one: Session, place: Place, *, insecure: bool) -> bool:
     """Say how the service is guarded, and whether it asks for tokens at all."""
     from seriatim.api.service import is_loopback  # noqa: PLC0415 - an extra
     from seriatim.api.serving import is_embedded  # noqa: PLC0415
 
-    embedded, loopback = is_embedded(one.url), is_loopback(host)
-    if not loopback and certificate is None and not insecure:
+    embedded, loopback = is_embedded(one.url), is_loopback(place.host)
+    if not loopback and place.certificate is None and not insecure:
         msg = (
-            f"{host} is reached from other machines, and tokens must not travel in the clear: "
-            "give --certificate and --key, or say --insecure behind a proxy that speaks TLS"
+            f"{place.host} is reached from other machines, where tokens must not travel in the "
+            "clear: give --certificate and --key, or say --insecure behind a proxy that speaks TLS"
         )
         raise InvalidArgument(msg, details={"argument": "host"})
     with open_log(one.url):  # made if need be, and a clear error if it cannot be
         pass
-    if one.url.startswith("memory:"):
-        any_token = False
-    else:
-        access = open_access(access_url(one.url))
-        any_token = access.any()
-        access.close()
-    if any_token:
+    if _any_token(one.url, place.access):
         return False
     if embedded and loopback:
         one.err.print(
@@ -130,3 +134,10 @@ def _is_open(one: Session, host: str, certificate: Path | None, *, insecure: boo
         "seriatim token create --service NAME --tenant TENANT --rights append,read"
     )
     return False
+
+
+def _any_token(url: str, access: str | None) -> bool:
+    if access is None and url.startswith("memory:"):
+        return False
+    with closing(open_access(access or access_url(url))) as opened:
+        return opened.any()

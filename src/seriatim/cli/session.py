@@ -36,6 +36,16 @@ Tenant = Annotated[
     str | None,
     typer.Option("--tenant", help="Whose events. [default: default]", show_default=False),
 ]
+AccessAt = Annotated[
+    str | None,
+    typer.Option(
+        "--access",
+        metavar="URL",
+        help="Where tokens and quotas are: sqlite:///file or postgresql://…?schema=name. "
+        "[default: beside the log]",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 

@@ -14,7 +14,7 @@ from seriatim.access.rights import EVERY_TENANT, RIGHTS
 from seriatim.access.store import Access
 from seriatim.cli import exits
 from seriatim.cli.output import plain, table, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli.session import AccessAt, AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.errors import NotFound
 from seriatim.core.event import DEFAULT_TENANT
 from seriatim.log.arguments import bad
@@ -56,8 +56,8 @@ Note = Annotated[str, typer.Option("--note", help="What it is for, for those who
 
 
 @contextmanager
-def _opened(ctx: typer.Context, common: Common) -> Iterator[tuple[Session, Access]]:
-    with session(ctx, common) as one, closing(open_access(access_url(one.url))) as access:
+def _opened(ctx: typer.Context, common: Common, at: str | None) -> Iterator[tuple[Session, Access]]:
+    with session(ctx, common) as one, closing(open_access(at or access_url(one.url))) as access:
         yield one, access
 
 
@@ -70,12 +70,13 @@ def create(  # noqa: PLR0913 - what a token says
     types: Types = None,
     expires: Expires = None,
     note: Note = "",
+    at: AccessAt = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token and show it, this once: only a hash of it is kept."""
-    with _opened(ctx, Common(url, tenant, as_json)) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         if all_tenants and one.tenant is not None:
             raise bad("tenant", "or --all-tenants, not both")
         whose = EVERY_TENANT if all_tenants else one.tenant or DEFAULT_TENANT
@@ -103,10 +104,14 @@ def _seconds(text: str) -> float:
 
 @app.command("list", epilog=exits.as_help())
 def list_(
-    ctx: typer.Context, url: Url = None, tenant: Tenant = None, as_json: AsJson = False
+    ctx: typer.Context,
+    at: AccessAt = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
 ) -> None:
     """List all tokens, without their secrets."""
-    with _opened(ctx, Common(url, tenant, as_json)) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         found = [made for made in access.tokens() if one.tenant in (None, made.tenant_id)]
         if one.as_json:
             for made in found:
@@ -128,15 +133,16 @@ def list_(
 
 
 @app.command("revoke", epilog=exits.as_help())
-def revoke(
+def revoke(  # noqa: PLR0913 - which one, and where
     ctx: typer.Context,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as listed.")],
+    at: AccessAt = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """End a token: within two seconds no service takes it any more."""
-    with _opened(ctx, Common(url, tenant, as_json)) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         access.revoke(token_id)
         if one.as_json:
             write_json({"revoked": token_id})
@@ -149,12 +155,13 @@ def set_quota(  # noqa: PLR0913 - whose, and how much
     ctx: typer.Context,
     events: Annotated[float, typer.Option("--events-per-second", min=0, help="0: no bound.")] = 0.0,
     bytes_: Annotated[float, typer.Option("--bytes-per-second", min=0, help="0: no bound.")] = 0.0,
+    at: AccessAt = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Set how much a tenant may append; services learn it within two seconds."""
-    with _opened(ctx, Common(url, tenant, as_json)) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         wanted = Quota(
             tenant_id=one.tenant or DEFAULT_TENANT, events_per_s=events, bytes_per_s=bytes_
         )
@@ -167,10 +174,14 @@ def set_quota(  # noqa: PLR0913 - whose, and how much
 
 @quota.command("list", epilog=exits.as_help())
 def list_quotas(
-    ctx: typer.Context, url: Url = None, tenant: Tenant = None, as_json: AsJson = False
+    ctx: typer.Context,
+    at: AccessAt = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the tenants that have a quota of their own."""
-    with _opened(ctx, Common(url, tenant, as_json)) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         found = [known for known in access.quotas() if one.tenant in (None, known.tenant_id)]
         if one.as_json:
             for known in found:
@@ -184,10 +195,14 @@ def list_quotas(
 
 @quota.command("remove", epilog=exits.as_help())
 def remove_quota(
-    ctx: typer.Context, url: Url = None, tenant: Tenant = None, as_json: AsJson = False
+    ctx: typer.Context,
+    at: AccessAt = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let the service's general quota hold for a tenant again."""
-    with _opened(ctx, Common(url, tenant, as_json)) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         whose = one.tenant or DEFAULT_TENANT
         if not access.remove_quota(whose):
             raise NotFound("this tenant has no quota of its own", details={"tenant_id": whose})

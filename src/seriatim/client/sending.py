@@ -1,24 +1,19 @@
-"""Appends on their way to a service: as large as one request takes, sent until they are decided."""
+"""Appends on their way to a service: sent until each is decided."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
 
 import msgspec
 
+from seriatim.client.appends import outcome
 from seriatim.client.http import Http, pauses
 from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError
-from seriatim.core.event import AppendResult, EventRecord
-from seriatim.core.request import Condition, ExpectedSeq, Request
+from seriatim.core.request import Request
 from seriatim.store.port import Outcome
 from seriatim.wire import shapes
-from seriatim.wire.problems import error_of
-from seriatim.wire.records import all_incoming, sent
 
-_BODY_BYTES = 12 * 1024 * 1024  # of one request: what is larger goes alone
-_encode = msgspec.json.Encoder().encode
 _outcomes = msgspec.json.Decoder(shapes.Outcomes).decode
 
 
@@ -57,67 +52,7 @@ def _tried(http: Http, group: Sequence[Request], seconds: float) -> list[Outcome
         return [unknown_shape(error)] * len(group)
     except SeriatimError as error:
         return [error] * len(group)
-    return [_outcome(request, answer) for request, answer in zip(group, found, strict=True)]
-
-
-def packed(request: Request) -> bytes:
-    """Write an append as it is sent."""
-    command = None
-    if request.command is not None:
-        given = request.command.command
-        command = shapes.WireCommand(
-            given.actor, given.endpoint, given.key, given.request, given.response
-        )
-    body = shapes.AppendBody(
-        [sent(event) for event in request.events],
-        [_condition(one) for one in request.conditions],
-        None,
-        command,
-        cast("shapes.Profile", request.door),
-        request.on_id_mismatch,
-    )
-    return _encode(body)
-
-
-def _condition(condition: Condition) -> shapes.WireCondition:
-    if isinstance(condition, ExpectedSeq):
-        return shapes.WireCondition(stream=condition.stream, seq=condition.seq)
-    query = msgspec.Raw(_encode(condition.query.as_dict()))
-    return shapes.WireCondition(query=query, version=condition.version)
-
-
-def parts(group: Sequence[Request]) -> Iterator[list[Request]]:
-    """Yield neighbours of one tenant that fit a request together."""
-    part: list[Request] = []
-    size = 0
-    for request in group:
-        other = part and part[0].tenant_id != request.tenant_id
-        if part and (other or size + len(request.packed) > _BODY_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(request)
-        size += len(request.packed)
-    yield part
-
-
-def _outcome(request: Request, answer: shapes.Outcome) -> Outcome:
-    if answer.problem is not None:
-        return error_of(answer.problem)
-    receipt = answer.receipt
-    if receipt is None:
-        return BackendFailure("the service answered nothing", details={"ambiguous": True})
-    if receipt.records is not None:
-        return AppendResult.replay(
-            tuple(all_incoming(receipt.records)), receipt.response, tuple(receipt.id_mismatch)
-        )
-    return AppendResult(
-        receipt.first_position,
-        receipt.last_position,
-        lambda: _records(request, receipt),
-        replayed=answer.replayed,
-        response=receipt.response,
-        id_mismatch=tuple(receipt.id_mismatch),
-    )
+    return [outcome(request, answer) for request, answer in zip(group, found, strict=True)]
 
 
 def _may_help(outcome: Outcome) -> bool:
@@ -132,24 +67,6 @@ def _ambiguous(outcome: Outcome) -> bool:
 def _told_to_wait(outcome: Outcome) -> float:
     seconds = outcome.details.get("retry_after_s") if isinstance(outcome, SeriatimError) else 0
     return float(seconds) if isinstance(seconds, int | float) else 0.0
-
-
-def _records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ...]:
-    """Make the records of an append from what was sent and what the service says of it."""
-    added = receipt.added or shapes.Added()
-    made = []
-    for event, place in zip(request.events, receipt.events, strict=True):
-        record = event.record(place.position, receipt.first_position, place.stream_seq, 0)
-        changes: dict[str, Any] = {
-            "recorded_at": receipt.recorded_at,
-            "occurred_at": event.occurred_at or receipt.recorded_at,
-        }
-        if event.actor_type is None and event.actor_id is None:
-            changes |= {"actor_type": added.actor_type, "actor_id": added.actor_id}
-        if added.metadata:
-            changes["metadata"] = {**added.metadata, **event.metadata}
-        made.append(msgspec.structs.replace(record, **changes))
-    return tuple(made)
 
 
 def unknown_shape(error: Exception) -> BackendFailure:

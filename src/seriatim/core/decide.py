@@ -185,14 +185,14 @@ def _check_conditions(request: Request, view: View) -> set[bytes]:
             head = view.stream_head(key)
             actual = None if head is None else head.stream_seq
             if actual != condition.seq:
-                msg = f"the stream's last number is {actual}, not {condition.seq}"
+                msg = f"the stream's last number is {_said(actual)}, not {_said(condition.seq)}"
                 details = {"expected": condition.seq, "actual": actual}
                 raise EventSequenceInvalid(msg, details=details)
             expected.add(key)
         else:
             version = view.context(request.tenant_id, condition.query)
             if version != condition.version:
-                msg = f"the context's version is {version}, not {condition.version}"
+                msg = f"the context's version is {_said(version)}, not {_said(condition.version)}"
                 details = {"expected": condition.version, "actual": version}
                 raise ConditionalAppendConflict(msg, details=details)
     return expected
@@ -213,3 +213,7 @@ def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: in
         details = {"index": index, "expected": number, "actual": given}
         raise EventSequenceInvalid(msg, details=details)
     return number
+
+
+def _said(number: int | None) -> str:
+    return "absent" if number is None else str(number)

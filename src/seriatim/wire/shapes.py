@@ -105,6 +105,16 @@ class Outcomes(msgspec.Struct, frozen=True):
     outcomes: list[Outcome]
 
 
+class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token says; the tenant `*` stands for all of them, no types for all types."""
+
+    subject: str
+    service: bool
+    tenant_id: str
+    rights: list[str]
+    types: list[str] | None
+
+
 class LogInfo(msgspec.Struct, frozen=True):
     """Which log this is, how far it reaches, and for whom it was asked."""
 

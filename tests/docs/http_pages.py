@@ -1,0 +1,200 @@
+"""The pages on HTTP that are made of the code: `make reference` writes them, a test compares."""
+
+import inspect
+from typing import Any
+
+import msgspec
+
+from seriatim.api.openapi import description, document
+from seriatim.api.routes import ROUTES, Route
+from seriatim.core.errors import ALL_ERRORS
+from seriatim.wire.problems import BUSY, STATUS, problem_of, status_of
+from tests.docs.pages import ROOT
+from tests.docs.provoked import provoked
+
+PAGE = ROOT / "docs/reference/http.md"
+OPENAPI = ROOT / "docs/reference/openapi.json"
+GROUPS = {
+    "appending": "Append",
+    "reading": "Read",
+    "tailing": "Follow",
+    "consuming": "Cursors and leases",
+    "projecting": "Projections",
+    "delivering": "Delivery",
+    "operating": "Operate",
+}
+# What any route may answer stands once, above them all.
+COMMON = (
+    "backend_failure",
+    "forbidden",
+    "idempotency_key_reuse",
+    "invalid_argument",
+    "limit_exceeded",
+    "timeout",
+    "unauthorized",
+)
+
+
+def openapi_text() -> str:
+    """Return the description as it is committed."""
+    return description().decode() + "\n"
+
+
+def http_page() -> str:
+    """Return the page with its made parts as they are now; the words around them stay."""
+    text = PAGE.read_text("utf-8")
+    for name, made in (("routes", _routes()), ("problems", _problems())):
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, after = text.partition(begin)[0], text.partition(end)[2]
+        text = f"{before}{begin}\n\n{made.strip()}\n\n{end}{after}"
+    return text
+
+
+def _routes() -> str:
+    parts = [_overview()]
+    for module, title in GROUPS.items():
+        mine = [one for one in ROUTES if one.handler.__module__.endswith(f".{module}")]
+        parts += [f"## {title}\n", *(_route(one) for one in mine)]
+    parts += ["## Shapes\n", *(_shape(name, one) for name, one in _schemas().items())]
+    return "\n".join(parts)
+
+
+def _schemas() -> dict[str, Any]:
+    found: dict[str, Any] = document()["components"]["schemas"]
+    return {_short(name): found[name] for name in sorted(found, key=_short)}
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2] if name.startswith("seriatim.wire") else name
+
+
+def _anchor(heading: str) -> str:
+    kept = "".join(one for one in heading.lower() if one.isalnum() or one in "_- ")
+    return kept.replace(" ", "-")
+
+
+def _overview() -> str:
+    lines = ["| route | right | |", "|---|---|---|"]
+    for one in ROUTES:
+        link = f"[`{one.endpoint}`](#{_anchor(one.endpoint)})"
+        lines.append(f"| {link} | `{one.right}` | {_summary(one)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _summary(route: Route) -> str:
+    return (inspect.getdoc(route.handler) or "").partition("\n")[0]
+
+
+def _route(route: Route) -> str:
+    operation = document()["paths"][route.path][route.method.lower()]
+    more = (inspect.getdoc(route.handler) or "").partition("\n")[2].strip()
+    parts = [f"### {route.endpoint}\n", " ".join(filter(None, (_summary(route), more))) + "\n"]
+    parts.append(_needs(route) + "\n")
+    if route.body is not None:
+        parts.append(f"Body: {_body(route.body)}\n")
+    params = [one for one in operation["parameters"] if one["in"] == "query"]
+    if params:
+        parts += [f"{(route.params.__doc__ or '').strip()}\n", _parameters(params)]
+    parts.append(_answer(route) + "\n")
+    own = [code for code in dict.fromkeys(route.problems) if code not in COMMON]
+    if own:
+        parts.append("Problems: " + ", ".join(f"[`{one}`](#{one})" for one in own) + ".\n")
+    return "\n".join(parts)
+
+
+def _needs(route: Route) -> str:
+    said = f"Needs the right `{route.right}`"
+    if route.every_tenant:
+        said += " of a service's token for all tenants"
+    elif route.service:
+        said += " of a service's token"
+    if route.all_types:
+        said += "; not for tokens that are confined to some event types"
+    return f"{said}. Takes `Idempotency-Key`." if route.writes else f"{said}."
+
+
+def _body(kind: type[Any]) -> str:
+    name = kind.__name__
+    return f"[{name}](#{_anchor(name)})." if kind.__struct_fields__ else "`{}`."
+
+
+def _answer(route: Route) -> str:
+    if route.stream:
+        return "Answer: 200, `text/event-stream`; `application/x-ndjson` if `Accept` names it."
+    assert route.answer is not None
+    name = route.answer.__name__
+    return f"Answer: {route.status}, [{name}](#{_anchor(name)})."
+
+
+def _parameters(params: list[Any]) -> str:
+    lines = ["| parameter | type | default |", "|---|---|---|"]
+    for one in params:
+        default = "required" if one["required"] else _default(one["schema"])
+        lines.append(f"| `{one['name']}` | {_type(one['schema'])} | {default} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(schema: Any) -> str:
+    if schema.get("default") is None:
+        return ""
+    return f"`{msgspec.json.encode(schema['default']).decode()}`"
+
+
+def _type(schema: Any) -> str:
+    """Say in words what a schema takes."""
+    if "$ref" in schema:
+        name = _short(schema["$ref"].rpartition("/")[2])
+        return f"[{name}](#{_anchor(name)})"
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"])
+    if schema.get("prefixItems"):
+        return "[" + ", ".join(_type(one) for one in schema["prefixItems"]) + "]"
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if schema.get("type") == "object":
+        inner = schema.get("additionalProperties")
+        return f"object of {_type(inner)}" if isinstance(inner, dict) and inner else "object"
+    return str(schema.get("type", "any JSON"))
+
+
+def _shape(name: str, schema: Any) -> str:
+    parts = [f"### {name}\n", str(schema.get("description", "")).strip() + "\n"]
+    properties = schema.get("properties", {})
+    if properties:
+        lines = ["| field | type | default |", "|---|---|---|"]
+        for field, inner in properties.items():
+            default = "required" if field in schema.get("required", ()) else _default(inner)
+            lines.append(f"| `{field}` | {_type(inner)} | {default} |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _problems() -> str:
+    lines = ["| code | status | a retry may help |", "|---|---|---|"]
+    for kind in ALL_ERRORS:
+        status = f"{STATUS[kind.code]}"
+        helps = "yes" if kind.retryable_by_default else "no"
+        if kind.code == "limit_exceeded":
+            status, helps = f"{status}, {BUSY}", f"at {BUSY}: yes"
+        lines.append(f"| [`{kind.code}`](#{kind.code}) | {status} | {helps} |")
+    said = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
+    lines.append("")
+    by_code: dict[str, list[str]] = {}
+    for error in provoked():
+        by_code.setdefault(error.code, []).append(_example(error))
+    for code, message in said.items():
+        lines += [f"### {code}\n", f"{message}\n", *by_code[code]]
+    return "\n".join(lines)
+
+
+def _example(error: Any) -> str:
+    text = msgspec.json.format(msgspec.json.encode(problem_of(error, "r-1")), indent=2).decode()
+    assert status_of(error) in (STATUS[error.code], BUSY)
+    return f"```json\n{text}\n```\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(http_page(), encoding="utf-8")
+    OPENAPI.write_text(openapi_text(), encoding="utf-8")

@@ -1,0 +1,35 @@
+"""What is made of the code is as the code is: the reference of HTTP and its description."""
+
+import pytest
+
+from seriatim.core.errors import ALL_ERRORS, SeriatimError
+from seriatim.wire.problems import BUSY, STATUS, status_of
+from tests.docs.http_pages import OPENAPI, PAGE, http_page, openapi_text
+from tests.docs.pages import read, rows
+from tests.docs.provoked import provoked
+
+
+def test_http_page_is_current() -> None:
+    """The committed reference of HTTP is what would be written now."""
+    assert http_page() == PAGE.read_text("utf-8"), "run: make reference"
+
+
+def test_description_is_current() -> None:
+    """The committed OpenAPI document is what a service shows."""
+    assert openapi_text() == OPENAPI.read_text("utf-8"), "run: make reference"
+
+
+@pytest.mark.parametrize("kind", ALL_ERRORS, ids=lambda kind: kind.code)
+def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
+    """L1: Each code is shown as the code raises it; one that has two statuses, with both."""
+    expected = {STATUS[kind.code], *([BUSY] if kind.code == "limit_exceeded" else [])}
+
+    assert expected == {status_of(one) for one in provoked() if type(one) is kind}
+
+
+def test_statuses_are_documented() -> None:
+    """The page of errors tells each code's status."""
+    shown = {row[0].strip("`"): row[3] for row in rows(read("docs/reference/errors.md"))}
+    expected = {code: str(status) for code, status in STATUS.items()}
+
+    assert expected | {"limit_exceeded": f"413, {BUSY}"} == shown

@@ -11,6 +11,7 @@ import pytest
 
 from seriatim.access.rights import RIGHTS
 from seriatim.api.routes import ROUTES, Route
+from seriatim.api.serving import Place
 from seriatim.cli.serving import _is_open
 from seriatim.cli.session import Common, Session
 from seriatim.core.fold import Failure
@@ -329,4 +330,4 @@ def test_only_an_embedded_log_on_loopback_is_open(
         with closing(open_access(access_url(at))) as access:
             access.create(subject="x", tenant_id="*", rights=["read"])
 
-    assert _is_open(Session(Common(at)), host, None, insecure=True) is expected
+    assert _is_open(Session(Common(at)), Place(url=at, host=host), insecure=True) is expected

@@ -28,7 +28,7 @@ def flood(stage: ServiceStage) -> list[Figure]:
             p99_ms=flooded.p99_ms,
             against=f"quiet, p99 {alone.p99_ms:.2f} ms",
             rounds=tuple(
-                their / our for our, their in zip(alone.p99s_ms, flooded.p99s_ms, strict=True)
+                their / our for our, their in zip(alone.p99s_ms, flooded.p99s_ms, strict=False)
             ),
         )
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ logger = logging.getLogger("seriatim.api")
 
 GRACE_S = 30
 _BACKLOG = 2048
+_SWITCH_S = 0.0005
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +75,18 @@ def make_service(
 
 def make_app(place: Place, serving: Serving) -> App:
     """Return the application of one process; it opens its log when the server starts."""
+    take_turns_quickly()
     return App(
         partial(make_service, place, serving),
         log_requests=serving.log_requests,
         around=partial(_observed, serving),
     )
+
+
+def take_turns_quickly() -> None:
+    """Let threads that read for tails in, when the event loop is busy: five times a wait of 5 ms
+    is what a tail would be late."""
+    sys.setswitchinterval(_SWITCH_S)
 
 
 @contextmanager

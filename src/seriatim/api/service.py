@@ -61,7 +61,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_s: float = 60.0
     tail_buffer: int = 1000
     tenant_in_flight: int = 64  # appends of a tenant that is alone
-    tenant_in_flight_beside: int = 8  # and while others are there
+    tenant_in_flight_beside: int = 4  # and while others are there
     tenant_waiting: int = 1024
     threads: int = 32
     events_per_s: float = 0.0

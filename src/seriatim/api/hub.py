@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
@@ -27,6 +28,8 @@ from seriatim.wire.records import outgoing
 PAGE = 1000
 POLL_S = 1.0
 RETRY_S = 0.5
+LINGER_S = 0.003
+CHECK_S = 1.0
 BUFFER_BYTES = 4 * 1024 * 1024
 
 Run = Callable[..., Awaitable[Any]]
@@ -106,6 +109,7 @@ class _Channel:
     def __init__(self, position: int, identity: LogIdentity) -> None:
         self.position = position
         self.tip: str | None = None  # the event there, once one was handed out
+        self.checked_at = 0.0
         self.identity = identity
         self.pumping = False
         self.members: set[Tail] = set()
@@ -201,6 +205,8 @@ class Hub:
                 head = seen
                 with suppress(RuntimeError):  # the loop has just ended
                     self._loop.call_soon_threadsafe(self._advance, head)
+                # Who is appended to a thousand times a second is looked at less often.
+                self._stopped.wait(LINGER_S)
 
     def _interest(self) -> None:
         if self._channels or self._waiters:
@@ -314,7 +320,10 @@ def _let_go(waiter: asyncio.Future[None]) -> None:
 def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> list[list[EventRecord]]:
     """Read whole appends behind a channel's position, a page or so of them."""
     changed = log.identity() != channel.identity
-    if changed or (channel.tip and log.store.event_id_at(channel.position) != channel.tip):
+    if channel.tip and time.monotonic() - channel.checked_at > CHECK_S:
+        channel.checked_at = time.monotonic()
+        changed = changed or log.store.event_id_at(channel.position) != channel.tip
+    if changed:
         raise replaced(head)
     found: list[list[EventRecord]] = []
     for group in whole_appends(_pages(log, tenant_id, channel.position, head)):

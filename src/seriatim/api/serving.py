@@ -85,7 +85,8 @@ def make_app(place: Place, serving: Serving) -> App:
 
 def take_turns_quickly() -> None:
     """Let threads that read for tails in, when the event loop is busy: five times a wait of 5 ms
-    is what a tail would be late."""
+    is what a tail would be late.
+    """
     sys.setswitchinterval(_SWITCH_S)
 
 

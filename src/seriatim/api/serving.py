@@ -84,9 +84,8 @@ def make_app(place: Place, serving: Serving) -> App:
 
 
 def take_turns_quickly() -> None:
-    """Let threads that read for tails in, when the event loop is busy: five times a wait of 5 ms
-    is what a tail would be late.
-    """
+    """Let the threads that read for tails in while the event loop is busy."""
+    # By Python's own 5 ms at each change of threads, an event would come 30 ms late.
     sys.setswitchinterval(_SWITCH_S)
 
 

@@ -1,5 +1,7 @@
 """M2: a trace goes through client, service and store, and into the event itself."""
 
+import http.client
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import seriatim
 from seriatim import Log, NewEvent
 from seriatim.telemetry import tracing
-from tests.fixtures.service import running
+from tests.fixtures.service import Running, running
 
 
 @pytest.fixture
@@ -27,12 +29,16 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    """A log in a service."""
-    with (
-        running(f"sqlite:///{tmp_path}/log.db") as service,
-        seriatim.open(service.url, token=service.token()) as opened,
-    ):
+def service(tmp_path: Path) -> Iterator[Running]:
+    """A service on an empty log."""
+    with running(f"sqlite:///{tmp_path}/log.db") as made:
+        yield made
+
+
+@pytest.fixture
+def log(service: Running) -> Iterator[Log]:
+    """Its log, through the client."""
+    with seriatim.open(service.url, token=service.token()) as opened:
         yield opened
 
 
@@ -59,6 +65,29 @@ def test_an_append_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
     assert inner.parent.span_id == ids(served).span_id
     assert f"{ids(outer).trace_id:032x}" in record.metadata["traceparent"]
     assert list(log.read()) == [record]
+
+
+def test_twins_of_a_traced_append_get_one_answer(
+    service: Running, log: Log, spans: InMemorySpanExporter
+) -> None:
+    """C5, M2: the trace that the service wrote is in the first answer, and in its twins'."""
+    body = json.dumps({"events": [{"event_type": "a"}, {"event_type": "b"}]})
+    headers = {
+        "authorization": f"Bearer {service.token()}",
+        "content-type": "application/json",
+        "idempotency-key": "k",
+    }
+    answers = []
+    for _ in range(2):
+        connection = http.client.HTTPConnection("127.0.0.1", service.port)
+        connection.request("POST", "/v1/events", body, headers)
+        answers.append(connection.getresponse().read())
+        connection.close()
+
+    assert answers[0] == answers[1]
+    told = json.loads(answers[0])["added"]["metadata"]
+    assert [record.metadata for record in log.read()] == [told, told]
+    assert "traceparent" in told
 
 
 def test_a_read_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:

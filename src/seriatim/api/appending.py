@@ -129,7 +129,7 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
         )
     if result.id_mismatch:
         _check_shown(caller, result)
-    return result, _traced(added, events, result) if tracing.active() else added
+    return result, _traced(added, events, result)
 
 
 def _check_shown(caller: Caller, result: AppendResult) -> None:
@@ -143,7 +143,7 @@ def _check_shown(caller: Caller, result: AppendResult) -> None:
 def _traced(added: Added | None, events: list[NewEvent], result: AppendResult) -> Added | None:
     """Tell the trace that the log wrote into events which carried none."""
     for event, record in zip(events, result.records, strict=True):
-        if not result.replayed and "traceparent" not in event.metadata:
+        if "traceparent" in record.metadata and "traceparent" not in event.metadata:
             metadata = {
                 name: record.metadata[name]
                 for name in tracing.TRACE_FIELDS

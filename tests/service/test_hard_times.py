@@ -145,6 +145,25 @@ def test_a_head_without_an_end_is_refused(quick: Running, who: Caller) -> None:
     assert who("GET", "/v1/log").status == 200
 
 
+def test_a_head_that_trickles_in_is_not_waited_for(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B13: who sends nothing, or a head that never ends, is let go; others are served."""
+    monkeypatch.setattr(connecting.Connection, "head_s", 0.2)
+    service = serving()
+    who = caller(service)
+    with (
+        socket.create_connection(("127.0.0.1", service.port)) as silent,
+        socket.create_connection(("127.0.0.1", service.port)) as slow,
+    ):
+        slow.sendall(b"GET /v1/log HTTP/1.1\r\nhost: ")
+        for link in (silent, slow):
+            link.settimeout(20.0)
+            assert link.recv(1) == b""  # closed
+
+    assert who("GET", "/v1/log").status == 200
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(serving: Callable[..., Running]) -> None:
     """B13: half a body gives timeout, and nothing is done; who leaves meanwhile is forgotten."""
     service = serving(body_timeout_s=0.3)

@@ -49,13 +49,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if service and not self.service:
             raise Forbidden("this needs the token of a service", details={"right": "service"})
 
-    def demand_types(self, wanted: Iterable[str]) -> None:
+    def demand_types(self, wanted: Iterable[object]) -> None:
         """Refuse event types outside the token's scope."""
         if self.types is None:
             return
         allowed = Names.of(self.types)
         for event_type in wanted:
-            if not allowed.allows(event_type):
+            if not isinstance(event_type, str) or not allowed.allows(event_type):
                 raise Forbidden("this token is not for events of this type")
 
     def demand_all_types(self) -> None:

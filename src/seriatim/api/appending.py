@@ -161,7 +161,8 @@ def _signed(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], Add
     signed: list[NewEvent] = []
     added = None
     for event in events:
-        trace = event.stream is not None and event.stream[0] == TRACE_KIND
+        stream: Any = event.stream  # not checked yet
+        trace = isinstance(stream, tuple) and stream[:1] == (TRACE_KIND,)
         kind = "system" if trace else "service_principal"
         if event.actor_type is None and event.actor_id is None:
             added = Added(kind, caller.subject)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def serving(tmp_path: Path) -> Iterator[Serve]:
     """Start services of one's own; takes their settings."""
     with ExitStack() as stack:
 
-        def start(url: str | None = None, **settings: object) -> Running:
+        def start(url: str | None = None, **settings: Any) -> Running:
             return stack.enter_context(running(url or sqlite_in(tmp_path), **settings))
 
         yield start

@@ -12,7 +12,7 @@ from seriatim.api.bodies import Parser
 from seriatim.api.http import Request, Response
 from seriatim.api.routes import ROUTES, Route
 from seriatim.api.service import Service, Serving
-from seriatim.api.serving import Place, configuration, make_service, take_turns_quickly
+from seriatim.api.serving import Place, configuration, settled_service, take_turns_quickly
 from seriatim.wire.shapes import AppendBody, Placed, Receipt
 
 NOOP = "/v1/noop"
@@ -37,7 +37,7 @@ ROUTE = Route(
 def app(place: Place, serving: Serving) -> App:
     """Return the application with one route more."""
     take_turns_quickly()
-    return App(partial(make_service, place, serving), routes=(*ROUTES, ROUTE))
+    return App(partial(settled_service, place, serving), routes=(*ROUTES, ROUTE))
 
 
 def main() -> None:

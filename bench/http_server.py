@@ -44,8 +44,7 @@ def main() -> None:
     """Serve the log at a URL, and print where."""
     url = sys.argv[1]
     place, serving = Place(url=url, port=0), Serving()
-    config = configuration(place, serving)
-    config.app = partial(app, place, serving)
+    config = configuration(place, serving, app)
     listening = config.bind_socket()
     print(listening.getsockname()[1], flush=True)
     uvicorn.Server(config).run(sockets=[listening])

@@ -75,14 +75,22 @@ def make_service(
     return made
 
 
-def make_app(place: Place, serving: Serving) -> App:
-    """Return the application of one process; it opens its log when the server starts."""
-    take_turns_quickly()
+Opener = Callable[[Place, Serving], Service]
+
+
+def make_app(place: Place, serving: Serving, opener: Opener = make_service) -> App:
+    """Return an application; it opens its log when the server starts."""
     return App(
-        partial(settled_service, place, serving),
+        partial(opener, place, serving),
         log_requests=serving.log_requests,
         around=partial(_observed, serving),
     )
+
+
+def make_process(place: Place, serving: Serving) -> App:
+    """Return the application of a process that does nothing else."""
+    take_turns_quickly()
+    return make_app(place, serving, settled_service)
 
 
 def take_turns_quickly() -> None:
@@ -113,10 +121,12 @@ def _observed(serving: Serving) -> Iterator[None]:
             stop()
 
 
-def configuration(place: Place, serving: Serving, **more: Any) -> uvicorn.Config:
+def configuration(
+    place: Place, serving: Serving, make: Callable[[Place, Serving], App] = make_app, **more: Any
+) -> uvicorn.Config:
     """Return how uvicorn serves it."""
     return uvicorn.Config(
-        partial(make_app, place, serving),
+        partial(make, place, serving),
         factory=True,
         host=place.host,
         port=place.port,
@@ -142,7 +152,7 @@ def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
     if serving.processes > 1 and place.url.startswith("memory:"):
         msg = "a log in memory is one process's own: serve it with one process"
         raise InvalidArgument(msg, details={"argument": "processes"})
-    config = configuration(place, serving)
+    config = configuration(place, serving, make_process)
     listening = config.bind_socket()
     listening.listen(_BACKLOG)  # who is told the address may call at once, and waits for the start
     scheme = "http" if place.certificate is None else "https"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from seriatim.access.rights import Caller as Rights
+from seriatim.core.errors import Unauthorized
 from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.opening import access_url
 from tests.faults.support import wait_until
@@ -246,6 +250,37 @@ def test_a_token_ends_within_two_seconds(service: Running, how: str) -> None:
     assert last["problem"]["code"] == "unauthorized"
     assert refused < 2.5
     assert time.monotonic() - ended < 3.5
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_many_with_one_token_ask_once(quick: Running, good: bool) -> None:
+    """K4: a token that is not known is looked up once for all that come with it meanwhile."""
+    service = quick.service
+    text = quick.token() if good else "srt_unknown"
+    asked: list[str] = []
+    there = threading.Barrier(2)
+    admit = service.access.admit
+
+    def slowly(token: str) -> Any:
+        asked.append(token)
+        there.wait(10)
+        return admit(token)
+
+    async def many() -> list[Any]:
+        head = {b"authorization": b"Bearer " + text.encode()}
+        coming = [asyncio.ensure_future(service.caller(head)) for _ in range(16)]
+        await asyncio.sleep(0)  # all of them wait now
+        coming[0].cancel()  # the one that asked leaves; the others are answered
+        await asyncio.to_thread(there.wait, 10)
+        return await asyncio.gather(*coming, return_exceptions=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service.access, "admit", slowly)
+        first, *others = quick.run(many())
+
+    assert asked == [text]
+    assert isinstance(first, asyncio.CancelledError)
+    assert {type(one) for one in others} == ({Rights} if good else {Unauthorized})
 
 
 def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., Running]) -> None:

@@ -11,7 +11,7 @@ from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.limits import Limits
 from seriatim.core.prepare import Desk, prepare
 from seriatim.core.request import Request
-from seriatim.store.committer import Committer
+from seriatim.store.committer import WORTH_HALVING, Committer, Queue, Ticket
 from seriatim.store.port import Deferred, Outcome
 
 PATIENCE_S = 20
@@ -215,6 +215,28 @@ def test_several_writers(made: Callable[..., Committer]) -> None:
 
     assert {one.result(PATIENCE_S).count for one in (first, second, third)} == {1}
     assert gate.groups[:2] == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "under_way", "writers", "taken"),
+    [
+        (WORTH_HALVING, 0, 2, [WORTH_HALVING // 2, WORTH_HALVING // 2]),
+        (WORTH_HALVING + 1, 0, 2, [WORTH_HALVING // 2 + 1, WORTH_HALVING // 2]),
+        (WORTH_HALVING - 1, 0, 2, [WORTH_HALVING - 1]),
+        (WORTH_HALVING, 1, 2, [WORTH_HALVING]),
+        (WORTH_HALVING, 0, 1, [WORTH_HALVING]),
+    ],
+)
+def test_many_go_in_halves(waiting: int, under_way: int, writers: int, taken: list[int]) -> None:
+    """B13: with another writer idle, one half is made ready while the other commits."""
+    queue: Queue[Ticket] = Queue(Limits())
+    for _ in range(waiting):
+        queue.put(Ticket(request(), threading.Lock(), None))
+
+    for count in taken:
+        assert len(queue.share(under_way=under_way, writers=writers)) == count
+        under_way += 1
+    assert not queue
 
 
 def test_closing_drains(made: Callable[..., Committer]) -> None:

@@ -60,7 +60,7 @@ def test_metadata() -> None:
         "request_id": "r",
     }
 
-    told = append_metadata(Request("t", events), "t", error_code="conflict", replayed=None)
+    told = append_metadata(Request("t", events), "t", error_code="conflict")
     assert told == whole | {"error_code": "conflict"}
     assert append_metadata(None, "t", error_code="c") == {"tenant_id": "t", "error_code": "c"}
     assert reuse_metadata(events[0].record(1, 1, 1, 0)) == whole

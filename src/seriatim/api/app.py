@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 import signal
@@ -59,6 +60,7 @@ class App:
         self._make = make
         self._around = around
         self._log_requests = log_requests
+        self._ids = map((secrets.token_hex(8) + "%08x").__mod__, itertools.count())
         self._routes = {(route.method, route.path): route for route in routes}
         self._paths = {route.path for route in routes}
         self._parsers = {
@@ -102,7 +104,7 @@ class App:
 
     async def _serve(self, request: Request, send: Send) -> None:
         started = time.perf_counter()
-        request.request_id = _request_id(request)
+        request.request_id = _given_id(request) or next(self._ids)
         route = self._routes.get((request.method, request.path))
         request.endpoint = "" if route is None else route.endpoint
         bind(request.request_id)
@@ -286,13 +288,13 @@ def _status(answer: Response | Stream) -> int:
     return 200 if isinstance(answer, Stream) else answer.status
 
 
-def _request_id(request: Request) -> str:
+def _given_id(request: Request) -> str | None:
     given = request.headers.get(b"x-request-id", b"")
     if given and len(given) <= _REQUEST_ID_MAX and given.isascii():
         text = given.decode()
         if text.isprintable() and text == text.strip():
             return text
-    return secrets.token_hex(12)
+    return None
 
 
 def _is_json(content_type: bytes) -> bool:

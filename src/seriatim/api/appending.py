@@ -142,6 +142,8 @@ def _check_shown(caller: Caller, result: AppendResult) -> None:
 
 def _traced(added: Added | None, events: list[NewEvent], result: AppendResult) -> Added | None:
     """Tell the trace that the log wrote into events which carried none."""
+    if not result.replayed and not tracing.active():
+        return added
     # The twin of a command may have come with other events than the first.
     for event, record in zip(events, result.records, strict=False):
         if "traceparent" in record.metadata and "traceparent" not in event.metadata:

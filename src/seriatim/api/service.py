@@ -95,6 +95,7 @@ class Service:
         self.hub = Hub(log, self.run, buffer=serving.tail_buffer)
         self._threads = ThreadPoolExecutor(serving.threads, "seriatim-api")
         self._known: dict[str, tuple[Caller, float]] = {}
+        self._asking: dict[str, asyncio.Task[Caller]] = {}
         self._open = serving.open_on_loopback
         self._views: dict[str, Log] = {}
         self._secret = access.secret("tips")
@@ -199,6 +200,14 @@ class Service:
         return await self._admit(text)
 
     async def _admit(self, text: str) -> Caller:
+        """Ask who holds a token, once for all that come with it meanwhile."""
+        asking = self._asking.get(text)
+        if asking is None:
+            asking = self._asking[text] = asyncio.create_task(self._ask_who(text))
+            asking.add_done_callback(lambda _: self._asking.pop(text))
+        return await asyncio.shield(asking)
+
+    async def _ask_who(self, text: str) -> Caller:
         caller, lasts_us = await self.run(self.access.admit, text)
         if len(self._known) >= _KNOWN_MAX:
             self._known = {}

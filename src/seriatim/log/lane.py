@@ -22,8 +22,6 @@ from seriatim.core.request import Request
 from seriatim.store.committer import Committer, Queue, Ticket, give_up, unforeseen
 from seriatim.store.port import Deferred, Exchange, Outcome, Store
 
-WORTH_HALVING = 24  # appends; fewer gain less by overlapping than another statement costs
-
 Waiter = asyncio.Future[AppendResult]
 
 
@@ -103,13 +101,11 @@ class Lane:
     # -- flights
 
     def _turn(self) -> None:
-        """Send what waits, in halves when there is enough: one is made while the other commits."""
+        """Send what waits, while there are writers for it."""
         self._turn_asked = False
         while self._queue and len(self._flights) < self._committer.writers:
-            waiting = len(self._queue)
-            halved = waiting >= WORTH_HALVING and not self._flights and self._committer.writers > 1
-            group = self._queue.take((waiting + 1) // 2 if halved else None)
-            if group:
+            under_way, writers = len(self._flights), self._committer.writers
+            if group := self._queue.share(under_way=under_way, writers=writers):
                 self._send(group)
 
     def _send(self, group: Sequence[Passenger]) -> None:

@@ -18,6 +18,8 @@ from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.request import Request
 from seriatim.store.port import Deferred, Outcome, unanswered
 
+WORTH_HALVING = 24  # appends; fewer gain less by overlapping than another statement costs
+
 Tell = Callable[[Outcome], None]
 Guard = Union["threading.Lock", threading.Condition]
 
@@ -111,6 +113,12 @@ class Queue(Generic[AnyTicket]):
         msg = f"the queue of appends is full ({name}: {actual} of {bound}); try again"
         details = {"limit": name, "bound": bound, "actual": actual}
         return LimitExceeded(msg, details=details, retryable=True)
+
+    def share(self, *, under_way: int, writers: int) -> list[AnyTicket]:
+        """Take what goes now: half of many, so that one half is made while the other commits."""
+        waiting = len(self._tickets)
+        halved = waiting >= WORTH_HALVING and not under_way and writers > 1
+        return self.take((waiting + 1) // 2 if halved else None)
 
     def take(self, at_most: int | None = None) -> list[AnyTicket]:
         """Take all that fits one group, or so many of it, but for what was withdrawn."""
@@ -230,7 +238,7 @@ class Committer:
                     if self._closed and not self._queue:
                         return []
                     self._ready.wait()
-                if group := self._queue.take():
+                if group := self._queue.share(under_way=self._busy, writers=self.writers):
                     self._busy += 1
                     return group
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
 
 from seriatim.core.event import EventRecord
-from seriatim.core.request import Request
+from seriatim.core.request import Prepared, Request
 
 logger = logging.getLogger("seriatim")
 
@@ -71,26 +72,21 @@ class Telemetry:
 def append_metadata(request: Request | None, tenant_id: str, **more: Any) -> dict[str, Any]:
     """Describe an append by the first of its events."""
     known: dict[str, Any] = {"tenant_id": tenant_id, **more}
-    if request is not None:
-        first = request.events[0]
-        known |= {
-            "stream_type": first.stream_type,
-            "stream_id": first.stream_id,
-            "event_type": first.event_type,
-            "producer_id": first.producer_id,
-            "request_id": first.request_id,
-        }
-    return {name: value for name, value in known.items() if value is not None}
+    return known if request is None else known | _described(request.events[0])
 
 
 def reuse_metadata(record: EventRecord) -> dict[str, Any]:
     """Describe a record that a retry got back."""
-    known = {
-        "tenant_id": record.tenant_id,
-        "stream_type": record.stream_type,
-        "stream_id": record.stream_id,
-        "event_type": record.event_type,
-        "producer_id": record.producer_id,
-        "request_id": record.request_id,
+    return {"tenant_id": record.tenant_id, **_described(record)}
+
+
+_DESCRIBING = ("stream_type", "stream_id", "event_type", "producer_id", "request_id")
+_describing = attrgetter(*_DESCRIBING)
+
+
+def _described(event: Prepared | EventRecord) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in zip(_DESCRIBING, _describing(event), strict=True)
+        if value is not None
     }
-    return {name: value for name, value in known.items() if value is not None}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.api import hub as hub_module
+from seriatim.log.batches import PAGE
 from seriatim.opening import open_read_model, read_model_url
 from tests.faults.support import wait_until
 from tests.fixtures.service import Running
@@ -114,8 +114,8 @@ def test_server_sent_events_go_on_from_the_last_id(who: Caller) -> None:
 
 
 def test_an_append_is_one_piece_however_large(who: Caller) -> None:
-    """E5: an append larger than a page of the hub comes whole, from the past and live."""
-    size = hub_module.PAGE + 500
+    """E5: an append larger than a page comes whole, from the past and live."""
+    size = PAGE + 500
     with following(who, after=0) as live:
         lines = live.lines()
         next(lines)

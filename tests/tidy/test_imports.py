@@ -21,7 +21,17 @@ ROOMS = {
     "wire": {"core", "store"},
     "access": {"core", "store", "config"},
     "client": {"core", "store", "log", "telemetry", "wire", "config"},
-    "pipeline": {"core", "store", "log", "opening", "profiles", "delivery", "telemetry", "config"},
+    "pipeline": {
+        "core",
+        "store",
+        "log",
+        "opening",
+        "profiles",
+        "delivery",
+        "telemetry",
+        "wire",
+        "config",
+    },
     "testing": {"core", "store", "log", "opening", "profiles", "telemetry", "config", "__init__"},
     "api": {
         "core",

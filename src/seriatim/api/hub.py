@@ -11,21 +11,21 @@ import asyncio
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from itertools import groupby
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from seriatim.core.errors import LogIdentityChanged, SeriatimError
-from seriatim.core.event import EventRecord, LogIdentity, StreamRef
+from seriatim.core.event import LogIdentity, StreamRef
 from seriatim.core.query import Query, matches
+from seriatim.log.batches import PAGE, Batch, whole_appends
 from seriatim.opening import Log
 from seriatim.store.port import ReadSpec
 from seriatim.wire.records import outgoing
 
-PAGE = 1000
 POLL_S = 1.0
 RETRY_S = 0.5
 LINGER_S = 0.003
@@ -132,7 +132,7 @@ class _Channel:
             if not self._by_stream[stream]:
                 del self._by_stream[stream]
 
-    def concerned(self, group: list[EventRecord]) -> set[Tail]:
+    def concerned(self, group: Batch) -> set[Tail]:
         """Return the tails that one append may be for."""
         found = set(self._anywhere)
         for record in group:
@@ -317,7 +317,7 @@ def _let_go(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> list[list[EventRecord]]:
+def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> list[Batch]:
     """Read whole appends behind a channel's position, a page or so of them."""
     changed = log.identity() != channel.identity
     if channel.tip and time.monotonic() - channel.checked_at > CHECK_S:
@@ -325,39 +325,15 @@ def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> list[list
         changed = changed or log.store.event_id_at(channel.position) != channel.tip
     if changed:
         raise replaced(head)
-    found: list[list[EventRecord]] = []
-    for group in whole_appends(_pages(log, tenant_id, channel.position, head)):
-        found.append(group)
-        if len(found) >= PAGE:
-            break
-    return found
 
-
-def _pages(log: Log, tenant_id: str, after: int, head: int) -> Iterator[list[EventRecord]]:
-    while after < head:
+    def read(after: int) -> Batch:
         spec = ReadSpec(tenant_id=tenant_id, limit=PAGE, after=after, until=head)
-        page = log.store.read(spec)
-        yield page
-        if len(page) < PAGE:
-            return
-        after = page[-1].position
+        return log.store.read(spec)
+
+    return list(islice(whole_appends(read, channel.position, head), PAGE))
 
 
-def whole_appends(pages: Iterable[list[EventRecord]]) -> Iterator[list[EventRecord]]:
-    """Yield whole appends: the last one of a page may go on in the next."""
-    pending: list[EventRecord] = []
-    for page in pages:
-        for _, grouped in groupby(page, key=lambda record: record.append_position):
-            group = list(grouped)
-            if pending and pending[0].append_position != group[0].append_position:
-                yield pending
-                pending = []
-            pending.extend(group)
-    if pending:
-        yield pending
-
-
-def _deal(channel: _Channel, group: list[EventRecord]) -> None:
+def _deal(channel: _Channel, group: Batch) -> None:
     """Hand one append out to the tails that it matches; each record is written once."""
     texts: dict[int, bytes] = {}
     for tail in channel.concerned(group):

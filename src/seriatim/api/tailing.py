@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from seriatim.api.bodies import parsed, query_of
 from seriatim.api.http import Request, Stream
-from seriatim.api.hub import PAGE, Piece, Tail, replaced, whole_appends
+from seriatim.api.hub import Piece, Tail, replaced
 from seriatim.api.reading import shown_tip
 from seriatim.api.service import Service
 from seriatim.core.errors import SeriatimError
-from seriatim.core.event import EventRecord, LogIdentity
+from seriatim.core.event import LogIdentity
 from seriatim.core.query import Filter, Query, check_query
 from seriatim.log.arguments import bad, check_position
+from seriatim.log.batches import PAGE, matching_appends
 from seriatim.opening import Log
 from seriatim.wire.problems import problem_of
 from seriatim.wire.records import outgoing
@@ -174,23 +175,15 @@ def _past(log: Log, followed: Tail, head: int) -> tuple[list[Piece], int]:
     """Read a page or so of whole appends that match, and say how far that was."""
     pieces: list[Piece] = []
     count = 0
-    for group in whole_appends(_matching(log, followed, head)):
+    for group in matching_appends(
+        log.store, followed.tenant_id, followed.query, followed.position, head
+    ):
         texts = [_encode(outgoing(record)) for record in group]
         pieces.append(Piece(group[-1].position, b",".join(texts)))
         count += len(group)
         if count >= PAGE:
             return pieces, group[-1].position
     return pieces, head
-
-
-def _matching(log: Log, followed: Tail, head: int) -> Iterator[list[EventRecord]]:
-    after = max(followed.position, followed.query.min_position or 0)
-    while after < head:
-        page = log.store.select(followed.tenant_id, followed.query, after, head, PAGE)
-        yield page
-        if len(page) < PAGE:
-            return
-        after = page[-1].position
 
 
 class _Events:

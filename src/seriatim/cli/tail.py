@@ -10,7 +10,8 @@ from seriatim.cli.filters import Payloads, QueryJson, Stream, Tags, Types, query
 from seriatim.cli.output import EventLines, write_line
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.query import Query
-from seriatim.log.subscription import Batch, Subscription, Tail
+from seriatim.log.batches import Batch
+from seriatim.log.subscription import Subscription, Tail
 from seriatim.log.transfer import record_line
 from seriatim.opening import Log
 

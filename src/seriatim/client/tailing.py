@@ -12,7 +12,8 @@ from seriatim.client.http import Http, pauses
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import BackendFailure
 from seriatim.core.query import Query
-from seriatim.log.subscription import Batch, Tail
+from seriatim.log.batches import Batch
+from seriatim.log.subscription import Tail
 from seriatim.wire.problems import Problem, error_of
 from seriatim.wire.records import WireRecord, all_incoming
 

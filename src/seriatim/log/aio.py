@@ -17,8 +17,8 @@ from seriatim.log.projections import AsyncProjections
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog, Events, Page
+    from seriatim.log.batches import Batch
     from seriatim.log.querying import QueryResult
-    from seriatim.log.subscription import Batch
 
 T = TypeVar("T")
 _END: Any = object()

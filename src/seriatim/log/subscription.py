@@ -16,23 +16,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from typing import Literal
 
 import msgspec
 
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import BackendFailure, LeaseLost, SeriatimError
-from seriatim.core.event import EventRecord
 from seriatim.core.query import Query
 from seriatim.log.arguments import bad
+from seriatim.log.batches import Batch, matching_appends
 from seriatim.log.cursors import check_cursor, check_same_log, new_cursor, reset_subscription
 from seriatim.store.port import Cursor, Lease, Store
 
-_PAGE = 1000
 _SKIP_WORTH_STORING = 1000
-
-Batch = list[EventRecord]
 
 
 class Tail:
@@ -76,7 +72,9 @@ class Tail:
         while not self._stopped.is_set():
             head = self._store.head()
             check_same_log(self._store, self._identity, self.position, self._tip, head)
-            for batch in self._batches(head):
+            for batch in matching_appends(
+                self._store, self._tenant_id, self._query, self.position, head
+            ):
                 yield batch
                 # Only now: a consumer that leaves at the yield has not had this batch.
                 self.position, self._tip = batch[-1].position, batch[-1].event_id
@@ -92,24 +90,6 @@ class Tail:
                 return
             left = self._poll_s if self._idle_timeout is None else self._idle_timeout - idle
             self._store.wait(self.position, min(self._poll_s, left))
-
-    def _batches(self, head: int) -> Iterator[Batch]:
-        """Yield whole appends up to a head; the last one of a page may go on in the next."""
-        pending: Batch = []
-        after = max(self.position, self._query.min_position or 0)
-        while after < head:
-            page = self._store.select(self._tenant_id, self._query, after, head, _PAGE)
-            for _, grouped in groupby(page, key=lambda record: record.append_position):
-                group = list(grouped)
-                if pending and pending[0].append_position != group[0].append_position:
-                    yield pending
-                    pending = []
-                pending.extend(group)
-            if len(page) < _PAGE:
-                break
-            after = page[-1].position
-        if pending:
-            yield pending
 
 
 def _tip(store: Store, position: int) -> str:

@@ -8,62 +8,27 @@ value    every field of the record by its name, the payload as JSON, `schema` fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
 from seriatim.core.event import EventRecord, LogIdentity
+from seriatim.telemetry.tracing import TRACE_FIELDS
+from seriatim.wire.records import WireRecord, incoming, outgoing
 
 SCHEMA = "seriatim.event/1"
 HEADER = "seriatim-"
-_TRACE = ("traceparent", "tracestate")
 _encode = msgspec.json.Encoder().encode
 
 Header = tuple[str, str | bytes | None]  # as the client takes it
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(WireRecord, frozen=True, kw_only=True, gc=False):
     """The value of a message."""
 
     schema: str
-    position: int
-    append_position: int
-    event_id: str
-    tenant_id: str
-    stream_type: str | None
-    stream_id: str | None
-    stream_seq: int | None
-    event_type: str
-    event_version: int
-    occurred_at: str
-    recorded_at: str
-    producer_id: str | None
-    source_system: str | None
-    source_subsystem: str | None
-    actor_type: str | None
-    actor_id: str | None
-    request_id: str | None
-    correlation_id: str | None
-    causation_id: str | None
-    idempotency_key: str | None
-    app_id: str | None
-    env_id: str | None
-    metadata: Mapping[str, str]
-    payload: msgspec.Raw
-    payload_hash: str
-    tags: tuple[str, ...]
-
-    def record(self) -> EventRecord:
-        """Return the record that the log holds; the payload's text is the very same."""
-        fields = msgspec.structs.asdict(self)
-        del fields["schema"]
-        fields["payload"] = bytes(self.payload).decode()
-        return EventRecord(**fields)
 
 
 _decoder = msgspec.json.Decoder(Message)
-_FIELDS = EventRecord.__struct_fields__
+_SCHEMA_FIRST = b'{"schema":"%b",' % SCHEMA.encode()
 
 
 def key_of(event: EventRecord) -> bytes:
@@ -75,11 +40,7 @@ def key_of(event: EventRecord) -> bytes:
 
 def value_of(event: EventRecord) -> bytes:
     """Return the record as JSON."""
-    fields: dict[str, Any] = {"schema": SCHEMA}
-    for name in _FIELDS:
-        fields[name] = getattr(event, name)
-    fields["payload"] = msgspec.Raw(event.payload.encode())
-    return _encode(fields)
+    return _SCHEMA_FIRST + _encode(outgoing(event))[1:]
 
 
 class Headers:
@@ -108,7 +69,7 @@ class Headers:
             made.append((f"{HEADER}first-seq", first))
         if event.metadata:
             given = event.metadata
-            made += [(name, given[name].encode()) for name in _TRACE if name in given]
+            made += [(name, given[name].encode()) for name in TRACE_FIELDS if name in given]
         return made
 
 
@@ -118,4 +79,4 @@ def record_of(value: bytes) -> EventRecord:
     if found.schema != SCHEMA:
         msg = f"the message has schema {found.schema!r:.40}, this reads {SCHEMA}"
         raise ValueError(msg)
-    return found.record()
+    return incoming(found)

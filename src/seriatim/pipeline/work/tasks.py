@@ -9,6 +9,7 @@ from functools import lru_cache
 import msgspec
 import pyarrow as pa
 
+from seriatim.config import Settings
 from seriatim.config.delivery import Registering
 from seriatim.core.event import EventRecord
 from seriatim.core.handling import Delivery, Handler
@@ -19,14 +20,14 @@ from seriatim.delivery.loop import Loop, Tally
 from seriatim.delivery.outage import Outage
 from seriatim.delivery.registry import Registry
 from seriatim.delivery.waiting import Passed
-from seriatim.opening import open_registry
+from seriatim.opening import open_registry, open_store
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.messages import record_of
 from seriatim.pipeline.reading import settle
-from seriatim.pipeline.scan import scan
 from seriatim.pipeline.spread import Part
 from seriatim.pipeline.wanted import Scan
 from seriatim.pipeline.work.traced import traced
+from seriatim.store.port import ReadSpec, Store
 from seriatim.telemetry.exporting import Exporting, joined
 
 TALLY = ", ".join(f"{name} bigint" for name in Tally.__struct_fields__)
@@ -77,22 +78,28 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
             one = claim.delivery
             if one.line is None or one.line in found or self.log is None:
                 continue
-            wanted = Scan(
-                columns=("stream_seq",),
-                tenants=Names((one.line[0],)),
-                stream_types=Names((one.line[1],)),
-                stream_ids=Names((one.line[2],)),
+            tenant_id, stream_type, stream_id = one.line
+            spec = ReadSpec(
+                tenant_id=tenant_id,
+                stream=(stream_type, stream_id),
+                after=handler.start,
+                until=one.position,
+                limit=1,
             )
-            for batch in scan(self.log, wanted, handler.start, one.position):
-                first = batch.column(0)[0].as_py()
-                found[one.line] = Passed(one.line, one.first_seq, one.first_seq, first - 1)
-                break
+            for first in _store(os.getpid(), self.log).read(spec):
+                last = (first.stream_seq or 0) - 1
+                found[one.line] = Passed(one.line, one.first_seq, one.first_seq, last)
         return [one for one in found.values() if one.to_seq >= one.from_seq]
 
 
 @lru_cache(maxsize=4)  # a worker's process serves many tasks
 def _registry(_process: int, url: str, settings: Registering) -> Registry:
     return open_registry(url, settings)
+
+
+@lru_cache(maxsize=4)  # a connection for each stream that is looked up would take its time
+def _store(_process: int, url: str) -> Store:
+    return open_store(url, Settings(pool_size=1), create=False)
 
 
 class LogTask(msgspec.Struct, frozen=True, kw_only=True):

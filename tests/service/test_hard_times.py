@@ -85,6 +85,9 @@ NONSENSE: dict[str, tuple[bytes, tuple[int, ...]]] = {
     ),
     "huge float": (b'{"events":[{"event_type":"x","payload":{"a":1e999}}]}', (400,)),
     "a key twice": (b'{"events":[{"event_type":"x","payload":{"a":1,"a":2}}]}', (400,)),
+    "a key twice around": (b'{"events":[{"event_type":"x"}],"events":[]}', (400,)),
+    "a key of an event twice": (b'{"events":[{"event_type":"x","event_type":"y"}]}', (400,)),
+    "a key twice, spaced": (b'{"events": [{"event_type": "x", "event_type": "y"}]}', (400,)),
     "nan": (b'{"events":[{"event_type":"x","payload":{"a":NaN}}]}', (400,)),
     "half a pair": (b'{"events":[{"event_type":"x","payload":{"a":"\\ud800"}}]}', (400, 422)),
 }

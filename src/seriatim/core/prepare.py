@@ -202,7 +202,7 @@ def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> N
 
 def _guarded(event: NewEvent, key: str | None) -> tuple[tuple[str, str], ...]:
     named = (*zip(_GUARDED, _guarded_of(event), strict=True), ("idempotency_key", key))
-    return tuple((name, value) for name, value in named if value is not None)
+    return tuple([pair for pair in named if pair[1] is not None])
 
 
 def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepared:

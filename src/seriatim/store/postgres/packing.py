@@ -109,7 +109,7 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
             text(event.stream_id),
             _common_text(event.event_type),
             text(event.occurred_at),
-            _NO_TEXTS if options == _ABSENT else b"".join(map(text, options)),
+            _NO_TEXTS if options == _ABSENT else _some_texts(options),
             text(canonical_text(event.metadata)) if event.metadata else _NO_TEXT,
             text(event.payload),
             text(canonical_text(event.tags)) if event.tags else _NO_TEXT,
@@ -123,6 +123,10 @@ def _typed_text(value: str | None) -> bytes:
         return _NO_TEXT
     raw = value.encode()
     return _TYPED(_OID_TEXT, len(raw)) + raw
+
+
+def _some_texts(values: Iterable[str | None]) -> bytes:
+    return b"".join([_NO_TEXT if value is None else _typed_text(value) for value in values])
 
 
 _common_text = lru_cache(maxsize=4096)(_typed_text)  # tenants and types are few

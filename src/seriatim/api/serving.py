@@ -20,6 +20,7 @@ from seriatim.api.app import App
 from seriatim.api.connecting import Connection
 from seriatim.api.service import Service, Serving
 from seriatim.config import Settings
+from seriatim.config.telemetry import metrics_shared
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.guard import DEFAULT, Guard
 from seriatim.opening import access_url, open_access, open_log, open_registry, registry_url
@@ -164,6 +165,7 @@ def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
         if serving.processes == 1:
             uvicorn.Server(config).run(sockets=[listening])
         else:
-            Multiprocess(config, sockets=[listening]).run()
+            with metrics_shared():
+                Multiprocess(config, sockets=[listening]).run()
     finally:
         signal.signal(signal.SIGTERM, before)

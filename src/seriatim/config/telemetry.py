@@ -1,12 +1,16 @@
-"""What the environment says of traces: OpenTelemetry's own variables."""
+"""What the environment says of traces and metrics: the variables of their own libraries."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 DISABLED_VARIABLE = "OTEL_SDK_DISABLED"
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "OTEL_"
 
 
@@ -26,3 +30,23 @@ def adopt(variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         if name.startswith(_PREFIX):
             os.environ.setdefault(name, value)
+
+
+def metrics_folder() -> Path | None:
+    """Return the folder through which processes share their metrics, if they do."""
+    name = os.environ.get(METRICS_VARIABLE)
+    return Path(name) if name else None
+
+
+@contextmanager
+def metrics_shared() -> Iterator[None]:
+    """Let the processes that are started meanwhile share their metrics."""
+    if metrics_folder() is not None:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="seriatim-metrics-") as folder:
+        os.environ[METRICS_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            del os.environ[METRICS_VARIABLE]

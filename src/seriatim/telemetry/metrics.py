@@ -1,17 +1,25 @@
-"""The metrics of one process in Prometheus format: one registry, whoever feeds it."""
+"""Metrics in Prometheus format: of one process, or of several that share a folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
+from seriatim.config.telemetry import metrics_folder
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.telemetry.families import SECONDS, Family
 
 _PORTS = 65_536
+_MORE: dict[str, dict[str, Any]] = {
+    "counter": {},
+    "gauge": {"multiprocess_mode": "livesum"},
+    "histogram": {"buckets": SECONDS},
+}
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -42,7 +50,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self._client = _client()
-        self.registry = self._client.CollectorRegistry()
+        self._own = self._client.CollectorRegistry()
+        self.shown = self._own
+        if folder := metrics_folder():
+            self.shown = self._client.CollectorRegistry()
+            self.shown.register(_Shared(self._client, folder))
 
     def make(self, family: Family) -> Any:
         """Return the client's counter, gauge or histogram of a family."""
@@ -51,22 +63,21 @@ class Metrics:
             "gauge": self._client.Gauge,
             "histogram": self._client.Histogram,
         }
-        more = {"buckets": SECONDS} if family.kind == "histogram" else {}
         made = kinds[family.kind](
-            family.name, family.says, family.labels, registry=self.registry, **more
+            family.name, family.says, family.labels, registry=self._own, **_MORE[family.kind]
         )
         return Labelled(made) if family.labels else made
 
     def reads(self, read: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
         """Ask for gauges each time that somebody looks; returns its undoing."""
         collector = _Collector(self._client, read)
-        self.registry.register(collector)
-        return lambda: self.registry.unregister(collector)
+        self.shown.register(collector)
+        return lambda: self.shown.unregister(collector)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return everything as text, and its content type; it may have to ask a database."""
         encode, content_type = self._client.exposition.choose_encoder(accept)
-        return encode(self.registry), content_type
+        return encode(self.shown), content_type
 
 
 class Shown:
@@ -76,7 +87,7 @@ class Shown:
         host, port = _place(address)
         try:
             self._server, self._thread = _client().start_http_server(
-                port, addr=host, registry=metrics.registry
+                port, addr=host, registry=metrics.shown
             )
         except OSError as error:
             msg = f"metrics cannot be shown at {address}: {error.strerror}"
@@ -93,6 +104,34 @@ class Shown:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Shared:
+    """What all processes of a folder have counted; of a gauge, what those that live say."""
+
+    def __init__(self, client: ModuleType, folder: Path) -> None:
+        self._library = client.multiprocess
+        self._folder = folder
+
+    def collect(self) -> Iterable[Any]:
+        for file in self._folder.glob("gauge_live*_*.db"):
+            process = int(file.stem.rpartition("_")[2])
+            if not _lives(process):
+                self._library.mark_process_dead(process, str(self._folder))
+        found: Iterable[Any] = self._library.MultiProcessCollector(
+            None, str(self._folder)
+        ).collect()
+        return found
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class _Collector:
@@ -126,6 +165,7 @@ def _client() -> ModuleType:
     try:
         import prometheus_client  # noqa: PLC0415 - an extra
         import prometheus_client.core  # noqa: PLC0415 - the same
+        import prometheus_client.multiprocess  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         msg = "metrics need their client: pip install 'seriatim[metrics]'"
         raise BackendFailure(msg, retryable=False) from error

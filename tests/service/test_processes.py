@@ -1,0 +1,57 @@
+"""Several processes behind one address: what they tell of themselves is of all of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.faults.support import wait_until
+from tests.service.calls import Caller, event, following
+from tests.service.served import served
+
+APPENDS = 40
+TAILS = 8
+STORED = rb'seriatim_appends_total\{outcome="stored",tenant="t"\} (\S+)'
+TOOK = rb'seriatim_append_seconds_count\{outcome="stored"\} (\S+)'
+OPEN = rb"seriatim_http_open_tails ([0-9.]+)"
+HEAD = rb"seriatim_log_head_position ([0-9.]+)"
+
+
+def shown(who: Caller, what: bytes) -> set[float]:
+    """Return what several looks show: each is a new connection, to whichever process takes it."""
+    found = [re.findall(what, who("GET", "/metrics").body) for _ in range(12)]
+    assert all(len(values) == 1 for values in found), found
+    return {float(values[0]) for values in found}
+
+
+def workers_of(process: int) -> list[int]:
+    """Return the processes that a service has started to serve."""
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    found = [int(one) for task in tasks for one in task.read_text().split()]
+    return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def test_metrics_are_of_all_processes(tmp_path: Path) -> None:
+    """M2: whichever process is asked, it shows what all have counted; of those that died, too."""
+    with served(f"sqlite:///{tmp_path}/log.db", "--processes", "2") as both, ExitStack() as stack:
+        operator = both.caller()
+        writer = both.caller(tenant_id="t")
+        for _ in range(APPENDS):
+            assert writer.append(event()).status == 201
+        for _ in range(TAILS):
+            next(stack.enter_context(following(writer)).lines())
+
+        assert shown(operator, STORED) == {APPENDS}
+        assert shown(operator, TOOK) == {APPENDS}
+        assert shown(operator, OPEN) == {TAILS}
+        assert shown(operator, HEAD) == {APPENDS}
+        killed = {*workers_of(both.process.pid)}
+        for one in killed:
+            os.kill(one, signal.SIGKILL)
+        wait_until(lambda: len({*workers_of(both.process.pid)} - killed) == 2, "started again")
+
+        assert shown(operator, STORED) == {APPENDS}
+        assert shown(operator, OPEN) == {0}

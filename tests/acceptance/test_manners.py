@@ -92,6 +92,30 @@ def test_tenants_do_not_meet(sqlite: Program) -> None:
     assert sqlite("streams", "--tenant", "b", "--json").out == ""
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("init",),
+        ("serve",),
+        ("doctor",),
+        ("verify",),
+        ("audit",),
+        ("archive", "--to", "cold"),
+        ("archive", "verify", "cold"),
+        ("archive", "restore", "cold"),
+        ("lake", "delta", "cold"),
+    ],
+)
+def test_what_is_of_all_tenants_is_not_taken_for_one(
+    sqlite: Program, args: tuple[str, ...]
+) -> None:
+    """K2: who names a tenant expects no other's events, so the whole log is not shown or copied."""
+    told = sqlite(*args, "--tenant", "acme", "--json")
+
+    assert (told.code, told.error["code"]) == (2, "invalid_argument")
+    assert told.error["details"]["argument"] == "tenant"
+
+
 def test_text_cannot_steer_the_terminal(sqlite: Program) -> None:
     """K1: what is not printable is escaped, and markup is only text."""
     sqlite("append", "x", '{"t": "[red]\\u009b31m\\u202e"}', "--tag", "\x1b[31m", "--event-id", "e")

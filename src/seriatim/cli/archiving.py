@@ -57,7 +57,7 @@ def archive(  # noqa: PLR0913 - what to seal, and where
     if ctx.invoked_subcommand is not None:
         ctx.obj = merged(ctx, common)
         return
-    with session(ctx, common) as one:
+    with session(ctx, common, whole_log=True) as one:
         if to is None:
             raise bad("to", "says where the segments go: a folder, or s3://bucket/prefix")
         with (
@@ -102,7 +102,7 @@ def verify(  # noqa: PLR0913 - which archive, and which log
     as_json: AsJson = False,
 ) -> None:
     """Read every segment again, and compare it with its seal and with the log."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         with (
             spark_session(one, master) as spark,
             counting(one.err, "verify", quiet=one.as_json) as tell,
@@ -126,7 +126,7 @@ def restore(  # noqa: PLR0913 - which archive, and where to
     as_json: AsJson = False,
 ) -> None:
     """Make a log of an archive: the same positions, ids, times and hashes, as a log of its own."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         with (
             spark_session(one, master) as spark,
             counting(one.err, "restore", quiet=one.as_json) as tell,

@@ -25,7 +25,7 @@ def audit(  # noqa: PLR0913 - what to audit, and where
     as_json: AsJson = False,
 ) -> None:
     """Check gaps, duplicates, hashes and streams over the whole log on Spark, for all tenants."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         with spark_session(one, master) as spark:
             from seriatim.pipeline.audit import audit as run  # noqa: PLC0415 - an extra
 

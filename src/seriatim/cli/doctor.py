@@ -23,7 +23,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for missing grants, an old schema, unsafe settings and the like."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         findings = list(examine(one.url))
         problems = ("error", "warning") if strict else ("error",)
         ok = all(finding.level not in problems for finding in findings)

@@ -31,7 +31,7 @@ def init(  # noqa: PLR0913 - two acts, and where
     as_json: AsJson = False,
 ) -> None:
     """Create the log, or bring its schema up to date; safe to repeat."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         if _is_postgres(one.url):
             _prepare_postgres(one.url, app_role)
         elif app_role is not None:

@@ -42,7 +42,10 @@ def delta(  # noqa: PLR0913 - what goes where
     as_json: AsJson = False,
 ) -> None:
     """Add the log's new events to a Delta table, which is made if it is not there."""
-    with session(ctx, Common(url, tenant, as_json)) as one, spark_session(one, master) as spark:
+    with (
+        session(ctx, Common(url, tenant, as_json), whole_log=True) as one,
+        spark_session(one, master) as spark,
+    ):
         try:
             from seriatim.pipeline.lake.delta import export_delta  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -72,7 +75,7 @@ def iceberg(  # noqa: PLR0913 - what goes where
     as_json: AsJson = False,
 ) -> None:
     """Add the log's new events to an Iceberg table, which is made if it is not there."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         properties = _properties(catalog)
         with spark_session(one, master) as spark:
             try:

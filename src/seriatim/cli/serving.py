@@ -75,7 +75,7 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
     as_json: AsJson = False,
 ) -> None:
     """Serve the log over HTTP until interrupted; what was accepted is finished."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         try:
             from seriatim.api.service import Serving  # noqa: PLC0415 - an extra
             from seriatim.api.serving import Place  # noqa: PLC0415

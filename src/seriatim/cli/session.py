@@ -98,11 +98,16 @@ class Session:
 
 
 @contextmanager
-def session(ctx: typer.Context, common: Common) -> Iterator[Session]:
-    """Run a command's work; expected errors end it with their exit code, never a traceback."""
+def session(ctx: typer.Context, common: Common, *, whole_log: bool = False) -> Iterator[Session]:
+    """Run a command's work; expected errors end it with their exit code, never a traceback.
+
+    A command about the whole log refuses a tenant: whoever names one expects to see no other's.
+    """
     one = Session(merged(ctx, common))
     previous = signal.signal(signal.SIGTERM, _interrupted)
     try:
+        if whole_log and one.tenant is not None:
+            raise bad("tenant", "does not narrow this: it is about the log of all tenants")
         yield one
         sys.stdout.flush()
     except SeriatimError as error:

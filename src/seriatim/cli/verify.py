@@ -26,7 +26,7 @@ def verify(  # noqa: PLR0913 - how thoroughly, and where
     as_json: AsJson = False,
 ) -> None:
     """Prove that positions, appends, hashes, streams and indexes are right, for all tenants."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
         with one.open() as log:
             report = _verified(one, log, None if full else lookups)
         _show(one, report)

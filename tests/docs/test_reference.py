@@ -36,7 +36,11 @@ from seriatim.config import (
     URL_VARIABLE,
 )
 from seriatim.config.delivery import SEED_VARIABLES, Publishing
-from seriatim.config.telemetry import DISABLED_VARIABLE, ENDPOINT_VARIABLES
+from seriatim.config.telemetry import (
+    DISABLED_VARIABLE,
+    ENDPOINT_VARIABLES,
+    METRICS_VARIABLE,
+)
 from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.guard import BUILT_IN
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
@@ -141,8 +145,8 @@ def test_environment_is_documented() -> None:
     own = [URL_VARIABLE, TOKEN_VARIABLE, MISMATCH_VARIABLE, MASTER_VARIABLE, JAVA_VARIABLE]
 
     assert own == page[: len(own)]
-    tracing = [*ENDPOINT_VARIABLES, DISABLED_VARIABLE]
-    others = [*OBJECT_STORE_VARIABLES, *SEED_VARIABLES, *tracing]
+    telemetry = [*ENDPOINT_VARIABLES, DISABLED_VARIABLE, METRICS_VARIABLE]
+    others = [*OBJECT_STORE_VARIABLES, *SEED_VARIABLES, *telemetry]
     assert sorted(others) == sorted(page[len(own) :])
 
 

@@ -81,6 +81,11 @@ class RemoteLog(Remote, Log):
     """A log in a service: the same acts, with as few round trips as each needs."""
 
 
+def default_settings() -> Settings:
+    """Return how a log behaves unless told otherwise, by the environment at most."""
+    return Settings(on_id_mismatch=mismatch_mode(), numbered_by=numbered_by())
+
+
 def open_log(  # noqa: PLR0913 - where a log is, and how it is used
     url: str | None = None,
     *,
@@ -101,7 +106,7 @@ def open_log(  # noqa: PLR0913 - where a log is, and how it is used
     if address is None:
         msg = "no log was named: pass a URL such as sqlite:///app.db, or set SERIATIM_URL"
         raise InvalidArgument(msg, details={"argument": "url"})
-    known = settings or Settings(on_id_mismatch=mismatch_mode(), numbered_by=numbered_by())
+    known = settings or default_settings()
     if address.startswith(_SERVICES):
         return _open_remote(address, known, tenant_id, _guard(guard), token, verify)
     if token is not None:
@@ -167,6 +172,7 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
             create=create,
             busy_timeout_s=settings.lock_wait_s + settings.lock_hold_s,
             readers=settings.pool_size,
+            read_timeout_s=settings.read_timeout_s,
         )
     if scheme in ("postgresql", "postgres"):
         found: Store = _postgres().PostgresStore(url, settings, create=create)

@@ -16,7 +16,7 @@ from seriatim.access.quotas import Meter, Quota
 from seriatim.api.fairness import Turns
 from tests.faults.support import wait_until
 from tests.fixtures.service import Running
-from tests.service.calls import Answered, Caller, caller, event
+from tests.service.calls import Answered, Caller, caller, event, following
 
 # -- quotas
 
@@ -250,3 +250,88 @@ def test_a_flood_is_told_to_come_again(serving: Callable[..., Running]) -> None:
         thread.join(30)
 
     assert sorted(statuses) == [201, 201, 429, 429, 429, 429]
+
+
+# -- one tenant's slow reads
+
+
+class Gate:
+    """Holds the queries of one tenant up until it is opened."""
+
+    def __init__(self, service: Running, tenant_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered = 0
+        self._opened = threading.Event()
+        store = service.service.log.store
+        select = store.select
+
+        def held(tenant: str, *rest: Any) -> Any:
+            if tenant == tenant_id:
+                self.entered += 1
+                self._opened.wait(60)
+            return select(tenant, *rest)
+
+        monkeypatch.setattr(store, "select", held)
+
+    def open(self) -> None:
+        """Let everybody through."""
+        self._opened.set()
+
+
+def asking(who: Caller, count: int) -> tuple[list[threading.Thread], list[int]]:
+    """Query so often at once; return the threads, and the statuses of what was answered."""
+    statuses: list[int] = []
+
+    def ask() -> None:
+        statuses.append(who("POST", "/v1/query", {"query": {}}).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, statuses
+
+
+def test_slow_reads_of_one_tenant_hold_nobody_up(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4: beside more of them than there are threads, others come in, append, ask and follow."""
+    gate = Gate(service, "slow", monkeypatch)
+    serving = service.service.serving
+    slow = caller(service, tenant_id="slow")
+    assert slow.append(event()).status == 201
+    threads, statuses = asking(slow, serving.threads + 8)
+    wait_until(lambda: gate.entered >= serving.tenant_reads, "its share is held up")
+    try:
+        calm = caller(service, tenant_id="calm")  # whose token nobody has seen yet
+        assert calm.append(event(tags=["a"])).status == 201
+        seen = calm("POST", "/v1/query", {"query": {"filters": [{"tags": ["a"]}]}}).json
+        again = {"events": [event()], "query": {"filters": [{"tags": ["a"]}]}}
+        again["expected_version"] = seen["context_version"]
+        assert calm("POST", "/v1/append-if", again).status == 201
+        assert calm("GET", "/v1/events").status == 200
+        with following(calm, after=0) as tail:
+            assert next(iter(tail.lines()))["records"]
+        assert slow.append(event()).status == 201  # what it appends is another matter
+        assert gate.entered <= serving.tenant_reads
+        assert not statuses
+    finally:
+        gate.open()
+        for thread in threads:
+            thread.join(60)
+    assert statuses == [200] * len(threads)
+
+
+def test_a_turn_lasts_until_the_read_has_ended(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4: who is told that it took too long has not given its thread back by that."""
+    service = serving(request_timeout_s=0.3, tenant_reads=1, tenant_reads_beside=1)
+    gate = Gate(service, "t", monkeypatch)
+    who = caller(service, tenant_id="t")
+    assert who.append(event()).status == 201
+    late = [who("POST", "/v1/query", {"query": {}}) for _ in range(3)]
+    entered = gate.entered
+    gate.open()
+    wait_until(lambda: who("POST", "/v1/query", {"query": {}}).status == 200, "its turn is back")
+
+    assert [(one.status, one.code) for one in late] == [(504, "timeout")] * 3
+    assert entered == 1

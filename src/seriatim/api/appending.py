@@ -124,7 +124,7 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
     loop = asyncio.get_running_loop()
     service.meter.spend(tenant_id, len(events), size, loop.time())
     async with service.turns.turn(tenant_id):
-        result = await service.view(tenant_id).aio.append_draft(
+        result = await service.aio(tenant_id).append_draft(
             draft, timeout=_timeout(service, request)
         )
     if result.id_mismatch:

@@ -49,7 +49,7 @@ async def cursors(service: Service, request: Request, params: CursorParams) -> C
             kept = [] if one is None else [one]
         return [_shown(service, request, one) for one in kept]
 
-    return CursorsAnswer(await service.run(found))
+    return CursorsAnswer(await service.run_for(request.tenant_id, found))
 
 
 async def put_cursor(service: Service, request: Request, body: CursorBody) -> CursorAnswer:
@@ -78,7 +78,7 @@ async def put_cursor(service: Service, request: Request, body: CursorBody) -> Cu
         store.put_cursor(cursor, lease=lease, reset=body.reset)
         return cursor
 
-    return CursorAnswer(await service.run(put))
+    return CursorAnswer(await service.run_for(request.tenant_id, put))
 
 
 def _check_known(body: CursorBody) -> None:
@@ -119,8 +119,9 @@ async def claim(service: Service, request: Request, body: LeaseBody) -> LeaseAns
     for name in ("name", "owner"):
         check_name(name, getattr(body, name))
     _check_seconds(body.seconds)
-    lease = await service.run(
-        service.log.store.claim_lease, request.tenant_id, body.name, body.owner, body.seconds
+    tenant_id, claimed = request.tenant_id, service.log.store.claim_lease
+    lease = await service.run_for(
+        tenant_id, claimed, tenant_id, body.name, body.owner, body.seconds
     )
     return LeaseAnswer(lease)
 
@@ -129,12 +130,14 @@ async def renew(service: Service, request: Request, body: RenewBody) -> RenewAns
     """Keep a lease for longer, if it is still the caller's."""
     _check_seconds(body.seconds)
     lease = _own(request, body.lease)
-    return RenewAnswer(await service.run(service.log.store.renew_lease, lease, body.seconds))
+    renewed = service.log.store.renew_lease
+    return RenewAnswer(await service.run_for(lease.tenant_id, renewed, lease, body.seconds))
 
 
 async def release(service: Service, request: Request, body: ReleaseBody) -> Done:
     """Give a lease back."""
-    await service.run(service.log.store.release_lease, _own(request, body.lease))
+    lease = _own(request, body.lease)
+    await service.run_for(lease.tenant_id, service.log.store.release_lease, lease)
     return Done()
 
 

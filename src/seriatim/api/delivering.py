@@ -72,12 +72,12 @@ class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
     all: bool = False
 
 
-async def _in_registry(service: Service, act: Callable[[Registry], T]) -> T:
+async def _in_registry(service: Service, request: Request, act: Callable[[Registry], T]) -> T:
     def run() -> T:
         with closing(service.registry()) as registry:
             return act(registry)
 
-    return await service.run(run)
+    return await service.run_for(request.tenant_id, run)
 
 
 async def registry(service: Service, request: Request, params: RegistryParams) -> RegistryAnswer:
@@ -87,7 +87,7 @@ async def registry(service: Service, request: Request, params: RegistryParams) -
         counts = known.counts(finished=params.finished, tenant_id=request.tenant_id)
         return RegistryAnswer([_shown(request, one) for one in known.handlers()], counts)
 
-    return await _in_registry(service, counted)
+    return await _in_registry(service, request, counted)
 
 
 def _shown(request: Request, handler: Declared) -> Declared:
@@ -111,8 +111,9 @@ async def letters(service: Service, request: Request, params: EntryParams) -> En
         status="dead",
         after=params.after,
     )
-    found = await _in_registry(service, lambda known: known.entries(asked, params.limit))
-    return EntriesAnswer(found)
+    return EntriesAnswer(
+        await _in_registry(service, request, lambda known: known.entries(asked, params.limit))
+    )
 
 
 def _asked(request: Request, body: RetryBody | SkipBody, status: Any) -> Asked:
@@ -130,10 +131,10 @@ def _asked(request: Request, body: RetryBody | SkipBody, status: Any) -> Asked:
 async def retry(service: Service, request: Request, body: RetryBody) -> Count:
     """Let failed, dead and unknown events be tried again at once."""
     asked = _asked(request, body, _STATUSES)
-    return Count(await _in_registry(service, lambda known: known.retry(asked)))
+    return Count(await _in_registry(service, request, lambda known: known.retry(asked)))
 
 
 async def skip(service: Service, request: Request, body: SkipBody) -> Count:
     """Give failed, dead and unknown events up, for a reason that is kept."""
     asked = _asked(request, body, _STATUSES)
-    return Count(await _in_registry(service, lambda known: known.skip(asked, body.reason)))
+    return Count(await _in_registry(service, request, lambda known: known.skip(asked, body.reason)))

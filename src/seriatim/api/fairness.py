@@ -1,4 +1,4 @@
-"""Turns: no tenant has more than its share of appends under way, the rest of its own wait."""
+"""Turns: no tenant has more than its share of work under way, the rest of its own waits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class Turns:
     """So many requests of a tenant are under way at once; a bounded number of others waits.
 
     A tenant alone may have many under way, which share commits. While another is there, each has
-    few: whoever comes next waits for a few of a flood's appends, not for all of them.
+    few: whoever comes next waits for a few of a flood's, not for all of them.
     """
 
-    def __init__(self, alone: int, beside: int, waiting: int) -> None:
+    def __init__(self, alone: int, beside: int, waiting: int, what: str = "appends") -> None:
+        self._what = what
         self._alone = alone
         self._beside = min(beside, alone)
         self._waiting = waiting
@@ -40,7 +41,7 @@ class Turns:
             tenant.under_way += 1
             return
         if len(tenant.queue) >= self._waiting:
-            raise _busy(self._waiting)
+            raise _busy(self._what, self._waiting)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tenant.queue.append(waiter)
         try:
@@ -103,7 +104,7 @@ class _Turn:
         self._turns.give(self._tenant_id)
 
 
-def _busy(bound: int) -> LimitExceeded:
-    msg = f"{bound} appends of this tenant wait already; try again"
+def _busy(what: str, bound: int) -> LimitExceeded:
+    msg = f"{bound} {what} of this tenant wait already; try again"
     details = {"limit": "tenant_waiting", "bound": bound, "retry_after_s": 0.1}
     return LimitExceeded(msg, details=details, retryable=True)

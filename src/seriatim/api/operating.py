@@ -31,8 +31,8 @@ async def token(service: Service, request: Request, params: NoParams) -> TokenIn
 
 async def declarations(service: Service, request: Request, params: NoParams) -> Declarations:
     """Return the stream kinds, event types and payload indexes that are declared."""
-    del request, params
-    rules = await service.run(service.log.store.rules)
+    del params
+    rules = await service.run_for(request.tenant_id, service.log.store.rules)
     return Declarations(
         rules.version,
         list(rules.kinds.values()),

@@ -43,7 +43,7 @@ async def projections(
         wanted = [one for one in known.status() if params.name in (None, one.name)]
         return [mine for one in wanted if (mine := _own(known, one, request.tenant_id))]
 
-    return ProjectionsAnswer(await service.run(listed))
+    return ProjectionsAnswer(await service.run_for(request.tenant_id, listed))
 
 
 def _own(known: Projections, one: Standing, tenant_id: str) -> Standing | None:
@@ -67,7 +67,7 @@ def _absent(name: str) -> NotFound:
 
 async def wait(service: Service, request: Request, params: WaitParams) -> Progress:
     """Wait until a projection has passed a position, or demand that it has."""
-    known = service.view(request.tenant_id).aio.projections
+    known = service.aio(request.tenant_id).projections
     if not 0 <= params.timeout_s <= service.serving.wait_max_s:
         raise bad("timeout_s", f"must be from 0 to {service.serving.wait_max_s:g}")
     try:
@@ -85,7 +85,7 @@ async def failures(service: Service, request: Request, params: NameParams) -> Fa
     """Return what a projection could not take, and what became of it."""
     known = service.view(request.tenant_id).projections
     try:
-        found = await service.run(known.failures, params.name)
+        found = await service.run_for(request.tenant_id, known.failures, params.name)
     except (Conflict, NotFound):
         raise _absent(params.name) from None
     return FailuresAnswer(_mine(found, request.tenant_id))

@@ -85,15 +85,15 @@ class StreamsParams(msgspec.Struct, frozen=True):
 
 async def info(service: Service, request: Request, params: WaitParams) -> LogInfo:
     """Say which log this is and how far it reaches; with `after`, wait until it reaches farther."""
-    head = await service.run(service.log.head)
+    head = await service.run_for(request.tenant_id, service.log.head)
     if params.after is not None and params.wait_s:
         check_position("after", params.after)
-        head = await _wait(service, params.after, head, params.wait_s)
+        head = await _wait(service, request, params.after, head, params.wait_s)
     identity = service.log.identity()
     return LogInfo(identity.log_id, identity.epoch, head, request.tenant_id, VERSION)
 
 
-async def _wait(service: Service, after: int, head: int, seconds: float) -> int:
+async def _wait(service: Service, request: Request, after: int, head: int, seconds: float) -> int:
     """Wait until the head has passed a position, at most so long."""
     if not 0 <= seconds <= service.serving.wait_max_s:
         raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
@@ -101,7 +101,7 @@ async def _wait(service: Service, after: int, head: int, seconds: float) -> int:
     until = loop.time() + seconds
     while head <= after and (left := until - loop.time()) > 0:
         await service.hub.moved(after, left)
-        head = await service.run(service.log.head)
+        head = await service.run_for(request.tenant_id, service.log.head)
     return head
 
 
@@ -126,17 +126,19 @@ async def page(service: Service, request: Request, params: ReadParams) -> PageAn
         recorded_after=params.recorded_after,
         recorded_until=params.recorded_until,
     )
-    found = await service.run(log.page_of, spec)
+    found = await service.run_for(request.tenant_id, log.page_of, spec)
     if params.wait_s and not found.records:
-        found = await _awaited(service, spec, found, params.wait_s)
+        found = await _awaited(service, request, spec, found, params.wait_s)
     return PageAnswer(all_outgoing(found.records), found.last_scanned)
 
 
-async def _awaited(service: Service, spec: ReadSpec, found: Page, seconds: float) -> Page:
+async def _awaited(
+    service: Service, request: Request, spec: ReadSpec, found: Page, seconds: float
+) -> Page:
     """Read on until something is there, at most so long; what was scanned is not scanned again."""
     if not 0 <= seconds <= service.serving.wait_max_s:
         raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
-    log = service.view(spec.tenant_id or "")
+    log = service.view(request.tenant_id)
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while not found.records and (left := until - loop.time()) > 0:
@@ -144,7 +146,7 @@ async def _awaited(service: Service, spec: ReadSpec, found: Page, seconds: float
             break
         await service.hub.moved(found.last_scanned, left)
         on = msgspec.structs.replace(spec, after=found.last_scanned)
-        found = await service.run(log.page_of, on)
+        found = await service.run_for(request.tenant_id, log.page_of, on)
     return found
 
 
@@ -158,7 +160,8 @@ def _stream(stream_type: str | None, stream_id: str | None) -> tuple[str, str] |
 
 async def one(service: Service, request: Request, params: EventParams) -> OneRecord:
     """Return one event by its id."""
-    found = await service.run(service.view(request.tenant_id).event, params.event_id)
+    tenant_id = request.tenant_id
+    found = await service.run_for(tenant_id, service.view(tenant_id).event, params.event_id)
     if not request.caller.sees(found.event_type):
         msg = "there is no event with that id"
         raise NotFound(msg, details={"event_id": params.event_id})
@@ -168,7 +171,9 @@ async def one(service: Service, request: Request, params: EventParams) -> OneRec
 async def tip(service: Service, request: Request, params: PositionParams) -> TipAnswer:
     """Return what tells whether a position still holds the event that it held."""
     check_position("position", params.position)
-    return TipAnswer(await service.run(shown_tip, service, request, params.position))
+    return TipAnswer(
+        await service.run_for(request.tenant_id, shown_tip, service, request, params.position)
+    )
 
 
 def shown_tip(service: Service, request: Request, position: int) -> str | None:
@@ -190,7 +195,7 @@ async def streams(service: Service, request: Request, params: StreamsParams) -> 
             log.streams(params.stream_type, after=params.after, limit=params.limit)
         )
 
-    return await service.run(listed)
+    return await service.run_for(request.tenant_id, listed)
 
 
 async def last(service: Service, request: Request, body: StreamsBody) -> LastRecords:
@@ -199,7 +204,8 @@ async def last(service: Service, request: Request, body: StreamsBody) -> LastRec
     if not body.streams:
         return LastRecords([])
     wanted = [check_stream(stream) for stream in body.streams]
-    found = await service.run(service.log.store.last_of_streams, request.tenant_id, wanted)
+    tenant_id, store = request.tenant_id, service.log.store
+    found = await service.run_for(tenant_id, store.last_of_streams, tenant_id, wanted)
     return LastRecords([None if record is None else outgoing(record) for record in found])
 
 
@@ -219,7 +225,7 @@ async def query(service: Service, request: Request, body: QueryBody) -> QueryAns
             result.more,
         )
 
-    return await service.run(found)
+    return await service.run_for(request.tenant_id, found)
 
 
 async def select(service: Service, request: Request, body: SelectBody) -> RecordsAnswer:
@@ -230,8 +236,9 @@ async def select(service: Service, request: Request, body: SelectBody) -> Record
     limits.check_page("limit", body.limit)
     for name in ("after", "until"):
         check_position(name, getattr(body, name))
-    found: list[EventRecord] = await service.run(
-        service.log.store.select, request.tenant_id, wanted, body.after, body.until, body.limit
+    tenant_id, select = request.tenant_id, service.log.store.select
+    found: list[EventRecord] = await service.run_for(
+        tenant_id, select, tenant_id, wanted, body.after, body.until, body.limit
     )
     return RecordsAnswer(all_outgoing(found))
 
@@ -241,7 +248,6 @@ async def version(service: Service, request: Request, body: VersionBody) -> Vers
     wanted = request.caller.scoped(query_of(body.query))
     check_query(wanted, service.log.settings.limits)
     check_position("until", body.until)
-    found = await service.run(
-        service.log.store.context_version, request.tenant_id, wanted, body.until
-    )
+    tenant_id, version_of = request.tenant_id, service.log.store.context_version
+    found = await service.run_for(tenant_id, version_of, tenant_id, wanted, body.until)
     return VersionAnswer(found)

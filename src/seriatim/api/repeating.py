@@ -33,17 +33,17 @@ async def once(
     try:
         response = await act()
     except BaseException:
-        await service.run(service.access.give_up, found)
+        await service.run_access(service.access.give_up, found)
         raise
     answer = Answer(response.status, response.body.decode())
-    await service.run(service.access.keep, found, answer)
+    await service.run_access(service.access.keep, found, answer)
     return response
 
 
 async def _reserved(service: Service, command_key: str, request_hash: str) -> Reserved | Answer:
     until = asyncio.get_running_loop().time() + service.serving.request_timeout_s
     while asyncio.get_running_loop().time() < until:
-        found = await service.run(service.access.reserve, command_key, request_hash)
+        found = await service.run_access(service.access.reserve, command_key, request_hash)
         if found is not None:
             return found
         await asyncio.sleep(_PAUSE_S)

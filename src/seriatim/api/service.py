@@ -7,12 +7,11 @@ import hmac
 import ipaddress
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -22,12 +21,13 @@ from seriatim.access.store import Access
 from seriatim.access.tokens import refused
 from seriatim.api.fairness import Turns
 from seriatim.api.hub import Hub, Tail
-from seriatim.core.errors import Forbidden, SeriatimError, TimedOut
+from seriatim.api.threads import Threads
+from seriatim.core.errors import Forbidden, SeriatimError
 from seriatim.core.limits import MIB
 from seriatim.delivery.registry import Registry
+from seriatim.log.aio import AsyncLog
 from seriatim.opening import Log
 
-T = TypeVar("T")
 VERSION = version("seriatim")
 
 _KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
@@ -63,6 +63,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     tenant_in_flight: int = 64  # appends of a tenant that is alone
     tenant_in_flight_beside: int = 4  # and while others are there
     tenant_waiting: int = 1024
+    tenant_reads: int = 4  # reads of a tenant that is alone: half of the log's connections
+    tenant_reads_beside: int = 2
+    tenant_reads_waiting: int = 16_384  # more than there may be tails
     threads: int = 32
     events_per_s: float = 0.0
     bytes_per_s: float = 0.0
@@ -88,16 +91,24 @@ class Service:
         self.turns = Turns(
             serving.tenant_in_flight, serving.tenant_in_flight_beside, serving.tenant_waiting
         )
+        reads = Turns(
+            serving.tenant_reads,
+            serving.tenant_reads_beside,
+            serving.tenant_reads_waiting,
+            "reads",
+        )
+        self._threads = Threads(serving.threads, reads, serving.request_timeout_s)
+        self.run, self.run_access = self._threads.run, self._threads.run_access
+        self.run_for = self._threads.run_for
         general = Quota(
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )
         self.meter = Meter(general, processes=serving.processes)
         self.hub = Hub(log, self.run, buffer=serving.tail_buffer)
-        self._threads = ThreadPoolExecutor(serving.threads, "seriatim-api")
         self._known: dict[str, tuple[Caller, float]] = {}
         self._asking: dict[str, asyncio.Task[Caller]] = {}
         self._open = serving.open_on_loopback
-        self._views: dict[str, Log] = {}
+        self._views: dict[str, tuple[Log, AsyncLog]] = {}
         self._secret = access.secret("tips")
         self._followers: dict[str, set[Tail]] = {}  # open tails by the id of their token
         self._keepers: list[asyncio.Task[None]] = []
@@ -120,7 +131,7 @@ class Service:
         self.hub.end()
         await asyncio.to_thread(self.log.close)
         await asyncio.to_thread(self.hub.join)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop()
         self.access.close()
         if self.on_stop is not None:
             self.on_stop()
@@ -137,9 +148,9 @@ class Service:
                     await self.run(self.purge, self.serving.command_hours)
 
     async def _look_around(self) -> None:
-        self.meter.know(await self.run(self.access.quotas))
+        self.meter.know(await self.run_access(self.access.quotas))
         if self._open:
-            self._open = not await self.run(self.access.any)
+            self._open = not await self.run_access(self.access.any)
             if not self._open:
                 self._send_away([""])  # who followed without a token
 
@@ -152,7 +163,7 @@ class Service:
             if self._followers:
                 try:
                     since_s = began - looked + _ENDED_SLACK_S
-                    self._send_away(await self.run(self.access.ended, since_s))
+                    self._send_away(await self.run_access(self.access.ended, since_s))
                 except SeriatimError:
                     continue  # tried again, and asked for as much longer
             looked = began
@@ -208,7 +219,7 @@ class Service:
         return await asyncio.shield(asking)
 
     async def _ask_who(self, text: str) -> Caller:
-        caller, lasts_us = await self.run(self.access.admit, text)
+        caller, lasts_us = await self.run_access(self.access.admit, text)
         if len(self._known) >= _KNOWN_MAX:
             self._known = {}
         known_s = _KNOWN_S if lasts_us is None else min(_KNOWN_S, lasts_us / 1_000_000)
@@ -219,23 +230,20 @@ class Service:
 
     def view(self, tenant_id: str) -> Log:
         """Return the log as a tenant sees it."""
+        return self._view(tenant_id)[0]
+
+    def aio(self, tenant_id: str) -> AsyncLog:
+        """Return the same, awaited; what it does in threads it does in the tenant's turns."""
+        return self._view(tenant_id)[1]
+
+    def _view(self, tenant_id: str) -> tuple[Log, AsyncLog]:
         found = self._views.get(tenant_id)
         if found is None:
             if len(self._views) >= _VIEWS_MAX:
                 self._views = {}
-            found = self._views[tenant_id] = self.log.for_tenant(tenant_id)
+            log = self.log.for_tenant(tenant_id)
+            found = self._views[tenant_id] = log, AsyncLog(log, partial(self.run_for, tenant_id))
         return found
-
-    async def run(self, act: Callable[..., T], *args: Any) -> T:
-        """Run what waits for a database in a thread, within the time of a request."""
-        loop = asyncio.get_running_loop()
-        known = copy_context()  # which request and which trace it is about
-        try:
-            async with asyncio.timeout(self.serving.request_timeout_s):
-                return await loop.run_in_executor(self._threads, known.run, act, *args)
-        except TimeoutError:
-            msg = f"it took more than {self.serving.request_timeout_s:g} s"
-            raise TimedOut(msg) from None
 
     def mark(self, event_id: str) -> str:
         """Return what stands for the id of a foreign event: comparable, and telling nothing."""

@@ -23,7 +23,14 @@ from seriatim.config import Settings
 from seriatim.config.telemetry import metrics_shared
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.guard import DEFAULT, Guard
-from seriatim.opening import access_url, open_access, open_log, open_registry, registry_url
+from seriatim.opening import (
+    access_url,
+    default_settings,
+    open_access,
+    open_log,
+    open_registry,
+    registry_url,
+)
 from seriatim.telemetry.exporting import spans_sent
 from seriatim.telemetry.logs import write_logs
 
@@ -59,7 +66,9 @@ def make_service(
     guard: str | Guard = DEFAULT,
 ) -> Service:
     """Open everything that one process of the service needs."""
-    log = open_log(place.url, settings=settings, guard=guard)
+    known = settings or default_settings()
+    bounded = msgspec.structs.replace(known, read_timeout_s=serving.request_timeout_s)
+    log = open_log(place.url, settings=bounded, guard=guard)
     folder = None
     if place.url.startswith("memory:"):  # tokens need a file, which ends with the log
         folder = tempfile.TemporaryDirectory(prefix="seriatim-")

@@ -53,7 +53,7 @@ async def tail(service: Service, request: Request, params: TailParams) -> Stream
     query = request.caller.scoped(_query(params))
     check_query(query, service.log.settings.limits)
     _check_room(service)
-    start = await service.run(_start, service, request, params)
+    start = await service.run_for(request.tenant_id, _start, service, request, params)
     content_type = NDJSON if _wants_lines(request) else SSE
     followed = service.hub.tail(request.tenant_id, query, start)
     form = _Lines() if content_type is NDJSON else _Events()
@@ -159,12 +159,14 @@ async def _caught_up(
     while not service.hub.stopped:
         if followed.failure is not None:
             raise followed.failure
-        head = await service.run(service.log.head)
+        head = await service.run_for(followed.tenant_id, service.log.head)
         if service.log.identity() != identity or head < followed.position:
             raise replaced(head)
         if followed.position >= head:
             return
-        pieces, scanned = await service.run(_past, service.log, followed, head)
+        pieces, scanned = await service.run_for(
+            followed.tenant_id, _past, service.log, followed, head
+        )
         for piece in pieces:
             yield piece
             followed.position = piece.position

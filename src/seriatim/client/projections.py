@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from seriatim.core.errors import ProjectionTimeout
 from seriatim.log.arguments import check_name, check_position, check_timeout
 from seriatim.log.projections import Projections
 from seriatim.store.readmodel.port import FailureRecord, Progress, Standing
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
 
 _AT_ONCE_S = 0.0
+_LEAST_S = 0.001  # without a wait it is a demand, whose refusal is another
 _WAIT_MAX_S = 60.0  # of one request
 
 
@@ -26,8 +29,14 @@ class RemoteProjections(Projections):
 
     def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
         """Wait until a projection has passed a position of the log, and return how far it is."""
-        seconds = min(check_timeout(timeout_s, "timeout_s"), _WAIT_MAX_S)
-        return self._progress(name, position, seconds)
+        until = time.monotonic() + check_timeout(timeout_s, "timeout_s")
+        while True:
+            left = until - time.monotonic()
+            try:
+                return self._progress(name, position, min(max(left, _LEAST_S), _WAIT_MAX_S))
+            except ProjectionTimeout:
+                if left <= _WAIT_MAX_S:
+                    raise
 
     def demand(self, name: str, position: int) -> Progress:
         """Return how far a projection is, or raise at once unless it has passed a position."""

@@ -39,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     limits: Limits = DEFAULT_LIMITS
     timeout_s: float = 30.0
+    read_timeout_s: float | None = None  # None: a read may take as long as it takes
     on_id_mismatch: Literal["error", "warn"] = "error"
     writers: int | None = None  # None: what the backend does best
     lock_wait_s: float = 5.0

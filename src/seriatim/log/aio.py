@@ -13,6 +13,7 @@ from seriatim.core.query import EVERYTHING, Query
 from seriatim.core.request import Command, Condition
 from seriatim.log.appending import RULE_RELOADS, Draft, Watch, rules_kept_changing
 from seriatim.log.arguments import bad, check_count, check_timeout, is_async
+from seriatim.log.in_thread import InThread
 from seriatim.log.projections import AsyncProjections
 
 if TYPE_CHECKING:
@@ -25,10 +26,14 @@ _END: Any = object()
 
 
 class AsyncLog:
-    """A log for asyncio; a cancelled append that was not yet sent leaves nothing behind."""
+    """A log for asyncio; a cancelled append that was not yet sent leaves nothing behind.
 
-    def __init__(self, log: BaseLog) -> None:
+    What would hold the event loop up runs `in_thread`, which may bound how much of it there is.
+    """
+
+    def __init__(self, log: BaseLog, in_thread: InThread = asyncio.to_thread) -> None:
         self._log = log
+        self._in_thread = in_thread
 
     async def append(  # noqa: PLR0913 - the arguments of the sync append
         self,
@@ -63,18 +68,18 @@ class AsyncLog:
                     watch.request = log.appender.request(draft, watch.carried)
                 else:  # a condition may have to be looked up, which must not hold the loop
                     ask = log.appender.request
-                    watch.request = await asyncio.to_thread(ask, draft, watch.carried)
+                    watch.request = await self._in_thread(ask, draft, watch.carried)
                 try:
                     if connection is not None:
                         return watch.done(await log.store.append_in(connection, watch.request))
                     return watch.done(await log.appender.lane().append(watch.request, seconds))
                 except StaleRules:
-                    await asyncio.to_thread(log.appender.reload_rules)
+                    await self._in_thread(log.appender.reload_rules)
             raise rules_kept_changing()
 
     async def page(self, **filters: Any) -> Page:
         """Read one page; see `Log.page`."""
-        return await asyncio.to_thread(lambda: self._log.page(**filters))
+        return await self._in_thread(lambda: self._log.page(**filters))
 
     def read(self, **filters: Any) -> AsyncIterator[EventRecord]:
         """Stream records; see `Log.read`."""
@@ -88,11 +93,11 @@ class AsyncLog:
 
     async def query(self, query: Query = EVERYTHING, **options: Any) -> QueryResult:
         """Query; see `Log.query`."""
-        return await asyncio.to_thread(lambda: self._log.query(query, **options))
+        return await self._in_thread(lambda: self._log.query(query, **options))
 
     async def head(self) -> int:
         """Return the last position of the whole log."""
-        return await asyncio.to_thread(self._log.head)
+        return await self._in_thread(self._log.head)
 
     def tail(self, query: Query = EVERYTHING, **options: Any) -> AsyncIterator[Batch]:
         """Follow the log; see `Log.tail`."""
@@ -109,15 +114,15 @@ class AsyncLog:
     @property
     def projections(self) -> AsyncProjections:
         """The projections beside this log; see `Log.projections`."""
-        return AsyncProjections(self._log.projections)
+        return AsyncProjections(self._log.projections, self._in_thread)
 
     def projections_at(self, target: str) -> AsyncProjections:
         """Return the projections at another place; see `Log.projections_at`."""
-        return AsyncProjections(self._log.projections_at(target))
+        return AsyncProjections(self._log.projections_at(target), self._in_thread)
 
     async def call(self, act: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run any other act of the log without blocking the event loop."""
-        return await asyncio.to_thread(act, *args, **kwargs)
+        return await self._in_thread(act, *args, **kwargs)
 
 
 async def in_threads(

@@ -20,6 +20,7 @@ from seriatim.core.errors import (
 from seriatim.core.event import LogIdentity
 from seriatim.log.arguments import bad, check_name, check_position, check_timeout
 from seriatim.log.cursors import problem_with
+from seriatim.log.in_thread import InThread
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import EVERY_TENANT, FailureRecord, Progress, Standing
 
@@ -162,15 +163,16 @@ class Projections:
 class AsyncProjections:
     """The same, awaited: only looks take a thread, pauses do not."""
 
-    def __init__(self, projections: Projections) -> None:
+    def __init__(self, projections: Projections, in_thread: InThread = asyncio.to_thread) -> None:
         self._projections = projections
+        self._in_thread = in_thread
 
     async def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
         """Wait until a projection has passed a position; see `Projections.wait_for`."""
         until = time.monotonic() + check_timeout(timeout_s, "timeout_s")
-        await asyncio.to_thread(self._projections.check, position)
+        await self._in_thread(self._projections.check, position)
         for pause in pauses():
-            found = await asyncio.to_thread(self._projections.look, name)
+            found = await self._in_thread(self._projections.look, name)
             if found.position >= position:
                 return found
             left = until - time.monotonic()
@@ -181,15 +183,15 @@ class AsyncProjections:
 
     async def demand(self, name: str, position: int) -> Progress:
         """Raise unless a projection is fresh; see `Projections.demand`."""
-        return await asyncio.to_thread(self._projections.demand, name, position)
+        return await self._in_thread(self._projections.demand, name, position)
 
     async def status(self) -> list[Standing]:
         """Return where every projection stands."""
-        return await asyncio.to_thread(self._projections.status)
+        return await self._in_thread(self._projections.status)
 
     async def failures(self, name: str) -> list[FailureRecord]:
         """Return what a projection could not take."""
-        return await asyncio.to_thread(self._projections.failures, name)
+        return await self._in_thread(self._projections.failures, name)
 
 
 def pauses() -> Iterator[float]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from seriatim.core.decide import StaleRules
-from seriatim.core.errors import BackendFailure, Conflict, SeriatimError
+from seriatim.core.errors import BackendFailure, Conflict, SeriatimError, TimedOut
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
@@ -30,6 +30,12 @@ def unanswered() -> BackendFailure:
     """Make the error for an append that was sent and not answered in time."""
     msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
     return BackendFailure(msg, details={"ambiguous": True})
+
+
+def too_long(seconds: float) -> TimedOut:
+    """Make the error for a read that was ended because it took too long."""
+    msg = f"the read took more than {seconds:g} s and was ended: ask for less, or declare an index"
+    return TimedOut(msg)
 
 
 class Exchange(Protocol):

@@ -29,8 +29,15 @@ _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 class Reader:
     """Runs statements that read one log, each as a transaction of its own."""
 
-    def __init__(self, schema: str, lend: Callable[[], AbstractContextManager[Connection]]) -> None:
-        self._confine = statements(schema)["confine"].encode()
+    def __init__(
+        self,
+        schema: str,
+        lend: Callable[[], AbstractContextManager[Connection]],
+        timeout_s: float | None = None,
+    ) -> None:
+        named = statements(schema)
+        self._confine = named["confine" if timeout_s is None else "confine_in_time"].encode()
+        self._bound = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
         self._lend = lend
 
     def rows(self, tenant_id: str | None, text: str, parameters: Any = ()) -> Rows:
@@ -54,7 +61,7 @@ class Reader:
         pgconn = connection.pgconn
         pgconn.enter_pipeline_mode()
         if tenant_id is not None:
-            pgconn.send_query_params(self._confine, [tenant_id.encode()])
+            pgconn.send_query_params(self._confine, [tenant_id.encode(), *self._bound])
         pgconn.send_query_params(query, values, adapted.types, adapted.formats, pq.Format.BINARY)
         pgconn.pipeline_sync()
         answers = _answers(pgconn)

@@ -21,6 +21,10 @@ select log_id::text, epoch from {schema}.log;
 -- From here to its end the transaction sees this tenant's rows alone.
 select set_config('seriatim.tenant', $1, true);
 
+-- name: confine_in_time
+-- The same, and its statements are ended after so many milliseconds.
+select set_config('seriatim.tenant', $1, true), set_config('statement_timeout', $2, true);
+
 -- name: head
 select coalesce(max(position), 0) from {schema}.events;
 

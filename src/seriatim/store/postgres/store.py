@@ -29,6 +29,7 @@ from seriatim.store.port import (
     ReadSpec,
     Restored,
     StreamSummary,
+    too_long,
 )
 from seriatim.store.postgres.checking import doctor, examine, verify
 from seriatim.store.postgres.confining import Reader
@@ -73,7 +74,7 @@ class PostgresStore:
         self._writer = Writer(
             self.address, settings, self._open_writer, lambda: self._rules, self._listener.hint
         )
-        self._reader = Reader(self.schema, self._reading)
+        self._reader = Reader(self.schema, self._reading, settings.read_timeout_s)
         self._consumers = Consumers(self.schema, self._reader)
         self._queries = Queries(self.schema, self._reader, lambda: self._rules)
 
@@ -127,6 +128,10 @@ class PostgresStore:
         except PoolTimeout as error:
             msg = "no connection to Postgres could be had in time: is the server up?"
             raise self._connect_error or BackendFailure(msg) from error
+        except psycopg.errors.QueryCanceled as error:
+            if self._settings.read_timeout_s is None:
+                raise failure(error, doing) from error
+            raise too_long(self._settings.read_timeout_s) from error
         except psycopg.Error as error:
             raise failure(error, doing) from error
 

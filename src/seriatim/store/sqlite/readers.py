@@ -9,16 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from seriatim.core.errors import BackendFailure
+from seriatim.store.port import too_long
 from seriatim.store.sqlite import failures, forking
 from seriatim.store.sqlite.file import File
+
+_STEPS = 10_000  # of SQLite's machine between two looks at the clock: a millisecond or so
 
 
 class Readers:
     """A bounded number of connections that can only read, each lent to one thread at a time."""
 
-    def __init__(self, file: File, size: int) -> None:
+    def __init__(self, file: File, size: int, timeout_s: float | None = None) -> None:
         self._file = file
         self._size = size
+        self._timeout_s = timeout_s
         self._start_fresh()
 
     def _start_fresh(self) -> None:
@@ -43,6 +47,25 @@ class Readers:
                 self._give_back(connection)
         finally:
             self._room.release()
+
+    @contextmanager
+    def bounded(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection whose statements are ended when they take too long."""
+        seconds = self._timeout_s
+        with self.connection() as connection:
+            if seconds is None:
+                yield connection
+                return
+            until = time.monotonic() + seconds
+            connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+            try:
+                yield connection
+            except sqlite3.OperationalError as error:
+                if failures.code_of(error) != sqlite3.SQLITE_INTERRUPT:
+                    raise
+                raise too_long(seconds) from error
+            finally:
+                connection.set_progress_handler(None, 0)
 
     def _take(self) -> sqlite3.Connection:
         try:

@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import event_key, stream_key
@@ -50,11 +52,17 @@ class SqliteStore:
     best_writers = 1
 
     def __init__(
-        self, path: str, *, create: bool = True, busy_timeout_s: float = 10.0, readers: int = 4
+        self,
+        path: str,
+        *,
+        create: bool = True,
+        busy_timeout_s: float = 10.0,
+        readers: int = 4,
+        read_timeout_s: float | None = None,
     ) -> None:
         self._file = File(path, busy_timeout_s)
         self._writer = Writer(self._file)
-        self._readers = Readers(self._file, readers)
+        self._readers = Readers(self._file, readers, read_timeout_s)
         self._declarations = Declarations()
         self._wakeups = Wakeups(self.head)
         try:
@@ -112,10 +120,8 @@ class SqliteStore:
 
     def _append_decided(self, group: Sequence[Request], *, trusting: bool = False) -> list[Outcome]:
         foreseen: view.Foreseen = {}
-        if view.has_contexts(group):
-            with self._readers.connection() as connection:
-                rules = self._declarations.rules(connection)
-                foreseen = view.foresee(connection, group, rules)
+        for request in group:
+            foreseen |= request.packed or {}
         with self._writer.transaction() as connection:
             recorded_us = consumers.now_us()
             answers = appends.append(
@@ -132,9 +138,13 @@ class SqliteStore:
         return finish(answers, recorded_us)
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        """Return the request as it is: rows are made quickly enough under the lock."""
+        """Look at the request's contexts, in its caller's thread and before any lock."""
         del rules
-        return request
+        if not view.has_contexts(request):  # rows are made quickly enough under the lock
+            return request
+        with self._readers.bounded() as connection:
+            known = self._declarations.rules(connection)
+            return msgspec.structs.replace(request, packed=view.foresee(connection, request, known))
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
         """Commit a plain append here and now, unless somebody else is writing."""
@@ -177,7 +187,7 @@ class SqliteStore:
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         """Return one page of a read."""
-        with self._readers.connection() as connection:
+        with self._readers.bounded() as connection:
             return reads.read(connection, spec)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
@@ -207,14 +217,14 @@ class SqliteStore:
     ) -> list[StreamSummary]:
         """Return streams in the order in which they began."""
         values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
-        with self._readers.connection() as connection:
+        with self._readers.bounded() as connection:
             return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
 
     def select(
         self, tenant_id: str, query: Query, after: int, until: int, limit: int
     ) -> list[EventRecord]:
         """Return the first records in (after, until] that match a query."""
-        with self._readers.connection() as connection:
+        with self._readers.bounded() as connection:
             rules = self._declarations.rules(connection)
             return queries.select(
                 connection, tenant_id, query, rules, after=after, until=until, limit=limit
@@ -222,7 +232,7 @@ class SqliteStore:
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches a query."""
-        with self._readers.connection() as connection:
+        with self._readers.bounded() as connection:
             rules = self._declarations.rules(connection)
             return queries.context_version(
                 connection, tenant_id, query, rules, after=0, until=until

@@ -33,31 +33,26 @@ def record(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> 
     return None if row is None else record_of(row)
 
 
-def has_contexts(group: Sequence[Request]) -> bool:
-    """Tell whether some append of the group depends on a context."""
-    return any(
-        isinstance(condition, ExpectedContext)
-        for request in group
-        for condition in request.conditions
-    )
+def has_contexts(request: Request) -> bool:
+    """Tell whether an append depends on a context."""
+    return any(isinstance(condition, ExpectedContext) for condition in request.conditions)
 
 
-def foresee(connection: sqlite3.Connection, group: Sequence[Request], rules: Rules) -> Foreseen:
-    """Evaluate the contexts of a group before the lock is taken.
+def foresee(connection: sqlite3.Connection, request: Request, rules: Rules) -> Foreseen:
+    """Evaluate the contexts of an append before the lock is taken.
 
     The log is immutable and grows at its end only, so what was true up to a head stays true, and
     under the lock no more than the events after it are looked at.
     """
     seen = head(connection)
     found: Foreseen = {}
-    for request in group:
-        for condition in request.conditions:
-            if isinstance(condition, ExpectedContext):
-                key = request.tenant_id, id(condition.query)
-                version = queries.context_version(
-                    connection, request.tenant_id, condition.query, rules, after=0, until=seen
-                )
-                found[key] = seen, version
+    for condition in request.conditions:
+        if isinstance(condition, ExpectedContext):
+            key = request.tenant_id, id(condition.query)
+            version = queries.context_version(
+                connection, request.tenant_id, condition.query, rules, after=0, until=seen
+            )
+            found[key] = seen, version
     return found
 
 

@@ -1,0 +1,77 @@
+"""Where a process waits for its databases: threads, bounded in time, for each tenant in turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from seriatim.api.fairness import Turns
+from seriatim.core.errors import TimedOut
+
+T = TypeVar("T")
+
+_ACCESS_THREADS = 2
+
+
+class Threads:
+    """The threads of one process; `reads` says how many of them a tenant may have."""
+
+    def __init__(self, count: int, reads: Turns, seconds: float) -> None:
+        self._reads = reads
+        self._seconds = seconds
+        self._log = ThreadPoolExecutor(count, "seriatim-api")
+        # However busy the log is, who calls is known at once.
+        self._access = ThreadPoolExecutor(_ACCESS_THREADS, "seriatim-access")
+
+    async def run(self, act: Callable[..., T], /, *args: Any) -> T:
+        """Run what waits for the log's database, within the time of a request."""
+        async with self._in_time():
+            return await _begun(self._log, act, args)
+
+    async def run_access(self, act: Callable[..., T], /, *args: Any) -> T:
+        """Run what waits for the access store, within the time of a request."""
+        async with self._in_time():
+            return await _begun(self._access, act, args)
+
+    async def run_for(self, tenant_id: str, act: Callable[..., T], /, *args: Any) -> T:
+        """Run what a tenant asks for, in its turn, which lasts until the thread has ended."""
+        async with self._in_time():
+            await self._reads.take(tenant_id)
+            try:
+                work = _begun(self._log, act, args)
+            except BaseException:
+                self._reads.give(tenant_id)
+                raise
+            work.add_done_callback(partial(self._ended, tenant_id))
+            # Who waits no longer does not end the work: its thread and its connection go on.
+            return await asyncio.shield(work)
+
+    def _ended(self, tenant_id: str, work: asyncio.Future[Any]) -> None:
+        self._reads.give(tenant_id)
+        if not work.cancelled():
+            work.exception()  # who waited has it; if nobody does, nobody is to be told
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._seconds):
+                yield
+        except TimeoutError:
+            raise TimedOut(f"it took more than {self._seconds:g} s") from None
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        for threads in (self._log, self._access):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _begun(
+    threads: ThreadPoolExecutor, act: Callable[..., T], args: tuple[Any, ...]
+) -> asyncio.Future[T]:
+    known = copy_context()  # which request and which trace it is about
+    return asyncio.get_running_loop().run_in_executor(threads, known.run, act, *args)

@@ -1,0 +1,68 @@
+"""A read that takes too long is ended in the database itself, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import seriatim
+from seriatim import ExpectedContext, Filter, Log, NewEvent, Query, Settings, TimedOut
+from tests.faults.support import wait_until
+from tests.fixtures.postgres_server import PostgresServer
+from tests.fixtures.service import running
+
+NOWHERE = Query([Filter(payload=[{"a": "nowhere"}])])  # no index knows: all of it is read
+EVENTS = 20_000
+PATIENCE_S = 0.01
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a log in which a search takes a while."""
+    if request.param == "sqlite":
+        yield _filled(f"sqlite:///{tmp_path_factory.mktemp('slow')}/log.db")
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    template = request.getfixturevalue("postgres_template")
+    yield _filled(server.create_database("slow_reads", template))
+    server.drop_database("slow_reads")
+
+
+def _filled(url: str) -> str:
+    with seriatim.open(url) as log:
+        filler = "x" * 400
+        for first in range(0, EVENTS, 5000):
+            log.append([NewEvent("a", {"a": first + n, "filler": filler}) for n in range(5000)])
+    return url
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda log: log.query(NOWHERE),
+        lambda log: log.append([NewEvent("b")], ExpectedContext(NOWHERE, None)),
+    ],
+    ids=["query", "condition"],
+)
+def test_a_read_is_ended(url: str, read: Callable[[Log], object]) -> None:
+    """K3: it is a timeout, not a failure of the store; nothing is stored, and the log goes on."""
+    with seriatim.open(url, settings=Settings(read_timeout_s=PATIENCE_S)) as log:
+        before = log.head()
+        with pytest.raises(TimedOut, match=r"more than 0\.01 s"):
+            read(log)
+        assert log.head() == before
+        wait_until(lambda: _first_three(log) == [1, 2, 3], "a quick read is not ended")
+
+
+def _first_three(log: Log) -> list[int] | None:
+    try:
+        return [record.position for record in log.page(limit=3).records]
+    except TimedOut:  # the machine was busy with something else
+        return None
+
+
+def test_a_service_opens_its_log_so(url: str) -> None:
+    """K3: nothing that a request asks for outlives the time of a request by much."""
+    with running(url, request_timeout_s=7.0) as service:
+        assert service.service.log.settings.read_timeout_s == 7.0

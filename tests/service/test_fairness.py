@@ -118,7 +118,7 @@ async def test_turns_of_a_flood_leave_room_for_others() -> None:
     order: list[str] = []
 
     async def act(tenant: str) -> None:
-        async with turns.turn(tenant):
+        async with turns.turn(tenant, 60):
             await asyncio.sleep(0)
             order.append(tenant)
 
@@ -142,16 +142,16 @@ async def test_turns_are_taken_in_order_and_bounded() -> None:
     order: list[int] = []
 
     async def act(number: int) -> None:
-        async with turns.turn("t"):
+        async with turns.turn("t", 60):
             order.append(number)
             await asyncio.sleep(0)
 
-    async with turns.turn("t"):
+    async with turns.turn("t", 60):
         waiting = [asyncio.create_task(act(n)) for n in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(LimitExceeded, match="wait already") as caught:
             await act(9)
-        async with turns.turn("other"):
+        async with turns.turn("other", 60):
             pass
     await asyncio.gather(*waiting)
 
@@ -164,8 +164,8 @@ async def test_who_gives_up_leaves_no_turn_behind() -> None:
     """B13: waiters that are cancelled, before or just after their turn came, pass it on."""
     turns = Turns(alone=1, beside=1, waiting=100)
     for given in (False, True):
-        await turns.take("t")
-        first, second = (asyncio.create_task(turns.take("t")) for _ in range(2))
+        await turns.take("t", 60)
+        first, second = (asyncio.create_task(turns.take("t", 60)) for _ in range(2))
         await asyncio.sleep(0)
         if given:
             turns.give("t")
@@ -238,7 +238,7 @@ def test_a_flood_is_told_to_come_again(serving: Callable[..., Running]) -> None:
         if answer.status == 429:
             assert answer.headers["retry-after"] == "1"
 
-    held = asyncio.run_coroutine_threadsafe(lock.take("loud"), service._loop)
+    held = asyncio.run_coroutine_threadsafe(lock.take("loud", 60), service._loop)
     held.result(10)
     asking = [threading.Thread(target=ask) for _ in range(6)]
     for thread in asking:

@@ -131,6 +131,9 @@ class App:
             return _refusal(error, request)
         except Gone:
             return Response(499)
+        except asyncio.CancelledError:  # the server's time to end is over: this is the last word
+            msg = "the service ended before this was done; it may have been done"
+            return _refusal(BackendFailure(msg, details={"ambiguous": True}), request)
         except Exception as error:
             logger.exception("a request failed in an unforeseen way")
             msg = f"the service failed in an unforeseen way ({type(error).__name__})"

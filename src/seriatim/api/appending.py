@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.api.bodies import Asked, Parser, asked, asked_exactly, parsed
 from seriatim.api.http import Request, Response
+from seriatim.api.repeating import REPLAYED, once
 from seriatim.api.service import Service
 from seriatim.core.errors import Forbidden, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, NewEvent
@@ -32,7 +34,7 @@ from seriatim.wire.shapes import (
     WireCondition,
 )
 
-REPLAYED = (b"seriatim-replayed", b"true")
+_LEAST_S = 0.001
 _encode = msgspec.json.Encoder().encode
 _one = Parser(AppendBody)
 _several = Parser(AppendsBody)
@@ -74,6 +76,13 @@ def _as_append(value: Any) -> dict[str, Any]:
 
 async def append_several(service: Service, request: Request, raw: bytes) -> Response:
     """Do several appends that share a request and nothing else; each gets its own answer."""
+    if b"idempotency-key" not in request.headers:
+        return await _several_done(service, request, raw)
+    # Each has its own command record; that they are the same ones is known by all of them.
+    return await once(service, request, raw, partial(_several_done, service, request, raw))
+
+
+async def _several_done(service: Service, request: Request, raw: bytes) -> Response:
     body = _several.quick(raw)
     parts: list[Any]
     if body is None:
@@ -89,7 +98,8 @@ async def append_several(service: Service, request: Request, raw: bytes) -> Resp
     outcomes = await asyncio.gather(
         *(_outcome(service, request, part, index, share) for index, part in enumerate(parts))
     )
-    return Response(200, _encode(Outcomes(list(outcomes))))
+    again = any(one.problem is not None and one.problem.retryable for one in outcomes)
+    return Response(200, _encode(Outcomes(list(outcomes))), lasting=not again)
 
 
 async def _outcome(service: Service, request: Request, part: Any, index: int, size: int) -> Outcome:
@@ -121,12 +131,12 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
         command=_command(request, wanted.command, raw, part),
         on_id_mismatch=wanted.on_id_mismatch,
     )
-    loop = asyncio.get_running_loop()
-    service.meter.spend(tenant_id, len(events), size, loop.time())
-    async with service.turns.turn(tenant_id):
-        result = await service.aio(tenant_id).append_draft(
-            draft, timeout=_timeout(service, request)
-        )
+    now = asyncio.get_running_loop().time
+    seconds, began = _timeout(service, request), now()
+    service.meter.spend(tenant_id, len(events), size, began)
+    async with service.turns.turn(tenant_id, seconds):
+        left = max(_LEAST_S, seconds - (now() - began))
+        result = await service.aio(tenant_id).append_draft(draft, timeout=left)
     if result.id_mismatch:
         _check_shown(caller, result)
     return result, _traced(added, events, result)

@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 from types import TracebackType
 
-from seriatim.core.errors import LimitExceeded
+from seriatim.core.errors import LimitExceeded, TimedOut
 
 NEIGHBOUR_S = 1.0  # a tenant that was seen so long ago still counts as there
 
@@ -28,12 +28,12 @@ class Turns:
         self._tenants: dict[str, _Tenant] = {}
         self._last = ("", 0.0)  # who came last, and when that was another than before
 
-    def turn(self, tenant_id: str) -> _Turn:
-        """Return what holds one turn of a tenant's."""
-        return _Turn(self, tenant_id)
+    def turn(self, tenant_id: str, seconds: float) -> _Turn:
+        """Return what holds one turn of a tenant's, once it is had, in so many seconds."""
+        return _Turn(self, tenant_id, seconds)
 
-    async def take(self, tenant_id: str) -> None:
-        """Wait for a turn, or be told that too many wait."""
+    async def take(self, tenant_id: str, seconds: float) -> None:
+        """Wait for a turn, or be told that too many wait, or that it took too long."""
         tenant = self._tenants.get(tenant_id)
         if tenant is None:
             tenant = self._tenants[tenant_id] = _Tenant()
@@ -42,17 +42,21 @@ class Turns:
             return
         if len(tenant.queue) >= self._waiting:
             raise _busy(self._what, self._waiting)
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         tenant.queue.append(waiter)
+        alarm = loop.call_later(seconds, _too_late, waiter, self._what)
         try:
             await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+        except (asyncio.CancelledError, TimedOut):
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.give(tenant_id)  # it had just been given a turn
             else:
                 with suppress(ValueError):  # somebody passed over it already
                     tenant.queue.remove(waiter)
             raise
+        finally:
+            alarm.cancel()
 
     def _at_once(self, tenant_id: str) -> int:
         """Return how many a tenant may have under way now."""
@@ -86,14 +90,15 @@ class _Tenant:
 
 
 class _Turn:
-    __slots__ = ("_tenant_id", "_turns")
+    __slots__ = ("_seconds", "_tenant_id", "_turns")
 
-    def __init__(self, turns: Turns, tenant_id: str) -> None:
+    def __init__(self, turns: Turns, tenant_id: str, seconds: float) -> None:
         self._turns = turns
         self._tenant_id = tenant_id
+        self._seconds = seconds
 
     async def __aenter__(self) -> None:
-        await self._turns.take(self._tenant_id)
+        await self._turns.take(self._tenant_id, self._seconds)
 
     async def __aexit__(
         self,
@@ -102,6 +107,12 @@ class _Turn:
         trace: TracebackType | None,
     ) -> None:
         self._turns.give(self._tenant_id)
+
+
+def _too_late(waiter: asyncio.Future[None], what: str) -> None:
+    if not waiter.done():
+        msg = f"too many {what} of this tenant were before this one; nothing was done"
+        waiter.set_exception(TimedOut(msg))
 
 
 def _busy(what: str, bound: int) -> LimitExceeded:

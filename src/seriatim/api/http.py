@@ -219,12 +219,13 @@ def _named(words: str) -> str:
 
 
 class Response(msgspec.Struct, frozen=True):
-    """An answer that is there as a whole."""
+    """An answer that is there as a whole; one that does not last is not kept for twins."""
 
     status: int
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    lasting: bool = True
 
 
 class Stream(msgspec.Struct, frozen=True):

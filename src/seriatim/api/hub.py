@@ -11,20 +11,22 @@ import asyncio
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from seriatim.core.errors import LogIdentityChanged, SeriatimError
+from seriatim.core.errors import BackendFailure, LogIdentityChanged, SeriatimError
 from seriatim.core.event import LogIdentity, StreamRef
 from seriatim.core.query import Query, matches
 from seriatim.log.batches import PAGE, Batch, whole_appends
 from seriatim.opening import Log
 from seriatim.store.port import ReadSpec
 from seriatim.wire.records import outgoing
+
+T = TypeVar("T")
 
 POLL_S = 1.0
 RETRY_S = 0.5
@@ -64,8 +66,20 @@ class Tail:
             return None
         return {stream for one in filters for stream in one.streams or ()}
 
+    def begin(self) -> None:
+        """Take what comes from here on; what waited was read by other ways meanwhile."""
+        self.behind = False
+        self._forget()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has come that was not taken yet."""
+        return bool(self._pieces)
+
     def offer(self, piece: Piece) -> bool:
         """Take one more, unless there is no room: then the tail is behind."""
+        if self.behind:
+            return False
         if len(self._pieces) >= self._room or self._bytes > BUFFER_BYTES:
             self.fall_behind()
             return False
@@ -77,9 +91,12 @@ class Tail:
     def fall_behind(self, failure: SeriatimError | None = None) -> None:
         """Forget what waits: the tail reads on by itself, or ends with an error."""
         self.behind, self.failure = True, failure or self.failure
+        self._forget()
+        self._wake()
+
+    def _forget(self) -> None:
         self._pieces.clear()
         self._bytes = 0
-        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -150,7 +167,7 @@ class Hub:
         self._buffer = buffer
         self._channels: dict[str, _Channel] = {}
         self._waiters: dict[asyncio.Future[None], int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = threading.Event()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
@@ -247,6 +264,21 @@ class Hub:
             del self._waiters[waiter]
             self._interest()
 
+    async def unless_ended(self, act: Coroutine[Any, Any, T]) -> T:
+        """Do something that may wait long, and give it up when the service ends."""
+        task = asyncio.create_task(act)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self.stopped:
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if not self.stopped:
+                raise
+            raise BackendFailure("the service is ending: ask again") from None
+
     # -- tails
 
     def tail(self, tenant_id: str, query: Query, position: int) -> Tail:
@@ -260,7 +292,7 @@ class Hub:
             channel = self._channels[tail.tenant_id] = _Channel(tail.position, self._log.identity())
         elif channel.position > tail.position:
             return False
-        tail.behind = False
+        tail.begin()
         channel.add(tail)
         self._interest()
         if self.head > channel.position:
@@ -337,7 +369,10 @@ def _deal(channel: _Channel, group: Batch) -> None:
     """Hand one append out to the tails that it matches; each record is written once."""
     texts: dict[int, bytes] = {}
     for tail in channel.concerned(group):
-        wanted = [record for record in group if matches(tail.query, record)]
+        begins = tail.query.min_position or 0  # which is no part of what matches
+        wanted = [
+            record for record in group if record.position > begins and matches(tail.query, record)
+        ]
         if not wanted or wanted[-1].position <= tail.position:
             continue
         for record in wanted:

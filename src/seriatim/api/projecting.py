@@ -72,7 +72,8 @@ async def wait(service: Service, request: Request, params: WaitParams) -> Progre
         raise bad("timeout_s", f"must be from 0 to {service.serving.wait_max_s:g}")
     try:
         if params.timeout_s:
-            found = await known.wait_for(params.name, params.position, params.timeout_s)
+            waiting = known.wait_for(params.name, params.position, params.timeout_s)
+            found = await service.hub.unless_ended(waiting)
         else:
             found = await known.demand(params.name, params.position)
     except (Conflict, NotFound):  # what is another tenant's is not there

@@ -99,7 +99,7 @@ async def _wait(service: Service, request: Request, after: int, head: int, secon
         raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    while head <= after and (left := until - loop.time()) > 0:
+    while head <= after and not service.hub.stopped and (left := until - loop.time()) > 0:
         await service.hub.moved(after, left)
         head = await service.run_for(request.tenant_id, service.log.head)
     return head
@@ -141,7 +141,7 @@ async def _awaited(
     log = service.view(request.tenant_id)
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    while not found.records and (left := until - loop.time()) > 0:
+    while not found.records and not service.hub.stopped and (left := until - loop.time()) > 0:
         if spec.until is not None and found.last_scanned >= spec.until:
             break
         await service.hub.moved(found.last_scanned, left)

@@ -1,4 +1,4 @@
-"""Commands that append nothing, run once: their twins wait for the first one's answer."""
+"""Commands that are not one append, run once: their twins wait for the first one's answer."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ async def once(
     except BaseException:
         await service.run_access(service.access.give_up, found)
         raise
-    answer = Answer(response.status, response.body.decode())
-    await service.run_access(service.access.keep, found, answer)
+    if response.lasting:
+        answer = Answer(response.status, response.body.decode())
+        await service.run_access(service.access.keep, found, answer)
+    else:
+        await service.run_access(service.access.give_up, found)
     return response
 
 

@@ -146,6 +146,8 @@ async def _live(
             await service.caller(request.headers)
             if service.log.identity() != identity:
                 raise replaced(service.hub.head)
+            if followed.waiting or followed.behind:
+                continue  # it came meanwhile: its position is told with it, not before
             piece = Piece(service.hub.seen(followed))
         if piece is not None:
             followed.position = max(followed.position, piece.position)

@@ -41,7 +41,7 @@ class Threads:
     async def run_for(self, tenant_id: str, act: Callable[..., T], /, *args: Any) -> T:
         """Run what a tenant asks for, in its turn, which lasts until the thread has ended."""
         async with self._in_time():
-            await self._reads.take(tenant_id)
+            await self._reads.take(tenant_id, self._seconds)
             try:
                 work = _begun(self._log, act, args)
             except BaseException:

@@ -86,11 +86,35 @@ def test_another_body_is_refused(service: Running, path: str) -> None:
     respelled = who("POST", path, _respelled(body), headers=headers)
 
     assert respelled.body == first.body
-    if path == "/v1/appends":
-        codes = [one["problem"]["code"] for one in other.json["outcomes"]]
-        assert codes == ["idempotency_key_reuse"] * 2
-    else:
-        assert (other.status, other.code) == (409, "idempotency_key_reuse")
+    assert respelled.headers["seriatim-replayed"] == "true"
+    assert (other.status, other.code) == (409, "idempotency_key_reuse")
+
+
+def test_several_appends_under_a_key_are_one_request(service: Running) -> None:
+    """C5: one more, or one fewer, of them is another request; nothing of it is stored."""
+    who, headers = caller(service, tenant_id="twins"), key()
+    one, two, three = ({"events": [event("paid", {"n": n})]} for n in range(3))
+    first = who("POST", "/v1/appends", {"appends": [one, two]}, headers=headers)
+    head = who("GET", "/v1/log").json["head"]
+    more = who("POST", "/v1/appends", {"appends": [one, two, three]}, headers=headers)
+    fewer = who("POST", "/v1/appends", {"appends": [one]}, headers=headers)
+
+    assert first.status == 200
+    assert [answer.code for answer in (more, fewer)] == ["idempotency_key_reuse"] * 2
+    assert who("GET", "/v1/log").json["head"] == head
+
+
+def test_what_was_refused_of_several_may_be_mended(service: Running) -> None:
+    """C5: where nothing was stored the key is free; half a surrogate pair is told as such."""
+    who, headers = caller(service, tenant_id="twins"), key()
+    wrong = who("POST", "/v1/appends", {"appends": [{"events": [event("")]}]}, headers=headers)
+    right = who("POST", "/v1/appends", {"appends": [{"events": [event("x")]}]}, headers=headers)
+    half = b'{"appends": [{"events": [{"event_type": "a", "payload": {"a": "\\ud800"}}]}]}'
+    broken = who("POST", "/v1/appends", half, headers=key())
+
+    assert wrong.json["outcomes"][0]["problem"]["code"] == "invalid_event"
+    assert right.json["outcomes"][0]["receipt"]
+    assert (broken.status, broken.code) == (400, "invalid_argument")
 
 
 def _respelled(value: Any) -> bytes:

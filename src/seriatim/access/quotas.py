@@ -12,6 +12,7 @@ from seriatim.core.ids import id_problem
 
 _BURST_S = 2.0  # a bucket holds what comes in so long
 _KEPT_MAX = 10_000
+_BOUNDS = ("events_per_s", "bytes_per_s")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class Quotas(Desk):
         """Set a tenant's quota."""
         if problem := id_problem(quota.tenant_id):
             raise InvalidArgument(f"tenant {problem}", details={"argument": "tenant"})
-        for name in ("events_per_s", "bytes_per_s"):
+        for name in _BOUNDS:
             if not 0 <= getattr(quota, name) < 1e15:  # noqa: PLR2004 - more than can be
                 raise InvalidArgument(f"{name} must not be negative", details={"argument": name})
         self._run("set_quota", **msgspec.structs.asdict(quota))
@@ -79,11 +80,31 @@ class Meter:
         """Take the quotas of single tenants, as they are now."""
         self._own = {quota.tenant_id: quota for quota in quotas}
 
+    def check(self, tenant_id: str, now: float) -> None:
+        """Refuse a tenant that has used its quota up, with the time after which it may come."""
+        for name, bucket in zip(_BOUNDS, self._of(tenant_id, now), strict=True):
+            if bucket is not None and (wait := bucket.wait(now)):
+                raise _too_much(name, bucket.rate, wait)
+
     def spend(self, tenant_id: str, events: int, size: int, now: float) -> None:
-        """Count an append, or refuse it with the time after which it may come again."""
+        """Count an append, or refuse it."""
+        self.check(tenant_id, now)
+        self._take(tenant_id, events, size, now)
+
+    def give_back(self, tenant_id: str, events: int, size: int, now: float) -> None:
+        """Count an append no longer: nothing of it was stored."""
+        self._take(tenant_id, -events, -size, now)
+
+    def _take(self, tenant_id: str, events: int, size: int, now: float) -> None:
+        for amount, bucket in zip((events, size), self._of(tenant_id, now), strict=True):
+            if bucket is not None:
+                bucket.take(amount)
+
+    def _of(self, tenant_id: str, now: float) -> tuple[_Bucket | None, _Bucket | None]:
+        """Return a tenant's buckets, of events and of bytes."""
         quota = self._own.get(tenant_id, self._general)
         if not quota.events_per_s and not quota.bytes_per_s:
-            return
+            return None, None
         kept = self._buckets.get(tenant_id)
         if kept is None or kept[0] != quota:
             if len(self._buckets) >= _KEPT_MAX:
@@ -94,14 +115,7 @@ class Meter:
                 self._bucket(quota.bytes_per_s, now),
             )
             self._buckets[tenant_id] = kept
-        _, by_events, by_bytes = kept
-        for name, bucket in (("events_per_s", by_events), ("bytes_per_s", by_bytes)):
-            if bucket is not None and (wait := bucket.wait(now)):
-                raise _too_much(name, bucket.rate, wait)
-        if by_events is not None:
-            by_events.take(events)
-        if by_bytes is not None:
-            by_bytes.take(size)
+        return kept[1:]
 
     def _bucket(self, rate: float, now: float) -> _Bucket | None:
         return _Bucket(rate * self._share, now) if rate else None

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from seriatim.access.rights import EVERY_TENANT
-from seriatim.api.bodies import Parser
+from seriatim.api.bodies import LARGE_BYTES, Parser
 from seriatim.api.http import JSON, Gone, Headers, Receive, Request, Response, Scope, Send, Stream
 from seriatim.api.observing import Observer, spanned
 from seriatim.api.openapi import description
@@ -30,12 +30,14 @@ from seriatim.core.errors import (
     NotFound,
     SeriatimError,
 )
+from seriatim.core.limits import MIB
 from seriatim.telemetry import tracing
 from seriatim.telemetry.logs import bind
 from seriatim.wire.problems import CONTENT_TYPE, problem_of
 
 logger = logging.getLogger("seriatim.api")
 
+OTHER_BYTES = 4 * MIB  # of a body that appends nothing
 STALLED_S = 60.0  # a reader that takes nothing for so long is let go
 _PROBLEM = CONTENT_TYPE.encode()
 _REQUEST_ID_MAX = 128
@@ -153,14 +155,20 @@ class App:
         if route.params is not None:
             found = await route.handler(service, request, request.params(route.params))
             return found if route.stream else Response(route.status, _encode(found))
-        raw = await request.body(service.serving.request_bytes, service.serving.body_timeout_s)
+        serving = service.serving
+        bound = serving.request_bytes if route.raw else min(serving.request_bytes, OTHER_BYTES)
+        raw = await request.body(bound, serving.body_timeout_s)
         if not _is_json(request.headers.get(b"content-type", b"")):
             msg = "the body is JSON: send Content-Type: application/json"
             raise InvalidArgument(msg, details={"argument": "content-type"})
         if route.raw:
             answer: Response = await route.handler(service, request, raw)
             return answer
-        body = self._parsers[route.endpoint](raw)
+        parser = self._parsers[route.endpoint]
+        if len(raw) <= LARGE_BYTES:
+            body = parser(raw)
+        else:
+            body = await service.run_for(request.tenant_id, parser, raw)
 
         async def act() -> Response:
             return Response(route.status, _encode(await route.handler(service, request, body)))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from seriatim.access.rights import ANONYMOUS, Caller
-from seriatim.api.bodies import Asked, Parser, asked, asked_exactly, parsed
+from seriatim.api.bodies import LARGE_BYTES, Asked, Parser, asked, asked_exactly, parsed
 from seriatim.api.http import Request, Response
+from seriatim.api.permitting import check_shown, command_of, confined, signed, veiled
 from seriatim.api.repeating import REPLAYED, once
 from seriatim.api.service import Service
-from seriatim.core.errors import Forbidden, InvalidArgument, SeriatimError
+from seriatim.core.errors import IdempotencyConflict, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, NewEvent
-from seriatim.core.kinds import TRACE_KIND
-from seriatim.core.request import Command, ExpectedContext
+from seriatim.core.limits import Limits
 from seriatim.log.appending import Draft
 from seriatim.telemetry import tracing
 from seriatim.wire.problems import problem_of
@@ -30,9 +30,10 @@ from seriatim.wire.shapes import (
     Outcomes,
     Placed,
     Receipt,
-    WireCommand,
     WireCondition,
 )
+
+T = TypeVar("T")
 
 _LEAST_S = 0.001
 _encode = msgspec.json.Encoder().encode
@@ -43,21 +44,26 @@ _conditional = Parser(AppendIfBody)
 
 async def append(service: Service, request: Request, raw: bytes) -> Response:
     """Append a batch of events, all or nothing."""
+    return await _done(service, request, raw, _whole)
+
+
+def _whole(raw: bytes, limits: Limits) -> Asked:
     body = _one.quick(raw)
-    wanted = asked_exactly(parsed(raw)) if body is None else asked(body)
-    return _answer(request, *await _append(service, request, wanted, raw, len(raw)))
+    return asked_exactly(parsed(raw), limits) if body is None else asked(body, limits)
 
 
 async def append_if(service: Service, request: Request, raw: bytes) -> Response:
     """Append a batch of facts, if the context has the version that the caller has seen."""
+    return await _done(service, request, raw, _on_condition)
+
+
+def _on_condition(raw: bytes, limits: Limits) -> Asked:
     body = _conditional.quick(raw)
     if body is None:
-        wanted = asked_exactly(_as_append(parsed(raw)))
-    else:
-        condition = WireCondition(query=body.query, version=body.expected_version)
-        key = body.idempotency_key
-        wanted = asked(AppendBody(body.events, [condition], key, profile="facts"))
-    return _answer(request, *await _append(service, request, wanted, raw, len(raw)))
+        return asked_exactly(_as_append(parsed(raw)), limits)
+    condition = WireCondition(query=body.query, version=body.expected_version)
+    key = body.idempotency_key
+    return asked(AppendBody(body.events, [condition], key, profile="facts"), limits)
 
 
 def _as_append(value: Any) -> dict[str, Any]:
@@ -74,6 +80,41 @@ def _as_append(value: Any) -> dict[str, Any]:
     return {**rest, "conditions": [condition], "profile": "facts"}
 
 
+async def _done(
+    service: Service, request: Request, raw: bytes, read: Callable[[bytes, Limits], Asked]
+) -> Response:
+    wanted = await _taken(service, request, raw, read)
+    result, added = await _append(service, request, wanted, raw, len(raw))
+    headers = (REPLAYED,) if result.replayed else ()
+    # The twin of a command gets the very answer that the first one got.
+    whole = result.replayed and b"idempotency-key" not in request.headers
+    answer = partial(_written, result, added, whole=whole, headers=headers)
+    if len(raw) <= LARGE_BYTES:
+        return answer()
+    return await service.run_for(request.tenant_id, answer)
+
+
+async def _taken(
+    service: Service, request: Request, raw: bytes, read: Callable[[bytes, Limits], T]
+) -> T:
+    """Read a body, a large one in a thread and in its tenant's turn, unless its quota is used."""
+    service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
+    limits = service.log.settings.limits
+    if len(raw) <= LARGE_BYTES:
+        return read(raw, limits)
+    return await service.run_for(request.tenant_id, read, raw, limits)
+
+
+# -- several
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """One of several appends: what it asks for or why not, and its text if it has a key."""
+
+    wanted: Asked | SeriatimError
+    text: bytes = b""
+
+
 async def append_several(service: Service, request: Request, raw: bytes) -> Response:
     """Do several appends that share a request and nothing else; each gets its own answer."""
     if b"idempotency-key" not in request.headers:
@@ -83,35 +124,59 @@ async def append_several(service: Service, request: Request, raw: bytes) -> Resp
 
 
 async def _several_done(service: Service, request: Request, raw: bytes) -> Response:
-    body = _several.quick(raw)
-    parts: list[Any]
-    if body is None:
-        value = parsed(raw)
-        if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
-            msg = "the body is an object with a list of appends"
-            raise InvalidArgument(msg, details={"argument": "appends"})
-        parts = value["appends"]
-    else:
-        parts = body.appends
-    service.log.settings.limits.check("append_events", len(parts))
+    keyed = b"idempotency-key" in request.headers
+    parts = await _taken(service, request, raw, partial(_parts, keyed=keyed))
     share = len(raw) // max(1, len(parts))
     outcomes = await asyncio.gather(
         *(_outcome(service, request, part, index, share) for index, part in enumerate(parts))
     )
     again = any(one.problem is not None and one.problem.retryable for one in outcomes)
-    return Response(200, _encode(Outcomes(list(outcomes))), lasting=not again)
+    stored = any(one.receipt is not None for one in outcomes)
+    return Response(200, _encode(Outcomes(list(outcomes))), lasting=stored and not again)
 
 
-async def _outcome(service: Service, request: Request, part: Any, index: int, size: int) -> Outcome:
+def _parts(raw: bytes, limits: Limits, *, keyed: bool) -> list[_Part]:
+    body = _several.quick(raw)
+    given: list[Any]
+    if body is not None:
+        given = body.appends
+        events = sum(len(one.events) for one in body.appends)
+    else:
+        value = parsed(raw)
+        if not isinstance(value, dict) or not isinstance(value.get("appends"), list):
+            msg = "the body is an object with a list of appends"
+            raise InvalidArgument(msg, details={"argument": "appends"})
+        given = value["appends"]
+        lists = [one.get("events") for one in given if isinstance(one, dict)]
+        events = sum(len(one) for one in lists if isinstance(one, list))
+    limits.check("append_events", max(events, len(given)))
+    return [_part(one, limits, keyed=keyed) for one in given]
+
+
+def _part(given: Any, limits: Limits, *, keyed: bool) -> _Part:
     try:
-        wanted = asked(part) if isinstance(part, AppendBody) else asked_exactly(part)
-        text = _encode(part) if b"idempotency-key" in request.headers else b""
-        result, added = await _append(service, request, wanted, text, size, f"/{index}")
+        whole = isinstance(given, AppendBody)
+        wanted = asked(given, limits) if whole else asked_exactly(given, limits)
+    except SeriatimError as error:
+        return _Part(error)
+    return _Part(wanted, _encode(given) if keyed else b"")
+
+
+async def _outcome(
+    service: Service, request: Request, part: _Part, index: int, size: int
+) -> Outcome:
+    try:
+        if isinstance(part.wanted, SeriatimError):
+            raise part.wanted
+        result, added = await _append(service, request, part.wanted, part.text, size, f"/{index}")
     except SeriatimError as error:
         return Outcome(problem=problem_of(error, request.request_id))
     # The twin of a command gets the very answer that the first one got.
     whole = result.replayed and b"idempotency-key" not in request.headers
     return Outcome(receipt(result, added, whole=whole), replayed=whole)
+
+
+# -- each
 
 
 async def _append(  # noqa: PLR0913 - an append and where it came from
@@ -120,34 +185,32 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
     """Append what a caller may append, in its tenant's turn."""
     caller, tenant_id = request.caller, request.tenant_id
     caller.demand_types(event.event_type for event in wanted.events)
-    events, added = _signed(caller, wanted.events)
-    conditions = [_confined(caller, one) for one in wanted.conditions]
+    events, added = signed(caller, wanted.events)
     draft = Draft(
         tenant_id=tenant_id,
         door=wanted.door,
         events=events,
-        condition=conditions or None,
+        condition=[confined(caller, one) for one in wanted.conditions] or None,
         idempotency_key=wanted.idempotency_key,
-        command=_command(request, wanted.command, raw, part),
+        command=command_of(request, wanted.command, raw, part),
         on_id_mismatch=wanted.on_id_mismatch,
     )
     now = asyncio.get_running_loop().time
     seconds, began = _timeout(service, request), now()
     service.meter.spend(tenant_id, len(events), size, began)
-    async with service.turns.turn(tenant_id, seconds):
-        left = max(_LEAST_S, seconds - (now() - began))
-        result = await service.aio(tenant_id).append_draft(draft, timeout=left)
-    if result.id_mismatch:
-        _check_shown(caller, result)
+    try:
+        async with service.turns.turn(tenant_id, seconds):
+            left = max(_LEAST_S, seconds - (now() - began))
+            result = await service.aio(tenant_id).append_draft(draft, timeout=left)
+    except SeriatimError as error:
+        if not error.details.get("ambiguous"):
+            service.meter.give_back(tenant_id, len(events), size, now())
+        if isinstance(error, IdempotencyConflict):
+            raise veiled(caller, error) from None
+        raise
+    if result.id_mismatch or (result.replayed and wanted.command is not None):
+        check_shown(caller, events, result)
     return result, _traced(added, events, result)
-
-
-def _check_shown(caller: Caller, result: AppendResult) -> None:
-    """Refuse to show events with other contents to who may not read them; nothing was stored."""
-    caller.demand("read")
-    for record in result.records:
-        if not caller.sees(record.event_type):
-            raise Forbidden("this token is not for events of this type")
 
 
 def _traced(added: Added | None, events: list[NewEvent], result: AppendResult) -> Added | None:
@@ -166,56 +229,6 @@ def _traced(added: Added | None, events: list[NewEvent], result: AppendResult) -
     return added
 
 
-def _signed(caller: Caller, events: list[NewEvent]) -> tuple[list[NewEvent], Added | None]:
-    """Name the caller as the actor of events that name none; to name another is a right."""
-    if caller.subject == ANONYMOUS:
-        return events, None
-    signed: list[NewEvent] = []
-    added = None
-    for event in events:
-        stream: Any = event.stream  # not checked yet
-        trace = isinstance(stream, tuple) and stream[:1] == (TRACE_KIND,)
-        kind = "system" if trace else "service_principal"
-        if event.actor_type is None and event.actor_id is None:
-            added = Added(kind, caller.subject)
-            signed.append(msgspec.structs.replace(event, actor_type=kind, actor_id=caller.subject))
-            continue
-        if event.actor_id != caller.subject and "act_as" not in caller.rights:
-            msg = "to name another actor than the token's own needs the right act_as"
-            raise Forbidden(msg, details={"right": "act_as"})
-        signed.append(event)
-    return signed, added
-
-
-def _confined(caller: Caller, condition: Any) -> Any:
-    """Let a condition ask for nothing that the caller may not read."""
-    if not isinstance(condition, ExpectedContext):
-        return condition
-    caller.demand("read")
-    return ExpectedContext(caller.scoped(condition.query), condition.version)
-
-
-def _command(request: Request, given: WireCommand | None, raw: bytes, part: str) -> Command | None:
-    """Return the command of an append: by the header Idempotency-Key, or as the body names it."""
-    key = request.header(b"idempotency-key")
-    if given is not None:
-        if key is not None:
-            msg = "give an Idempotency-Key or a command, not both"
-            raise InvalidArgument(msg, details={"argument": "command"})
-        if given.actor != request.caller.subject and "act_as" not in request.caller.rights:
-            msg = "to name another actor than the token's own needs the right act_as"
-            raise Forbidden(msg, details={"right": "act_as"})
-        return Command(**msgspec.structs.asdict(given))
-    if key is None:
-        return None
-    return Command(
-        actor=request.caller.subject,
-        endpoint=request.endpoint,
-        key=key + part,
-        request=parsed(raw),
-    )
-
-
 def _timeout(service: Service, request: Request) -> float:
     """Return how long an append may take: as long as its caller waits, within the bound."""
     told = request.headers.get(b"seriatim-timeout-s")
@@ -232,10 +245,9 @@ def _timeout(service: Service, request: Request) -> float:
     return min(seconds, bound)
 
 
-def _answer(request: Request, result: AppendResult, added: Added | None) -> Response:
-    headers = (REPLAYED,) if result.replayed else ()
-    # The twin of a command gets the very answer that the first one got.
-    whole = result.replayed and b"idempotency-key" not in request.headers
+def _written(
+    result: AppendResult, added: Added | None, *, whole: bool, headers: tuple[Any, ...]
+) -> Response:
     return Response(201, _encode(receipt(result, added, whole=whole)), headers=headers)
 
 

@@ -13,6 +13,7 @@ from seriatim.core.canonical import parse_json
 from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES, Door
 from seriatim.core.errors import Flaw, InvalidArgument, InvalidEvent
 from seriatim.core.event import NewEvent
+from seriatim.core.limits import Limits
 from seriatim.core.query import Query
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
 from seriatim.wire.records import received
@@ -20,6 +21,7 @@ from seriatim.wire.shapes import AppendBody, WireCondition
 
 DOORS: Mapping[str, Door] = {door.name: door for door in (LOG, TRACES, FACTS, AGGREGATES)}
 WHERE = "the body"
+LARGE_BYTES = 128 * 1024  # of a body, from which on the event loop has no time for it
 _read = msgspec.json.Decoder().decode
 _write = msgspec.json.Encoder().encode
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -89,8 +91,9 @@ class Asked(msgspec.Struct, frozen=True):
     on_id_mismatch: Any
 
 
-def asked(body: AppendBody) -> Asked:
+def asked(body: AppendBody, limits: Limits) -> Asked:
     """Take an append whose shape is right."""
+    limits.check("append_events", len(body.events))
     door = DOORS[body.profile]
     events: list[NewEvent] = []
     for index, event in enumerate(body.events):
@@ -103,7 +106,7 @@ def asked(body: AppendBody) -> Asked:
     return Asked(events, conditions, body.idempotency_key, body.command, door, body.on_id_mismatch)
 
 
-def asked_exactly(value: Any) -> Asked:
+def asked_exactly(value: Any, limits: Limits) -> Asked:
     """Take an append whose shape is wrong somewhere: the log's own checks say where."""
     if not isinstance(value, dict):
         raise _bad(f"{WHERE} is an object with events")
@@ -117,6 +120,7 @@ def asked_exactly(value: Any) -> Asked:
     given = value.get("events")
     if not isinstance(given, list):
         raise _bad("events must be a list of events", "events")
+    limits.check("append_events", len(given))
     door = DOORS[body.profile]
     events = [_event(one, index, door) for index, one in enumerate(given)]
     conditions = [_condition(one) for one in body.conditions]

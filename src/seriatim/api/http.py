@@ -27,6 +27,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = b"application/json"
 _QUERY_BYTES_MAX = 64 * 1024
+_DIGITS_MAX = 19  # of a length: more of them are too many in any case
 
 
 class Gone(Exception):  # noqa: N818 - nobody waits for an answer any more
@@ -73,11 +74,15 @@ class Request:
             msg = f"the header {name.decode()} is not UTF-8"
             raise InvalidArgument(msg, details={"argument": name.decode()}) from None
 
+    def told_length(self) -> int:
+        """Return how long the body is, as the head tells; 0 when it does not."""
+        told = self.headers.get(b"content-length", b"").lstrip(b"0")
+        return int(told[:_DIGITS_MAX]) if told.isdigit() else 0
+
     async def body(self, at_most: int, seconds: float) -> bytes:
         """Read the body whole, within bounds of size and time."""
-        told = self.headers.get(b"content-length", b"")
-        if told.isdigit() and int(told) > at_most:
-            raise _too_large(int(told), at_most)
+        if (told := self.told_length()) > at_most:
+            raise _too_large(told, at_most)
         message = await self._next(seconds)
         chunk: bytes = message.get("body", b"")
         if message.get("more_body"):

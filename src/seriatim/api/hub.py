@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 
+from seriatim.api.tails import Piece, Tail
 from seriatim.core.errors import BackendFailure, LogIdentityChanged, SeriatimError
 from seriatim.core.event import LogIdentity, StreamRef
 from seriatim.core.query import Query, matches
 from seriatim.log.batches import PAGE, Batch, whole_appends
+from seriatim.log.pages import PAGE_BYTES, weight
 from seriatim.opening import Log
 from seriatim.store.port import ReadSpec
 from seriatim.wire.records import outgoing
@@ -32,92 +33,9 @@ POLL_S = 1.0
 RETRY_S = 0.5
 LINGER_S = 0.003
 CHECK_S = 1.0
-BUFFER_BYTES = 4 * 1024 * 1024
 
 Run = Callable[..., Awaitable[Any]]
 _encode = msgspec.json.Encoder().encode
-
-
-class Piece(msgspec.Struct, frozen=True, gc=False):
-    """One committed append as a tail sees it, ready to be sent; without text, only a position."""
-
-    position: int
-    records: bytes = b""
-
-
-class Tail:
-    """What one reader follows: its query, where it is, and a bounded buffer."""
-
-    def __init__(self, tenant_id: str, query: Query, position: int, room: int) -> None:
-        self.tenant_id = tenant_id
-        self.query = query
-        self.position = position
-        self.behind = False
-        self.failure: SeriatimError | None = None
-        self._room = room
-        self._bytes = 0
-        self._pieces: deque[Piece] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def streams(self) -> set[StreamRef] | None:
-        """Return the streams that the query is confined to, None when it is not."""
-        filters = self.query.filters
-        if not filters or any(one.streams is None for one in filters):
-            return None
-        return {stream for one in filters for stream in one.streams or ()}
-
-    def begin(self) -> None:
-        """Take what comes from here on; what waited was read by other ways meanwhile."""
-        self.behind = False
-        self._forget()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether something has come that was not taken yet."""
-        return bool(self._pieces)
-
-    def offer(self, piece: Piece) -> bool:
-        """Take one more, unless there is no room: then the tail is behind."""
-        if self.behind:
-            return False
-        if len(self._pieces) >= self._room or self._bytes > BUFFER_BYTES:
-            self.fall_behind()
-            return False
-        self._pieces.append(piece)
-        self._bytes += len(piece.records)
-        self._wake()
-        return True
-
-    def fall_behind(self, failure: SeriatimError | None = None) -> None:
-        """Forget what waits: the tail reads on by itself, or ends with an error."""
-        self.behind, self.failure = True, failure or self.failure
-        self._forget()
-        self._wake()
-
-    def _forget(self) -> None:
-        self._pieces.clear()
-        self._bytes = 0
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def next(self, seconds: float) -> Piece | None:
-        """Return the next piece; None when time is up or the tail is behind."""
-        if not self._pieces and not self.behind:
-            loop = asyncio.get_running_loop()
-            waiter = self._waiter = loop.create_future()
-            alarm = loop.call_later(seconds, self._wake)
-            try:
-                await waiter
-            finally:
-                alarm.cancel()
-                self._waiter = None
-        if not self._pieces:
-            return None
-        piece = self._pieces.popleft()
-        self._bytes -= len(piece.records)
-        return piece
 
 
 class _Channel:
@@ -174,6 +92,7 @@ class Hub:
         self._loop: asyncio.AbstractEventLoop
         self.head = 0
         self.open_tails = 0
+        self.tails_of: Counter[str] = Counter()
 
     # -- watching
 
@@ -330,10 +249,10 @@ class Hub:
         try:
             while channel.position < self.head and channel.members:
                 head = self.head
-                groups = await self._run(_groups, self._log, tenant_id, channel, head)
+                groups, all_of_it = await self._run(_groups, self._log, tenant_id, channel, head)
                 for group in groups:
                     _deal(channel, group)
-                if len(groups) >= PAGE or (groups and groups[-1][-1].position == head):
+                if not all_of_it or (groups and groups[-1][-1].position == head):
                     channel.position, channel.tip = groups[-1][-1].position, groups[-1][-1].event_id
                 else:
                     channel.position, channel.tip = head, None
@@ -349,8 +268,8 @@ def _let_go(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> list[Batch]:
-    """Read whole appends behind a channel's position, a page or so of them."""
+def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[list[Batch], bool]:
+    """Read whole appends behind a channel's position, a page or so, and tell if that is all."""
     changed = log.identity() != channel.identity
     if channel.tip and time.monotonic() - channel.checked_at > CHECK_S:
         channel.checked_at = time.monotonic()
@@ -358,11 +277,23 @@ def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> list[Batc
     if changed:
         raise replaced(head)
 
-    def read(after: int) -> Batch:
-        spec = ReadSpec(tenant_id=tenant_id, limit=PAGE, after=after, until=head)
+    def read(after: int, most: int) -> Batch:
+        spec = ReadSpec(tenant_id=tenant_id, limit=most, after=after, until=head)
         return log.store.read(spec)
 
-    return list(islice(whole_appends(read, channel.position, head), PAGE))
+    return some_of(whole_appends(read, channel.position))
+
+
+def some_of(appends: Iterator[Batch]) -> tuple[list[Batch], bool]:
+    """Return the first of many appends, as many as are well held at once, and if these are all."""
+    found: list[Batch] = []
+    count = size = 0
+    for group in appends:
+        found.append(group)
+        count, size = count + len(group), size + weight(group)
+        if count >= PAGE or size >= PAGE_BYTES:
+            return found, False
+    return found, True
 
 
 def _deal(channel: _Channel, group: Batch) -> None:

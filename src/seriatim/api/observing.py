@@ -46,8 +46,7 @@ class Observer:
     def answered(self, request: Request, status: int, seconds: float, size: int) -> None:
         """Count a request, and log it if it failed here or all are logged."""
         path = request.path if request.endpoint else UNKNOWN
-        told = request.headers.get(b"content-length", b"0")
-        received = int(told) if told.isdigit() else 0
+        received = request.told_length()
         self._service_metrics.request(
             path, request.method, status, seconds, received=received, sent=size
         )

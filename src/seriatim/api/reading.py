@@ -13,10 +13,13 @@ from seriatim.api.http import Request
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.event import EventRecord
-from seriatim.core.query import check_query
+from seriatim.core.limits import MIB
+from seriatim.core.query import Query, check_query
 from seriatim.core.request import check_stream
 from seriatim.log.arguments import bad, check_position, read_spec
 from seriatim.log.base import Page
+from seriatim.log.pages import PAGE_EVENTS_FIRST, first_of, weight
+from seriatim.opening import Log
 from seriatim.store.port import ReadSpec
 from seriatim.wire.records import all_outgoing, outgoing
 from seriatim.wire.shapes import (
@@ -34,6 +37,9 @@ from seriatim.wire.shapes import (
     VersionAnswer,
     VersionBody,
 )
+
+ANSWER_BYTES = 16 * MIB  # of payloads in one answer, or a little more
+STREAMS_MAX = 100
 
 
 class WaitParams(msgspec.Struct, frozen=True):
@@ -101,6 +107,7 @@ async def _wait(service: Service, request: Request, after: int, head: int, secon
     until = loop.time() + seconds
     while head <= after and not service.hub.stopped and (left := until - loop.time()) > 0:
         await service.hub.moved(after, left)
+        await service.caller(request.headers)  # whose token has ended waits in vain
         head = await service.run_for(request.tenant_id, service.log.head)
     return head
 
@@ -126,10 +133,11 @@ async def page(service: Service, request: Request, params: ReadParams) -> PageAn
         recorded_after=params.recorded_after,
         recorded_until=params.recorded_until,
     )
-    found = await service.run_for(request.tenant_id, log.page_of, spec)
+    found = await service.run_for(request.tenant_id, _page, log, spec)
     if params.wait_s and not found.records:
         found = await _awaited(service, request, spec, found, params.wait_s)
-    return PageAnswer(all_outgoing(found.records), found.last_scanned)
+    cut = len(found.records) < spec.limit and weight(found.records) >= ANSWER_BYTES
+    return PageAnswer(all_outgoing(found.records), found.last_scanned, cut)
 
 
 async def _awaited(
@@ -145,9 +153,23 @@ async def _awaited(
         if spec.until is not None and found.last_scanned >= spec.until:
             break
         await service.hub.moved(found.last_scanned, left)
+        await service.caller(request.headers)
         on = msgspec.structs.replace(spec, after=found.last_scanned)
-        found = await service.run_for(request.tenant_id, log.page_of, on)
+        found = await service.run_for(request.tenant_id, _page, log, on)
     return found
+
+
+def _page(log: Log, spec: ReadSpec) -> Page:
+    """Read a page, which ends early when its events are large."""
+    scanned = spec.after
+
+    def read(after: int, limit: int) -> list[EventRecord]:
+        nonlocal scanned
+        part = log.page_of(msgspec.structs.replace(spec, after=after, limit=limit))
+        scanned = part.last_scanned
+        return part.records
+
+    return Page(first_of(read, spec.after, spec.limit, ANSWER_BYTES), scanned)
 
 
 def _stream(stream_type: str | None, stream_id: str | None) -> tuple[str, str] | None:
@@ -200,7 +222,8 @@ async def streams(service: Service, request: Request, params: StreamsParams) -> 
 
 async def last(service: Service, request: Request, body: StreamsBody) -> LastRecords:
     """Return the last event of each of several streams."""
-    service.log.settings.limits.check("page", len(body.streams))
+    if len(body.streams) > STREAMS_MAX:
+        raise bad("streams", f"must be at most {STREAMS_MAX}")
     if not body.streams:
         return LastRecords([])
     wanted = [check_stream(stream) for stream in body.streams]
@@ -215,17 +238,24 @@ async def query(service: Service, request: Request, body: QueryBody) -> QueryAns
     log = service.view(request.tenant_id)
     limit = log.settings.limits.page if body.limit is None else body.limit
 
-    def found() -> QueryAnswer:
-        result = log.query(wanted, limit=limit, after=body.after, head=body.head)
-        return QueryAnswer(
-            all_outgoing(result.records),
-            result.last_returned_position,
-            result.context_version,
-            result.head,
-            result.more,
-        )
+    return await service.run_for(request.tenant_id, _found, log, wanted, limit, body)
 
-    return await service.run_for(request.tenant_id, found)
+
+def _found(log: Log, wanted: Query, limit: int, body: QueryBody) -> QueryAnswer:
+    """Run a query; with large events it returns fewer of them, and says that there are more."""
+    limit = log.settings.limits.check_page("limit", limit)
+    first = log.query(wanted, limit=min(limit, PAGE_EVENTS_FIRST), after=body.after, head=body.head)
+    records, left = list(first.records), limit - len(first.records)
+    if first.more and left:
+
+        def read(after: int, most: int) -> list[EventRecord]:
+            return log.store.select(log.tenant_id, wanted, after, first.head, most)
+
+        room = ANSWER_BYTES - weight(records)
+        records += first_of(read, records[-1].position, left, room) if room > 0 else ()
+    last = records[-1].position if records else None
+    more = first.more and last != first.context_version
+    return QueryAnswer(all_outgoing(records), last, first.context_version, first.head, more)
 
 
 async def select(service: Service, request: Request, body: SelectBody) -> RecordsAnswer:
@@ -236,11 +266,17 @@ async def select(service: Service, request: Request, body: SelectBody) -> Record
     limits.check_page("limit", body.limit)
     for name in ("after", "until"):
         check_position(name, getattr(body, name))
-    tenant_id, select = request.tenant_id, service.log.store.select
-    found: list[EventRecord] = await service.run_for(
-        tenant_id, select, tenant_id, wanted, body.after, body.until, body.limit
-    )
-    return RecordsAnswer(all_outgoing(found))
+    store, tenant_id = service.log.store, request.tenant_id
+
+    def read(after: int, most: int) -> list[EventRecord]:
+        return store.select(tenant_id, wanted, after, body.until, most)
+
+    def found() -> RecordsAnswer:
+        records = first_of(read, body.after, body.limit, ANSWER_BYTES)
+        cut = len(records) < body.limit and weight(records) >= ANSWER_BYTES
+        return RecordsAnswer(all_outgoing(records), cut)
+
+    return await service.run_for(tenant_id, found)
 
 
 async def version(service: Service, request: Request, body: VersionBody) -> VersionAnswer:

@@ -9,9 +9,10 @@ from seriatim.access.answers import Answer, Reserved
 from seriatim.api.bodies import parsed
 from seriatim.api.http import Request, Response
 from seriatim.api.service import Service
-from seriatim.core.canonical import canonical_text, text_hash
-from seriatim.core.errors import InvalidArgument, TimedOut
+from seriatim.core.canonical import canonical_text, check_json, text_hash
+from seriatim.core.errors import Flaw, InvalidArgument, TimedOut
 from seriatim.core.ids import hash_key, key_problem
+from seriatim.core.request import around_payloads
 
 REPLAYED = (b"seriatim-replayed", b"true")
 _PAUSE_S = 0.05
@@ -26,7 +27,7 @@ async def once(
         raise InvalidArgument(f"Idempotency-Key {problem}", details={"argument": "idempotency-key"})
     parts = request.tenant_id, request.caller.subject, request.endpoint, key
     command_key = hash_key(*parts).hex()
-    request_hash = text_hash(canonical_text(parsed(raw)))
+    request_hash = await _hash_of(service, request, raw)
     found = await _reserved(service, command_key, request_hash)
     if isinstance(found, Answer):
         return Response(found.status, found.body.encode(), headers=(REPLAYED,))
@@ -41,6 +42,21 @@ async def once(
     else:
         await service.run_access(service.access.give_up, found)
     return response
+
+
+async def _hash_of(service: Service, request: Request, raw: bytes) -> str:
+    limits = around_payloads(service.log.settings.limits)
+
+    def made() -> str:
+        value = parsed(raw)
+        try:
+            check_json(value, limits=limits)
+        except Flaw as flaw:
+            msg = f"the body cannot be kept: {flaw.where}: {flaw.message}"
+            raise InvalidArgument(msg, details={"argument": "the body"}) from None
+        return text_hash(canonical_text(value))
+
+    return await service.run_for(request.tenant_id, made)
 
 
 async def _reserved(service: Service, command_key: str, request_hash: str) -> Reserved | Answer:

@@ -20,7 +20,8 @@ from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import Access
 from seriatim.access.tokens import refused
 from seriatim.api.fairness import Turns
-from seriatim.api.hub import Hub, Tail
+from seriatim.api.hub import Hub
+from seriatim.api.tails import Tail
 from seriatim.api.threads import Threads
 from seriatim.core.errors import Forbidden, SeriatimError
 from seriatim.core.limits import MIB
@@ -60,6 +61,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = 30.0
     wait_max_s: float = 60.0
     tail_buffer: int = 1000
+    tenant_tails: int = 5000  # half of all that may be open
     tenant_in_flight: int = 64  # appends of a tenant that is alone
     tenant_in_flight_beside: int = 4  # and while others are there
     tenant_waiting: int = 1024

@@ -8,14 +8,15 @@ import msgspec
 
 from seriatim.api.bodies import parsed, query_of
 from seriatim.api.http import Request, Stream
-from seriatim.api.hub import Piece, Tail, replaced
+from seriatim.api.hub import replaced, some_of
 from seriatim.api.reading import shown_tip
 from seriatim.api.service import Service
-from seriatim.core.errors import SeriatimError
+from seriatim.api.tails import Piece, Tail
+from seriatim.core.errors import LimitExceeded, SeriatimError
 from seriatim.core.event import LogIdentity
 from seriatim.core.query import Filter, Query, check_query
 from seriatim.log.arguments import bad, check_position
-from seriatim.log.batches import PAGE, matching_appends
+from seriatim.log.batches import matching_appends
 from seriatim.opening import Log
 from seriatim.wire.problems import problem_of
 from seriatim.wire.records import outgoing
@@ -52,7 +53,7 @@ async def tail(service: Service, request: Request, params: TailParams) -> Stream
         raise bad("keep_alive_s", f"must be from {KEEP_ALIVE_MIN_S:g} to {KEEP_ALIVE_MAX_S:g}")
     query = request.caller.scoped(_query(params))
     check_query(query, service.log.settings.limits)
-    _check_room(service)
+    _check_room(service, request.tenant_id)
     start = await service.run_for(request.tenant_id, _start, service, request, params)
     content_type = NDJSON if _wants_lines(request) else SSE
     followed = service.hub.tail(request.tenant_id, query, start)
@@ -81,8 +82,12 @@ def _wants_lines(request: Request) -> bool:
     return NDJSON in request.headers.get(b"accept", b"")
 
 
-def _check_room(service: Service) -> None:
+def _check_room(service: Service, tenant_id: str) -> None:
     service.log.settings.limits.check("subscriptions", service.hub.open_tails + 1)
+    own, bound = service.hub.tails_of[tenant_id] + 1, service.serving.tenant_tails
+    if own > bound:
+        msg = f"tenant_tails is {own}, over the bound of {bound}"
+        raise LimitExceeded(msg, details={"limit": "tenant_tails", "bound": bound, "actual": own})
 
 
 def _start(service: Service, request: Request, params: TailParams) -> int:
@@ -113,6 +118,7 @@ async def _pieces(
     """Yield what a reader gets: the past, then what comes, and the past again if it was slow."""
     hub = service.hub
     hub.open_tails += 1
+    hub.tails_of[followed.tenant_id] += 1
     service.follow(request.caller, followed)
     identity = service.log.identity()
     try:
@@ -133,6 +139,9 @@ async def _pieces(
         yield form.problem(_encode(problem_of(error, request.request_id)))
     finally:
         hub.open_tails -= 1
+        hub.tails_of[followed.tenant_id] -= 1
+        if not hub.tails_of[followed.tenant_id]:
+            del hub.tails_of[followed.tenant_id]
         service.unfollow(request.caller, followed)
 
 
@@ -170,6 +179,8 @@ async def _caught_up(
             followed.tenant_id, _past, service.log, followed, head
         )
         for piece in pieces:
+            if followed.failure is not None:
+                raise followed.failure
             yield piece
             followed.position = piece.position
         followed.position = scanned
@@ -177,17 +188,14 @@ async def _caught_up(
 
 def _past(log: Log, followed: Tail, head: int) -> tuple[list[Piece], int]:
     """Read a page or so of whole appends that match, and say how far that was."""
-    pieces: list[Piece] = []
-    count = 0
-    for group in matching_appends(
-        log.store, followed.tenant_id, followed.query, followed.position, head
-    ):
-        texts = [_encode(outgoing(record)) for record in group]
-        pieces.append(Piece(group[-1].position, b",".join(texts)))
-        count += len(group)
-        if count >= PAGE:
-            return pieces, group[-1].position
-    return pieces, head
+    groups, all_of_it = some_of(
+        matching_appends(log.store, followed.tenant_id, followed.query, followed.position, head)
+    )
+    pieces = [
+        Piece(group[-1].position, b",".join([_encode(outgoing(record)) for record in group]))
+        for group in groups
+    ]
+    return pieces, head if all_of_it else pieces[-1].position
 
 
 class _Events:

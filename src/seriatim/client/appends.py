@@ -16,6 +16,7 @@ from seriatim.wire.problems import error_of
 from seriatim.wire.records import all_incoming, sent
 
 _BODY_BYTES = 12 * 1024 * 1024  # of one request: what is larger goes alone
+_BODY_EVENTS = 10_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,14 +52,14 @@ def _condition(condition: Condition) -> shapes.WireCondition:
 def parts(group: Sequence[Request]) -> Iterator[list[Request]]:
     """Yield neighbours of one tenant that fit a request together."""
     part: list[Request] = []
-    size = 0
+    size = events = 0
     for request in group:
+        size, events = size + len(request.packed), events + len(request.events)
         other = part and part[0].tenant_id != request.tenant_id
-        if part and (other or size + len(request.packed) > _BODY_BYTES):
+        if part and (other or size > _BODY_BYTES or events > _BODY_EVENTS):
             yield part
-            part, size = [], 0
+            part, size, events = [], len(request.packed), len(request.events)
         part.append(request)
-        size += len(request.packed)
     yield part
 
 

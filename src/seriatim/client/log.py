@@ -54,8 +54,9 @@ class Remote(BaseLog):
         while True:
             found = self._service.query(self.tenant_id, query, size, after, head)
             records += all_incoming(found.records)
-            if limit is not None or not found.more:
+            if not found.more or len(records) == limit:
                 break
             after, head = records[-1].position, found.head
+            size = size if limit is None else limit - len(records)
         last = records[-1].position if records else None
         return QueryResult(records, last, found.context_version, found.head, found.more)

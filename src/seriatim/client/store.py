@@ -34,9 +34,10 @@ from seriatim.store.port import (
     StreamSummary,
 )
 from seriatim.wire import shapes
-from seriatim.wire.records import all_incoming, incoming
+from seriatim.wire.records import WireRecord, all_incoming, incoming
 
 _WAIT_MAX_S = 30.0
+_STREAMS_MAX = 100  # in one request
 
 
 class HttpStore:
@@ -121,13 +122,19 @@ class HttpStore:
         return self._info().head
 
     def page(self, spec: ReadSpec) -> tuple[list[EventRecord], int]:
-        """Read a page in one go: records, and how far was scanned."""
+        """Read a page: records, and how far was scanned; large ones come in several answers."""
         if spec.types == ():  # a list without members cannot be written in a query string
             head = self.head()
             return [], max(spec.after, head if spec.until is None else min(spec.until, head))
-        raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
-        answer = self.decoded(raw, shapes.PageAnswer)
-        return all_incoming(answer.records), answer.last_scanned
+        found: list[EventRecord] = []
+        while True:
+            raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
+            answer = self.decoded(raw, shapes.PageAnswer)
+            found += all_incoming(answer.records)
+            if not answer.cut:
+                return found, answer.last_scanned
+            limit = spec.limit - len(answer.records)
+            spec = msgspec.structs.replace(spec, after=answer.last_scanned, limit=limit)
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         if spec.tenant_id is None:
@@ -154,9 +161,11 @@ class HttpStore:
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
     ) -> list[EventRecord | None]:
-        body = shapes.StreamsBody(list(streams))
-        raw = self.http.post("/v1/streams/last", body, tenant_id=tenant_id)
-        found = self.decoded(raw, shapes.LastRecords).records
+        found: list[WireRecord | None] = []
+        for first in range(0, len(streams), _STREAMS_MAX):
+            body = shapes.StreamsBody(list(streams[first : first + _STREAMS_MAX]))
+            raw = self.http.post("/v1/streams/last", body, tenant_id=tenant_id)
+            found += self.decoded(raw, shapes.LastRecords).records
         return [None if record is None else incoming(record) for record in found]
 
     def streams(
@@ -170,9 +179,15 @@ class HttpStore:
     def select(
         self, tenant_id: str, query: Query, after: int, until: int, limit: int
     ) -> list[EventRecord]:
-        body = shapes.SelectBody(query.as_dict(), after, until, limit)
-        raw = self.http.post("/v1/query/records", body, tenant_id=tenant_id)
-        return all_incoming(self.decoded(raw, shapes.RecordsAnswer).records)
+        found: list[EventRecord] = []
+        while True:
+            body = shapes.SelectBody(query.as_dict(), after, until, limit - len(found))
+            raw = self.http.post("/v1/query/records", body, tenant_id=tenant_id)
+            answer = self.decoded(raw, shapes.RecordsAnswer)
+            found += all_incoming(answer.records)
+            if not answer.cut:
+                return found
+            after = found[-1].position
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         body = shapes.VersionBody(query.as_dict(), until)

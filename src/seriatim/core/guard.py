@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from seriatim.core.errors import PiiPolicyViolation
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA, TRACES, Rule
 from seriatim.core.needles import Cue, finder
 from seriatim.core.paths import ROOT, child, item
@@ -26,6 +27,7 @@ __all__ = [
     "Rule",
     "Scanned",
     "Violation",
+    "refusal",
 ]
 
 _ARRAYS = (list, tuple)
@@ -39,6 +41,13 @@ class Violation(msgspec.Struct, frozen=True):
 
     rule: str
     path: str
+
+
+def refusal(guard: Guard, found: Violation, where: str = "") -> PiiPolicyViolation:
+    """Make the error for what a guard has found, `where` being what the path is in."""
+    path = found.path if not where else where + found.path.removeprefix(ROOT)
+    msg = f"the guard {guard.name!r} refuses {path}: rule {found.rule!r}"
+    return PiiPolicyViolation(msg, details={"guard": guard.name, "rule": found.rule, "path": path})
 
 
 class Scanned(msgspec.Struct, frozen=True, gc=False):

@@ -22,6 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     index_terms: int = 1000
     metadata_entries: int = 64
     metadata_bytes: int = 8 * 1024
+    conditions: int = 1000
     filters: int = 64
     predicates: int = 64
     page: int = 10_000

@@ -24,7 +24,7 @@ from seriatim.core.errors import (
     PiiPolicyViolation,
 )
 from seriatim.core.event import NewEvent
-from seriatim.core.guard import DEFAULT, TRACES_V1, Guard, Scanned
+from seriatim.core.guard import DEFAULT, TRACES_V1, Guard, Scanned, refusal
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
 from seriatim.core.kinds import AGGREGATE, NO_RULES, Rules, StreamKind, closed_catalogue
@@ -195,9 +195,7 @@ def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> N
     fields = () if _guarded_of(event) == _UNGUARDED and key is None else _guarded(event, key)
     found = guard.scan(Scanned(event.payload, text, fields, event.tags, event.metadata))
     if found is not None:
-        msg = f"the guard {guard.name!r} refuses {found.path}: rule {found.rule!r}"
-        details = {"guard": guard.name, "rule": found.rule, "path": found.path}
-        raise PiiPolicyViolation(msg, details=details)
+        raise refusal(guard, found)
 
 
 def _guarded(event: NewEvent, key: str | None) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,7 @@ import msgspec
 from seriatim.core.canonical import canonical_text, check_json, text_hash
 from seriatim.core.errors import Flaw, InvalidArgument
 from seriatim.core.event import EventRecord, StreamRef
+from seriatim.core.guard import DEFAULT, Guard, Scanned, refusal
 from seriatim.core.ids import hash_key, id_problem, key_problem
 from seriatim.core.indexes import index_keys
 from seriatim.core.limits import Limits
@@ -17,6 +18,7 @@ from seriatim.core.query import Query, check_query, check_version
 from seriatim.core.times import format_us
 
 _SEQ_END = 1 << 63
+_AROUND = 8  # levels: a body, its appends, their events
 
 
 class ExpectedSeq(msgspec.Struct, frozen=True):
@@ -165,6 +167,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
     """Return the conditions of an append, none, one or several, after checking their shape."""
     conditions = given if isinstance(given, list | tuple) else () if given is None else (given,)
+    limits.check("conditions", len(conditions))
     for condition in conditions:
         if isinstance(condition, ExpectedContext):
             check_query(condition.query, limits)
@@ -189,8 +192,13 @@ def check_stream(stream: object) -> StreamRef:
     return stream
 
 
+def around_payloads(limits: Limits) -> Limits:
+    """Return the bounds of a request that has payloads somewhere inside it."""
+    return msgspec.structs.replace(limits, payload_depth=limits.payload_depth + _AROUND)
+
+
 def prepare_command(
-    tenant_id: str, command: Command | None, limits: Limits
+    tenant_id: str, command: Command | None, limits: Limits, guard: Guard = DEFAULT
 ) -> PreparedCommand | None:
     """Check a command and compute what it is stored under."""
     if command is None:
@@ -203,12 +211,14 @@ def prepare_command(
     if problem := key_problem(command.key):
         raise _bad("command.key", problem)
     try:
-        check_json(command.request, limits=limits)
+        check_json(command.request, limits=around_payloads(limits))
         check_json(command.response, limits=limits)
     except Flaw as flaw:
         raise _bad("command", str(flaw)) from None
     response = canonical_text(command.response)
     limits.check("payload_bytes", len(response))
+    if found := guard.scan(Scanned(command.response, response)):  # the request is only hashed
+        raise refusal(guard, found, "command.response")
     return PreparedCommand(
         command,
         hash_key(tenant_id, command.actor, command.endpoint, command.key),

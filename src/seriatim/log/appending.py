@@ -159,7 +159,7 @@ class Appender:
         conditions = (
             () if draft.condition is None else check_conditions(draft.condition, desk.limits)
         )
-        command = prepare_command(draft.tenant_id, draft.command, desk.limits)
+        command = prepare_command(draft.tenant_id, draft.command, desk.limits, desk.guard)
         events, size = prepare(desk, draft.events, draft.idempotency_key)
         if self._settings.numbered_by == "caller":
             _check_numbered(events)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 
 from seriatim.core.event import EventRecord
 from seriatim.core.query import Query
+from seriatim.log.pages import Read, measured
 from seriatim.store.port import Store
 
 PAGE = 1000
@@ -14,23 +15,16 @@ PAGE = 1000
 Batch = list[EventRecord]
 
 
-def whole_appends(read: Callable[[int], Batch], after: int, head: int) -> Iterator[Batch]:
-    """Yield the appends in (after, head]; `read` gives a page of `PAGE` records behind a position.
-
-    The last append of a page may go on in the next.
-    """
+def whole_appends(read: Read, after: int) -> Iterator[Batch]:
+    """Yield the appends behind a position; the last one of a page may go on in the next."""
     pending: Batch = []
-    while after < head:
-        page = read(after)
+    for page in measured(read, after, PAGE):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
             group = list(grouped)
             if pending and pending[0].append_position != group[0].append_position:
                 yield pending
                 pending = []
             pending.extend(group)
-        if len(page) < PAGE:
-            break
-        after = page[-1].position
     if pending:
         yield pending
 
@@ -40,4 +34,6 @@ def matching_appends(
 ) -> Iterator[Batch]:
     """Yield what of each append in (after, head] matches a query."""
     start = max(after, query.min_position or 0)
-    return whole_appends(lambda at: store.select(tenant_id, query, at, head, PAGE), start, head)
+    if start >= head:
+        return iter(())
+    return whole_appends(lambda at, most: store.select(tenant_id, query, at, head, most), start)

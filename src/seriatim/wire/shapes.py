@@ -125,11 +125,15 @@ class LogInfo(msgspec.Struct, frozen=True):
     version: str
 
 
-class PageAnswer(msgspec.Struct, frozen=True):
-    """One page of a read: ask on with `after` = `last_scanned`, which moves on even when empty."""
+class PageAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One page of a read: ask on with `after` = `last_scanned`, which moves on even when empty.
+
+    `cut` tells that it would be longer, were its events not so large.
+    """
 
     records: list[WireRecord]
     last_scanned: int
+    cut: bool = False
 
 
 class OneRecord(msgspec.Struct, frozen=True):
@@ -184,10 +188,11 @@ class SelectBody(msgspec.Struct, forbid_unknown_fields=True):
     limit: int
 
 
-class RecordsAnswer(msgspec.Struct, frozen=True):
-    """Events in order."""
+class RecordsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Events in order; `cut` tells that there would be more of them, were they not so large."""
 
     records: list[WireRecord]
+    cut: bool = False
 
 
 class VersionBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -28,6 +28,10 @@ select set_config('seriatim.tenant', $1, true), set_config('statement_timeout', 
 -- name: head
 select coalesce(max(position), 0) from {schema}.events;
 
+-- name: head_and_identity
+select coalesce((select max(position) from {schema}.events), 0), log_id::text, epoch
+from {schema}.log;
+
 -- name: append_group
 select {schema}.append_group($1, $2, $3, $4, $5, $6, $7);
 

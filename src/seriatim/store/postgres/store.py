@@ -211,8 +211,13 @@ class PostgresStore:
     # -- reads
 
     def head(self) -> int:
-        row = self._one("head")
-        return 0 if row is None else int(row[0])
+        row = self._one("head_and_identity")
+        if row is None:
+            return 0
+        identity = LogIdentity(row[1], row[2])
+        if identity != self._hello.identity:  # another process raised the epoch
+            self._hello = msgspec.structs.replace(self._hello, identity=identity)
+        return int(row[0])
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         return self._queries.read(spec)

@@ -160,6 +160,44 @@ def test_a_known_id_shows_nothing_that_may_not_be_read(service: Running) -> None
 # -- tenants
 
 
+def test_a_command_shows_nothing_that_may_not_be_read(service: Running) -> None:
+    """K4: its twin with other events gets no record that its token does not see."""
+    whole = caller(service, subject="svc", tenant_id="scoped", rights=["append", "read"])
+    narrow = caller(service, subject="svc", tenant_id="scoped", rights=["append"], types=["ok"])
+    command = {"actor": "svc", "endpoint": "x", "key": "hidden-k"}
+    hidden = event("hidden", {"salary": 5})
+    assert whole.append(hidden, command=command).status == 201
+    answer = narrow.append(event("ok"), command=command)
+
+    assert (answer.status, answer.code) == (403, "forbidden")
+    assert b"salary" not in answer.body
+    assert b"salary" in whole.append(hidden, command=command).body
+    own = {**command, "key": "own-k"}
+    first, again = (narrow.append(event("ok", {"n": 1}), command=own) for _ in range(2))
+    assert (first.status, again.status) == (201, 201)
+    assert again.json["first_position"] == first.json["first_position"]
+
+
+def test_a_conflict_tells_only_readers_in_what(service: Running) -> None:
+    """K4, C2: who may not read what is stored learns that it differs, and no more."""
+    whole = caller(service, tenant_id="scoped", rights=["append", "read"])
+    narrow = caller(service, tenant_id="scoped", rights=["append"], types=["ok"])
+    assert whole.append(event("hidden", {"salary": 5}, event_id="h-9")).status == 201
+    guesses = [narrow.append(event("ok", {"salary": n}, event_id="h-9")) for n in (4, 5)]
+
+    assert [answer.code for answer in guesses] == ["idempotency_conflict"] * 2
+    assert guesses[0].told == guesses[1].told
+    told = whole.append(event("hidden", {"salary": 4}, event_id="h-9")).json["details"]
+    assert told["fields"] == ["payload"]
+
+
+def test_a_service_is_no_person(service: Running) -> None:
+    """K4: under its own id, too, it may call itself only what a service is."""
+    who = caller(service, subject="svc", tenant_id="t", rights=["append"])
+    for kind, status in (("service_principal", 201), ("system", 201), ("user", 403)):
+        assert who.append(event(actor_type=kind, actor_id="svc")).status == status
+
+
 def test_infrastructure_is_for_operators(service: Running) -> None:
     """K2: the reserved tenant is named by who operates the whole log, and by nobody else."""
     ordinary = Caller(service.port, service.token(rights=["append", "read"]), INFRASTRUCTURE_TENANT)

@@ -1,0 +1,185 @@
+"""Tails in bad moments: late tokens, failing reads, ends; still nothing missed, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from seriatim.api import hub as hub_module
+from seriatim.api.tails import Piece
+from seriatim.core.errors import BackendFailure
+from tests.faults.support import wait_until
+from tests.fixtures.service import Running
+from tests.service.calls import Caller, caller, event, following
+from tests.service.served import served
+
+
+def test_no_position_is_told_before_its_events(
+    quick: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E5: what comes while a quiet tail's token is looked at is sent, not only passed over."""
+    who = caller(quick, tenant_id="told")
+    looking, appended = threading.Event(), threading.Event()
+    real = quick.service.caller
+
+    async def slow(headers: Any) -> Any:
+        found = await real(headers)
+        if found.tenant_id == "told" and asyncio.current_task() is not None:
+            looking.set()
+            await asyncio.to_thread(appended.wait, 10)
+            await asyncio.sleep(0.3)  # until the hub has handed it out
+        return found
+
+    told: list[dict[str, Any]] = []
+    with following(who, after=0, keep_alive_s=0.05) as tail:
+        lines = tail.lines()
+        next(lines)
+        monkeypatch.setattr(quick.service, "caller", slow)
+        assert looking.wait(10)
+        monkeypatch.setattr(quick.service, "caller", real)
+        position = who.append(event()).json["last_position"]
+        appended.set()
+        for line in lines:
+            told.append(line)
+            if line["position"] >= position:
+                break
+
+    assert "records" in told[-1], told
+
+
+def test_a_failing_read_doubles_nothing(quick: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E5: a tail that was sent away by a failing read has each append once, as it goes on."""
+    who = caller(quick, tenant_id="failing")
+    real = hub_module._groups
+    failures = iter(range(1))
+
+    def failing(log: Any, tenant_id: str, *rest: Any) -> Any:
+        if tenant_id == "failing" and next(failures, None) is not None:
+            raise BackendFailure("for a moment")
+        return real(log, tenant_id, *rest)
+
+    monkeypatch.setattr(hub_module, "_groups", failing)
+    hub = quick.service.hub
+    with following(who, after=0, keep_alive_s=60) as tail:
+        lines = tail.lines()
+        next(lines)
+        channel = hub._channels["failing"]
+        [member] = channel.members
+        # As a reader that takes nothing for a while: its buffer is offered what comes meanwhile.
+        held = asyncio.run_coroutine_threadsafe(_offered(member), quick._loop)
+        first = who.append(event()).json["last_position"]
+        held.result(10)
+        last = who.append(event()).json["last_position"]
+        seen = []
+        for line in lines:
+            seen += [record["position"] for record in line.get("records", ())]
+            if line["position"] >= last:
+                break
+        time.sleep(0.2)
+        who.append(event("end"))
+        for line in lines:
+            seen += [record["position"] for record in line.get("records", ())]
+            if line.get("records", [{}])[-1].get("event_type") == "end":
+                break
+
+    assert seen == sorted(set(seen))
+    assert {first, last} <= set(seen)
+
+
+async def _offered(member: Any) -> None:
+    """Wait until a tail was sent away, and offer it something at that very moment."""
+    for _ in range(2000):
+        if member.behind:
+            assert not member.offer(Piece(1, b"{}"))
+            return
+        await asyncio.sleep(0.001)
+
+
+def test_a_tail_begins_where_its_query_says(quick: Running) -> None:
+    """D4, E5: min_position holds for what comes as for what was there."""
+    who = caller(quick, tenant_id="later")
+    head = who.append(event()).json["last_position"]
+    query = f'{{"min_position": {head + 1}}}'
+    with following(who, after=0, query=query, keep_alive_s=0.05) as tail:
+        lines = tail.lines()
+        next(lines)
+        positions = [who.append(event()).json["last_position"] for _ in range(3)]
+        for line in lines:
+            if "records" in line:
+                assert line["records"][0]["position"] > head + 1
+            if line["position"] >= positions[-1]:
+                break
+
+
+# -- tokens that end
+
+
+def test_a_long_poll_ends_with_its_token(quick: Running) -> None:
+    """K4: who waited with a token that was revoked meanwhile gets nothing that came after."""
+    who, other = caller(quick, tenant_id="polled"), caller(quick, tenant_id="polled")
+    head = who.append(event()).json["last_position"]
+    answers = []
+    polling = threading.Thread(
+        target=lambda: answers.append(who("GET", "/v1/events", after=head, wait_s=20))
+    )
+    polling.start()
+    time.sleep(0.3)
+    assert who.token is not None
+    quick.service.access.revoke(who.token.split("_")[1])
+    wait_until(lambda: who("GET", "/v1/log").status == 401, "revoked", within_s=10)
+    other.append(event())
+    polling.join(30)
+
+    assert [answer.status for answer in answers] == [401]
+
+
+def test_a_slow_reader_gets_little_after_its_token_has_ended(
+    serving: Callable[..., Running],
+) -> None:
+    """K4: what was read ahead for it is not sent any more."""
+    service = serving()
+    who = caller(service, tenant_id="slow")
+    for _ in range(40):
+        assert who.append(event(payload={"a": "x" * 900_000})).status == 201
+    with following(who, after=0) as tail:
+        tail.response.readline()  # it is under way, and its reader pauses
+        assert who.token is not None
+        service.service.access.revoke(who.token.split("_")[1])
+        wait_until(lambda: who("GET", "/v1/log").status == 401, "revoked", within_s=10)
+        time.sleep(1.5)  # until open tails are looked at
+        rest = list(tail.lines())
+
+    assert rest[-1]["problem"]["code"] == "unauthorized"
+    assert len(rest) < 35
+
+
+# -- the end
+
+
+@pytest.mark.parametrize("path", ["/v1/log?after=1000&wait_s=50", "/v1/events?wait_s=50"])
+def test_long_polls_end_with_the_service(tmp_path: Any, path: str) -> None:
+    """E6: who waits is answered with what there is, and the service ends at once."""
+    with served(f"sqlite:///{tmp_path}/log.db") as service:
+        who: Caller = service.caller()
+        answers = []
+
+        def poll() -> None:
+            with suppress(OSError):
+                answers.append(who("GET", path))
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        time.sleep(1.0)
+        began = time.monotonic()
+        assert service.terminate() == 0
+        took = time.monotonic() - began
+        polling.join(30)
+
+    assert [answer.status for answer in answers] == [200]
+    assert took < 10

@@ -231,6 +231,18 @@ def test_a_commit_from_another_position_changes_nothing(model: ReadModel) -> Non
     assert [one.position for one in model.every()] == [3]
 
 
+def test_a_paused_projection_takes_no_step(model: ReadModel) -> None:
+    """I7: a pause holds at once, also for a step that had begun; resumed, it is taken."""
+    token = begun(model)
+    model.set_status("seats", "paused")
+    with pytest.raises(Moved):
+        model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
+    assert taken(model) == {}
+    model.set_status("seats", "ready")
+    model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
+    assert taken(model) == {"1a": 1}
+
+
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) -> None:
     """I8: a runner that lost its lease writes nothing more."""

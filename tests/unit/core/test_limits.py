@@ -23,6 +23,7 @@ def test_the_defaults() -> None:
         "index_terms": 1000,
         "metadata_entries": 64,
         "metadata_bytes": 8192,
+        "conditions": 1000,
         "filters": 64,
         "predicates": 64,
         "page": 10_000,

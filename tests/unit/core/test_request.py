@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from seriatim.core.canonical import text_hash
-from seriatim.core.errors import InvalidArgument, InvalidQuery, LimitExceeded
+from seriatim.core.errors import (
+    InvalidArgument,
+    InvalidQuery,
+    LimitExceeded,
+    PiiPolicyViolation,
+)
 from seriatim.core.event import NewEvent
 from seriatim.core.ids import hash_key
 from seriatim.core.limits import Limits
@@ -55,6 +60,15 @@ def test_bad_conditions(condition: Any, argument: Any) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check_conditions(condition, LIMITS)
     assert caught.value.details == {"argument": argument}
+
+
+def test_conditions_are_bounded() -> None:
+    """K3: so many of them, and the error names the bound."""
+    many = [ExpectedSeq(("s", str(n)), 1) for n in range(3)]
+    assert check_conditions(many, Limits(conditions=3))
+    with pytest.raises(LimitExceeded) as caught:
+        check_conditions(many, Limits(conditions=2))
+    assert caught.value.details["limit"] == "conditions"
 
 
 def test_bad_queries_in_conditions() -> None:
@@ -113,6 +127,25 @@ def test_responses_are_bounded() -> None:
     with pytest.raises(LimitExceeded) as caught:
         prepare_command("t", command, Limits(payload_bytes=11))
     assert caught.value.details["limit"] == "payload_bytes"
+
+
+def test_responses_are_guarded() -> None:
+    """K1: a response is stored, so it holds no secret; a request is only hashed."""
+    secret = {"keys": ["AKIAIOSFODNN7EXAMPLE"]}
+    assert prepare_command("t", Command(actor="a", endpoint="e", key="k", request=secret), LIMITS)
+    with pytest.raises(PiiPolicyViolation) as caught:
+        prepare_command("t", Command(actor="a", endpoint="e", key="k", response=secret), LIMITS)
+    assert caught.value.details["path"] == "command.response.keys[0]"
+    assert "AKIA" not in str(caught.value)
+
+
+def test_requests_may_hold_payloads() -> None:
+    """C5: a request is deeper than the deepest payload by what is around it."""
+    deep: Any = {}
+    for _ in range(LIMITS.payload_depth - 1):
+        deep = {"a": deep}
+    body = {"appends": [{"events": [{"payload": deep}]}]}
+    assert prepare_command("t", Command(actor="a", endpoint="e", key="k", request=body), LIMITS)
 
 
 def test_a_prepared_event_becomes_a_record() -> None:

@@ -151,7 +151,8 @@ class ReadModel:
             if held is None or held.token != token:
                 msg = f"another runner has projection {projection.name}"
                 raise LeaseLost(msg, details={"projection": projection.name})
-            if held.position != step.after:
+            # A pause holds from the moment it is set, also for a step that had begun by then.
+            if held.position != step.after or (held.status == "paused" and not shadow):
                 raise Moved
             self.write(session, projection, step, shadow=shadow)
             session.run(self._sql["move"], {**named, "position": step.until, "tip": step.tip})

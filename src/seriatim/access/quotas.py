@@ -73,15 +73,21 @@ class Meter:
     def __init__(self, general: Quota, *, processes: int = 1) -> None:
         self._general = general
         self._share = 1 / processes
-        self._own: Mapping[str, Quota] = {}
+        self._own: Mapping[str, Quota]
         self._buckets: dict[str, tuple[Quota, _Bucket | None, _Bucket | None]] = {}
+        self.know([])
 
     def know(self, quotas: list[Quota]) -> None:
         """Take the quotas of single tenants, as they are now."""
         self._own = {quota.tenant_id: quota for quota in quotas}
+        self._counts = any(
+            quota.events_per_s or quota.bytes_per_s for quota in (self._general, *quotas)
+        )
 
     def check(self, tenant_id: str, now: float) -> None:
         """Refuse a tenant that has used its quota up, with the time after which it may come."""
+        if not self._counts:
+            return
         for name, bucket in zip(_BOUNDS, self._of(tenant_id, now), strict=True):
             if bucket is not None and (wait := bucket.wait(now)):
                 raise _too_much(name, bucket.rate, wait)
@@ -96,6 +102,8 @@ class Meter:
         self._take(tenant_id, -events, -size, now)
 
     def _take(self, tenant_id: str, events: int, size: int, now: float) -> None:
+        if not self._counts:
+            return
         for amount, bucket in zip((events, size), self._of(tenant_id, now), strict=True):
             if bucket is not None:
                 bucket.take(amount)

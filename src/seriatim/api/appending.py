@@ -83,26 +83,18 @@ def _as_append(value: Any) -> dict[str, Any]:
 async def _done(
     service: Service, request: Request, raw: bytes, read: Callable[[bytes, Limits], Asked]
 ) -> Response:
-    wanted = await _taken(service, request, raw, read)
+    service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
+    wanted = await _at_its_size(service, request, raw, partial(read, raw, service.limits))
     result, added = await _append(service, request, wanted, raw, len(raw))
-    headers = (REPLAYED,) if result.replayed else ()
     # The twin of a command gets the very answer that the first one got.
     whole = result.replayed and b"idempotency-key" not in request.headers
-    answer = partial(_written, result, added, whole=whole, headers=headers)
-    if len(raw) <= LARGE_BYTES:
-        return answer()
-    return await service.run_for(request.tenant_id, answer)
+    written = partial(_written, result, added, whole=whole)
+    return await _at_its_size(service, request, raw, written)
 
 
-async def _taken(
-    service: Service, request: Request, raw: bytes, read: Callable[[bytes, Limits], T]
-) -> T:
-    """Read a body, a large one in a thread and in its tenant's turn, unless its quota is used."""
-    service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
-    limits = service.log.settings.limits
-    if len(raw) <= LARGE_BYTES:
-        return read(raw, limits)
-    return await service.run_for(request.tenant_id, read, raw, limits)
+async def _at_its_size(service: Service, request: Request, raw: bytes, act: Callable[[], T]) -> T:
+    """Do something with a body: with a large one in a thread, in its tenant's turn."""
+    return act() if len(raw) <= LARGE_BYTES else await service.run_for(request.tenant_id, act)
 
 
 # -- several
@@ -124,8 +116,10 @@ async def append_several(service: Service, request: Request, raw: bytes) -> Resp
 
 
 async def _several_done(service: Service, request: Request, raw: bytes) -> Response:
+    service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
     keyed = b"idempotency-key" in request.headers
-    parts = await _taken(service, request, raw, partial(_parts, keyed=keyed))
+    read = partial(_parts, raw, service.limits, keyed=keyed)
+    parts = await _at_its_size(service, request, raw, read)
     share = len(raw) // max(1, len(parts))
     outcomes = await asyncio.gather(
         *(_outcome(service, request, part, index, share) for index, part in enumerate(parts))
@@ -245,9 +239,8 @@ def _timeout(service: Service, request: Request) -> float:
     return min(seconds, bound)
 
 
-def _written(
-    result: AppendResult, added: Added | None, *, whole: bool, headers: tuple[Any, ...]
-) -> Response:
+def _written(result: AppendResult, added: Added | None, *, whole: bool) -> Response:
+    headers = (REPLAYED,) if result.replayed else ()
     return Response(201, _encode(receipt(result, added, whole=whole)), headers=headers)
 
 

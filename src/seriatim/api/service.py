@@ -87,6 +87,7 @@ class Service:
         self, log: Log, access: Access, serving: Serving, registry: Callable[[], Registry]
     ) -> None:
         self.log = log
+        self.limits = log.settings.limits
         self.access = access
         self.serving = serving
         self.registry = registry

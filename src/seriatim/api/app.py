@@ -161,6 +161,9 @@ class App:
             answer: Response = await route.handler(service, request, raw)
             return answer
         body = self._parsers[route.endpoint](raw)
+        if route.stream:
+            pieces: Stream = await route.handler(service, request, body)
+            return pieces
 
         async def act() -> Response:
             return Response(route.status, _encode(await route.handler(service, request, body)))

@@ -257,6 +257,11 @@ def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Pat
         with seriatim.open(service.at, token=token, verify=str(cert)) as log:
             log.append([NewEvent("x", {})])
             assert [record.event_type for record in log.read()] == ["x"]
+            closing = threading.Timer(0.5, log.close)
+            closing.start()
+            with pytest.raises(BackendFailure, match="closed"):
+                list(log.tail(poll_s=15))
+            closing.join()
         seriatim.open(service.at, token=token, verify=False).close()
         with pytest.raises(BackendFailure, match=r"(?i)certificate"):
             seriatim.open(service.at, token=token, settings=QUICK)

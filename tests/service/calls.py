@@ -127,16 +127,23 @@ class Following:
 
 @contextmanager
 def following(
-    who: Caller, *, headers: dict[str, str] | None = None, lines: bool = True, **params: Any
+    who: Caller,
+    body: Any = None,
+    *,
+    headers: dict[str, str] | None = None,
+    lines: bool = True,
+    **params: Any,
 ) -> Iterator[Following]:
-    """Follow the log: as NDJSON, or as Server-Sent Events."""
+    """Follow the log: as NDJSON, or as Server-Sent Events; by POST when there is a body."""
     connection = http.client.HTTPConnection("127.0.0.1", who._port, timeout=TIMEOUT_S)
     kind = "application/x-ndjson" if lines else "text/event-stream"
+    given = {**who.authorized, "accept": kind, "content-type": "application/json"}
     try:
         connection.request(
-            "GET",
+            "GET" if body is None else "POST",
             f"/v1/tail?{urlencode(params, doseq=True)}",
-            headers={**who.authorized, "accept": kind, **(headers or {})},
+            None if body is None else json.dumps(body),
+            headers={**given, **(headers or {})},
         )
         yield Following(connection.getresponse())
     finally:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.service import Running, running
+from tests.service.scripted import Scripted, scripting
 
 BACKENDS = ("sqlite", "postgres")
 _numbers = itertools.count(1)
@@ -60,3 +61,10 @@ def serving(tmp_path: Path) -> Iterator[Serve]:
             return stack.enter_context(running(url or sqlite_in(tmp_path), **settings))
 
         yield start
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[str, type[Scripted]]]:
+    """A server that answers as it is told, and its address."""
+    with scripting() as one:
+        yield one

@@ -164,6 +164,7 @@ ASKING: dict[str, Asking] = {
     ),
     "POST /v1/query/version": lambda _, whose: Ask(body={"query": _query(whose), "until": 6}),
     "GET /v1/tail": lambda _, whose: Ask({"types": [f"{whose}.one"], "after": 6}),
+    "POST /v1/tail": lambda _, whose: Ask(body={"query": _query(whose), "after": 6}),
     "GET /v1/cursors": lambda _, whose: Ask({"purpose": "subscription", "name": f"{whose}-cursor"}),
     "POST /v1/cursors": _cursor,
     "POST /v1/leases": lambda _, whose: Ask(

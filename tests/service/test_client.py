@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import os
 import ssl
 import subprocess
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from seriatim.client.http import Http
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.service import Running
 from tests.service.calls import caller, event
+from tests.service.scripted import INFO, PROBLEM, Scripted, problem
 from tests.service.served import served
 
 QUICK = Settings(timeout_s=1.0, connect_timeout_s=1.0)
@@ -77,69 +77,6 @@ def test_a_wrong_address_is_refused(url: str) -> None:
         seriatim.open(url, token="x")
     with pytest.raises(InvalidArgument):
         seriatim.open("memory:", token="x")
-
-
-class Scripted(http.server.BaseHTTPRequestHandler):
-    """Answers as it was told, one after the other; the last for ever."""
-
-    answers: ClassVar[list[tuple[int, dict[str, str], bytes]]] = []
-    seen: ClassVar[list[tuple[float, bytes]]] = []
-
-    def do_GET(self) -> None:
-        """Answer the next."""
-        size = int(self.headers.get("content-length", 0))
-        type(self).seen.append((time.monotonic(), self.rfile.read(size)))
-        answers = type(self).answers
-        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
-        self.send_response(status)
-        for name, value in {**headers, "content-length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET  # noqa: N815 - the name it is called by
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def scripted() -> Iterator[tuple[str, type[Scripted]]]:
-    """A server that answers as it is told, and its address."""
-
-    class Own(Scripted):
-        answers: ClassVar[list[tuple[int, dict[str, str], bytes]]] = []
-        seen: ClassVar[list[tuple[float, bytes]]] = []
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", Own
-        server.shutdown()
-        thread.join()
-
-
-PROBLEM = {"content-type": "application/problem+json"}
-
-
-def problem(status: int, code: str, **details: Any) -> bytes:
-    """Write a problem."""
-    import json
-
-    return json.dumps(
-        {
-            "type": f"urn:seriatim:problem:{code}",
-            "title": "x",
-            "status": status,
-            "code": code,
-            "detail": "no",
-            "details": details,
-            "retryable": True,
-        }
-    ).encode()
-
-
-INFO = b'{"log_id":"%s","epoch":1,"head":0,"tenant_id":"t","version":"1"}' % (b"0" * 8,)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"a":1}', b""])
@@ -320,6 +257,11 @@ def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Pat
         with seriatim.open(service.at, token=token, verify=str(cert)) as log:
             log.append([NewEvent("x", {})])
             assert [record.event_type for record in log.read()] == ["x"]
+            closing = threading.Timer(0.5, log.close)
+            closing.start()
+            with pytest.raises(BackendFailure, match="closed"):
+                list(log.tail(poll_s=15))
+            closing.join()
         seriatim.open(service.at, token=token, verify=False).close()
         with pytest.raises(BackendFailure, match=r"(?i)certificate"):
             seriatim.open(service.at, token=token, settings=QUICK)

@@ -129,6 +129,15 @@ def test_a_tail_is_as_described(service: Running) -> None:
         with following(who, **wrong) as tail:
             assert tail.status == 400
             assert tail.headers["content-type"] == "application/problem+json"
+    bodies: list[Any] = [{"after": -1}, {"query": "{}"}, {"query": {"filters": 1}}, {"x": 1}, []]
+    for body in (*bodies, {"after": 10**9}, {"types": ["a"], "query": {}}):
+        with following(who, body) as tail:
+            assert tail.status == 400, body
+            assert tail.headers["content-type"] == "application/problem+json"
+    with following(who, {}) as tail:
+        assert (tail.status, tail.headers["content-type"]) == (200, "application/x-ndjson")
+    with following(who, {}, headers={"content-type": "text/plain"}) as tail:
+        assert tail.status == 400
     for told in ("x", "-1", "1.5", "９", "1" * 5000):
         with following(who, headers={"last-event-id": told.encode().decode("latin-1")}) as tail:
             assert tail.status == 400

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import seriatim
+from seriatim import Filter, NewEvent, Query
 from seriatim.log.batches import PAGE
 from seriatim.opening import open_read_model, read_model_url
 from tests.faults.support import wait_until
@@ -178,6 +180,46 @@ def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> No
         afterwards = until_end(late.lines())
 
     assert while_there == afterwards == [*(one["payload"]["n"] for one in events if wanted(one)), 3]
+
+
+LONG = Query(
+    [
+        Filter(payload=[{"n": 64 * one + other, "filler": "x" * 16} for other in range(64)])
+        for one in range(64)
+    ]
+)
+
+
+def test_a_query_as_long_as_the_limits_allow_is_followed(who: Caller, service: Running) -> None:
+    """K3: by a body, where an address is too short for it; by tails and subscriptions alike."""
+    with seriatim.open(service.url, token=who.token) as log:
+        wanted = [{"n": n, "filler": "x" * 16} for n in (0, 4095)]
+        for payload in (*wanted, {"n": 4096, "filler": "x" * 16}):
+            log.append([NewEvent("x", payload)])
+        tail = log.tail(LONG, after=0, idle_timeout=0.0)
+        durable = log.subscribe("s", LONG, idle_timeout=0.0)
+        ways = [
+            [json.loads(one.payload) for batch in way for one in batch] for way in (tail, durable)
+        ]
+
+    assert ways == [wanted, wanted]
+
+
+def test_a_tail_by_post_is_the_same(who: Caller) -> None:
+    """E5: the same parameters as a body, the query as an object; Last-Event-ID too."""
+    for n in range(3):
+        last = who.append(event("a" if n else "b", {"n": n})).json["last_position"]
+    ways: list[dict[str, Any]] = [
+        {"types": ["a"]},
+        {"query": {"filters": [{"types": ["a"]}]}},
+        {"query": {"filters": [{"payload": [{"n": 1}, {"n": 2}]}]}, "keep_alive_s": 1},
+    ]
+    for body in ways:
+        with following(who, {**body, "after": last - 3}) as tail:
+            assert [len(one) for one in pieces(tail.lines(), last)] == [1, 1]
+    told = {"last-event-id": str(last - 1)}
+    with following(who, {}, lines=False, headers=told) as tail:
+        assert int(next(tail.events())["id"]) == last
 
 
 def test_a_quiet_tail_moves_its_position(who: Caller) -> None:

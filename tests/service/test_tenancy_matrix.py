@@ -45,7 +45,7 @@ def ask(service: Running, who: Caller, route: Route, whose: str) -> Answered:
     wanted = ASKING[route.endpoint](service, whose)
     if not route.stream:
         return who(route.method, route.path, wanted.body, **wanted.params)
-    with following(who, **wanted.params) as tail:
+    with following(who, wanted.body, **wanted.params) as tail:
         body = tail.response.readline() if tail.status == 200 else tail.response.read()
         return Answered(tail.status, tail.headers, body)
 

@@ -169,6 +169,9 @@ class App:
             body = parser(raw)
         else:
             body = await service.run_for(request.tenant_id, parser, raw)
+        if route.stream:
+            pieces: Stream = await route.handler(service, request, body)
+            return pieces
 
         async def act() -> Response:
             return Response(route.status, _encode(await route.handler(service, request, body)))

@@ -190,6 +190,15 @@ ROUTES: tuple[Route, ...] = (
         stream=True,
         problems=("invalid_query", "log_identity_changed"),
     ),
+    Route(
+        method="POST",
+        path="/v1/tail",
+        handler=tailing.tail_long,
+        right="read",
+        body=tailing.TailBody,
+        stream=True,
+        problems=("invalid_query", "log_identity_changed"),
+    ),
     # -- consumers
     Route(
         method="GET",

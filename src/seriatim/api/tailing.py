@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
@@ -44,7 +45,27 @@ class TailParams(msgspec.Struct, frozen=True):
     keep_alive_s: float = 15.0
 
 
-async def tail(service: Service, request: Request, params: TailParams) -> Stream:
+class TailBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to follow, as in the parameters of the same path; the query is an object."""
+
+    after: int | None = None
+    types: list[str] | None = None
+    tags: list[str] | None = None
+    stream_type: str | None = None
+    stream_id: str | None = None
+    query: dict[str, Any] | None = None
+    log_id: str | None = None
+    epoch: int | None = None
+    tip: str | None = None
+    keep_alive_s: float = 15.0
+
+
+async def tail_long(service: Service, request: Request, body: TailBody) -> Stream:
+    """Follow the log as by GET, with a query that is too long for an address."""
+    return await tail(service, request, body)
+
+
+async def tail(service: Service, request: Request, params: TailParams | TailBody) -> Stream:
     """Follow the log: what there is behind a position, then what comes, for as long as one stays.
 
     Each piece is one committed append. `Last-Event-ID` is the position to go on from.
@@ -62,12 +83,13 @@ async def tail(service: Service, request: Request, params: TailParams) -> Stream
     return Stream(content_type, pieces, ((b"cache-control", b"no-store"),))
 
 
-def _query(params: TailParams) -> Query:
+def _query(params: TailParams | TailBody) -> Query:
     simple = (params.types, params.tags, params.stream_type, params.stream_id)
     if params.query is not None:
         if any(one is not None for one in simple):
             raise bad("query", "says it all: give no other filter with it")
-        return query_of(parsed(params.query.encode()))
+        given = params.query
+        return query_of(parsed(given.encode()) if isinstance(given, str) else given)
     if all(one is None for one in simple):
         return Query()
     streams = None
@@ -90,7 +112,7 @@ def _check_room(service: Service, tenant_id: str) -> None:
         raise LimitExceeded(msg, details={"limit": "tenant_tails", "bound": bound, "actual": own})
 
 
-def _start(service: Service, request: Request, params: TailParams) -> int:
+def _start(service: Service, request: Request, params: TailParams | TailBody) -> int:
     """Return where to begin, if the log is the one that the reader knows."""
     store = service.log.store
     head = store.head()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import os
 import random
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,39 +12,24 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from seriatim.client.answers import Answer, exchanged, may_help, refusal, retry_after
+from seriatim.client.connections import Connections, Unanswered
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError, TimedOut
 from seriatim.telemetry import tracing
-from seriatim.wire.problems import CONTENT_TYPE, Problem, error_of
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _GRACE_S = 1.0  # the server's own bound ends first, and says more
-_BUSY = (429, 503)
-_IDLE_MAX = 64
+_LEAST_S = 0.001  # a service takes no shorter time
 
-_problem = msgspec.json.Decoder(Problem).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a service answered."""
+class Doubt:
+    """Whether an earlier try of a request may have been done, for who must know."""
 
-    status: int
-    headers: Any
-    body: bytes
-
-    @property
-    def replayed(self) -> bool:
-        """Whether it is the answer to an earlier twin."""
-        return bool(self.headers.get("seriatim-replayed") == "true")
-
-
-class Unanswered(Exception):  # noqa: N818 - it is turned into an error where it is known what was asked
-    """The connection broke; `sent` tells that the request may have been received."""
-
-    def __init__(self, cause: Exception, *, sent: bool) -> None:
-        super().__init__(str(cause))
-        self.sent = sent
+    def __init__(self) -> None:
+        self.earlier = False
 
 
 class Http:
@@ -70,22 +52,22 @@ class Http:
             msg = "a service's address has no user, query or fragment: pass token= for who you are"
             raise InvalidArgument(msg, details={"argument": "url"})
         try:
-            self._host, self._port = parts.hostname, parts.port
+            self._host, port = parts.hostname, parts.port
         except ValueError as error:
             raise InvalidArgument(str(error), details={"argument": "url"}) from None
         self._prefix = parts.path.rstrip("/")
-        self._tls = _context(verify) if parts.scheme == "https" else None
         self._token = token
         self.timeout_s = timeout_s
-        self._connect_timeout_s = connect_timeout_s
-        self._closed = False
-        self.after_fork()
+        tls = _context(verify) if parts.scheme == "https" else None
+        self._connections = Connections(self._host, port, tls, connect_timeout_s)
 
     def after_fork(self) -> None:
         """Begin anew in a child process: connections are the parent's."""
-        self._idle: list[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._connections.after_fork()
+
+    def close(self) -> None:
+        """Let go of all connections, and end what is still followed over one."""
+        self._connections.close()
 
     # -- asking
 
@@ -98,9 +80,8 @@ class Http:
         wait_s: float = 0.0,
     ) -> bytes:
         """Read something; tried again while that may help."""
-        given = {name: value for name, value in params.items() if value is not None}
-        target = f"{path}?{urlencode(given, doseq=True)}" if given else path
-        return self._ask("GET", target, None, tenant_id, self.timeout_s + wait_s).body
+        target = _target(path, params)
+        return self._ask("GET", target, None, tenant_id, self.timeout_s + wait_s, Doubt()).body
 
     def post(
         self,
@@ -109,42 +90,47 @@ class Http:
         *,
         tenant_id: str | None = None,
         timeout_s: float | None = None,
+        doubt: Doubt | None = None,
     ) -> bytes:
         """Do something that does no harm when it is done twice; tried again while that may help."""
         seconds = self.timeout_s if timeout_s is None else timeout_s
-        return self._ask("POST", path, _encode(body), tenant_id, seconds).body
+        return self._ask("POST", path, _encode(body), tenant_id, seconds, doubt or Doubt()).body
 
-    def _ask(
-        self, method: str, target: str, body: bytes | None, tenant_id: str | None, seconds: float
+    def _ask(  # noqa: PLR0913 - a request, its time and its fate
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        tenant_id: str | None,
+        seconds: float,
+        doubt: Doubt,
     ) -> Answer:
         """Ask until there is an answer that another try would not change, or time is up."""
         until = time.monotonic() + seconds
         headers = self._headers(tenant_id, body)
-        ambiguous = False
         for pause in pauses():
             left = until - time.monotonic()
             if left <= 0:
-                raise self._too_late(ambiguous)
+                raise _too_late(doubt)
             if body is not None:
-                headers["seriatim-timeout-s"] = f"{left:.3f}"
+                headers["seriatim-timeout-s"] = f"{max(left, _LEAST_S):.3f}"
             try:
                 answer = self._once(method, target, body, headers, left + _GRACE_S)
             except Unanswered as error:
-                ambiguous = ambiguous or error.sent
-                failure: SeriatimError = self._unreachable(error, ambiguous)
+                failure: SeriatimError = self._unreachable(error)
                 wait = pause
             else:
                 if answer.status < 400:  # noqa: PLR2004 - it was done
                     return answer
-                failure = _refusal(answer)
-                if answer.status not in _BUSY or not failure.retryable:
+                failure = refusal(answer, acts=body is not None)
+                if not may_help(failure):
                     raise failure
-                ambiguous = ambiguous or bool(failure.details.get("ambiguous"))
-                wait = max(pause, _retry_after(answer, failure))
+                wait = max(pause, retry_after(answer, failure))
             if time.monotonic() + wait >= until:
-                if ambiguous:
+                if doubt.earlier:
                     failure.details["ambiguous"] = True
                 raise failure
+            doubt.earlier = doubt.earlier or bool(failure.details.get("ambiguous"))
             time.sleep(wait)
         raise AssertionError  # pauses never end
 
@@ -158,9 +144,9 @@ class Http:
     ) -> Answer:
         """Ask once; a kept connection that the server has closed meanwhile is replaced."""
         while True:
-            connection, kept = self._connection(seconds)
+            connection, kept = self._connections.take(seconds)
             try:
-                answer = _exchanged(connection, method, self._prefix + target, body, headers)
+                answer = exchanged(connection, method, self._prefix + target, body, headers)
             except Unanswered as error:
                 connection.close()
                 if kept and not error.sent:
@@ -169,28 +155,38 @@ class Http:
             except BaseException:
                 connection.close()
                 raise
-            self._put_back(connection, answer)
+            self._connections.put_back(connection, answer.headers)
             return answer
 
     def lines(
-        self, path: str, params: Mapping[str, Any], *, tenant_id: str | None, idle_s: float
+        self,
+        path: str,
+        params: Mapping[str, Any],
+        body: Any = None,
+        *,
+        tenant_id: str | None,
+        idle_s: float,
     ) -> Iterator[bytes]:
         """Yield the lines of an answer that comes in pieces, until it ends or is left."""
-        given = {name: value for name, value in params.items() if value is not None}
-        target = f"{self._prefix}{path}?{urlencode(given, doseq=True)}"
-        headers = {**self._headers(tenant_id, None), "accept": "application/x-ndjson"}
-        connection = self._new_connection(idle_s)
+        method, target, sent = "GET", _target(path, params), None
+        if body is not None:
+            method, sent = "POST", _encode(body)
+        headers = {**self._headers(tenant_id, sent), "accept": "application/x-ndjson"}
         try:
-            connection.request("GET", target, headers=headers)
-            response = connection.getresponse()
-            if response.status >= 400:  # noqa: PLR2004
-                raise _refusal(Answer(response.status, response.headers, response.read()))
-            while line := response.readline():
-                yield line
+            with self._connections.streaming(idle_s) as connection:
+                connection.request(method, self._prefix + target, sent, headers)
+                response = connection.getresponse()
+                if response.status >= 400:  # noqa: PLR2004
+                    answer = Answer(response.status, response.headers, response.read())
+                    raise refusal(answer, acts=False)
+                while line := response.readline():
+                    yield line
+        except Unanswered as error:
+            raise self._unreachable(error) from error
         except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(Unanswered(error, sent=False), False) from error
-        finally:
-            connection.close()
+            self._connections.check_open()
+            raise self._unreachable(Unanswered(error, sent=False)) from error
+        self._connections.check_open()
 
     def _headers(self, tenant_id: str | None, body: bytes | None) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -205,84 +201,14 @@ class Http:
             headers |= tracing.inject()
         return headers
 
-    # -- connections
-
-    def _connection(self, seconds: float) -> tuple[http.client.HTTPConnection, bool]:
-        if self._closed:
-            msg = "the log is closed"
-            raise BackendFailure(msg, retryable=False)
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is not None and connection.sock is not None:
-            connection.sock.settimeout(seconds)
-            return connection, True
-        return self._new_connection(seconds), False
-
-    def _new_connection(self, seconds: float) -> http.client.HTTPConnection:
-        patience = min(self._connect_timeout_s, seconds)
-        made: http.client.HTTPConnection
-        if self._tls is None:
-            made = http.client.HTTPConnection(self._host, self._port, timeout=patience)
-        else:
-            made = http.client.HTTPSConnection(
-                self._host, self._port, timeout=patience, context=self._tls
-            )
-        try:
-            made.connect()
-        except (OSError, http.client.HTTPException) as error:
-            raise Unanswered(error, sent=False) from error
-        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.sock.settimeout(seconds)
-        return made
-
-    def _put_back(self, connection: http.client.HTTPConnection, answer: Answer) -> None:
-        ends = answer.headers.get("connection", "").lower() == "close"
-        with self._lock:
-            if not ends and not self._closed and len(self._idle) < _IDLE_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def close(self) -> None:
-        """Let go of all connections."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    # -- failures
-
-    def _unreachable(self, error: Unanswered, ambiguous: bool) -> BackendFailure:
+    def _unreachable(self, error: Unanswered) -> BackendFailure:
         msg = f"the service at {self._host} does not answer ({error})"
-        return BackendFailure(msg, details={"ambiguous": True} if ambiguous else {})
-
-    def _too_late(self, ambiguous: bool) -> SeriatimError:
-        if ambiguous:
-            msg = "the service did not answer in time; it may have been done"
-            return BackendFailure(msg, details={"ambiguous": True})
-        return TimedOut("the service did not answer in time")
+        return BackendFailure(msg, details={"ambiguous": True} if error.sent else {})
 
 
-def _exchanged(
-    connection: http.client.HTTPConnection,
-    method: str,
-    target: str,
-    body: bytes | None,
-    headers: Mapping[str, str],
-) -> Answer:
-    sent = False
-    try:
-        connection.request(method, target, body=body, headers=dict(headers))
-        sent = True
-        response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
-    except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
-        # A kept connection that was closed before anything came back has done nothing for reads;
-        # for a write it may have, which its ids make harmless.
-        raise Unanswered(error, sent=sent and method != "GET") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise Unanswered(error, sent=sent) from error
+def _target(path: str, params: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in params.items() if value is not None}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def pauses() -> Iterator[float]:
@@ -293,23 +219,11 @@ def pauses() -> Iterator[float]:
         longest = min(longest * 2, _LONGEST_PAUSE_S)
 
 
-def _retry_after(answer: Answer, failure: SeriatimError) -> float:
-    """Return how long the service asks to wait: to the millisecond if it says so."""
-    exact = failure.details.get("retry_after_s")
-    if isinstance(exact, int | float) and exact >= 0:
-        return float(exact)
-    told = answer.headers.get("retry-after", "")
-    return float(told) if told.isdigit() else 0.0
-
-
-def _refusal(answer: Answer) -> SeriatimError:
-    if answer.headers.get("content-type", "").startswith(CONTENT_TYPE):
-        try:
-            return error_of(_problem(answer.body))
-        except msgspec.MsgspecError:
-            pass
-    msg = f"something that is no Seriatim service answered with status {answer.status}"
-    return BackendFailure(msg, retryable=answer.status in (502, 503, 504))
+def _too_late(doubt: Doubt) -> SeriatimError:
+    if doubt.earlier:
+        msg = "the service did not answer in time; it may have been done"
+        return BackendFailure(msg, details={"ambiguous": True})
+    return TimedOut("the service did not answer in time")
 
 
 def _context(verify: str | bool) -> ssl.SSLContext:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from seriatim.client.answers import may_help
 from seriatim.client.appends import outcome
-from seriatim.client.http import Http, pauses
-from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError
+from seriatim.client.http import Doubt, Http, pauses
+from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.request import Request
 from seriatim.store.port import Outcome
 from seriatim.wire import shapes
@@ -17,47 +18,60 @@ from seriatim.wire import shapes
 _outcomes = msgspec.json.Decoder(shapes.Outcomes).decode
 
 
+# What says nothing about an append: its earlier tries may have been stored.
+_UNDECIDED = frozenset(
+    {"backend_failure", "forbidden", "limit_exceeded", "timeout", "unauthorized"}
+)
+
+
 def send(http: Http, group: Sequence[Request], timeout: float | None = None) -> list[Outcome]:
     """Send appends until each has an answer that another try would not change.
 
     Their ids make that safe: what was stored by an earlier try is answered, not stored again.
     """
-    seconds = http.timeout_s if timeout is None else timeout
-    until = time.monotonic() + seconds
-    outcomes = _tried(http, group, seconds)
-    ambiguous: set[int] = set()
+    left = http.timeout_s if timeout is None else timeout
+    until = time.monotonic() + left
+    outcomes: dict[int, Outcome] = {}
+    in_doubt: set[int] = set()
+    todo = list(range(len(group)))
     for pause in pauses():
-        again = [index for index, one in enumerate(outcomes) if _may_help(one)]
-        ambiguous |= {index for index in again if _ambiguous(outcomes[index])}
-        wait = max([pause, *(_told_to_wait(outcomes[index]) for index in again)])
+        doubt = Doubt()
+        outcomes |= zip(todo, _tried(http, [group[n] for n in todo], left, doubt), strict=True)
+        if doubt.earlier:
+            in_doubt.update(todo)
+        todo = [index for index in todo if may_help(outcomes[index])]
+        wait = max([pause, *(_told_to_wait(outcomes[index]) for index in todo)])
         left = until - time.monotonic() - wait
-        if not again or left <= 0:
+        if not todo or left <= 0:
             break
+        in_doubt.update(index for index in todo if _ambiguous(outcomes[index]))
         time.sleep(wait)
-        for index, one in zip(again, _tried(http, [group[n] for n in again], left), strict=True):
-            outcomes[index] = one
-    for index in ambiguous:
-        one = outcomes[index]
-        if isinstance(one, SeriatimError) and one.retryable:
-            one.details["ambiguous"] = True
-    return outcomes
+    return [_known(outcomes[index], index in in_doubt) for index in range(len(group))]
 
 
-def _tried(http: Http, group: Sequence[Request], seconds: float) -> list[Outcome]:
+def _tried(http: Http, group: Sequence[Request], seconds: float, doubt: Doubt) -> list[Outcome]:
     body = {"appends": [msgspec.Raw(request.packed) for request in group]}
+    tenant_id = group[0].tenant_id
     try:
-        raw = http.post("/v1/appends", body, tenant_id=group[0].tenant_id, timeout_s=seconds)
+        raw = http.post("/v1/appends", body, tenant_id=tenant_id, timeout_s=seconds, doubt=doubt)
         found = _outcomes(raw).outcomes
-    except msgspec.MsgspecError as error:
-        return [unknown_shape(error)] * len(group)
+        return [outcome(request, answer) for request, answer in zip(group, found, strict=True)]
+    except (msgspec.MsgspecError, ValueError) as error:  # another shape, or another number of them
+        failure: SeriatimError = unknown_shape(error)
+        failure.details["ambiguous"] = True
     except SeriatimError as error:
-        return [error] * len(group)
-    return [outcome(request, answer) for request, answer in zip(group, found, strict=True)]
+        failure = error
+    return [failure] * len(group)
 
 
-def _may_help(outcome: Outcome) -> bool:
-    """Tell whether an append may succeed when it is sent again."""
-    return isinstance(outcome, BackendFailure | LimitExceeded) and outcome.retryable
+def _known(outcome: Outcome, in_doubt: bool) -> Outcome:
+    """Return what is known of an append, of which an earlier try may have been stored."""
+    if not in_doubt or not isinstance(outcome, SeriatimError) or outcome.code not in _UNDECIDED:
+        return outcome
+    met = f"{outcome.code}, {outcome.message}"
+    msg = f"an earlier try may have been stored; the last one met {met}"
+    details = {**outcome.details, "ambiguous": True}
+    return BackendFailure(msg, details=details, retryable=outcome.retryable)
 
 
 def _ambiguous(outcome: Outcome) -> bool:
@@ -65,8 +79,7 @@ def _ambiguous(outcome: Outcome) -> bool:
 
 
 def _told_to_wait(outcome: Outcome) -> float:
-    seconds = outcome.details.get("retry_after_s") if isinstance(outcome, SeriatimError) else 0
-    return float(seconds) if isinstance(seconds, int | float) else 0.0
+    return outcome.retry_after_s if isinstance(outcome, SeriatimError) else 0.0
 
 
 def unknown_shape(error: Exception) -> BackendFailure:

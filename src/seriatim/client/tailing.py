@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote_plus
 
 import msgspec
 
 from seriatim.client.http import Http, pauses
 from seriatim.core.canonical import canonical_text
-from seriatim.core.errors import BackendFailure
+from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.query import Query
 from seriatim.log.batches import Batch
 from seriatim.log.subscription import Tail
@@ -19,6 +20,7 @@ from seriatim.wire.records import WireRecord, all_incoming
 
 _DEAD_S = 20.0  # without a line for so long beyond the promised one, the connection is dead
 _LONGEST_KEEP_ALIVE_S = 15.0
+_LONGEST_IN_ADDRESS = 4096  # bytes of a query; services and what stands before them bound addresses
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -56,6 +58,7 @@ class RemoteTail(Tail):
             on_scanned=on_scanned,
         )
         self._http: Http = store.http
+        self._text = canonical_text(query.as_dict())
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield each committed append once, in order."""
@@ -90,27 +93,31 @@ class RemoteTail(Tail):
                         raise error_of(line.problem)
                     yield line
                     until, waits = time.monotonic() + self._http.timeout_s, pauses()
-            except BackendFailure as error:
-                if not error.retryable or time.monotonic() >= until:
+                wait = next(waits)  # it ended in order: the service stops, or begins anew
+            except SeriatimError as error:
+                wait = max(next(waits), error.retry_after_s)
+                if not error.retryable or time.monotonic() + wait >= until:
                     raise
-            if self._stopped.wait(next(waits)):
+            if self._stopped.wait(wait):
                 return
 
     def _asked(self) -> Iterator[bytes]:
         keep_alive_s = min(self._poll_s, _LONGEST_KEEP_ALIVE_S)
         if self._idle_timeout is not None:
             keep_alive_s = min(keep_alive_s, max(self._idle_timeout, 0.01))
-        params = {
+        wanted = {
             "after": self.position,
-            "query": canonical_text(self._query.as_dict()),
+            "query": self._text,
             "log_id": self._identity.log_id,
             "epoch": self._identity.epoch,
             "tip": self._tip or None,
             "keep_alive_s": keep_alive_s,
         }
-        return self._http.lines(
-            "/v1/tail", params, tenant_id=self._tenant_id, idle_s=keep_alive_s + _DEAD_S
-        )
+        how: Any = {"tenant_id": self._tenant_id, "idle_s": keep_alive_s + _DEAD_S}
+        if len(quote_plus(self._text)) <= _LONGEST_IN_ADDRESS:
+            return self._http.lines("/v1/tail", wanted, **how)
+        body = {**wanted, "query": msgspec.Raw(self._text.encode())}
+        return self._http.lines("/v1/tail", {}, body, **how)
 
 
 def _read(raw: bytes) -> Line:

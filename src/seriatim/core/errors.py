@@ -50,6 +50,12 @@ class SeriatimError(Exception):
         self.retryable = self.retryable_by_default if retryable is None else retryable
         super().__init__(self.message)
 
+    @property
+    def retry_after_s(self) -> float:
+        """How long to wait before another try, where that is known; else 0."""
+        told = self.details.get("retry_after_s")
+        return max(0.0, float(told)) if isinstance(told, int | float) else 0.0
+
     def as_dict(self) -> dict[str, Any]:
         """Return the one shape in which every door shows an error."""
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seriatim.core.decide import StaleRules
@@ -11,8 +11,16 @@ from seriatim.core.doors import LOG
 from seriatim.core.event import AppendResult, EventRecord, StreamRef
 from seriatim.core.query import EVERYTHING, Query
 from seriatim.core.request import Command, Condition
-from seriatim.log.appending import RULE_RELOADS, Draft, Watch, rules_kept_changing
+from seriatim.log.appending import (
+    RULE_RELOADS,
+    Draft,
+    Watch,
+    looked_too_long,
+    rules_kept_changing,
+    time_left,
+)
 from seriatim.log.arguments import bad, check_count, check_timeout, is_async
+from seriatim.log.followed import followed
 from seriatim.log.in_thread import InThread
 from seriatim.log.projections import AsyncProjections
 
@@ -62,20 +70,31 @@ class AsyncLog:
         if connection is not None and not is_async(connection):
             raise bad("connection", "is not async: call log.append(…, connection=…) instead")
         watch = Watch(log.telemetry, draft.tenant_id)
+        now = asyncio.get_running_loop().time
+        until = now() + seconds
         with watch:
             for _ in range(RULE_RELOADS):
                 if draft.condition is None:
                     watch.request = log.appender.request(draft, watch.carried)
                 else:  # a condition may have to be looked up, which must not hold the loop
                     ask = log.appender.request
-                    watch.request = await self._in_thread(ask, draft, watch.carried)
+                    watch.request = await self._in_time(until, ask, draft, watch.carried)
                 try:
                     if connection is not None:
                         return watch.done(await log.store.append_in(connection, watch.request))
-                    return watch.done(await log.appender.lane().append(watch.request, seconds))
+                    left = time_left(until, now())
+                    return watch.done(await log.appender.lane().append(watch.request, left))
                 except StaleRules:
-                    await self._in_thread(log.appender.reload_rules)
+                    await self._in_time(until, log.appender.reload_rules)
             raise rules_kept_changing()
+
+    async def _in_time(self, until: float, act: Callable[..., T], *args: Any) -> T:
+        """Look something up for an append, of whose time it takes."""
+        try:
+            async with asyncio.timeout_at(until):
+                return await self._in_thread(act, *args)
+        except TimeoutError:
+            raise looked_too_long() from None
 
     async def page(self, **filters: Any) -> Page:
         """Read one page; see `Log.page`."""
@@ -102,14 +121,14 @@ class AsyncLog:
     def tail(self, query: Query = EVERYTHING, **options: Any) -> AsyncIterator[Batch]:
         """Follow the log; see `Log.tail`."""
         tail = self._log.tail(query, **options)
-        return in_threads(iter(tail), tail.stop)
+        return followed(iter(tail), tail.stop)
 
     def subscribe(
         self, name: str, query: Query = EVERYTHING, **options: Any
     ) -> AsyncIterator[Batch]:
         """Follow the log under a durable name; see `Log.subscribe`."""
         subscription = self._log.subscribe(name, query, **options)
-        return in_threads(iter(subscription), subscription.stop)
+        return followed(iter(subscription), subscription.stop)
 
     @property
     def projections(self) -> AsyncProjections:
@@ -125,16 +144,10 @@ class AsyncLog:
         return await self._in_thread(act, *args, **kwargs)
 
 
-async def in_threads(
-    iterator: Iterator[T], stop: Callable[[], None] | None = None
-) -> AsyncIterator[T]:
-    """Iterate without blocking the event loop: each step runs in a worker thread."""
-    try:
-        while (item := await asyncio.to_thread(next, iterator, _END)) is not _END:
-            yield item
-    finally:
-        if stop is not None:
-            stop()
+async def in_threads(iterator: Iterator[T]) -> AsyncGenerator[T, None]:
+    """Iterate over what ends by itself, each step in a worker thread of the event loop."""
+    while (item := await asyncio.to_thread(next, iterator, _END)) is not _END:
+        yield item
 
 
 async def _flatten(

@@ -15,7 +15,7 @@ import msgspec
 from seriatim.config import Settings
 from seriatim.core.decide import StaleRules
 from seriatim.core.doors import Door
-from seriatim.core.errors import BackendFailure, InvalidEvent, SeriatimError
+from seriatim.core.errors import BackendFailure, InvalidEvent, SeriatimError, TimedOut
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
 from seriatim.core.guard import Guard
 from seriatim.core.ids import uuid7
@@ -179,20 +179,20 @@ class Appender:
 
     def append(self, draft: Draft, timeout: float | None) -> AppendResult:
         """Append and wait for the receipt."""
-        seconds = timeout or self._settings.timeout_s
+        until = time.monotonic() + (timeout or self._settings.timeout_s)
         watch = Watch(self._telemetry, draft.tenant_id)
         with watch:
             for _ in range(RULE_RELOADS):
                 watch.request = self.request(draft, watch.carried)
                 try:
-                    return watch.done(self._commit(watch.request, seconds))
+                    return watch.done(self._commit(watch.request, until))
                 except StaleRules:
                     self.reload_rules()
             raise rules_kept_changing()
 
-    def _commit(self, request: Request, seconds: float) -> AppendResult:
+    def _commit(self, request: Request, until: float) -> AppendResult:
         """Commit at once when nobody else does, else with the others."""
-        deadline = time.monotonic() + seconds
+        seconds = time_left(until, time.monotonic())
         try:
             outcome = self.committer.alone(lambda: self._store.at_once(request, seconds))
         except Deferred as deferred:
@@ -201,12 +201,25 @@ class Appender:
         if outcome is None:
             ticket = self.committer.submit(request)
             try:
-                return ticket.result(max(0.0, deadline - time.monotonic()))
+                return ticket.result(max(0.0, until - time.monotonic()))
             except TimeoutError:
                 raise give_up(ticket) from None
         if isinstance(outcome, AppendResult):
             return outcome
         raise outcome
+
+
+def time_left(until: float, now: float) -> float:
+    """Return what looking up has left of an append's time."""
+    if now >= until:
+        raise looked_too_long()
+    return until - now
+
+
+def looked_too_long() -> TimedOut:
+    """Make the error for an append whose time was over before it could be sent."""
+    msg = "the append's time was over before what it depends on was looked up; nothing was stored"
+    return TimedOut(msg)
 
 
 def rules_kept_changing() -> BackendFailure:

@@ -26,7 +26,7 @@ from seriatim.core.query import Query
 from seriatim.log.arguments import bad
 from seriatim.log.batches import Batch, matching_appends
 from seriatim.log.cursors import check_cursor, check_same_log, new_cursor, reset_subscription
-from seriatim.store.port import Cursor, Lease, Store
+from seriatim.store.port import Closed, Cursor, Lease, Store
 
 _SKIP_WORTH_STORING = 1000
 
@@ -204,20 +204,20 @@ class Subscription:
     def run(self, handler: Callable[[Batch], object]) -> None:
         """Call a handler for each batch until stopped or idle; a failing one gets the same again.
 
-        A lost lease means waiting for it again, a failing store means trying again.
+        A lost lease means waiting for it again, a store that fails or is busy means trying again;
+        a closed or restored log ends it.
         """
         while True:
             try:
                 return self._run_once(handler)
             except LeaseLost as error:
                 self.last_error = error
-            except BackendFailure as error:
+            except SeriatimError as error:
                 self.last_error = error
-                if self._stopped.wait(self._backoff_s):
+                if not _may_pass(error):
+                    raise
+                if self._stopped.wait(max(self._backoff_s, error.retry_after_s)):
                     return None
-            except SeriatimError as error:  # a restored log, say: it stops, and this is why
-                self.last_error = error
-                raise
 
     def _run_once(self, handler: Callable[[Batch], object]) -> None:
         for batch in self:
@@ -243,6 +243,13 @@ class Subscription:
         )
         thread.start()
         return thread
+
+
+def _may_pass(error: SeriatimError) -> bool:
+    """Tell whether a run is tried again: neither on a closed log nor on a restored one."""
+    if isinstance(error, BackendFailure):
+        return not isinstance(error, Closed)  # an operator may mend even what lasts
+    return error.retryable
 
 
 class _Ownership:

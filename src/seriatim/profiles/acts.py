@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from functools import cached_property, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -22,6 +22,7 @@ from seriatim.core.event import AppendResult
 from seriatim.log.aio import AsyncLog, in_threads
 from seriatim.log.appending import Draft
 from seriatim.log.base import BaseLog
+from seriatim.log.followed import followed
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -195,5 +196,8 @@ def _in_a_thread(act: Callable[[], T]) -> Awaitable[T]:
 
 async def _iterate(act: Callable[[], Any]) -> AsyncIterator[Any]:
     source = await asyncio.to_thread(act)
-    async for item in in_threads(iter(source), getattr(source, "stop", None)):
-        yield item
+    stop = getattr(source, "stop", None)
+    steps = in_threads(iter(source)) if stop is None else followed(iter(source), stop)
+    async with aclosing(steps):
+        async for item in steps:
+            yield item

@@ -16,7 +16,7 @@ from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError, T
 from seriatim.core.event import AppendResult
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.request import Request
-from seriatim.store.port import Deferred, Outcome, unanswered
+from seriatim.store.port import Closed, Deferred, Outcome, unanswered
 
 WORTH_HALVING = 24  # appends; fewer gain less by overlapping than another statement costs
 
@@ -173,8 +173,7 @@ class Committer:
 
     def _check_open(self) -> None:
         if self._closed:
-            msg = "the log is closed"
-            raise BackendFailure(msg, retryable=False)
+            raise Closed
 
     def alone(self, act: Callable[[], Outcome | None]) -> Outcome | None:
         """Let a lone caller commit by itself: changing threads twice costs more than an append.

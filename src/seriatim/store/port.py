@@ -26,6 +26,12 @@ class Deferred(Exception):  # noqa: N818 - not an error: a request to take the u
         self.requests = requests
 
 
+class Closed(BackendFailure):
+    """The log is closed."""
+
+    retryable_by_default = False
+
+
 def unanswered() -> BackendFailure:
     """Make the error for an append that was sent and not answered in time."""
     msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any
+import gc
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from typing import Any, cast
 
 import pytest
 
+from seriatim.core.decide import StaleRules
 from seriatim.core.errors import (
     BackendFailure,
     EventSequenceInvalid,
@@ -17,16 +21,20 @@ from seriatim.core.errors import (
     SeriatimError,
     TimedOut,
 )
-from seriatim.core.kinds import StreamKind
+from seriatim.core.kinds import Rules, StreamKind
 from seriatim.core.query import Filter, Query
-from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
+from seriatim.core.request import Command, ExpectedContext, ExpectedSeq, Request
+from seriatim.log.batches import Batch
 from seriatim.opening import Log
+from seriatim.store.port import Lease, Outcome, Store
 from seriatim.testing.factories import (
     PATIENCE_S,
+    Borrowed,
     GatedStore,
     borrowing,
     event,
     events,
+    eventually,
     positions,
     refused,
 )
@@ -35,6 +43,57 @@ from seriatim.testing.factories import (
 def run(act: Coroutine[Any, Any, Any]) -> Any:
     """Run one coroutine, in an event loop of its own, for a bounded time."""
     return asyncio.run(asyncio.wait_for(act, PATIENCE_S))
+
+
+class SlowStore(Borrowed):
+    """A store that gives leases back, looks conditions up and tells its rules behind a gate."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.gate = threading.Event()
+        self.arrived = threading.Semaphore(0)
+        self.released_by: list[int] = []
+        self.stale = False
+
+    def _pass(self) -> None:
+        self.arrived.release()
+        if not self.gate.wait(PATIENCE_S):
+            msg = "nobody opened the gate"
+            raise AssertionError(msg)
+
+    def release_lease(self, lease: Lease) -> None:
+        """Give a lease back, and note which thread does."""
+        self.released_by.append(threading.get_ident())
+        self._pass()
+        self.lent.release_lease(lease)
+
+    def packed(self, request: Request, rules: Rules) -> Request:
+        """Look up what a condition is about."""
+        if request.conditions:
+            self._pass()
+        return self.lent.packed(request, rules)
+
+    def append(self, group: Sequence[Request]) -> list[Outcome]:
+        """Commit, unless the rules are said to have changed."""
+        return [StaleRules() for _ in group] if self.stale else self.lent.append(group)
+
+    def rules(self) -> Rules:
+        """Tell the rules, slowly once they have changed."""
+        if self.stale:
+            self._pass()
+        return self.lent.rules()
+
+
+def _follow(log: Log) -> AsyncGenerator[Batch, None]:
+    return cast("AsyncGenerator[Batch, None]", log.aio.subscribe("s", poll_s=0.02))
+
+
+async def _first(batches: AsyncIterator[Batch]) -> Batch:
+    return await anext(batches)
+
+
+def _following_threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("seriatim-following")]
 
 
 class AsyncContract:
@@ -214,3 +273,90 @@ class AsyncContract:
             return [positions(batch) async for batch in again]
 
         assert run(act()) == [[2]]
+
+    def test_idle_tails_hold_nobody_up(self, log: Log) -> None:
+        """E5: tails that wait take none of the threads that everything else is done in."""
+
+        async def act() -> None:
+            following = [log.aio.tail(poll_s=0.05) for _ in range(20)]
+            following += [log.aio.subscribe(f"s-{n}", poll_s=0.05) for n in range(20)]
+            waiting = [asyncio.create_task(_first(one)) for one in following]
+            await asyncio.sleep(0.05)
+            assert await log.aio.head() == 0
+            assert await asyncio.to_thread(log.head) == 0
+            await log.aio.append(events(2))
+            assert {tuple(positions(batch)) for batch in await asyncio.gather(*waiting)} == {(1, 2)}
+
+        run(act())
+        eventually(lambda: not _following_threads())
+
+    def test_leaving_holds_the_loop_up_for_nothing(self, log: Log) -> None:
+        """E5: what a subscription held is given back in its own thread, also when it is slow."""
+        store = SlowStore(log.store)
+
+        async def left(other: Log) -> None:
+            following = _follow(other)
+            await anext(following)
+            leaving = asyncio.create_task(following.aclose())
+            await asyncio.to_thread(store.arrived.acquire)
+            assert not leaving.done()
+            store.gate.set()
+            await leaving
+
+        async def broken(other: Log) -> None:
+            async for _ in _follow(other):
+                break
+            gc.collect()
+            await asyncio.to_thread(store.arrived.acquire)
+            store.gate.set()
+
+        async def cancelled(other: Log) -> None:
+            following = _follow(other)
+            await anext(following)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(following), 0.05)  # nothing more comes
+            await asyncio.to_thread(store.arrived.acquire)
+            store.gate.set()
+
+        log.append(events(1))
+        for leave in (left, broken, cancelled):
+            store.gate.clear()
+            with borrowing(log, store) as other:
+                run(leave(other))
+                eventually(lambda: not _following_threads())
+                log.reset_subscription("s", 0)
+        assert len(store.released_by) == 3
+        assert threading.get_ident() not in store.released_by
+
+    def test_looking_up_takes_of_the_time(self, log: Log) -> None:
+        """B13: what a condition is looked up for so long is not stored, and says so in time."""
+        condition = ExpectedContext(Query(), None)
+        store = SlowStore(log.store)
+
+        async def act(slow: Log) -> None:
+            began = time.monotonic()
+            with pytest.raises(TimedOut):
+                await slow.aio.append(events(1), condition, timeout=0.1)
+            assert time.monotonic() - began < PATIENCE_S / 2
+            store.gate.set()
+            assert (await slow.aio.append(events(1), condition)).first_position == 1
+
+        with borrowing(log, store, writers=1) as slow:
+            run(act(slow))
+
+        assert log.head() == 1
+
+    def test_reading_the_rules_takes_of_the_time(self, log: Log) -> None:
+        """B13: so does learning what others declared meanwhile."""
+        store = SlowStore(log.store)
+
+        async def act(slow: Log) -> None:
+            store.stale = True
+            with pytest.raises(TimedOut):
+                await slow.aio.append(events(1), timeout=0.1)
+            store.gate.set()
+
+        with borrowing(log, store, writers=1) as slow:
+            run(act(slow))
+
+        assert log.head() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError, TimedOut
-from seriatim.core.kinds import StreamKind
+from seriatim.core.kinds import Rules, StreamKind
 from seriatim.core.limits import Limits
 from seriatim.core.query import Query
 from seriatim.core.request import Request
@@ -43,6 +44,27 @@ class BrokenStore(Borrowed):
 def _gone(*_: object, **__: object) -> Any:
     msg = "the database is gone"
     raise BackendFailure(msg)
+
+
+class DawdlingStore(Borrowed):
+    """A store that takes its time to look at an append, and notes what time is left for it."""
+
+    takes_s = 0.1
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.left: list[float] = []
+
+    def packed(self, request: Request, rules: Rules) -> Request:
+        """Look for a while."""
+        time.sleep(self.takes_s)
+        found: Request = self.lent.packed(request, rules)
+        return found
+
+    def at_once(self, request: Request, timeout: float) -> None:
+        """Note the time, and take the usual way."""
+        del request
+        self.left.append(timeout)
 
 
 class OddStore(Borrowed):
@@ -175,6 +197,17 @@ class MannersContract:
 
         assert again.replayed
         assert log.head() == 2
+
+    def test_looking_up_takes_of_the_time(self, log: Log) -> None:
+        """B13: what is looked up before the send is part of the append's time."""
+        store = DawdlingStore(log.store)
+        with borrowing(log, store) as slow:
+            with unchanged(log), pytest.raises(TimedOut, match="nothing was stored"):
+                slow.append(events(1), timeout=store.takes_s / 2)
+            slow.append(events(1), timeout=PATIENCE_S)
+
+        assert len(store.left) == 1
+        assert store.left[0] <= PATIENCE_S - store.takes_s
 
     def test_the_timeout_is_a_setting(self, log: Log) -> None:
         """B13: every call has a timeout, given or from the settings."""

@@ -70,3 +70,11 @@ def test_flaws_are_no_errors_of_the_tree() -> None:
 
     assert not isinstance(flaw, errors.SeriatimError)
     assert (str(flaw), flaw.part, flaw.where) == ("$.a: is required", "shape", "$.a")
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"), [(None, 0.0), (1, 1.0), (0.25, 0.25), (-1, 0.0), ("soon", 0.0)]
+)
+def test_an_error_may_say_when_to_try_again(told: object, expected: float) -> None:
+    """K4: what stands in its details, if that is a time."""
+    assert errors.LimitExceeded(details={"retry_after_s": told}).retry_after_s == expected

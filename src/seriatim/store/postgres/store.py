@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from seriatim.config import Settings
 from seriatim.core.decide import StaleRules
@@ -22,6 +22,7 @@ from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
 from seriatim.core.request import Request
 from seriatim.store.port import (
+    Closed,
     Cursor,
     Finding,
     Lease,
@@ -128,6 +129,8 @@ class PostgresStore:
         except PoolTimeout as error:
             msg = "no connection to Postgres could be had in time: is the server up?"
             raise self._connect_error or BackendFailure(msg) from error
+        except PoolClosed as error:
+            raise Closed from error
         except psycopg.errors.QueryCanceled as error:
             if self._settings.read_timeout_s is None:
                 raise failure(error, doing) from error

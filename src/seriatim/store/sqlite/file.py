@@ -6,6 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from seriatim.store.port import Closed
 from seriatim.store.sqlite import failures, payloads
 
 LEAST_VERSION = (3, 38, 0)
@@ -54,7 +55,7 @@ class File:
     def check(self) -> None:
         """Refuse to go on with a file that was closed, or moved: its appends would be lost."""
         if self.closed:
-            raise failures.lasting("the log is closed")
+            raise Closed
         if self._inode is not None and self._look() != self._inode:
             msg = f"{self.path} was moved, deleted or replaced while open: open the log again"
             raise failures.lasting(msg)

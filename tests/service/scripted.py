@@ -1,0 +1,109 @@
+"""A server that answers as it was told, for what a real service does only on a bad day."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+Told = tuple[int, dict[str, str], bytes]
+
+JSON = {"content-type": "application/json"}
+PROBLEM = {"content-type": "application/problem+json"}
+LOST: Told = (0, {}, b"")  # the connection ends without an answer
+INFO = b'{"log_id":"%s","epoch":1,"head":0,"tenant_id":"t","version":"1"}' % (b"0" * 8,)
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """Answers as it was told, one after the other; the last for ever."""
+
+    answers: ClassVar[list[Told]] = []
+    seen: ClassVar[list[tuple[float, bytes]]] = []
+    heads: ClassVar[list[dict[str, str]]] = []
+
+    def do_GET(self) -> None:
+        """Answer the next."""
+        size = int(self.headers.get("content-length", 0))
+        type(self).seen.append((time.monotonic(), self.rfile.read(size)))
+        type(self).heads.append(dict(self.headers))
+        answers = type(self).answers
+        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        if (status, headers, body) == LOST:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 - the name it is called by
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def scripting() -> Iterator[tuple[str, type[Scripted]]]:
+    """Run a server that answers as it is told."""
+
+    class Own(Scripted):
+        answers: ClassVar[list[Told]] = []
+        seen: ClassVar[list[tuple[float, bytes]]] = []
+        heads: ClassVar[list[dict[str, str]]] = []
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", Own
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def problem(status: int, code: str, *, retryable: bool = True, **details: Any) -> bytes:
+    """Write a problem."""
+    return json.dumps(
+        {
+            "type": f"urn:seriatim:problem:{code}",
+            "title": "x",
+            "status": status,
+            "code": code,
+            "detail": "no",
+            "details": details,
+            "retryable": retryable,
+        }
+    ).encode()
+
+
+def refused(status: int, code: str, **more: Any) -> Told:
+    """Answer with a problem."""
+    return status, PROBLEM, problem(status, code, **more)
+
+
+def outcomes(*parts: Any) -> Told:
+    """Answer appends, each with a receipt or a problem."""
+    return 200, JSON, json.dumps({"outcomes": list(parts)}).encode()
+
+
+def part(status: int, code: str, **more: Any) -> dict[str, Any]:
+    """Refuse one append of several."""
+    return {"problem": json.loads(problem(status, code, **more))}
+
+
+def receipt(position: int = 1) -> dict[str, Any]:
+    """Acknowledge one append of several."""
+    placed = {"position": position, "event_id": f"e-{position}", "stream_seq": None}
+    return {
+        "receipt": {
+            "first_position": position,
+            "last_position": position,
+            "recorded_at": "2025-01-01T00:00:00.000000Z",
+            "events": [placed],
+        }
+    }

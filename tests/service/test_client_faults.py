@@ -1,0 +1,320 @@
+"""The client on bad days: services that are away, busy, cut off, or answer nonsense."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+import seriatim
+from seriatim import BackendFailure, Log, NewEvent, Query, Settings, TimedOut
+from seriatim.client.connections import Connections
+from seriatim.client.http import Http
+from seriatim.client.sending import send
+from seriatim.client.store import HttpStore
+from seriatim.client.tailing import RemoteTail
+from seriatim.core.doors import LOG
+from seriatim.core.request import Request
+from seriatim.store.port import Outcome
+from seriatim.testing.factories import Collector
+from tests.faults.support import wait_until
+from tests.fixtures.proxy import TcpProxy
+from tests.fixtures.service import Running
+from tests.service.scripted import (
+    INFO,
+    JSON,
+    LOST,
+    Scripted,
+    Told,
+    outcomes,
+    part,
+    receipt,
+    refused,
+)
+
+QUICK = Settings(timeout_s=0.5, connect_timeout_s=0.5)
+HTML = {"content-type": "text/html"}
+Script = tuple[str, type[Scripted]]
+
+
+@pytest.fixture
+def tenant(request: pytest.FixtureRequest) -> str:
+    """A tenant that no other test has."""
+    return str(request.node.name)
+
+
+def connections(log: Log) -> Connections:
+    """Return the connections of a log in a service."""
+    return cast("HttpStore", log.store).http._connections
+
+
+@contextmanager
+def away(log: Log, proxy: TcpProxy) -> Iterator[None]:
+    """Let the service be gone, its port closed, for a while."""
+    used = connections(log)
+    port = used._port
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        closed = unused.getsockname()[1]
+    used._port = closed
+    proxy.cut()
+    yield
+    used._port = port
+
+
+# -- following
+
+
+def test_a_tail_outlives_a_closed_port(quick: Running, tenant: str) -> None:
+    """E5: while nothing listens it tries again, and goes on where it was."""
+    seen = Collector()
+
+    def follow() -> None:
+        for batch in log.tail(after=0, poll_s=0.02):
+            seen(batch)
+            if batch[0].event_type == "last":
+                return
+
+    with (
+        TcpProxy(quick.url) as proxy,
+        seriatim.open(proxy.url, token=quick.token(tenant_id=tenant)) as log,
+    ):
+        log.append([NewEvent("first", {})])
+        reader = threading.Thread(target=follow)
+        reader.start()
+        assert seen.next()[0].event_type == "first"
+        with away(log, proxy):
+            quick.service.view(tenant).append([NewEvent("last", {})])
+            time.sleep(0.3)
+        assert seen.next()[0].event_type == "last"
+        reader.join(20)
+
+    assert seen.empty
+
+
+def test_a_subscription_outlives_a_closed_port(quick: Running, tenant: str) -> None:
+    """E5: also when the service is away for longer than any request is tried again."""
+    seen = Collector()
+    token = quick.token(tenant_id=tenant)
+    with TcpProxy(quick.url) as proxy, seriatim.open(proxy.url, token=token, settings=QUICK) as log:
+        subscription = log.subscribe("s", poll_s=0.02, lease_s=1.0)
+        thread = subscription.start(seen)
+        log.append([NewEvent("first", {})])
+        assert seen.next()[0].event_type == "first"
+        with away(log, proxy):
+            wait_until(lambda: isinstance(subscription.last_error, BackendFailure), "a failure")
+        log.append([NewEvent("last", {})])
+        while seen.next()[0].event_type != "last":  # the first may come again
+            pass
+        assert thread.is_alive()
+        subscription.stop()
+        thread.join(20)
+
+    assert not thread.is_alive()
+
+
+BUSY = {
+    "timeout": refused(504, "timeout"),
+    "limit": refused(429, "limit_exceeded", retry_after_s=0.2),
+    "failure": refused(503, "backend_failure"),
+    "gateway": (502, HTML, b"<html>"),
+    "said on the way": (200, JSON, b'{"problem":%b}\n' % refused(504, "timeout")[2]),
+}
+
+
+DENIED = refused(403, "forbidden", retryable=False)
+
+
+@pytest.mark.parametrize("kind", BUSY)
+def test_a_tail_tries_again_what_may_pass(scripted: Script, kind: str) -> None:
+    """E5: a service that has no time or no room ends no tail, which waits as it is told."""
+    url, script = scripted
+    good = (200, JSON, b'{"position":0}\n')
+    script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), BUSY[kind], BUSY[kind], good]
+    store = HttpStore(Http(url, token="x"))
+    tail = RemoteTail(store, "t", Query(), 0, idle_timeout=0.0)
+
+    assert list(tail) == []
+    times = [at for at, _ in script.seen]
+    assert len(times) == 5
+    assert kind != "limit" or min(times[3] - times[2], times[4] - times[3]) >= 0.2
+    store.close()
+
+
+@pytest.mark.parametrize("answer", [BUSY["timeout"], BUSY["limit"], DENIED])
+def test_a_tail_gives_up_in_time(scripted: Script, answer: Told) -> None:
+    """B13: no longer than any request is tried again, and at once where that cannot help."""
+    url, script = scripted
+    script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), answer]
+    store = HttpStore(Http(url, token="x", timeout_s=0.5))
+    tail = RemoteTail(store, "t", Query(), 0)
+    began = time.monotonic()
+    with pytest.raises(seriatim.SeriatimError) as caught:
+        list(tail)
+
+    assert caught.value.code in ("timeout", "limit_exceeded", "forbidden")
+    assert time.monotonic() - began < 5
+    assert (len(script.seen) > 3) == (answer[0] != 403)
+    store.close()
+
+
+def test_closing_ends_what_follows(quick: Running, tenant: str) -> None:
+    """B13: a tail and a run end with the closed log, though nothing comes; new ones are refused."""
+    log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
+    ended: list[Exception] = []
+
+    def until_closed(act: Any) -> None:
+        try:
+            act()
+        except BackendFailure as error:
+            ended.append(error)
+
+    tail = log.tail(poll_s=15)
+    subscription = log.subscribe("s", poll_s=15)
+    acts = (lambda: list(tail), lambda: subscription.run(lambda _: None))
+    threads = [threading.Thread(target=until_closed, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(connections(log)._streams) == 2, "both follow")
+    began = time.monotonic()
+    log.close()
+    for thread in threads:
+        thread.join(20)
+
+    assert time.monotonic() - began < 10
+    assert [str(error) for error in ended] == ["The log is closed."] * 2
+    with pytest.raises(BackendFailure, match="closed"):
+        list(tail)
+
+
+# -- appends whose fate is unknown
+
+
+def requests(count: int) -> list[Request]:
+    """Make appends that are ready to be sent."""
+    with seriatim.open("memory:", tenant_id="t") as log:
+        store = HttpStore(Http("http://127.0.0.1:1"))
+        made = [log.appender.request(log.draft(LOG, [NewEvent("x", {})])) for _ in range(count)]
+        return [store.packed(request, log.appender.rules) for request in made]
+
+
+def sent(script: Script, *answers: Told, count: int = 1, seconds: float = 1.0) -> list[Outcome]:
+    """Send appends to a service that answers so."""
+    url, told = script
+    told.answers[:] = answers
+    http = Http(url, token="x", timeout_s=seconds)
+    try:
+        return send(http, requests(count), seconds)
+    finally:
+        http.close()
+
+
+UNDECIDED = {
+    "timeout": {"status": 504},
+    "limit_exceeded": {"status": 413, "retryable": False},
+    "unauthorized": {"status": 401, "retryable": False},
+    "forbidden": {"status": 403, "retryable": False},
+    "backend_failure": {"status": 503},
+}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "part"])
+@pytest.mark.parametrize("code", UNDECIDED)
+@pytest.mark.parametrize("first", ["lost", "unclear", "nonsense"])
+def test_doubt_outlives_what_decides_nothing(
+    scripted: Script, code: str, first: str, *, whole: bool
+) -> None:
+    """B10: an earlier try may be stored, so its outcome is unknown whatever the last one met."""
+    met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
+    firsts = {
+        "lost": LOST,
+        "unclear": outcomes(part(503, "backend_failure", ambiguous=True)),
+        "nonsense": (500, HTML, b"<html>"),
+    }
+    [outcome] = sent(scripted, firsts[first], refused(**met) if whole else outcomes(part(**met)))
+
+    assert isinstance(outcome, BackendFailure)
+    assert outcome.ambiguous
+    assert "earlier try may have been stored" in outcome.message
+    assert code in outcome.message
+
+
+@pytest.mark.parametrize("code", UNDECIDED)
+def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> None:
+    """B10: nothing is called ambiguous of which the one try was answered."""
+    met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
+    [outcome] = sent(scripted, outcomes(part(**met)))
+
+    assert isinstance(outcome, seriatim.SeriatimError)
+    assert (outcome.code, outcome.details) == (code, {})
+
+
+@pytest.mark.parametrize(
+    "code", ["event_sequence_invalid", "idempotency_conflict", "invalid_event", "conflict"]
+)
+def test_a_decision_ends_all_doubt(scripted: Script, code: str) -> None:
+    """B10: what the log decided holds for the earlier try too."""
+    [outcome] = sent(scripted, LOST, outcomes(part(409, code, retryable=False)))
+
+    assert isinstance(outcome, seriatim.SeriatimError)
+    assert (outcome.code, outcome.details) == (code, {})
+
+
+def test_doubt_is_each_append_s_own(scripted: Script) -> None:
+    """B10: of several in one request only those are in doubt that may have been stored."""
+    unclear = part(503, "backend_failure", ambiguous=True)
+    busy = part(429, "limit_exceeded", retry_after_s=0.01)
+    first, second, third = sent(
+        scripted,
+        outcomes(receipt(), unclear, busy),
+        refused(403, "forbidden", retryable=False),
+        count=3,
+    )
+
+    assert not isinstance(first, Exception)
+    assert isinstance(second, BackendFailure)
+    assert second.ambiguous
+    assert isinstance(third, seriatim.Forbidden)
+    assert third.details == {}
+
+
+@pytest.mark.parametrize("status", [500, 502, 504, 599])
+def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> None:
+    """B10: an append is sent again, and is ambiguous if it gets no better answer."""
+    nonsense = (status, HTML, b"<html>")
+    [stored] = sent(scripted, nonsense, outcomes(receipt()))
+    [unknown] = sent(scripted, nonsense, seconds=0.2)
+
+    assert not isinstance(stored, Exception)
+    assert isinstance(unknown, BackendFailure)
+    assert (unknown.ambiguous, unknown.retryable) == (True, True)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"outcomes":[]}', b'{"outcomes":[{}]}'])
+def test_an_answer_in_another_shape_may_be_a_receipt(scripted: Script, body: bytes) -> None:
+    """B10: that it was taken is all that such an answer says."""
+    [outcome] = sent(scripted, (200, JSON, body), seconds=0.2)
+
+    assert isinstance(outcome, BackendFailure)
+    assert outcome.ambiguous
+
+
+def test_the_shortest_time_is_one_that_services_take(scripted: Script) -> None:
+    """B13: a rest of less than a millisecond is not sent as none at all."""
+    url, script = scripted
+    script.answers[:] = [(200, JSON, b"{}")]
+    http = Http(url, token="x")
+    http.post("/v1/x", {}, timeout_s=1e-3)  # so that it is connected
+    for _ in range(20):
+        try:
+            http.post("/v1/x", {}, timeout_s=4e-4)
+        except TimedOut:  # the machine was busy with something else
+            continue
+    http.close()
+
+    times = {head["seriatim-timeout-s"] for head in script.heads}
+    assert times == {"0.001"}

@@ -226,3 +226,16 @@ def test_one_tenant_has_not_all_the_tails(serving: Callable[..., Running]) -> No
         answer = loud("GET", "/v1/tail", after=0)
         assert (answer.status, answer.json["details"]["limit"]) == (413, "tenant_tails")
     wait_until(lambda: not service.service.hub.tails_of, "all are forgotten")
+
+
+def test_a_large_batch_holds_the_loop_up_for_little(quick: Running) -> None:
+    """K4: thousands of events are read, checked and told beside the event loop, not on it."""
+    who = caller(quick, tenant_id="batch")
+    body = {"events": [event(payload={"n": n, "a": "x" * 400}) for n in range(8000)]}
+    sent = json.dumps(body).encode()
+    answers: list[Any] = []
+    pause = longest_pause(quick, lambda: answers.append(who("POST", "/v1/events", sent)))
+
+    assert answers[0].status == 201
+    assert len(answers[0].json["events"]) == 8000
+    assert pause < 1.0

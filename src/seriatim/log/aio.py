@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _END: Any = object()
+_LOOP_EVENTS = 250  # looked at on the loop: some milliseconds, a thread's change included
 
 
 class AsyncLog:
@@ -74,9 +75,9 @@ class AsyncLog:
         until = now() + seconds
         with watch:
             for _ in range(RULE_RELOADS):
-                if draft.condition is None:
+                if draft.condition is None and not _is_large(draft.events):
                     watch.request = log.appender.request(draft, watch.carried)
-                else:  # a condition may have to be looked up, which must not hold the loop
+                else:  # looking a condition up, or at thousands of events, would hold the loop
                     ask = log.appender.request
                     watch.request = await self._in_time(until, ask, draft, watch.carried)
                 try:
@@ -142,6 +143,10 @@ class AsyncLog:
     async def call(self, act: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run any other act of the log without blocking the event loop."""
         return await self._in_thread(act, *args, **kwargs)
+
+
+def _is_large(events: object) -> bool:
+    return isinstance(events, list | tuple) and len(events) > _LOOP_EVENTS
 
 
 async def in_threads(iterator: Iterator[T]) -> AsyncGenerator[T, None]:

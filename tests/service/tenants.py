@@ -189,9 +189,10 @@ ASKING: dict[str, Asking] = {
 _TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _POSITIONS = re.compile(rb'"(first_|last_|append_)?position":\d+')
 _MARKS = re.compile(rb"tip:[0-9a-f]{32}")
+_TOKENS = re.compile(rb'"token":\d{16,}')  # of leases, which begin with the clock
 
 
 def without(text: bytes, whose: str) -> bytes:
     """Return an answer without the names that the caller gave, times, positions and marks."""
-    plain = _TIMES.sub(b"T", text.replace(whose.encode(), b"they"))
+    plain = _TIMES.sub(b"T", _TOKENS.sub(b"T", text.replace(whose.encode(), b"they")))
     return _MARKS.sub(b"M", _POSITIONS.sub(b"P", plain))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -23,10 +23,12 @@ from seriatim.api.fairness import Turns
 from seriatim.api.hub import Hub, Tail
 from seriatim.api.threads import Threads
 from seriatim.core.errors import Forbidden, SeriatimError
-from seriatim.core.limits import MIB
+from seriatim.core.ids import compose
+from seriatim.core.limits import KIB, MIB
 from seriatim.delivery.registry import Registry
 from seriatim.log.aio import AsyncLog
 from seriatim.opening import Log
+from seriatim.store.port import ServedStore
 
 VERSION = version("seriatim")
 
@@ -66,6 +68,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     tenant_reads: int = 4  # reads of a tenant that is alone: half of the log's connections
     tenant_reads_beside: int = 2
     tenant_reads_waiting: int = 16_384  # more than there may be tails
+    tenant_cursors: int = 10_000  # of each purpose
+    tenant_leases: int = 10_000
+    tenant_answers: int = 100_000  # kept for twins of commands that append nothing
+    answer_bytes: int = 64 * KIB  # what is larger is not kept: its twin runs again
+    cursor_query_bytes: int = 64 * KIB
     threads: int = 32
     events_per_s: float = 0.0
     bytes_per_s: float = 0.0
@@ -245,6 +252,12 @@ class Service:
             found = self._views[tenant_id] = log, AsyncLog(log, partial(self.run_for, tenant_id))
         return found
 
-    def mark(self, event_id: str) -> str:
-        """Return what stands for the id of a foreign event: comparable, and telling nothing."""
-        return "tip:" + hmac.new(self._secret, event_id.encode(), sha256).hexdigest()[:32]
+    @property
+    def store(self) -> ServedStore:
+        """The log's own database: a service is never beside another service."""
+        return cast("ServedStore", self.log.store)
+
+    def mark(self, event_id: str, tenant_id: str, position: int) -> str:
+        """Return what stands for a foreign event's id: comparable there, by that reader alone."""
+        told = compose(event_id, tenant_id, str(position))
+        return "tip:" + hmac.new(self._secret, told.encode(), sha256).hexdigest()[:32]

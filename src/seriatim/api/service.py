@@ -19,6 +19,7 @@ from seriatim.access.quotas import Meter, Quota
 from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import Access
 from seriatim.access.tokens import refused
+from seriatim.api.admitting import KNOWN_S, Admission
 from seriatim.api.fairness import Turns
 from seriatim.api.hub import Hub, Tail
 from seriatim.api.threads import Threads
@@ -32,8 +33,6 @@ from seriatim.store.port import ServedStore
 
 VERSION = version("seriatim")
 
-_KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
-_KNOWN_MAX = 10_000
 _VIEWS_MAX = 10_000
 _ENDED_LOOK_S = 1.0  # how soon an open tail notices that its token has ended
 _ENDED_SLACK_S = 60.0
@@ -112,8 +111,7 @@ class Service:
         )
         self.meter = Meter(general, processes=serving.processes)
         self.hub = Hub(log, self.run, buffer=serving.tail_buffer)
-        self._known: dict[str, tuple[Caller, float]] = {}
-        self._asking: dict[str, asyncio.Task[Caller]] = {}
+        self._admission = Admission(access, self.run_access)
         self._open = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
         self._secret = access.secret("tips")
@@ -146,7 +144,7 @@ class Service:
     async def _keep(self) -> None:
         purged = time.monotonic()
         while True:
-            await asyncio.sleep(_KNOWN_S)
+            await asyncio.sleep(KNOWN_S)
             with suppress(SeriatimError):  # tried again: what was known still holds
                 await self._look_around()
             if time.monotonic() - purged >= self.serving.purge_every_s:
@@ -211,27 +209,7 @@ class Service:
         kind, _, token = (authorization or b"").partition(b" ")
         if kind.lower() != b"bearer" or not token.isascii():
             raise refused()
-        text = token.decode().strip()
-        known = self._known.get(text)
-        if known is not None and known[1] > time.monotonic():
-            return known[0]
-        return await self._admit(text)
-
-    async def _admit(self, text: str) -> Caller:
-        """Ask who holds a token, once for all that come with it meanwhile."""
-        asking = self._asking.get(text)
-        if asking is None:
-            asking = self._asking[text] = asyncio.create_task(self._ask_who(text))
-            asking.add_done_callback(lambda _: self._asking.pop(text))
-        return await asyncio.shield(asking)
-
-    async def _ask_who(self, text: str) -> Caller:
-        caller, lasts_us = await self.run_access(self.access.admit, text)
-        if len(self._known) >= _KNOWN_MAX:
-            self._known = {}
-        known_s = _KNOWN_S if lasts_us is None else min(_KNOWN_S, lasts_us / 1_000_000)
-        self._known[text] = caller, time.monotonic() + known_s
-        return caller
+        return await self._admission.caller(token.decode().strip())
 
     # -- the log
 

@@ -39,12 +39,12 @@ def fill(service: Running, url: str) -> None:
         _fill(service, tenant)
         _project(service, url, tenant)
     with closing(open_registry(registry_url(url))) as registry:
-        _bury(service, registry, MAILER, OURS)
-        _bury(service, registry, MAILER, THEIRS)
-        _bury(service, registry, STOPPED, THEIRS)
+        bury(service, registry, MAILER, OURS)
+        bury(service, registry, MAILER, THEIRS)
+        bury(service, registry, STOPPED, THEIRS)
 
 
-def _bury(service: Running, registry: Registry, by: Handler, tenant: str) -> None:
+def bury(service: Running, registry: Registry, by: Handler, tenant: str) -> None:
     """Let a handler fail for ever on one event of a tenant's."""
     registry.declare(by)
     log = service.service.view(tenant)

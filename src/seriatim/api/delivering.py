@@ -12,7 +12,7 @@ from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.http import Request
 from seriatim.api.service import Service
 from seriatim.core.errors import NotFound
-from seriatim.delivery.entries import Asked, Declared, Entry
+from seriatim.delivery.entries import Asked, Declared, Entry, stop_reason
 from seriatim.delivery.entries import Count as HandlerCount
 from seriatim.delivery.registry import Registry
 from seriatim.log.arguments import bad, check_position
@@ -105,9 +105,19 @@ def _shown(registry: Registry, request: Request, handler: Declared) -> Declared:
     """
     if _for_all(request):
         return handler
-    ours = handler.status != "stopped" or registry.stopped_by(handler, request.tenant_id)
+    ours = handler.status != "stopped" or _stopped_by(registry, handler, request.tenant_id)
     status = handler.status if ours else "paused"
     return msgspec.structs.replace(handler, status=status, reason="")
+
+
+def _stopped_by(registry: Registry, handler: Declared, tenant_id: str) -> bool:
+    """Tell whether it was an event of this tenant that stopped a handler."""
+    begin, end = stop_reason(tenant_id, "\0").split("\0")
+    event_id = handler.reason.removeprefix(begin).partition(end)[0]
+    if not handler.reason.startswith(stop_reason(tenant_id, event_id)):
+        return False
+    asked = Asked(handler=handler.name, tenant_id=tenant_id, event_id=event_id)
+    return bool(registry.entries(asked, 1))
 
 
 def _for_all(request: Request) -> bool:

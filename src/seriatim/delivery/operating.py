@@ -116,15 +116,6 @@ class Operating(Acts):
             ):
                 self.set_status(one.name, "ready")
 
-    def stopped_by(self, handler: Declared, tenant_id: str) -> bool:
-        """Tell whether it was an event of this tenant that stopped a handler."""
-        begin, end = stop_reason(tenant_id, "\0").split("\0")
-        event_id = handler.reason.removeprefix(begin).partition(end)[0]
-        if not handler.reason.startswith(stop_reason(tenant_id, event_id)):
-            return False
-        asked = Asked(handler=handler.name, tenant_id=tenant_id, event_id=event_id)
-        return bool(self.entries(asked, 1))
-
     def set_status(self, handler: str, status: str, reason: str = "") -> None:
         """Stop a handler, pause it, or let it run."""
         values = {"handler": handler, "status": status, "reason": reason}

@@ -45,6 +45,8 @@ _SCHEMA_MAX = 41  # what a log's own schema may have
 
 
 _SERVICES = ("http:", "https:")
+# Of libpq: password, sslpassword, passfile, sslkey, scram_client_key, oauth_client_secret …
+_SECRET_OPTIONS = ("pass", "key", "secret", "token")
 
 
 class Log(BaseLog):
@@ -267,12 +269,19 @@ def open_access(url: str) -> Access:
 
 
 def shown_url(url: str) -> str:
-    """Return an address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    """Return an address without its password, nor where passwords and keys are."""
+    place, asked, options = url.partition("?")
+    parts = urlsplit(place)
+    if parts.password is not None:
+        hidden = f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"
+        place = place.replace(parts.netloc, hidden, 1)
+    return place + asked + "&".join(_shown_option(one) for one in options.split("&"))
+
+
+def _shown_option(option: str) -> str:
+    name, is_set, _ = option.partition("=")
+    secret = any(word in unquote(name).lower() for word in _SECRET_OPTIONS)
+    return f"{name}=***" if is_set and secret else option
 
 
 def _engine(url: str, purpose: Purpose) -> Engine:

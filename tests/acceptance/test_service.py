@@ -73,6 +73,8 @@ def test_tokens_that_make_no_sense_are_refused(sqlite: Program) -> None:
         ("--service", "x", "--rights", "read", "--type", "order.*"),
         ("--service", "x", "--expires", "soon"),
         ("--all-tenants", "--tenant", "t"),
+        ("--service", "x", "--tenant", "*"),
+        ("--service", "x", "--tenant", "_infrastructure"),
         ("--all-tenants",),
     ):
         ran = sqlite("token", "create", *wrong, "--json")

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from seriatim.access.answers import Answer, Command, Reserved
 from seriatim.api.routes import ROUTES, Route
+from seriatim.core.errors import IdempotencyKeyReuse
+from seriatim.opening import access_url
+from tests.faults.support import wait_until
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.service import Running, running
 from tests.service.calls import Answered, Caller, caller, event
@@ -182,6 +191,96 @@ def test_twins_of_every_other_write_run_once(service: Running, route: Route) -> 
     assert refused.status in (400, 409)  # where an unknown field is refused first
     if route.path == "/v1/log/epoch":
         assert service.service.log.identity().epoch == epoch + 1
+
+
+def lease(who: Caller, name: str, headers: dict[str, str]) -> Answered:
+    """Claim a lease."""
+    body = {"name": name, "owner": "me", "seconds": 60}
+    return who("POST", "/v1/leases", body, headers=headers)
+
+
+def test_a_tenant_has_so_many_answers(serving: Callable[..., Running]) -> None:
+    """C5: beyond that a new key is told to come later; old keys and other tenants are served."""
+    bounded = serving(tenant_answers=25)
+    who, other = (caller(bounded, tenant_id=tenant) for tenant in ("a", "b"))
+    keys = [key() for _ in range(25)]
+    for number, one in enumerate(keys):
+        assert lease(who, f"l{number}", one).status == 200
+    refused = lease(who, "more", key())
+    details = refused.json["details"]
+
+    assert (refused.status, refused.code, refused.json["retryable"]) == (
+        429,
+        "limit_exceeded",
+        True,
+    )
+    assert (details["limit"], details["bound"]) == ("tenant_answers", 25)
+    assert lease(who, "l7", keys[7]).headers["seriatim-replayed"] == "true"
+    assert lease(who, "more", {}).status == 200
+    assert lease(other, "more", key()).status == 200
+    assert bounded.service.access.purge_answers(-1) == 26
+    wait_until(lambda: lease(who, "more", key()).status == 200, "room again", within_s=3.0)
+
+
+def test_a_large_answer_is_not_kept(serving: Callable[..., Running]) -> None:
+    """C5: 64 KiB of an answer are kept; the twin of a larger one runs again."""
+    who = caller(serving(answer_bytes=5000))
+    small, large = key(), key()
+    kinds = [{"name": f"kind-{n}"} for n in range(100)]
+
+    def declare(headers: dict[str, str], count: int) -> Answered:
+        return who("POST", "/v1/declarations", {"kinds": kinds[:count]}, headers=headers)
+
+    first, again = declare(small, 1), declare(small, 1)
+    larger = [declare(large, 100) for _ in range(2)]
+
+    assert len(first.body) < 5000 < len(larger[0].body)
+    assert again.headers["seriatim-replayed"] == "true"
+    assert {one.status for one in larger} == {200}
+    assert not any("seriatim-replayed" in one.headers for one in larger)
+
+
+def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
+    """K4: while the answers of one tenant cannot be written, tokens of others are looked up."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with running(url) as service:
+        loud = caller(service, tenant_id="loud")
+        assert lease(loud, "l", key()).status == 200
+        calm = [caller(service, tenant_id=f"calm-{n}") for n in range(4)]
+        with (
+            closing(sqlite3.connect(urlsplit(access_url(url)).path, isolation_level=None)) as db,
+            ThreadPoolExecutor(8) as pool,
+        ):
+            db.execute("begin immediate")
+            waiting = [pool.submit(lease, loud, f"l{n}", key()) for n in range(8)]
+            time.sleep(0.5)  # until they wait for the file
+            began = time.monotonic()
+            statuses = {who("GET", "/v1/log").status for who in calm}
+            took = time.monotonic() - began
+            assert not any(one.done() for one in waiting)
+            db.execute("rollback")
+            late = {one.result().status for one in waiting}
+
+    assert statuses == late == {200}
+    assert took < 1.0
+
+
+def test_a_waiting_twin_writes_nothing(quick: Running) -> None:
+    """C5: twins look until the answer is there, or until its runner has given up."""
+    access, command = quick.service.access, Command("t", "twin", "hash")
+    first = access.reserve(command, 10)
+    assert isinstance(first, Reserved)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(access, "_write", None)
+        assert [access.reserve(command, 10) for _ in range(3)] == [None] * 3
+        with pytest.raises(IdempotencyKeyReuse):
+            access.reserve(Command("t", "twin", "other"), 10)
+    access.give_up(first)
+    second = access.reserve(command, 10)
+    assert isinstance(second, Reserved)
+    access.keep(second, Answer(200, "x"))
+
+    assert access.reserve(command, 10) == Answer(200, "x")
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sqlite3
 import threading
 import time
@@ -15,13 +16,15 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from seriatim.access.quotas import Quota
 from seriatim.access.rights import Caller as Rights
-from seriatim.core.errors import Unauthorized
+from seriatim.core.errors import Forbidden, InvalidArgument, LimitExceeded, Unauthorized
 from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.opening import access_url
 from tests.faults.support import wait_until
 from tests.fixtures.service import Running
 from tests.service.calls import Caller, caller, event, following
+from tests.service.conftest import sqlite_in
 
 
 def scoped(service: Running, *types: str, rights: tuple[str, ...] = ("append", "read")) -> Caller:
@@ -208,6 +211,42 @@ def test_infrastructure_is_for_operators(service: Running) -> None:
     assert operator("GET", "/v1/events").status == 200
 
 
+def test_a_token_for_infrastructure_is_an_operators(
+    service: Running,
+) -> None:
+    """K2: a tenant's own token, or one without that right, cannot be made, and would not work."""
+    for how in ({"subject": None, "rights": ["read"]}, {"rights": ["append", "read", "act_as"]}):
+        with pytest.raises(InvalidArgument, match="right operate"):
+            service.token(tenant_id=INFRASTRUCTURE_TENANT, **how)
+    kept = Rights(subject="x", tenant_id=INFRASTRUCTURE_TENANT, rights=frozenset({"read"}))
+    with pytest.raises(Forbidden):
+        kept.tenant(None)
+    operator = caller(service, tenant_id=INFRASTRUCTURE_TENANT)
+    assert operator("GET", "/v1/log").json["tenant_id"] == INFRASTRUCTURE_TENANT
+
+
+def test_no_tenant_is_called_as_all_are(service: Running) -> None:
+    """K2: * stands for all tenants: it is no tenant's name in a header, a token or a quota."""
+    answer = Caller(service.port, service.token(), "*")("GET", "/v1/log")
+
+    assert (answer.status, answer.code) == (400, "invalid_argument")
+    assert "all of them" in answer.json["detail"]
+    with pytest.raises(InvalidArgument, match="one tenant"):
+        service.token(subject=None, tenant_id="*", rights=["read"])
+    with pytest.raises(InvalidArgument, match="all of them"):
+        service.service.access.set_quota(Quota(tenant_id="*", events_per_s=1))
+
+
+def test_a_token_has_as_many_types_as_a_query(service: Running) -> None:
+    """K3: one with more could not query; it is refused when it is made, with the bound."""
+    types = [f"type-{n}" for n in range(65)]
+    with pytest.raises(LimitExceeded, match="64 types") as caught:
+        scoped(service, *types)
+
+    assert caught.value.details == {"limit": "predicates", "bound": 64, "actual": 65}
+    assert scoped(service, *types[:64])("POST", "/v1/query", {"query": {}}).status == 200
+
+
 def test_who_is_for_all_tenants_names_one(service: Running) -> None:
     """K2: a token for all works on the tenant it names, by default on the default one."""
     token = service.token(rights=["append", "read"])
@@ -294,7 +333,7 @@ def test_a_token_ends_within_two_seconds(service: Running, how: str) -> None:
 def test_many_with_one_token_ask_once(quick: Running, good: bool) -> None:
     """K4: a token that is not known is looked up once for all that come with it meanwhile."""
     service = quick.service
-    text = quick.token() if good else "srt_unknown"
+    text = quick.token() if good else unknown()
     asked: list[str] = []
     there = threading.Barrier(2)
     admit = service.access.admit
@@ -319,6 +358,52 @@ def test_many_with_one_token_ask_once(quick: Running, good: bool) -> None:
     assert asked == [text]
     assert isinstance(first, asyncio.CancelledError)
     assert {type(one) for one in others} == ({Rights} if good else {Unauthorized})
+
+
+def unknown() -> str:
+    """Make a token that looks like one and is nobody's."""
+    return f"srt_{secrets.token_hex(8)}_{secrets.token_urlsafe(32)}"
+
+
+def test_a_refused_token_is_not_looked_up_again_and_again(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4: what looks like no token costs no look, and a wrong one costs one a second."""
+    service = serving()
+    access = service.service.access
+    asked: list[str] = []
+    admit = access.admit
+
+    def counted(text: str) -> Any:
+        asked.append(text)
+        return admit(text)
+
+    monkeypatch.setattr(access, "admit", counted)
+    good, wrong = service.token(), unknown()
+    for text in (good[:-1], good + "x", good.upper(), f"srt_{'g' * 16}_{'a' * 43}", "srt_x_y"):
+        assert Caller(service.port, text)("GET", "/v1/log").status == 401
+    assert asked == []
+    answers = [Caller(service.port, wrong)("GET", "/v1/log") for _ in range(20)]
+
+    assert {one.status for one in answers} == {401}
+    assert asked == [wrong]
+
+
+def test_a_token_that_comes_after_its_refusal_is_taken(
+    serving: Callable[..., Running], tmp_path: Path
+) -> None:
+    """K4: a refusal is remembered for less than two seconds, as is what was allowed."""
+    url = sqlite_in(tmp_path)
+    service, file = serving(url), urlsplit(access_url(url)).path
+    text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
+    who = Caller(service.port, text)
+    rename = "update seriatim_tokens set token_id = ? where token_id = ?"
+    with sqlite3.connect(file) as db:  # as if it had not been made yet
+        db.execute(rename, ["later", made.token_id])
+    assert who("GET", "/v1/log").status == 401
+    with sqlite3.connect(file) as db:
+        db.execute(rename, [made.token_id, "later"])
+    wait_until(lambda: who("GET", "/v1/log").status == 200, "taken", within_s=2.0)
 
 
 def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., Running]) -> None:

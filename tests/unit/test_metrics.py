@@ -244,3 +244,20 @@ def test_every_family_can_be_shown() -> None:
         "job",
         "handler",
     }
+
+
+@pytest.mark.parametrize("version", ["abc", "", "1.0.x", "2.x", "1..0", "9" * 5000, "1.0.0 x", "²"])
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_a_version_that_is_none_gets_the_plain_format(kind: str, version: str) -> None:
+    """M2: whatever a scraper says that it accepts, it is shown the metrics."""
+    plain = Metrics().exposition()[1]
+
+    assert Metrics().exposition(f"{kind}; version={version}")[1] == plain
+    assert Metrics().exposition(f"text/html, {kind}; version={version}; q=0.5")[1] == plain
+
+
+def test_a_known_version_is_shown_as_asked() -> None:
+    """M2: OpenMetrics for who asks for it."""
+    accept = "application/openmetrics-text; version=1.0.0; charset=utf-8, text/plain; q=0.5"
+
+    assert Metrics().exposition(accept)[1].startswith("application/openmetrics-text; version=1.0.0")

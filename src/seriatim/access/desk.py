@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from typing import Any
 
 from seriatim.store.engine import Engine, Purpose, statements
@@ -18,6 +19,7 @@ _CREATE = (
     "create_quotas",
     "create_answers",
     "create_answers_age",
+    "create_answers_whose",
     "create_secrets",
 )
 
@@ -27,6 +29,8 @@ class Desk:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._second: Engine | None = None
+        self._opening = threading.Lock()
         self._sql = statements(__package__, engine)
         if not engine.ready():
             engine.prepare([self._sql[name] for name in _CREATE])
@@ -41,6 +45,13 @@ class Desk:
         with self._engine.transaction(write=False) as session:
             return session.run(self._sql[statement], values)
 
+    def _apart(self) -> Engine:
+        """Return a connection for what takes time: who calls is looked up on the first one."""
+        with self._opening:
+            if self._second is None:
+                self._second = self._engine.another()
+            return self._second
+
     def secret(self, name: str) -> bytes:
         """Return a secret of this log's services, the same in all of them."""
         if not (found := self._look("secret", name=name)):
@@ -50,4 +61,6 @@ class Desk:
 
     def close(self) -> None:
         """Let go of the database."""
-        self._engine.close()
+        for engine in (self._engine, self._second):
+            if engine is not None:
+                engine.close()

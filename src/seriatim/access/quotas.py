@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from seriatim.access.desk import Desk
+from seriatim.access.rights import check_one_tenant
 from seriatim.core.errors import InvalidArgument, LimitExceeded
-from seriatim.core.ids import id_problem
 
 _BURST_S = 2.0  # a bucket holds what comes in so long
 _KEPT_MAX = 10_000
@@ -35,8 +35,7 @@ class Quotas(Desk):
 
     def set_quota(self, quota: Quota) -> None:
         """Set a tenant's quota."""
-        if problem := id_problem(quota.tenant_id):
-            raise InvalidArgument(f"tenant {problem}", details={"argument": "tenant"})
+        check_one_tenant(quota.tenant_id)
         for name in _BOUNDS:
             if not 0 <= getattr(quota, name) < 1e15:  # noqa: PLR2004 - more than can be
                 raise InvalidArgument(f"{name} must not be negative", details={"argument": name})

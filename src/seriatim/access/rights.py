@@ -7,9 +7,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from seriatim.core.errors import Forbidden, InvalidArgument
+from seriatim.core.errors import Forbidden, InvalidArgument, LimitExceeded
 from seriatim.core.event import DEFAULT_TENANT, INFRASTRUCTURE_TENANT
 from seriatim.core.ids import id_problem
+from seriatim.core.limits import DEFAULT_LIMITS
 from seriatim.core.patterns import ALL, Names, is_pattern
 from seriatim.core.query import Filter, Query
 
@@ -31,15 +32,19 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     def tenant(self, named: str | None) -> str:
         """Return the tenant that a request is about, or refuse the one it names."""
+        wanted = self._named(named)
+        operates = self.service and "operate" in self.rights
+        if wanted == INFRASTRUCTURE_TENANT and not operates:
+            raise Forbidden("this token does not reach the tenant of the infrastructure")
+        return wanted
+
+    def _named(self, named: str | None) -> str:
         if self.tenant_id != EVERY_TENANT:
             if named not in (None, self.tenant_id):
                 raise Forbidden("this token is for another tenant")
             return self.tenant_id
         wanted = DEFAULT_TENANT if named is None else named
-        if problem := id_problem(wanted):
-            raise InvalidArgument(f"the tenant {problem}", details={"argument": "tenant"})
-        if wanted == INFRASTRUCTURE_TENANT and "operate" not in self.rights:
-            raise Forbidden("this token does not reach the tenant of the infrastructure")
+        check_one_tenant(wanted)
         return wanted
 
     def demand(self, right: Right, *, service: bool = False) -> None:
@@ -91,6 +96,15 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def check_one_tenant(tenant_id: str) -> None:
+    """Refuse what is no name of one tenant."""
+    problem = id_problem(tenant_id)
+    if tenant_id == EVERY_TENANT:
+        problem = f"must be one: {EVERY_TENANT} stands for all of them"
+    if problem:
+        raise InvalidArgument(f"the tenant {problem}", details={"argument": "tenant"})
+
+
 def check_rights(given: Iterable[str], *, service: bool) -> frozenset[Right]:
     """Return the rights of a new token; who is no service only reads."""
     rights: set[Right] = set()
@@ -112,6 +126,11 @@ def check_rights(given: Iterable[str], *, service: bool) -> frozenset[Right]:
 def check_types(types: Iterable[str], rights: frozenset[Right]) -> tuple[str, ...] | None:
     """Return the scope of a new token; reads are confined by exact types alone."""
     given = tuple(types)
+    if len(given) > (bound := DEFAULT_LIMITS.predicates):
+        # A token for more could not query: its types are those of each filter.
+        msg = f"a token has at most {bound} types, as many as a filter (predicates): {len(given)}"
+        details = {"limit": "predicates", "bound": bound, "actual": len(given)}
+        raise LimitExceeded(msg, details=details)
     for one in given:
         if id_problem(one) or not is_pattern(one) or one == ALL:
             msg = f"{one!r:.80} is neither an event type nor a pattern such as order.*"

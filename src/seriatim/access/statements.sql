@@ -29,6 +29,7 @@ create table if not exists {at}seriatim_quotas (
 -- What was answered to a command that appends nothing: its twins get the same.
 create table if not exists {at}seriatim_answers (
     command_key  text    not null primary key,
+    tenant_id    text    not null,
     request_hash text    not null,
     owner        text    not null,
     status       integer,
@@ -39,6 +40,9 @@ create table if not exists {at}seriatim_answers (
 
 -- name: create_answers_age
 create index if not exists seriatim_answers_age on {at}seriatim_answers (created_us);
+
+-- name: create_answers_whose
+create index if not exists seriatim_answers_whose on {at}seriatim_answers (tenant_id);
 
 -- name: create_secrets
 create table if not exists {at}seriatim_secrets (
@@ -101,8 +105,8 @@ delete from {at}seriatim_quotas where tenant_id = :tenant_id returning tenant_id
 -- name: reserve
 -- One of several twins gets to run; one whose runner died may run again.
 insert into {at}seriatim_answers
-(command_key, request_hash, owner, created_us, until_us)
-values (:command_key, :request_hash, :owner, {now}, {now} + :patience_us)
+(command_key, tenant_id, request_hash, owner, created_us, until_us)
+values (:command_key, :tenant_id, :request_hash, :owner, {now}, {now} + :patience_us)
 on conflict (command_key) do update
 set owner = excluded.owner, until_us = excluded.until_us
 where {at}seriatim_answers.status is null
@@ -111,7 +115,12 @@ where {at}seriatim_answers.status is null
 returning command_key
 
 -- name: answer
-select request_hash, status, body from {at}seriatim_answers where command_key = :command_key
+select request_hash, status, body, until_us < {now}
+from {at}seriatim_answers where command_key = :command_key
+
+-- name: count_answers
+select count(*)
+from (select 1 from {at}seriatim_answers where tenant_id = :tenant_id limit :at_most) a
 
 -- name: keep_answer
 update {at}seriatim_answers set status = :status, body = :body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from hashlib import sha256
@@ -13,6 +14,7 @@ import msgspec
 from seriatim.access.desk import Desk
 from seriatim.access.rights import ANONYMOUS, EVERY_TENANT, Caller, check_rights, check_types
 from seriatim.core.errors import InvalidArgument, NotFound, Unauthorized
+from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.core.ids import id_problem
 from seriatim.core.times import format_us
 
@@ -20,6 +22,10 @@ PREFIX = "srt"
 _ID_BYTES = 8
 _SECRET_BYTES = 32
 _PARTS = 3
+# As they are made below: base64 has four characters for three bytes.
+_SHAPE = re.compile(
+    rf"{PREFIX}_[0-9a-f]{{{2 * _ID_BYTES}}}_[A-Za-z0-9_-]{{{-(-_SECRET_BYTES * 4 // 3)}}}"
+)
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +72,9 @@ class Tokens(Desk):
             msg = "a token lasts some seconds, or without an end"
             raise InvalidArgument(msg, details={"argument": "lasts"})
         allowed = check_rights(rights, service=service)
+        if tenant_id == INFRASTRUCTURE_TENANT and not (service and "operate" in allowed):
+            msg = f"{tenant_id} is reached by a service with the right operate alone"
+            raise InvalidArgument(msg, details={"argument": "tenant"})
         scope = check_types(types, allowed)
         token_id = secrets.token_hex(_ID_BYTES)
         secret = secrets.token_urlsafe(_SECRET_BYTES)
@@ -109,12 +118,12 @@ class Tokens(Desk):
 
     def admit(self, text: str) -> tuple[Caller, int | None]:
         """Return who a token admits and, in microseconds, until when; refuse any other alike."""
-        parts = text.split("_", _PARTS - 1)
-        if len(parts) != _PARTS or parts[0] != PREFIX or id_problem(parts[1]):
+        if not is_token(text):
             raise refused()
-        found = self._look("token", token_id=parts[1])
+        _, token_id, secret = text.split("_", _PARTS - 1)
+        found = self._look("token", token_id=token_id)
         kept = found[0][10] if found else _hash("")
-        genuine = hmac.compare_digest(kept, _hash(parts[2]))
+        genuine = hmac.compare_digest(kept, _hash(secret))
         if not found or not genuine:
             raise refused()
         token, now = _token(found[0]), found[0][11]
@@ -130,6 +139,11 @@ class Tokens(Desk):
             token_id=token.token_id,
         )
         return caller, None if expires_us is None else expires_us - now
+
+
+def is_token(text: str) -> bool:
+    """Tell whether a text looks as tokens do."""
+    return _SHAPE.fullmatch(text) is not None
 
 
 def refused() -> Unauthorized:

@@ -11,6 +11,7 @@ from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.http import Request
 from seriatim.api.service import Service
 from seriatim.core.errors import Forbidden
+from seriatim.core.limits import over
 from seriatim.log.arguments import bad, check_name, check_position
 from seriatim.store.port import Cursor, Lease
 from seriatim.wire.shapes import (
@@ -27,25 +28,30 @@ from seriatim.wire.shapes import (
 
 _LEASE_MAX_S = 86_400.0
 _EPOCH_MAX = 2**31 - 1
-_QUERY_MAX = 1024 * 1024
+_PAGE = 1000
 
 
 class CursorParams(msgspec.Struct, frozen=True):
-    """Whose cursors: all of a purpose, or the one of a name."""
+    """Which cursors: those of a purpose by name, behind one if told, or the one of a name."""
 
     purpose: Literal["subscription", "projection"]
     name: str | None = None
+    after: str | None = None
+    limit: int = _PAGE
 
 
 async def cursors(service: Service, request: Request, params: CursorParams) -> CursorsAnswer:
-    """Return how far consumers have come."""
-    store, tenant_id = service.log.store, request.tenant_id
+    """Return how far consumers have come, page by page: go on with `after` = the last name."""
+    if not 1 <= params.limit <= _PAGE:
+        raise bad("limit", f"must be from 1 to {_PAGE}")
+    after = "" if params.after is None else check_name("after", params.after)
+    store, tenant_id, purpose = service.store, request.tenant_id, params.purpose
 
     def found() -> list[Cursor]:
         if params.name is None:
-            kept = store.cursors(tenant_id, params.purpose)
+            kept = store.cursors_after(tenant_id, purpose, after, params.limit)
         else:
-            one = store.cursor(tenant_id, params.purpose, check_name("name", params.name))
+            one = store.cursor(tenant_id, purpose, check_name("name", params.name))
             kept = [] if one is None else [one]
         return [_shown(service, request, one) for one in kept]
 
@@ -56,11 +62,9 @@ async def put_cursor(service: Service, request: Request, body: CursorBody) -> Cu
     """Make or move a cursor: backwards only by a reset, under a lost lease never."""
     check_name("name", body.name)
     check_position("position", body.position)
-    _check_known(body)
-    lease = body.lease
-    if lease is not None and lease.tenant_id != request.tenant_id:
-        raise Forbidden("this lease is of another tenant")
-    store = service.log.store
+    _check_known(body, service.serving.cursor_query_bytes)
+    lease = None if body.lease is None else _own(request, body.lease)
+    store, at_most = service.store, service.serving.tenant_cursors
 
     def put() -> Cursor:
         cursor = Cursor(
@@ -70,18 +74,21 @@ async def put_cursor(service: Service, request: Request, body: CursorBody) -> Cu
             position=body.position,
             log_id=body.log_id,
             epoch=body.epoch,
-            tip=_kept_tip(service, body),
+            tip=_kept_tip(service, request, body),
             query=body.query,
         )
+        if not store.cursor_room(request.tenant_id, body.purpose, body.name, at_most):
+            raise over("tenant_cursors", at_most, at_most + 1)
         if body.only_new:
-            return _shown(service, request, store.add_cursor(cursor))
-        store.put_cursor(cursor, lease=lease, reset=body.reset)
-        return cursor
+            cursor = store.add_cursor(cursor)
+        else:
+            store.put_cursor(cursor, lease=lease, reset=body.reset)
+        return _shown(service, request, cursor)
 
     return CursorAnswer(await service.run_for(request.tenant_id, put))
 
 
-def _check_known(body: CursorBody) -> None:
+def _check_known(body: CursorBody, query_bytes: int) -> None:
     """Refuse what no cursor of a log of ours says: a log has a UUID, its epochs begin with 1."""
     try:
         uuid.UUID(body.log_id)
@@ -91,27 +98,45 @@ def _check_known(body: CursorBody) -> None:
         raise bad("epoch", "must be the epoch of a log")
     if body.tip:
         check_name("tip", body.tip)
-    if len(body.query) > _QUERY_MAX or not body.query.isprintable():
-        raise bad("query", f"must be printable text of at most {_QUERY_MAX} characters")
+    if (size := len(body.query.encode())) > query_bytes:
+        raise over("cursor_query_bytes", query_bytes, size)
+    if not body.query.isprintable():
+        raise bad("query", "must be printable text")
 
 
-def _kept_tip(service: Service, body: CursorBody) -> str:
-    """Return the id that a mark stands for; anything else is kept as it was given."""
-    if not body.tip.startswith("tip:"):
-        return body.tip
-    event_id = service.log.store.event_id_at(body.position)
-    known = event_id is not None and service.mark(event_id) == body.tip
-    return event_id if known and event_id is not None else body.tip
+def _kept_tip(service: Service, request: Request, body: CursorBody) -> str:
+    """Return the id that a tip stands for, if it is what the caller was shown at the position.
+
+    Whoever might store any other, and have it shown as a mark, could ask whether an id that they
+    have guessed is another tenant's.
+    """
+    if not body.tip:
+        return ""
+    tenant_id, position, tip = request.tenant_id, body.position, body.tip
+    event_id = service.store.event_id_at(position)
+    if event_id is not None and tip == service.mark(event_id, tenant_id, position):
+        return event_id
+    if request.caller.tenant_id == EVERY_TENANT or _sees(service, request, tip, position):
+        return tip
+    msg = "is not what stands at that position: the log may have been restored or replaced"
+    raise bad("tip", msg)
 
 
 def _shown(service: Service, request: Request, cursor: Cursor) -> Cursor:
     """Return a cursor without the id of a foreign event."""
-    if request.caller.tenant_id == EVERY_TENANT or not cursor.tip or cursor.tip.startswith("tip:"):
+    tip, position = cursor.tip, cursor.position
+    if not tip or request.caller.tenant_id == EVERY_TENANT:
         return cursor
-    own = service.log.store.event(cursor.tenant_id, cursor.tip)
-    if own is not None and request.caller.sees(own.event_type):
+    if _sees(service, request, tip, position):
         return cursor
-    return msgspec.structs.replace(cursor, tip=service.mark(cursor.tip))
+    mark = service.mark(tip, request.tenant_id, position)
+    return msgspec.structs.replace(cursor, tip=mark)
+
+
+def _sees(service: Service, request: Request, event_id: str, position: int) -> bool:
+    """Tell whether the caller may see an event that is its own, at that very position."""
+    own = service.store.event(request.tenant_id, event_id)
+    return own is not None and own.position == position and request.caller.sees(own.event_type)
 
 
 async def claim(service: Service, request: Request, body: LeaseBody) -> LeaseAnswer:
@@ -119,29 +144,33 @@ async def claim(service: Service, request: Request, body: LeaseBody) -> LeaseAns
     for name in ("name", "owner"):
         check_name(name, getattr(body, name))
     _check_seconds(body.seconds)
-    tenant_id, claimed = request.tenant_id, service.log.store.claim_lease
-    lease = await service.run_for(
-        tenant_id, claimed, tenant_id, body.name, body.owner, body.seconds
-    )
-    return LeaseAnswer(lease)
+    store, tenant_id, at_most = service.store, request.tenant_id, service.serving.tenant_leases
+
+    def claimed() -> Lease | None:
+        if not store.lease_room(tenant_id, body.name, at_most):
+            raise over("tenant_leases", at_most, at_most + 1)
+        return store.claim_lease(tenant_id, body.name, body.owner, body.seconds)
+
+    return LeaseAnswer(await service.run_for(tenant_id, claimed))
 
 
 async def renew(service: Service, request: Request, body: RenewBody) -> RenewAnswer:
     """Keep a lease for longer, if it is still the caller's."""
     _check_seconds(body.seconds)
     lease = _own(request, body.lease)
-    renewed = service.log.store.renew_lease
+    renewed = service.store.renew_lease
     return RenewAnswer(await service.run_for(lease.tenant_id, renewed, lease, body.seconds))
 
 
 async def release(service: Service, request: Request, body: ReleaseBody) -> Done:
     """Give a lease back."""
     lease = _own(request, body.lease)
-    await service.run_for(lease.tenant_id, service.log.store.release_lease, lease)
+    await service.run_for(lease.tenant_id, service.store.release_lease, lease)
     return Done()
 
 
 def _own(request: Request, lease: Lease) -> Lease:
+    check_position("lease.token", lease.token)
     if lease.tenant_id != request.tenant_id:
         raise Forbidden("this lease is of another tenant")
     return lease

@@ -11,10 +11,11 @@ import msgspec
 from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.http import Request
 from seriatim.api.service import Service
-from seriatim.delivery.entries import Asked, Declared, Entry
+from seriatim.core.errors import NotFound
+from seriatim.delivery.entries import Asked, Declared, Entry, stop_reason
 from seriatim.delivery.entries import Count as HandlerCount
 from seriatim.delivery.registry import Registry
-from seriatim.log.arguments import bad
+from seriatim.log.arguments import bad, check_position
 from seriatim.wire.shapes import Count
 
 T = TypeVar("T")
@@ -74,10 +75,17 @@ class SkipBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def _in_registry(service: Service, request: Request, act: Callable[[Registry], T]) -> T:
     def run() -> T:
-        with closing(service.registry()) as registry:
+        with closing(_opened(service)) as registry:
             return act(registry)
 
     return await service.run_for(request.tenant_id, run)
+
+
+def _opened(service: Service) -> Registry:
+    try:
+        return service.registry()
+    except NotFound:  # which says where it was looked for
+        raise NotFound("there is no registry beside this log") from None
 
 
 async def registry(service: Service, request: Request, params: RegistryParams) -> RegistryAnswer:
@@ -85,22 +93,42 @@ async def registry(service: Service, request: Request, params: RegistryParams) -
 
     def counted(known: Registry) -> RegistryAnswer:
         counts = known.counts(finished=params.finished, tenant_id=request.tenant_id)
-        return RegistryAnswer([_shown(request, one) for one in known.handlers()], counts)
+        return RegistryAnswer([_shown(known, request, one) for one in known.handlers()], counts)
 
     return await _in_registry(service, request, counted)
 
 
-def _shown(request: Request, handler: Declared) -> Declared:
-    """Return a handler without why it was stopped: that names the event, which may be foreign."""
-    if request.caller.tenant_id == EVERY_TENANT:
+def _shown(registry: Registry, request: Request, handler: Declared) -> Declared:
+    """Return a handler without why it does not run: that names an event, which may be foreign.
+
+    Stopped by another tenant's event it looks as if somebody had paused it.
+    """
+    if _for_all(request):
         return handler
-    return msgspec.structs.replace(handler, reason="")
+    ours = handler.status != "stopped" or _stopped_by(registry, handler, request.tenant_id)
+    status = handler.status if ours else "paused"
+    return msgspec.structs.replace(handler, status=status, reason="")
+
+
+def _stopped_by(registry: Registry, handler: Declared, tenant_id: str) -> bool:
+    """Tell whether it was an event of this tenant that stopped a handler."""
+    begin, end = stop_reason(tenant_id, "\0").split("\0")
+    event_id = handler.reason.removeprefix(begin).partition(end)[0]
+    if not handler.reason.startswith(stop_reason(tenant_id, event_id)):
+        return False
+    asked = Asked(handler=handler.name, tenant_id=tenant_id, event_id=event_id)
+    return bool(registry.entries(asked, 1))
+
+
+def _for_all(request: Request) -> bool:
+    return request.caller.tenant_id == EVERY_TENANT
 
 
 async def letters(service: Service, request: Request, params: EntryParams) -> EntriesAnswer:
     """List dead letters."""
     if not 1 <= params.limit <= _PAGE_MAX:
         raise bad("limit", f"must be from 1 to {_PAGE_MAX}")
+    check_position("after", params.after + 1)  # what is no event has 0, and -1 is before it
     asked = Asked(
         handler=params.handler,
         tenant_id=request.tenant_id,
@@ -131,10 +159,18 @@ def _asked(request: Request, body: RetryBody | SkipBody, status: Any) -> Asked:
 async def retry(service: Service, request: Request, body: RetryBody) -> Count:
     """Let failed, dead and unknown events be tried again at once."""
     asked = _asked(request, body, _STATUSES)
-    return Count(await _in_registry(service, request, lambda known: known.retry(asked)))
+    restart = _for_all(request)
+    return Count(
+        await _in_registry(service, request, lambda known: known.retry(asked, restart=restart))
+    )
 
 
 async def skip(service: Service, request: Request, body: SkipBody) -> Count:
     """Give failed, dead and unknown events up, for a reason that is kept."""
     asked = _asked(request, body, _STATUSES)
-    return Count(await _in_registry(service, request, lambda known: known.skip(asked, body.reason)))
+    restart = _for_all(request)
+    return Count(
+        await _in_registry(
+            service, request, lambda known: known.skip(asked, body.reason, restart=restart)
+        )
+    )

@@ -205,7 +205,7 @@ def shown_tip(service: Service, request: Request, position: int) -> str | None:
         return event_id
     own = service.log.store.event(request.tenant_id, event_id)
     seen = own is not None and own.position == position and request.caller.sees(own.event_type)
-    return event_id if seen else service.mark(event_id)
+    return event_id if seen else service.mark(event_id, request.tenant_id, position)
 
 
 async def streams(service: Service, request: Request, params: StreamsParams) -> StreamsAnswer:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
-from seriatim.access.answers import Answer, Reserved
+from seriatim.access.answers import Answer, Command, Reserved
 from seriatim.api.bodies import parsed
 from seriatim.api.http import Request, Response
 from seriatim.api.service import Service
 from seriatim.core.canonical import canonical_text, check_json, text_hash
-from seriatim.core.errors import Flaw, InvalidArgument, TimedOut
+from seriatim.core.errors import Flaw, InvalidArgument, SeriatimError, TimedOut
 from seriatim.core.ids import hash_key, key_problem
 from seriatim.core.request import around_payloads
 
@@ -26,21 +27,21 @@ async def once(
     if problem := key_problem(key):
         raise InvalidArgument(f"Idempotency-Key {problem}", details={"argument": "idempotency-key"})
     parts = request.tenant_id, request.caller.subject, request.endpoint, key
-    command_key = hash_key(*parts).hex()
     request_hash = await _hash_of(service, request, raw)
-    found = await _reserved(service, command_key, request_hash)
+    command = Command(request.tenant_id, hash_key(*parts).hex(), request_hash)
+    found = await _reserved(service, command)
     if isinstance(found, Answer):
         return Response(found.status, found.body.encode(), headers=(REPLAYED,))
     try:
         response = await act()
     except BaseException:
-        await service.run_access(service.access.give_up, found)
+        await _let_twins_run(service, command, found)
         raise
-    if response.lasting:
+    if response.lasting and len(response.body) <= service.serving.answer_bytes:
         answer = Answer(response.status, response.body.decode())
-        await service.run_access(service.access.keep, found, answer)
+        await service.run_for(command.tenant_id, service.access.keep, found, answer)
     else:
-        await service.run_access(service.access.give_up, found)
+        await _let_twins_run(service, command, found)
     return response
 
 
@@ -59,11 +60,18 @@ async def _hash_of(service: Service, request: Request, raw: bytes) -> str:
     return await service.run_for(request.tenant_id, made)
 
 
-async def _reserved(service: Service, command_key: str, request_hash: str) -> Reserved | Answer:
+async def _reserved(service: Service, command: Command) -> Reserved | Answer:
+    """Wait for the right to run, or for the answer; a tenant's commands wait in its own turns."""
     until = asyncio.get_running_loop().time() + service.serving.request_timeout_s
+    reserve, at_most = service.access.reserve, service.serving.tenant_answers
     while asyncio.get_running_loop().time() < until:
-        found = await service.run_access(service.access.reserve, command_key, request_hash)
+        found = await service.run_for(command.tenant_id, reserve, command, at_most)
         if found is not None:
             return found
         await asyncio.sleep(_PAUSE_S)
     raise TimedOut("a request with this Idempotency-Key is still under way")
+
+
+async def _let_twins_run(service: Service, command: Command, found: Reserved) -> None:
+    with suppress(SeriatimError):  # then they may once its time is over
+        await service.run_for(command.tenant_id, service.access.give_up, found)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -19,20 +19,21 @@ from seriatim.access.quotas import Meter, Quota
 from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import Access
 from seriatim.access.tokens import refused
+from seriatim.api.admitting import KNOWN_S, Admission
 from seriatim.api.fairness import Turns
 from seriatim.api.hub import Hub
 from seriatim.api.tails import Tail
 from seriatim.api.threads import Threads
 from seriatim.core.errors import Forbidden, SeriatimError
-from seriatim.core.limits import MIB
+from seriatim.core.ids import compose
+from seriatim.core.limits import KIB, MIB
 from seriatim.delivery.registry import Registry
 from seriatim.log.aio import AsyncLog
 from seriatim.opening import Log
+from seriatim.store.port import ServedStore
 
 VERSION = version("seriatim")
 
-_KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
-_KNOWN_MAX = 10_000
 _VIEWS_MAX = 10_000
 _ENDED_LOOK_S = 1.0  # how soon an open tail notices that its token has ended
 _ENDED_SLACK_S = 60.0
@@ -68,6 +69,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     tenant_reads: int = 4  # reads of a tenant that is alone: half of the log's connections
     tenant_reads_beside: int = 2
     tenant_reads_waiting: int = 16_384  # more than there may be tails
+    tenant_cursors: int = 10_000  # of each purpose
+    tenant_leases: int = 10_000
+    tenant_answers: int = 100_000  # kept for twins of commands that append nothing
+    answer_bytes: int = 64 * KIB  # what is larger is not kept: its twin runs again
+    cursor_query_bytes: int = 64 * KIB
     threads: int = 32
     events_per_s: float = 0.0
     bytes_per_s: float = 0.0
@@ -108,8 +114,7 @@ class Service:
         )
         self.meter = Meter(general, processes=serving.processes)
         self.hub = Hub(log, self.run, buffer=serving.tail_buffer)
-        self._known: dict[str, tuple[Caller, float]] = {}
-        self._asking: dict[str, asyncio.Task[Caller]] = {}
+        self._admission = Admission(access, self.run_access)
         self._open = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
         self._secret = access.secret("tips")
@@ -142,7 +147,7 @@ class Service:
     async def _keep(self) -> None:
         purged = time.monotonic()
         while True:
-            await asyncio.sleep(_KNOWN_S)
+            await asyncio.sleep(KNOWN_S)
             with suppress(SeriatimError):  # tried again: what was known still holds
                 await self._look_around()
             if time.monotonic() - purged >= self.serving.purge_every_s:
@@ -207,27 +212,7 @@ class Service:
         kind, _, token = (authorization or b"").partition(b" ")
         if kind.lower() != b"bearer" or not token.isascii():
             raise refused()
-        text = token.decode().strip()
-        known = self._known.get(text)
-        if known is not None and known[1] > time.monotonic():
-            return known[0]
-        return await self._admit(text)
-
-    async def _admit(self, text: str) -> Caller:
-        """Ask who holds a token, once for all that come with it meanwhile."""
-        asking = self._asking.get(text)
-        if asking is None:
-            asking = self._asking[text] = asyncio.create_task(self._ask_who(text))
-            asking.add_done_callback(lambda _: self._asking.pop(text))
-        return await asyncio.shield(asking)
-
-    async def _ask_who(self, text: str) -> Caller:
-        caller, lasts_us = await self.run_access(self.access.admit, text)
-        if len(self._known) >= _KNOWN_MAX:
-            self._known = {}
-        known_s = _KNOWN_S if lasts_us is None else min(_KNOWN_S, lasts_us / 1_000_000)
-        self._known[text] = caller, time.monotonic() + known_s
-        return caller
+        return await self._admission.caller(token.decode().strip())
 
     # -- the log
 
@@ -248,6 +233,12 @@ class Service:
             found = self._views[tenant_id] = log, AsyncLog(log, partial(self.run_for, tenant_id))
         return found
 
-    def mark(self, event_id: str) -> str:
-        """Return what stands for the id of a foreign event: comparable, and telling nothing."""
-        return "tip:" + hmac.new(self._secret, event_id.encode(), sha256).hexdigest()[:32]
+    @property
+    def store(self) -> ServedStore:
+        """The log's own database: a service is never beside another service."""
+        return cast("ServedStore", self.log.store)
+
+    def mark(self, event_id: str, tenant_id: str, position: int) -> str:
+        """Return what stands for a foreign event's id: comparable there, by that reader alone."""
+        told = compose(event_id, tenant_id, str(position))
+        return "tip:" + hmac.new(self._secret, told.encode(), sha256).hexdigest()[:32]

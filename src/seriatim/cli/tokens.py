@@ -79,6 +79,8 @@ def create(  # noqa: PLR0913 - what a token says
     with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         if all_tenants and one.tenant is not None:
             raise bad("tenant", "or --all-tenants, not both")
+        if one.tenant == EVERY_TENANT:
+            raise bad("tenant", f"must be one: for all of them say --all-tenants, not {one.tenant}")
         whose = EVERY_TENANT if all_tenants else one.tenant or DEFAULT_TENANT
         text, made = access.create(
             subject=service,

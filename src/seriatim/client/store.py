@@ -38,6 +38,7 @@ from seriatim.wire.records import WireRecord, all_incoming, incoming
 
 _WAIT_MAX_S = 30.0
 _STREAMS_MAX = 100  # in one request
+_CURSORS = 1000  # of a page
 
 
 class HttpStore:
@@ -236,10 +237,15 @@ class HttpStore:
         return self._cursors(tenant_id, purpose, None)
 
     def _cursors(self, tenant_id: str, purpose: str, name: str | None) -> list[Cursor]:
-        params = {"purpose": purpose, "name": name}
-        raw = self.http.get("/v1/cursors", params, tenant_id=tenant_id)
-        found: list[Cursor] = self.decoded(raw, shapes.CursorsAnswer).cursors
-        return found
+        found: list[Cursor] = []
+        while True:
+            after = found[-1].name if found else None
+            params = {"purpose": purpose, "name": name, "after": after, "limit": _CURSORS}
+            raw = self.http.get("/v1/cursors", params, tenant_id=tenant_id)
+            page: list[Cursor] = self.decoded(raw, shapes.CursorsAnswer).cursors
+            found += page
+            if len(page) < _CURSORS:
+                return found
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
         return self._put_cursor(cursor, only_new=True)

@@ -6,7 +6,8 @@ import msgspec
 
 from seriatim.core.errors import InvalidArgument, LimitExceeded
 
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +35,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse a size over the bound `name`, saying which bound it was."""
         bound: int = getattr(self, name)
         if value > bound:
-            msg = f"{name} is {value}, over the bound of {bound}"
-            raise LimitExceeded(msg, details={"limit": name, "bound": bound, "actual": value})
+            raise over(name, bound, value)
 
     def check_page(self, name: str, value: object) -> int:
         """Return a limit or batch size that lies between 1 and the page bound."""
@@ -43,6 +43,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             msg = f"{name} must be a whole number from 1 to {self.page}"
             raise InvalidArgument(msg, details={"argument": name, "maximum": self.page})
         return value
+
+
+def over(name: str, bound: int, value: int) -> LimitExceeded:
+    """Make the error for a size over a bound."""
+    msg = f"{name} is {value}, over the bound of {bound}"
+    return LimitExceeded(msg, details={"limit": name, "bound": bound, "actual": value})
 
 
 DEFAULT_LIMITS = Limits()

@@ -20,6 +20,7 @@ from seriatim.delivery.claims import (
     held,
     judged,
 )
+from seriatim.delivery.entries import stop_reason
 from seriatim.store.engine import Session
 
 _ENDED = {
@@ -206,7 +207,7 @@ class Claiming(Acts):
 
     def _poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
         if handler.on_poison == "stop":
-            reason = f"event {delivery.event_id} of tenant {delivery.tenant_id}: {error}"
+            reason = stop_reason(delivery.tenant_id, delivery.event_id, error)
             self._run(
                 "set_handler", {"handler": handler.name, "status": "stopped", "reason": reason}
             )

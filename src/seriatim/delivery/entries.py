@@ -63,6 +63,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+def stop_reason(tenant_id: str, event_id: str, error: str = "") -> str:
+    """Say which event stopped a handler, and why."""
+    return f"event {event_id} of tenant {tenant_id}: {error}"
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries an operator means; what is None does not matter."""
 

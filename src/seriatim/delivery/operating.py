@@ -10,7 +10,17 @@ import msgspec
 from seriatim.core.errors import InvalidArgument, NotFound
 from seriatim.core.times import format_us
 from seriatim.delivery.acts import TOUCHED, Acts
-from seriatim.delivery.entries import UNFINISHED, Asked, Count, Declared, Entry, entry_of
+from seriatim.delivery.entries import (
+    UNFINISHED,
+    Asked,
+    Count,
+    Declared,
+    Entry,
+    entry_of,
+    stop_reason,
+)
+
+_Dealt = tuple[str, str, str]  # a handler, a tenant and an event's id
 
 
 class Operating(Acts):
@@ -53,28 +63,34 @@ class Operating(Acts):
             )
         return [entry_of(row) for row in found]
 
-    def retry(self, asked: Asked) -> int:
-        """Let dead, unknown and failed events be tried again at once; tell how many."""
+    def retry(self, asked: Asked, *, restart: bool = True) -> int:
+        """Let dead, unknown and failed events be tried again at once; tell how many.
+
+        Their handlers go on if they had stopped; without `restart` only if at one of these.
+        """
         where, values = asked.where()
         with self.engine.at_once() as session:
             found = session.run(self.sql["retry"].replace("{filters}", where), values)
-        self._let_run({row[0] for row in found})
+        self._let_run([(row[0], row[1], row[2]) for row in found], restart=restart)
         return len(found)
 
-    def skip(self, asked: Asked, reason: str) -> int:
-        """Count unfinished events as done, for a reason that is kept; tell how many."""
+    def skip(self, asked: Asked, reason: str, *, restart: bool = True) -> int:
+        """Count unfinished events as done, for a reason that is kept; tell how many.
+
+        Their handlers go on as after a retry.
+        """
         if not reason.strip():
             msg = "say why these events are skipped: the reason is kept with them"
             raise InvalidArgument(msg, details={"argument": "reason"})
         where, values = asked.where()
-        found: list[tuple[Any, ...]] = []
+        found: list[_Dealt] = []
         # One handler at a time: what follows its streams is told by its name.
         with self.engine.transaction(write=False) as session:
             named = session.run(self.sql["whose"].replace("{filters}", where), values)
         names = {name for (name,) in named}
         for handler in sorted(names):
             with self.engine.at_once() as session:
-                found += session.given_then(
+                skipped = session.given_then(
                     self.sql["skip"].replace("{filters}", f"handler = :handler and {where}"),
                     self.sql["wait"],
                     {"one": "integer"},
@@ -82,15 +98,22 @@ class Operating(Acts):
                     TOUCHED,
                     values | {"handler": handler, "reason": reason},
                 )
+            found += [(handler, row[0], row[1]) for row in skipped]
             with self.engine.at_once() as session:
                 session.run(self.sql["advance"], {"handler": handler})
-        self._let_run(names)
+        self._let_run(found, restart=restart)
         return len(found)
 
-    def _let_run(self, handlers: set[str]) -> None:
-        """Let handlers go on that had stopped at what was dealt with now."""
+    def _let_run(self, dealt: list[_Dealt], *, restart: bool) -> None:
+        """Let handlers go on that had stopped at what was dealt with now, or at anything."""
+        names = {handler for handler, _, _ in dealt}
         for one in self.handlers():
-            if one.name in handlers and one.status == "stopped":
+            if one.status != "stopped" or one.name not in names:
+                continue
+            if restart or any(
+                handler == one.name and one.reason.startswith(stop_reason(tenant_id, event_id))
+                for handler, tenant_id, event_id in dealt
+            ):
                 self.set_status(one.name, "ready")
 
     def set_status(self, handler: str, status: str, reason: str = "") -> None:

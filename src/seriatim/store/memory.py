@@ -236,6 +236,14 @@ class MemoryStore:
         found = [key for key in self._cursors if key[:2] == (tenant_id, purpose)]
         return [self._cursors[key] for key in sorted(found)]
 
+    def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
+        found = [one for one in self.cursors(tenant_id, purpose) if one.name > after]
+        return found[:limit]
+
+    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+        known = (tenant_id, purpose, name) in self._cursors
+        return known or len(self.cursors(tenant_id, purpose)) < at_most
+
     def add_cursor(self, cursor: Cursor) -> Cursor:
         with self._changed:
             key = cursor.tenant_id, cursor.purpose, cursor.name
@@ -260,9 +268,21 @@ class MemoryStore:
             now = time.monotonic()
             if held is not None and held[2] > now and held[1] != owner:
                 return None
-            lease = Lease(tenant_id, name, 1 if held is None else held[0].token + 1)
+            first = time.time_ns() // 1000  # above all that a forgotten lease of this name had
+            lease = Lease(tenant_id, name, first if held is None else held[0].token + 1)
             self._leases[tenant_id, name] = lease, owner, now + seconds
             return lease
+
+    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+        with self._changed:
+            names = [known for whose, known in self._leases if whose == tenant_id]
+            if name in names or len(names) < at_most:
+                return True
+            now = time.monotonic()
+            ended = [one for one in names if self._leases[tenant_id, one][2] <= now]
+            if ended:
+                del self._leases[tenant_id, ended[0]]
+            return bool(ended)
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
         with self._changed:

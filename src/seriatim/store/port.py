@@ -251,3 +251,22 @@ class Store(Protocol):
     def doctor(self) -> Iterator[Finding]: ...
     def after_fork(self) -> None: ...
     def close(self) -> None: ...
+
+
+class ServedStore(Store, Protocol):
+    """A backend beside which a service runs: what it asks of it to keep tenants within bounds."""
+
+    def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
+        """Return a page of cursors by name."""
+        ...
+
+    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+        """Tell whether a cursor is there already or may be made beside so many."""
+        ...
+
+    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+        """Tell whether a lease is known by name or may be; it may take the place of an ended one.
+
+        A lease that is forgotten so and claimed again has a higher token than it ever had.
+        """
+        ...

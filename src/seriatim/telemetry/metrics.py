@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.telemetry.families import SECONDS, Family
 
 _PORTS = 65_536
+_NO_VERSION = re.compile(r"version=(?!\d{1,4}(\.\d{1,4}){0,3}\s*([;,]|$))", re.ASCII)
 _MORE: dict[str, dict[str, Any]] = {
     "counter": {},
     "gauge": {"multiprocess_mode": "livesum"},
@@ -76,7 +78,9 @@ class Metrics:
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return everything as text, and its content type; it may have to ask a database."""
-        encode, content_type = self._client.exposition.choose_encoder(accept)
+        # The client compares versions and fails on one that is none: then it is the plain format.
+        known = "" if _NO_VERSION.search(accept) else accept
+        encode, content_type = self._client.exposition.choose_encoder(known)
         return encode(self.shown), content_type
 
 

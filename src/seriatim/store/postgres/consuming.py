@@ -28,6 +28,15 @@ class Consumers:
         rows = self._reader.rows(tenant_id, self._sql["cursors"], (tenant_id, purpose))
         return [cursor_of(row) for row in rows]
 
+    def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
+        values = (tenant_id, purpose, after, limit)
+        rows = self._reader.rows(tenant_id, self._sql["cursors_after"], values)
+        return [cursor_of(row) for row in rows]
+
+    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+        values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "at_most": at_most}
+        return bool(self._reader.rows(tenant_id, self._sql["cursor_room"], values)[0][0])
+
     def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
         with connection.transaction():
             self._lock(connection, cursor)
@@ -77,6 +86,14 @@ class Consumers:
         values = {"tenant_id": tenant_id, "name": name, "owner": owner, "seconds": seconds}
         row = connection.execute(self._sql["claim_lease"], values).fetchone()
         return None if row is None else Lease(tenant_id, name, row[0])
+
+    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+        values = {"tenant_id": tenant_id, "name": name, "at_most": at_most}
+        return bool(self._reader.rows(tenant_id, self._sql["lease_room"], values)[0][0])
+
+    def reuse_lease(self, connection: Connection, tenant_id: str, name: str) -> bool:
+        values = {"tenant_id": tenant_id, "name": name}
+        return connection.execute(self._sql["reuse_lease"], values).rowcount == 1
 
     def renew_lease(self, connection: Connection, lease: Lease, seconds: float) -> bool:
         values = (seconds, lease.tenant_id, lease.name, lease.token)

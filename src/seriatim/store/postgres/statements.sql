@@ -187,6 +187,19 @@ from {schema}.cursors where tenant_id = %s and purpose = %s and name = %s;
 select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
 from {schema}.cursors where tenant_id = %s and purpose = %s order by name;
 
+-- name: cursors_after
+select tenant_id, purpose, name, position, log_id::text, epoch, tip, query, updated_us
+from {schema}.cursors where tenant_id = %s and purpose = %s and name > %s order by name limit %s;
+
+-- name: cursor_room
+select exists (
+    select 1 from {schema}.cursors
+    where tenant_id = %(tenant_id)s and purpose = %(purpose)s and name = %(name)s
+) or (select count(*) from (
+    select 1 from {schema}.cursors
+    where tenant_id = %(tenant_id)s and purpose = %(purpose)s limit %(at_most)s
+) c) < %(at_most)s;
+
 -- name: lock_cursor
 -- The transaction is confined to the cursor's tenant with the same statement.
 select pg_advisory_xact_lock(hashtextextended(%s, 0)), set_config('seriatim.tenant', %s, true);
@@ -202,9 +215,27 @@ set position = excluded.position, log_id = excluded.log_id, epoch = excluded.epo
 -- name: held_lease
 select token from {schema}.leases where tenant_id = %s and name = %s for update;
 
+-- name: lease_room
+select exists (
+    select 1 from {schema}.leases where tenant_id = %(tenant_id)s and name = %(name)s
+) or (select count(*) from (
+    select 1 from {schema}.leases where tenant_id = %(tenant_id)s limit %(at_most)s
+) l) < %(at_most)s;
+
+-- name: reuse_lease
+-- The application's role may delete no lease: a new name takes the place of one that has ended.
+update {schema}.leases
+set name = %(name)s, owner = '', token = {schema}.now_us(), expires_at = '-infinity'
+where tenant_id = %(tenant_id)s and name = (
+    select name from {schema}.leases
+    where tenant_id = %(tenant_id)s and expires_at <= clock_timestamp()
+    order by expires_at limit 1 for update skip locked
+);
+
 -- name: claim_lease
+-- The clock is above all tokens that a forgotten lease of this name had.
 insert into {schema}.leases as l (tenant_id, name, owner, token, expires_at)
-values (%(tenant_id)s, %(name)s, %(owner)s, 1,
+values (%(tenant_id)s, %(name)s, %(owner)s, {schema}.now_us(),
         clock_timestamp() + %(seconds)s * interval '1 second')
 on conflict (tenant_id, name) do update
 set owner = excluded.owner, token = l.token + 1, expires_at = excluded.expires_at

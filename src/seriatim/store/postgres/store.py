@@ -285,6 +285,12 @@ class PostgresStore:
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         return self._consumers.cursors(tenant_id, purpose)
 
+    def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
+        return self._consumers.cursors_after(tenant_id, purpose, after, limit)
+
+    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+        return self._consumers.cursor_room(tenant_id, purpose, name, at_most)
+
     def add_cursor(self, cursor: Cursor) -> Cursor:
         with self._reading("making a cursor") as connection:
             return self._consumers.add_cursor(connection, cursor)
@@ -296,6 +302,12 @@ class PostgresStore:
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         with self._reading("claiming a lease") as connection:
             return self._consumers.claim_lease(connection, tenant_id, name, owner, seconds)
+
+    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+        if self._consumers.lease_room(tenant_id, name, at_most):
+            return True
+        with self._reading("making room for a lease") as connection:
+            return self._consumers.reuse_lease(connection, tenant_id, name)
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
         with self._reading("renewing a lease") as connection:

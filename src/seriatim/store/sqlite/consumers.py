@@ -31,6 +31,22 @@ def cursors(connection: sqlite3.Connection, tenant_id: str, purpose: str) -> lis
     return [_cursor_of(row) for row in connection.execute(SQL["cursors"], (tenant_id, purpose))]
 
 
+def cursors_after(
+    connection: sqlite3.Connection, tenant_id: str, purpose: str, after: str, limit: int
+) -> list[Cursor]:
+    """Return a page of them."""
+    values = (tenant_id, purpose, after, limit)
+    return [_cursor_of(row) for row in connection.execute(SQL["cursors_after"], values)]
+
+
+def cursor_room(
+    connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str, at_most: int
+) -> bool:
+    """Tell whether a cursor is there or may be made beside so many."""
+    values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "at_most": at_most}
+    return bool(connection.execute(SQL["cursor_room"], values).fetchone()[0])
+
+
 def _cursor_of(row: tuple[Any, ...]) -> Cursor:
     tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us = row
     return Cursor(
@@ -88,10 +104,23 @@ def claim_lease(
     now = now_us()
     if held is not None and held[2] > now and held[0] != owner:
         return None
-    lease = Lease(tenant_id, name, 1 if held is None else held[1] + 1)
+    # The clock is above all tokens that a forgotten lease of this name had.
+    lease = Lease(tenant_id, name, now if held is None else held[1] + 1)
     expires = now + _microseconds(seconds)
     connection.execute(SQL["put_lease"], (tenant_id, name, owner, lease.token, expires))
     return lease
+
+
+def lease_room(connection: sqlite3.Connection, tenant_id: str, name: str, at_most: int) -> bool:
+    """Tell whether a lease is known by name, or may be made beside so many."""
+    values = {"tenant_id": tenant_id, "name": name, "at_most": at_most}
+    return bool(connection.execute(SQL["lease_room"], values).fetchone()[0])
+
+
+def reuse_lease(connection: sqlite3.Connection, tenant_id: str, name: str) -> bool:
+    """Give the place of an ended lease to another name; tell whether there was one."""
+    values = {"tenant_id": tenant_id, "name": name, "now": now_us()}
+    return connection.execute(SQL["reuse_lease"], values).rowcount == 1
 
 
 def extend_lease(connection: sqlite3.Connection, lease: Lease, seconds: float | None) -> bool:

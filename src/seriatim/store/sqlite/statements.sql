@@ -170,6 +170,17 @@ where tenant_id = ? and purpose = ? and name = ?
 select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
 where tenant_id = ? and purpose = ? order by name
 
+-- name: cursors_after
+select tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us from cursors
+where tenant_id = ? and purpose = ? and name > ? order by name limit ?
+
+-- name: cursor_room
+select exists (
+    select 1 from cursors where tenant_id = :tenant_id and purpose = :purpose and name = :name
+) or (select count(*) from (
+    select 1 from cursors where tenant_id = :tenant_id and purpose = :purpose limit :at_most
+)) < :at_most
+
 -- name: put_cursor
 insert into cursors (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -179,6 +190,19 @@ on conflict (tenant_id, purpose, name) do update set
 
 -- name: lease
 select owner, token, expires_us from leases where tenant_id = ? and name = ?
+
+-- name: lease_room
+select exists (select 1 from leases where tenant_id = :tenant_id and name = :name)
+or (select count(*) from (
+    select 1 from leases where tenant_id = :tenant_id limit :at_most
+)) < :at_most
+
+-- name: reuse_lease
+update leases set name = :name, owner = '', token = :now, expires_us = 0
+where tenant_id = :tenant_id and name = (
+    select name from leases where tenant_id = :tenant_id and expires_us <= :now
+    order by expires_us limit 1
+)
 
 -- name: put_lease
 insert into leases (tenant_id, name, owner, token, expires_us) values (?, ?, ?, ?, ?)

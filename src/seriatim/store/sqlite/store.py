@@ -262,6 +262,16 @@ class SqliteStore:
         with self._readers.connection() as connection:
             return consumers.cursors(connection, tenant_id, purpose)
 
+    def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
+        """Return a page of cursors by name."""
+        with self._readers.connection() as connection:
+            return consumers.cursors_after(connection, tenant_id, purpose, after, limit)
+
+    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+        """Tell whether a cursor is there already or may be made beside so many."""
+        with self._readers.connection() as connection:
+            return consumers.cursor_room(connection, tenant_id, purpose, name, at_most)
+
     def add_cursor(self, cursor: Cursor) -> Cursor:
         """Store a cursor unless its consumer has one; return the one that is stored."""
         with self._writer.transaction() as connection:
@@ -276,6 +286,16 @@ class SqliteStore:
         """Take the right to do one named thing for a while."""
         with self._writer.transaction() as connection:
             return consumers.claim_lease(connection, tenant_id, name, owner, seconds)
+
+    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+        """Tell whether a lease is known by name or may be, in the place of an ended one."""
+        with self._readers.connection() as connection:
+            if consumers.lease_room(connection, tenant_id, name, at_most):
+                return True
+        with self._writer.transaction() as connection:
+            return consumers.lease_room(
+                connection, tenant_id, name, at_most
+            ) or consumers.reuse_lease(connection, tenant_id, name)
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
         """Keep that right for longer, if nobody else took it."""

@@ -1,0 +1,61 @@
+"""Who calls: tokens are looked up once for all that come with them, and known for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any
+
+from seriatim.access.rights import Caller
+from seriatim.access.store import Access
+from seriatim.access.tokens import is_token, refused
+from seriatim.core.errors import Unauthorized
+
+KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
+_REFUSED_S = 1.0  # and for what it was not
+_KNOWN_MAX = 10_000
+
+
+class Admission:
+    """The tokens that one process knows; `run` waits for the access store in a thread."""
+
+    def __init__(self, access: Access, run: Callable[..., Awaitable[Any]]) -> None:
+        self._access = access
+        self._run = run
+        self._known: dict[str, tuple[Caller, float]] = {}
+        self._refused: dict[bytes, float] = {}
+        self._asking: dict[str, asyncio.Task[Caller]] = {}
+
+    async def caller(self, token: str) -> Caller:
+        """Return who holds a token, or refuse it; what cannot be one costs no look."""
+        known = self._known.get(token)
+        if known is not None and known[1] > time.monotonic():
+            return known[0]
+        if not is_token(token) or self._refused.get(_hash(token), 0.0) > time.monotonic():
+            raise refused()
+        asking = self._asking.get(token)
+        if asking is None:
+            asking = self._asking[token] = asyncio.create_task(self._ask(token))
+            asking.add_done_callback(lambda _: self._asking.pop(token))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, token: str) -> Caller:
+        try:
+            caller, lasts_us = await self._run(self._access.admit, token)
+        except Unauthorized:
+            if len(self._refused) >= _KNOWN_MAX:
+                self._refused = {}
+            self._refused[_hash(token)] = time.monotonic() + _REFUSED_S
+            raise
+        if len(self._known) >= _KNOWN_MAX:
+            self._known = {}
+        known_s = KNOWN_S if lasts_us is None else min(KNOWN_S, lasts_us / 1_000_000)
+        self._known[token] = caller, time.monotonic() + known_s
+        found: Caller = caller
+        return found
+
+
+def _hash(token: str) -> bytes:
+    return sha256(token.encode()).digest()

@@ -1,0 +1,313 @@
+"""Cursors and leases over HTTP: they show nothing foreign, and a tenant has so many of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import seriatim
+from seriatim import LogIdentityChanged, NewEvent
+from seriatim.core.errors import InvalidArgument
+from seriatim.log.cursors import new_cursor
+from seriatim.store.port import Cursor
+from tests.fixtures.service import Running, running
+from tests.service.calls import Answered, Caller, caller
+from tests.service.conftest import sqlite_in
+
+OURS, THEIRS = "acme", "glob"
+# What stands at the positions of the log below.
+SHOWN, HIDDEN, FOREIGN, LAST = 1, 2, 3, 4
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def service(shared_url: str) -> Iterator[Running]:
+    """A service with events of two tenants."""
+    with running(shared_url) as one:
+        for tenant, name in ((OURS, "shown"), (OURS, "hidden"), (THEIRS, "x"), (OURS, "last")):
+            made = NewEvent(name, {}, event_id=f"{tenant}-{name}")
+            one.service.view(tenant).append([made])
+        yield one
+
+
+@pytest.fixture(params=["whole", "scoped"])
+def who(service: Running, request: pytest.FixtureRequest) -> Caller:
+    """A service of ours, for all event types or for one."""
+    if request.param == "whole":
+        return caller(service, tenant_id=OURS)
+    return caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
+
+
+def put(service: Running, who: Caller, position: int, tip: str, **more: Any) -> Answered:
+    """Put a cursor."""
+    identity = service.service.log.identity()
+    body = {
+        "purpose": "subscription",
+        "name": f"cursor-{next(_names)}",
+        "position": position,
+        "log_id": identity.log_id,
+        "epoch": identity.epoch,
+        "tip": tip,
+    }
+    return who("POST", "/v1/cursors", body | more)
+
+
+def tip_at(who: Caller, position: int) -> str:
+    """Return what a caller is shown at a position."""
+    found: str = who("GET", "/v1/tip", position=position).json["tip"]
+    return found
+
+
+# -- what they show
+
+
+@pytest.mark.parametrize("how", ["plain", "only_new", "again", "reset", "leased"])
+@pytest.mark.parametrize("position", [SHOWN, HIDDEN, FOREIGN])
+def test_a_mark_given_back_stays_one(
+    service: Running, who: Caller, how: str, position: int
+) -> None:
+    """K2: whichever way a cursor is put, its answer and every later one show what was given."""
+    name, tip = f"mark-{next(_names)}", tip_at(who, position)
+    more: dict[str, Any] = {"name": name}
+    if how == "leased":
+        lease = {"name": name, "owner": "me", "seconds": 60}
+        more["lease"] = who("POST", "/v1/leases", lease).json["lease"]
+    elif how in ("only_new", "reset"):
+        more[how] = True
+    if how == "again":
+        put(service, who, position, tip, **more)
+        more["only_new"] = True
+
+    answer = put(service, who, position, tip, **more)
+    read = who("GET", "/v1/cursors", purpose="subscription", name=name)
+    every = who("GET", "/v1/cursors", purpose="subscription")
+
+    assert answer.status == 200, answer
+    assert answer.json["cursor"]["tip"] == tip
+    assert read.json["cursors"][0]["tip"] == tip
+    assert {one["name"]: one["tip"] for one in every.json["cursors"]}[name] == tip
+    stored = service.service.log.store.cursor(OURS, "subscription", name)
+    assert stored is not None
+    assert stored.tip == service.service.log.store.event_id_at(position)
+    for answered in (answer, read, every):
+        assert b"glob-x" not in answered.body
+
+
+def test_a_guessed_id_is_answered_like_any_other(service: Running, who: Caller) -> None:
+    """K2: only what one was shown at a position is taken; foreign and absent are refused alike."""
+    theirs = caller(service, tenant_id=THEIRS)
+    scoped = caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
+    wrong = [
+        (FOREIGN, f"{THEIRS}-x"),  # the very event
+        (FOREIGN, f"{THEIRS}-y"),
+        (FOREIGN, f"{OURS}-shown"),  # one's own, elsewhere
+        (FOREIGN, tip_at(scoped, HIDDEN)),  # a mark of another position
+        (FOREIGN, tip_at(theirs, HIDDEN)),  # a mark for another tenant
+        (HIDDEN, tip_at(theirs, HIDDEN)),
+        (FOREIGN, "tip:" + "0" * 32),
+        (99, f"{THEIRS}-x"),
+        (0, f"{THEIRS}-x"),
+    ]
+    answers = [put(service, who, *one, name="guess") for one in wrong]
+    answers += [put(service, who, *one, name="guess", only_new=True) for one in wrong]
+    known = who("GET", "/v1/cursors", purpose="subscription", name="guess")
+
+    assert {(one.status, one.code) for one in answers} == {(400, "invalid_argument")}
+    assert len({repr(one.told) for one in answers}) == 1
+    assert known.json == {"cursors": []}
+
+
+def test_marks_are_of_one_reader_and_one_position(service: Running) -> None:
+    """K2: marks of two tenants, or of one event at two positions, have nothing in common."""
+    one, other = caller(service, tenant_id=OURS), caller(service, tenant_id="none")
+    mark = service.service.mark
+
+    assert tip_at(one, FOREIGN) != tip_at(other, FOREIGN)
+    assert mark("a", "t", 1) != mark("a", "t", 2)
+    assert mark("a:b", "c", 1) != mark("a", "b:c", 1)
+
+
+def test_a_hidden_id_is_not_taken_by_its_name(service: Running) -> None:
+    """K4: who may not see an event's type cannot find out that it stands somewhere."""
+    scoped = caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
+    hidden = put(service, scoped, HIDDEN, f"{OURS}-hidden")
+    absent = put(service, scoped, HIDDEN, f"{OURS}-nothing")
+
+    assert hidden.status == 400
+    assert hidden.told == absent.told
+
+
+def test_a_cursor_needs_no_tip(service: Running, who: Caller) -> None:
+    """F8: without one it says how far, and no more."""
+    answer = put(service, who, FOREIGN, "")
+
+    assert answer.json["cursor"]["tip"] == ""
+
+
+# -- subscriptions on them
+
+
+def follow(service: Running, token: str) -> list[str]:
+    """Handle what there is, and return it."""
+    seen: list[str] = []
+    with seriatim.open(service.url, token=token) as log:
+        subscription = log.subscribe("reader", idle_timeout=0.05, poll_s=0.05)
+        subscription.run(lambda batch: seen.extend(one.event_id for one in batch))
+    return seen
+
+
+def test_a_subscription_goes_on_behind_foreign_events(shared_url: str, tmp_path: Path) -> None:
+    """E5: at rest on another tenant's event, and after a restart of the service."""
+    url = sqlite_in(tmp_path) if shared_url.startswith("sqlite") else shared_url
+    tenants = ("sub-ours", "sub-theirs")
+    with running(url) as first:
+        token = first.token(tenant_id=tenants[0])
+        ours, theirs = (first.service.view(tenant) for tenant in tenants)
+        ours.append([NewEvent("a", {}, event_id="one")])
+        theirs.append([NewEvent("a", {}, event_id="secret")])
+        seen = [follow(first, token)]
+        cursor = ours.store.cursor(tenants[0], "subscription", "reader")
+    with running(url) as second:
+        ours, theirs = (second.service.view(tenant) for tenant in tenants)
+        seen.append(follow(second, token))
+        theirs.append([NewEvent("a", {}, event_id="secret-2")])
+        ours.append([NewEvent("a", {}, event_id="two")])
+        seen.append(follow(second, token))
+
+    assert cursor is not None
+    assert cursor.tip == "secret"
+    assert seen == [["one"], [], ["two"]]
+
+
+@pytest.mark.parametrize("at", ["own", "foreign"])
+def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
+    """F8: a cursor whose position holds another event stops its consumer, be it foreign or not."""
+    url = sqlite_in(tmp_path)
+    with running(url) as service:
+        token = service.token(tenant_id=OURS)
+        store = service.service.view(OURS).store
+        service.service.view(OURS).append([NewEvent("a", {}, event_id="one")])
+        if at == "foreign":
+            service.service.view(THEIRS).append([NewEvent("a", {}, event_id="two")])
+        assert follow(service, token) == ["one"]
+        cursor = store.cursor(OURS, "subscription", "reader")
+        assert cursor is not None
+        changed = msgspec.structs.replace(cursor, tip="other")
+        store.put_cursor(changed, lease=None, reset=True)
+        with pytest.raises(LogIdentityChanged):
+            follow(service, token)
+
+
+def test_a_cursor_is_not_moved_over_a_replaced_log(service: Running) -> None:
+    """F8: a consumer that has seen another event at a position is told, and nothing is stored."""
+    with seriatim.open(service.url, token=service.token(tenant_id=OURS)) as log:
+        made = new_cursor(log.store, OURS, "subscription", "moved", SHOWN)
+        log.store.put_cursor(made, lease=None, reset=False)
+        other = new_cursor(log.store, OURS, "subscription", "moved", LAST)
+        seen = msgspec.structs.replace(other, tip="other")
+        with pytest.raises(InvalidArgument, match="restored or replaced"):
+            log.store.put_cursor(seen, lease=None, reset=False)
+        stored = log.store.cursor(OURS, "subscription", "moved")
+
+    assert stored is not None
+    assert stored.position == SHOWN
+
+
+# -- how many
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def bounded(request: pytest.FixtureRequest, serving: Callable[..., Running]) -> Running:
+    """A service on each backend that allows three of each."""
+    url = {"memory": "memory:", "sqlite": None}.get(request.param)
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    return serving(url, tenant_cursors=3, tenant_leases=3)
+
+
+def test_a_tenant_has_so_many_cursors(bounded: Running) -> None:
+    """K3: of each purpose; those that are there move on, and another tenant has its own."""
+    who, other = (caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
+    for name in ("a", "b", "c"):
+        assert put(bounded, who, 0, "", name=name).status == 200
+    refused = [put(bounded, who, 0, "", only_new=new) for new in (True, False)]
+
+    for answer in refused:
+        assert (answer.status, answer.code) == (413, "limit_exceeded")
+        assert answer.json["details"]["limit"] == "tenant_cursors"
+        assert answer.json["details"]["bound"] == 3
+    assert put(bounded, who, 5, "", name="b").status == 200
+    assert put(bounded, who, 0, "", purpose="projection").status == 200
+    assert put(bounded, other, 0, "").status == 200
+
+
+def test_a_tenant_has_so_many_leases(bounded: Running) -> None:
+    """K3: what has ended makes room, and a lease that was forgotten so is not held again."""
+    who, other = (caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
+
+    def claim(name: str, by: Caller = who) -> Answered:
+        return by("POST", "/v1/leases", {"name": name, "owner": "me", "seconds": 60})
+
+    first = [claim(name).json["lease"] for name in ("a", "b", "c")]
+    refused = claim("d")
+    assert (refused.status, refused.code) == (413, "limit_exceeded")
+    assert refused.json["details"] == {"limit": "tenant_leases", "bound": 3, "actual": 4}
+    assert claim("b").status == 200
+    assert claim("d", other).status == 200
+
+    who("POST", "/v1/leases/release", {"lease": first[0]})
+    assert claim("d").json["lease"]["name"] == "d"
+    assert claim("a").status == 413
+    who("POST", "/v1/leases/release", {"lease": first[2]})
+    again = claim("a").json["lease"]
+    held = who("POST", "/v1/leases/renew", {"lease": first[0], "seconds": 60})
+    assert again["token"] > first[0]["token"]
+    assert held.json == {"held": False}
+
+
+def test_the_query_of_a_cursor_is_bounded(service: Running) -> None:
+    """K3: 64 KiB, whatever letters they are."""
+    who = caller(service, tenant_id=OURS)
+    assert put(service, who, 0, "", query="é" * 32 * 1024).status == 200
+    answer = put(service, who, 0, "", query="é" * 32 * 1024 + "x")
+
+    assert (answer.status, answer.code) == (413, "limit_exceeded")
+    assert answer.json["details"]["limit"] == "cursor_query_bytes"
+
+
+def test_cursors_come_in_pages(service: Running) -> None:
+    """K3: by name, a thousand at most; the client gets them all."""
+    who, store = caller(service, tenant_id="paged"), service.service.log.store
+    identity = store.identity()
+    names = sorted(f"{prefix}{number:04}" for number in range(600) for prefix in ("a", "é"))
+    for name in names:
+        store.put_cursor(
+            Cursor(
+                tenant_id="paged",
+                purpose="projection",
+                name=name,
+                position=0,
+                log_id=identity.log_id,
+                epoch=1,
+            ),
+            lease=None,
+            reset=False,
+        )
+
+    def page(**params: Any) -> list[str]:
+        answer = who("GET", "/v1/cursors", purpose="projection", **params)
+        return [one["name"] for one in answer.json["cursors"]]
+
+    assert page() == names[:1000]
+    assert page(after=names[999]) == names[1000:]
+    assert page(after=names[3], limit=2) == names[4:6]
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"after": ""}):
+        assert who("GET", "/v1/cursors", purpose="projection", **wrong).status == 400
+    with seriatim.open(service.url, token=who.token) as log:
+        assert [one.name for one in log.store.cursors("paged", "projection")] == names

@@ -1,0 +1,110 @@
+"""Dead letters over HTTP: an operator of one tenant moves and learns nothing of another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from seriatim.core.event import NewEvent
+from seriatim.core.handling import handler
+from seriatim.delivery.entries import Declared
+from seriatim.opening import open_registry, registry_url
+from tests.fixtures.service import Running, running
+from tests.service.calls import Caller, caller
+from tests.service.conftest import sqlite_in
+from tests.service.tenants import OURS, SECRET, THEIRS, bury
+
+MAILER = handler("mailer", effect="keyed", on_poison="stop")(lambda _event, _context: None)
+ACTS = {"retry": {}, "skip": {"reason": "seen"}}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Running]:
+    """A service with two tenants' events."""
+    with running(sqlite_in(tmp_path)) as one:
+        for tenant in (OURS, THEIRS):
+            for name in ("one", "dead"):
+                made = NewEvent("x", {}, event_id=f"{tenant}-{name}")
+                one.service.view(tenant).append([made])
+        yield one
+
+
+def stop(service: Running, tmp_path: Path, *tenants: str) -> None:
+    """Let a handler fail for ever on an event of each tenant's, the last of which stops it."""
+    with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
+        for tenant in tenants:
+            registry.declare(MAILER)
+            registry.set_status(MAILER.name, "ready")
+            bury(service, registry, MAILER, tenant)
+
+
+def known(tmp_path: Path) -> Declared:
+    """Return the handler as it stands."""
+    with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
+        [one] = registry.handlers()
+        return one
+
+
+def shown(who: Caller) -> tuple[str, str]:
+    """Return how a caller sees it."""
+    answer = who("GET", "/v1/registry")
+    [one] = answer.json["handlers"]
+    return one["status"], one["reason"]
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
+    service: Running, tmp_path: Path, act: str
+) -> None:
+    """K2: who deals with other events than the one that stopped it lets nothing run."""
+    stop(service, tmp_path, OURS, THEIRS)
+    ours, theirs = (caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
+    body = {"all": True, **ACTS[act]}
+
+    assert ours("POST", f"/v1/dead-letters/{act}", body).json == {"count": 1}
+    assert known(tmp_path).status == "stopped"
+    assert theirs("POST", f"/v1/dead-letters/{act}", body).json == {"count": 1}
+    assert known(tmp_path).status == "ready"
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_who_is_for_all_tenants_lets_any_handler_go_on(
+    service: Running, tmp_path: Path, act: str
+) -> None:
+    """G5: an operator of the whole log deals with one event, and the handler runs."""
+    stop(service, tmp_path, OURS, THEIRS)
+    whole = Caller(service.port, service.token(), OURS)
+
+    whole("POST", f"/v1/dead-letters/{act}", {"event_id": f"{OURS}-dead", **ACTS[act]})
+    assert known(tmp_path).status == "ready"
+
+
+def test_a_stop_is_told_to_whom_it_concerns(service: Running, tmp_path: Path) -> None:
+    """K2: to others the handler looks paused, as an operator might have done, and nothing more."""
+    stop(service, tmp_path, OURS, THEIRS)
+    ours, theirs = (caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
+    whole = caller(service)
+    status, reason = shown(whole)
+
+    assert shown(theirs) == ("stopped", "")
+    assert shown(ours) == ("paused", "")
+    assert status == "stopped"
+    assert SECRET in reason
+    with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
+        registry.set_status(MAILER.name, "paused", "for a while")
+    assert shown(ours) == shown(theirs) == ("paused", "")
+
+
+@pytest.mark.parametrize("path", ["/v1/registry", "/v1/dead-letters"])
+def test_no_answer_says_where_a_registry_would_be(
+    service: Running, tmp_path: Path, path: str
+) -> None:
+    """K2: that there is none is said without an address or a path."""
+    answer = caller(service, tenant_id=OURS)("GET", path)
+
+    assert (answer.status, answer.code) == (404, "not_found")
+    assert answer.json["detail"] == "there is no registry beside this log"
+    assert str(tmp_path).encode() not in answer.body

@@ -1,0 +1,39 @@
+"""Addresses as they are shown: without anything that opens what they name."""
+
+import pytest
+
+from seriatim.opening import shown_url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///app.db", "sqlite:///app.db"),
+        ("memory:", "memory:"),
+        (
+            "postgresql://ann@db:5432/shop?schema=a%20b",
+            "postgresql://ann@db:5432/shop?schema=a%20b",
+        ),
+        ("postgresql://ann:s3cret@db/shop", "postgresql://ann:***@db/shop"),
+        ("postgresql://:s3cret@db/shop", "postgresql://:***@db/shop"),
+        (
+            "postgresql://db/shop?user=ann&password=s3cret&schema=x",
+            "postgresql://db/shop?user=ann&password=***&schema=x",
+        ),
+        ("postgresql://db/shop?sslmode=require", "postgresql://db/shop?sslmode=require"),
+        ("postgresql://db/shop?p%61ssword=s3cret", "postgresql://db/shop?p%61ssword=***"),
+        ("postgresql:///shop?PASSWORD=s3cret&a", "postgresql:///shop?PASSWORD=***&a"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    """K1: neither before the host nor as an option; what is no secret stays as it was written."""
+    assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["password", "sslpassword", "passfile", "sslkey", "scram_client_key", "oauth_client_secret"],
+)
+def test_no_secret_option_is_shown(option: str) -> None:
+    """K1: every option of libpq that is a secret, or says where one is."""
+    assert "s3cret" not in shown_url(f"postgresql://ann:s3cret@db/shop?{option}=%2Fs3cret&x=y")

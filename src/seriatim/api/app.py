@@ -29,6 +29,7 @@ from seriatim.core.errors import (
     InvalidArgument,
     NotFound,
     SeriatimError,
+    TimedOut,
 )
 from seriatim.core.limits import MIB
 from seriatim.telemetry import tracing
@@ -199,8 +200,13 @@ class App:
         return Response(200, b'{"status":"alive"}')
 
     async def _ready(self) -> Response:
-        """Tell whether the store answers."""
-        await self.service.run(self.service.log.head)
+        """Tell whether the store answers; anybody may ask, so nothing of it is told."""
+        try:
+            await self.service.run(self.service.log.head)
+        except TimedOut:
+            raise TimedOut("the log's store does not answer in time") from None
+        except SeriatimError:
+            raise BackendFailure("the log's store does not answer") from None
         return Response(200, b'{"status":"ready"}')
 
     async def _describe(self, _: Request) -> Response:

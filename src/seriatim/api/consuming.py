@@ -28,7 +28,7 @@ from seriatim.wire.shapes import (
 
 _LEASE_MAX_S = 86_400.0
 _EPOCH_MAX = 2**31 - 1
-_PAGE = 1000
+_PAGE = 100
 
 
 class CursorParams(msgspec.Struct, frozen=True):

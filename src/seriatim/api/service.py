@@ -73,7 +73,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     tenant_leases: int = 10_000
     tenant_answers: int = 100_000  # kept for twins of commands that append nothing
     answer_bytes: int = 64 * KIB  # what is larger is not kept: its twin runs again
-    cursor_query_bytes: int = 64 * KIB
+    cursor_query_bytes: int = 256 * KIB
     threads: int = 32
     events_per_s: float = 0.0
     bytes_per_s: float = 0.0

@@ -13,8 +13,9 @@ from seriatim.api.hub import replaced, some_of
 from seriatim.api.reading import shown_tip
 from seriatim.api.service import Service
 from seriatim.api.tails import Piece, Tail
-from seriatim.core.errors import LimitExceeded, SeriatimError
+from seriatim.core.errors import SeriatimError
 from seriatim.core.event import LogIdentity
+from seriatim.core.limits import over
 from seriatim.core.query import Filter, Query, check_query
 from seriatim.log.arguments import bad, check_position
 from seriatim.log.batches import matching_appends
@@ -108,8 +109,7 @@ def _check_room(service: Service, tenant_id: str) -> None:
     service.log.settings.limits.check("subscriptions", service.hub.open_tails + 1)
     own, bound = service.hub.tails_of[tenant_id] + 1, service.serving.tenant_tails
     if own > bound:
-        msg = f"tenant_tails is {own}, over the bound of {bound}"
-        raise LimitExceeded(msg, details={"limit": "tenant_tails", "bound": bound, "actual": own})
+        raise over("tenant_tails", bound, own)
 
 
 def _start(service: Service, request: Request, params: TailParams | TailBody) -> int:

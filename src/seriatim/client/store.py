@@ -38,7 +38,7 @@ from seriatim.wire.records import WireRecord, all_incoming, incoming
 
 _WAIT_MAX_S = 30.0
 _STREAMS_MAX = 100  # in one request
-_CURSORS = 1000  # of a page
+_CURSORS = 100  # of a page
 
 
 class HttpStore:

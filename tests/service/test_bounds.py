@@ -61,7 +61,7 @@ def test_too_many_events_are_refused_before_they_are_looked_at(quick: Running) -
         pause = longest_pause(quick, lambda: answers.append(who("POST", path, sent)))  # noqa: B023
         assert (answers[0].status, answers[0].code) == (413, "limit_exceeded")
         assert answers[0].json["details"]["limit"] == "append_events"
-        assert pause < 2.0  # it was seven seconds
+        assert pause < 5.0  # on a quiet machine less than one; it was seven
 
 
 def test_what_appends_nothing_has_a_smaller_body(quick: Running) -> None:
@@ -238,4 +238,4 @@ def test_a_large_batch_holds_the_loop_up_for_little(quick: Running) -> None:
 
     assert answers[0].status == 201
     assert len(answers[0].json["events"]) == 8000
-    assert pause < 1.0
+    assert pause < 2.0

@@ -428,6 +428,23 @@ def test_a_service_whose_store_is_gone_says_so(serving: Callable[..., Running]) 
         assert (answer.status, answer.code) == (503, "backend_failure"), answer
 
 
+def test_no_answer_tells_where_files_lie(serving: Callable[..., Running], tmp_path: Path) -> None:
+    """K2, L2: a file that is gone is a failure by its name, not by its place; /ready tells less."""
+    service = serving(f"sqlite:///{tmp_path}/log.db")
+    who = caller(service)
+    (tmp_path / "log.db").rename(tmp_path / "elsewhere.db")
+    ready = Caller(service.port)("GET", "/ready")
+    body = {"appends": [{"events": [event()]}]}
+    several = who("POST", "/v1/appends", body)
+
+    assert (ready.status, ready.json["detail"]) == (503, "the log's store does not answer")
+    for answer in (who.append(event()), who("GET", "/v1/events")):
+        assert (answer.status, answer.code) == (503, "backend_failure")
+        assert answer.json["detail"].startswith("log.db was moved")
+    for answer in (who.append(event()), who("GET", "/v1/events"), several):
+        assert str(tmp_path).encode() not in answer.body
+
+
 def test_the_client_names_an_outage(quick: Running) -> None:
     """B10: nobody there is backend_failure, and nothing was sent, so nothing is ambiguous."""
     settings = seriatim.Settings(timeout_s=0.5)

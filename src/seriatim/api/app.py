@@ -34,7 +34,7 @@ from seriatim.core.errors import (
 from seriatim.core.limits import MIB
 from seriatim.telemetry import tracing
 from seriatim.telemetry.logs import bind
-from seriatim.wire.problems import CONTENT_TYPE, problem_of
+from seriatim.wire.problems import CONTENT_TYPE, Problem
 
 logger = logging.getLogger("seriatim.api")
 
@@ -131,16 +131,19 @@ class App:
         try:
             return await self._answer(request, route)
         except SeriatimError as error:
-            return _refusal(error, request)
+            return self._refusal(error, request)
         except Gone:
             return Response(499)
         except asyncio.CancelledError:  # the server's time to end is over: this is the last word
             msg = "the service ended before this was done; it may have been done"
-            return _refusal(BackendFailure(msg, details={"ambiguous": True}), request)
+            return self._refusal(BackendFailure(msg, details={"ambiguous": True}), request)
         except Exception as error:
             logger.exception("a request failed in an unforeseen way")
             msg = f"the service failed in an unforeseen way ({type(error).__name__})"
-            return _refusal(BackendFailure(msg, details={"ambiguous": True}), request)
+            return self._refusal(BackendFailure(msg, details={"ambiguous": True}), request)
+
+    def _refusal(self, error: SeriatimError, request: Request) -> Response:
+        return _refused(self.service.problem(error, request.request_id), error)
 
     async def _answer(self, request: Request, route: Route | None) -> Response | Stream:
         if route is None:
@@ -321,8 +324,7 @@ def _is_json(content_type: bytes) -> bool:
     return content_type.split(b";", 1)[0].strip().lower() == JSON
 
 
-def _refusal(error: SeriatimError, request: Request) -> Response:
-    problem = problem_of(error, request.request_id)
+def _refused(problem: Problem, error: SeriatimError) -> Response:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if problem.status == 401:  # noqa: PLR2004
         headers = ((b"www-authenticate", b"Bearer"),)

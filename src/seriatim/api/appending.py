@@ -19,7 +19,6 @@ from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.limits import Limits
 from seriatim.log.appending import Draft
 from seriatim.telemetry import tracing
-from seriatim.wire.problems import problem_of
 from seriatim.wire.records import all_outgoing
 from seriatim.wire.shapes import (
     Added,
@@ -164,7 +163,7 @@ async def _outcome(
             raise part.wanted
         result, added = await _append(service, request, part.wanted, part.text, size, f"/{index}")
     except SeriatimError as error:
-        return Outcome(problem=problem_of(error, request.request_id))
+        return Outcome(problem=service.problem(error, request.request_id))
     # The twin of a command gets the very answer that the first one got.
     whole = result.replayed and b"idempotency-key" not in request.headers
     return Outcome(receipt(result, added, whole=whole), replayed=whole)

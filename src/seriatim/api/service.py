@@ -31,6 +31,7 @@ from seriatim.delivery.registry import Registry
 from seriatim.log.aio import AsyncLog
 from seriatim.opening import Log
 from seriatim.store.port import ServedStore
+from seriatim.wire.problems import Problem, problem_of
 
 VERSION = version("seriatim")
 
@@ -121,6 +122,7 @@ class Service:
         self._followers: dict[str, set[Tail]] = {}  # open tails by the id of their token
         self._keepers: list[asyncio.Task[None]] = []
         self.on_stop: Callable[[], None] | None = None
+        self.folder = ""  # in which the log's files lie, if it has any
 
     # -- life
 
@@ -237,6 +239,13 @@ class Service:
     def store(self) -> ServedStore:
         """The log's own database: a service is never beside another service."""
         return cast("ServedStore", self.log.store)
+
+    def problem(self, error: SeriatimError, request_id: str) -> Problem:
+        """Return an error as callers are told it: where files lie is nothing to them."""
+        told = problem_of(error, request_id)
+        if not self.folder or self.folder not in told.detail:
+            return told
+        return msgspec.structs.replace(told, detail=told.detail.replace(self.folder, ""))
 
     def mark(self, event_id: str, tenant_id: str, position: int) -> str:
         """Return what stands for a foreign event's id: comparable there, by that reader alone."""

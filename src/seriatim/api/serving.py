@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from seriatim.opening import (
     open_log,
     open_registry,
     registry_url,
+    sqlite_path,
 )
 from seriatim.telemetry.exporting import spans_sent
 from seriatim.telemetry.logs import write_logs
@@ -82,6 +84,8 @@ def make_service(
     made = Service(log, opened, serving, partial(open_registry, registry, create=False))
     if folder is not None:
         made.on_stop = folder.cleanup
+    if beside.startswith("sqlite:"):
+        made.folder = f"{Path(sqlite_path(beside)).absolute().parent}/"
     return made
 
 

@@ -20,7 +20,6 @@ from seriatim.core.query import Filter, Query, check_query
 from seriatim.log.arguments import bad, check_position
 from seriatim.log.batches import matching_appends
 from seriatim.opening import Log
-from seriatim.wire.problems import problem_of
 from seriatim.wire.records import outgoing
 
 KEEP_ALIVE_MIN_S = 0.01
@@ -158,7 +157,7 @@ async def _pieces(
             finally:
                 hub.leave(followed)
     except SeriatimError as error:
-        yield form.problem(_encode(problem_of(error, request.request_id)))
+        yield form.problem(_encode(service.problem(error, request.request_id)))
     finally:
         hub.open_tails -= 1
         hub.tails_of[followed.tenant_id] -= 1

@@ -15,9 +15,11 @@ from seriatim.wire import shapes
 from seriatim.wire.problems import error_of
 from seriatim.wire.records import all_incoming, sent
 
+APPENDS = "/v1/appends"
 _BODY_BYTES = 12 * 1024 * 1024  # of one request: what is larger goes alone
 _BODY_EVENTS = 10_000
 _encode = msgspec.json.Encoder().encode
+_outcomes = msgspec.json.Decoder(shapes.Outcomes).decode
 
 
 def encoded(request: Request) -> bytes:
@@ -49,6 +51,25 @@ def _condition(condition: Condition) -> shapes.WireCondition:
     return shapes.WireCondition(query=query, version=condition.version)
 
 
+class Again(bytes):
+    """An append that was sent before: whether it may be stored, and how long it was to wait."""
+
+    doubt: bool
+    wait_s: float
+
+
+def again(request: Request, *, doubt: bool, wait_s: float = 0.0) -> Request:
+    """Return an append that is to be sent once more."""
+    packed = Again(request.packed)
+    packed.doubt, packed.wait_s = doubt, wait_s
+    return msgspec.structs.replace(request, packed=packed)
+
+
+def together(group: Sequence[Request]) -> dict[str, Any]:
+    """Return the body of a request with several appends."""
+    return {"appends": [msgspec.Raw(request.packed) for request in group]}
+
+
 def parts(group: Sequence[Request]) -> Iterator[list[Request]]:
     """Yield neighbours of one tenant that fit a request together."""
     part: list[Request] = []
@@ -61,6 +82,23 @@ def parts(group: Sequence[Request]) -> Iterator[list[Request]]:
             part, size, events = [], len(request.packed), len(request.events)
         part.append(request)
     yield part
+
+
+def answers_of(group: Sequence[Request], raw: bytes) -> list[Outcome]:
+    """Return what a service answered to each of a group's appends."""
+    try:
+        found = _outcomes(raw).outcomes
+        return [outcome(request, answer) for request, answer in zip(group, found, strict=True)]
+    except (msgspec.MsgspecError, ValueError) as error:  # another shape, or another number of them
+        failure = unknown_shape(error)
+        failure.details["ambiguous"] = True
+        return [failure] * len(group)
+
+
+def unknown_shape(error: Exception) -> BackendFailure:
+    """Make the error for an answer of another version, or of something else."""
+    msg = f"the service answered in a shape that this version does not know: {error}"
+    return BackendFailure(msg, retryable=False)
 
 
 def outcome(request: Request, answer: shapes.Outcome) -> Outcome:

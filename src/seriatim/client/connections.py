@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import select
 import socket
 import ssl
 import threading
@@ -34,6 +35,7 @@ class Connections:
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._closed = False
+        self.plain = False  # whether answers come whole, with their length told
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -57,8 +59,20 @@ class Connections:
             return connection, True
         return self._new(seconds), False
 
+    def take_idle(self) -> http.client.HTTPConnection | None:
+        """Return a connection that is open and unused, None if none is at hand."""
+        while True:
+            with self._lock:
+                if self._closed or not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.sock is not None and not _is_over(connection.sock):
+                return connection
+            connection.close()
+
     def put_back(self, connection: http.client.HTTPConnection, headers: Any) -> None:
         """Keep a connection for the next request, unless the service ends it."""
+        self.plain = "content-length" in headers
         ends = headers.get("connection", "").lower() == "close"
         with self._lock:
             if not ends and not self._closed and len(self._idle) < _IDLE_MAX:
@@ -112,3 +126,10 @@ class Connections:
             # Closing would not wake who reads from it; and TLS must not be spoken from two threads.
             with suppress(OSError):
                 socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+
+def _is_over(idle: socket.socket) -> bool:
+    """Tell whether the other side has closed a connection, or said something unasked."""
+    ready = select.poll()
+    ready.register(idle, select.POLLIN)
+    return bool(ready.poll(0))

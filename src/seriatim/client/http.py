@@ -6,7 +6,7 @@ import http.client
 import random
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -14,7 +14,9 @@ import msgspec
 
 from seriatim.client.answers import Answer, exchanged, may_help, refusal, retry_after
 from seriatim.client.connections import Connections, Unanswered
+from seriatim.client.exchange import HttpExchange
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError, TimedOut
+from seriatim.core.request import Request
 from seriatim.telemetry import tracing
 
 _FIRST_PAUSE_S = 0.05
@@ -55,6 +57,7 @@ class Http:
             self._host, port = parts.hostname, parts.port
         except ValueError as error:
             raise InvalidArgument(str(error), details={"argument": "url"}) from None
+        self._place = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._token = token
         self.timeout_s = timeout_s
@@ -157,6 +160,33 @@ class Http:
                 raise
             self._connections.put_back(connection, answer.headers)
             return answer
+
+    def begin(
+        self, path: str, body: Any, group: Sequence[Request], tenant_id: str
+    ) -> HttpExchange | None:
+        """Send a group without waiting for its answer, if a connection is at hand."""
+        connection = self._connections.take_idle()
+        if connection is None:
+            return None
+        data = _encode(body)
+        told = {
+            "host": self._place,
+            **self._headers(tenant_id, data),
+            "seriatim-timeout-s": f"{self.timeout_s:.3f}",
+            "content-length": str(len(data)),
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        request = f"POST {self._prefix}{path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + data
+        seconds = self.timeout_s + _GRACE_S
+        return HttpExchange(connection, group, request, seconds, self._give_back)
+
+    def _give_back(self, connection: http.client.HTTPConnection, answer: Answer) -> None:
+        self._connections.put_back(connection, answer.headers)
+
+    @property
+    def swift(self) -> bool:
+        """Whether an event loop can send and receive by itself: answers tell their length."""
+        return self._connections.plain and self._place.isascii()
 
     def lines(
         self,

@@ -5,18 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from seriatim.client.answers import may_help
-from seriatim.client.appends import outcome
+from seriatim.client.appends import APPENDS, Again, answers_of, together
 from seriatim.client.http import Doubt, Http, pauses
 from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.request import Request
 from seriatim.store.port import Outcome
-from seriatim.wire import shapes
-
-_outcomes = msgspec.json.Decoder(shapes.Outcomes).decode
-
 
 # What says nothing about an append: its earlier tries may have been stored.
 _UNDECIDED = frozenset(
@@ -32,8 +26,12 @@ def send(http: Http, group: Sequence[Request], timeout: float | None = None) -> 
     left = http.timeout_s if timeout is None else timeout
     until = time.monotonic() + left
     outcomes: dict[int, Outcome] = {}
-    in_doubt: set[int] = set()
+    before = {n: one.packed for n, one in enumerate(group) if isinstance(one.packed, Again)}
+    in_doubt = {index for index, packed in before.items() if packed.doubt}
     todo = list(range(len(group)))
+    if pause := min(left, max([packed.wait_s for packed in before.values()], default=0.0)):
+        time.sleep(pause)
+        left = until - time.monotonic()
     for pause in pauses():
         doubt = Doubt()
         outcomes |= zip(todo, _tried(http, [group[n] for n in todo], left, doubt), strict=True)
@@ -50,18 +48,14 @@ def send(http: Http, group: Sequence[Request], timeout: float | None = None) -> 
 
 
 def _tried(http: Http, group: Sequence[Request], seconds: float, doubt: Doubt) -> list[Outcome]:
-    body = {"appends": [msgspec.Raw(request.packed) for request in group]}
     tenant_id = group[0].tenant_id
     try:
-        raw = http.post("/v1/appends", body, tenant_id=tenant_id, timeout_s=seconds, doubt=doubt)
-        found = _outcomes(raw).outcomes
-        return [outcome(request, answer) for request, answer in zip(group, found, strict=True)]
-    except (msgspec.MsgspecError, ValueError) as error:  # another shape, or another number of them
-        failure: SeriatimError = unknown_shape(error)
-        failure.details["ambiguous"] = True
+        raw = http.post(
+            APPENDS, together(group), tenant_id=tenant_id, timeout_s=seconds, doubt=doubt
+        )
     except SeriatimError as error:
-        failure = error
-    return [failure] * len(group)
+        return [error] * len(group)
+    return answers_of(group, raw)
 
 
 def _known(outcome: Outcome, in_doubt: bool) -> Outcome:
@@ -80,9 +74,3 @@ def _ambiguous(outcome: Outcome) -> bool:
 
 def _told_to_wait(outcome: Outcome) -> float:
     return outcome.retry_after_s if isinstance(outcome, SeriatimError) else 0.0
-
-
-def unknown_shape(error: Exception) -> BackendFailure:
-    """Make the error for an answer of another version, or of something else."""
-    msg = f"the service answered in a shape that this version does not know: {error}"
-    return BackendFailure(msg, retryable=False)

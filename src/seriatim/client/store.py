@@ -8,8 +8,9 @@ from typing import Any, get_args
 import msgspec
 
 from seriatim.client import appends
+from seriatim.client.exchange import HttpExchange
 from seriatim.client.http import Http
-from seriatim.client.sending import send, unknown_shape
+from seriatim.client.sending import send
 from seriatim.core.errors import Forbidden, InvalidArgument, SeriatimError
 from seriatim.core.event import DEFAULT_TENANT, EventRecord, LogIdentity, StreamRef
 from seriatim.core.indexes import PayloadIndex
@@ -37,6 +38,7 @@ from seriatim.wire import shapes
 from seriatim.wire.records import WireRecord, all_incoming, incoming
 
 _WAIT_MAX_S = 30.0
+_LIGHT_BYTES = 64 * 1024  # of an append
 _STREAMS_MAX = 100  # in one request
 _CURSORS = 100  # of a page
 
@@ -59,7 +61,7 @@ class HttpStore:
         try:
             return decoder.decode(raw)
         except msgspec.MsgspecError as error:
-            raise unknown_shape(error) from error
+            raise appends.unknown_shape(error) from error
 
     # -- the log itself
 
@@ -100,13 +102,15 @@ class HttpStore:
         return outcome
 
     def light(self, request: Request) -> bool:
-        """Say that nothing can be sent without waiting."""
-        del request
-        return False
+        """Tell whether an event loop may send an append by itself."""
+        return len(request.packed) <= _LIGHT_BYTES and self.http.swift
 
-    def begin(self, group: Sequence[Request]) -> None:
-        """Send nothing: only `append` does."""
-        del group
+    def begin(self, group: Sequence[Request]) -> HttpExchange | None:
+        """Send a group whose answer an event loop waits for, if it fits one request."""
+        tenant_id = group[0].tenant_id
+        if len(list(appends.parts(group))) > 1:
+            return None
+        return self.http.begin(appends.APPENDS, appends.together(group), group, tenant_id)
 
     def append_in(self, connection: Any, request: Request) -> Any:
         del connection, request

@@ -113,7 +113,7 @@ class Lane:
         try:
             exchange = self._store.begin(requests)
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
-            _answer(group, [unforeseen(error)] * len(group))
+            self._answer(group, [unforeseen(error)] * len(group))
             return
         if exchange is None:
             self._defer(group, requests)
@@ -145,11 +145,18 @@ class Lane:
         except Deferred as deferred:
             self._defer(group, deferred.requests)
         except SeriatimError as error:
-            _answer(group, [error] * len(group))
+            self._answer(group, [error] * len(group))
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
-            _answer(group, [unforeseen(error)] * len(group))
+            self._answer(group, [unforeseen(error)] * len(group))
         else:
-            _answer(group, outcomes)
+            self._answer(group, outcomes)
+
+    def _answer(self, group: Sequence[Passenger], outcomes: Sequence[Outcome | Deferred]) -> None:
+        for ticket, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Deferred):
+                self._defer([ticket], outcome.requests)
+            else:
+                ticket.answer(outcome)
 
     def _defer(self, group: Sequence[Passenger], requests: Sequence[Request]) -> None:
         """Pass a group that cannot go this way to the committer, each append by itself."""
@@ -210,11 +217,6 @@ class Lane:
         if self._pid == os.getpid():  # a forked child leaves its parent's connections alone
             for exchange in self._flights:
                 exchange.abandon()
-
-
-def _answer(group: Sequence[Passenger], outcomes: Sequence[Outcome]) -> None:
-    for ticket, outcome in zip(group, outcomes, strict=True):
-        ticket.answer(outcome)
 
 
 def _settle(waiter: Waiter, outcome: Outcome) -> None:

@@ -56,11 +56,11 @@ class Exchange(Protocol):
         """Take in what has come; True when the answer is whole."""
         ...
 
-    def outcomes(self) -> list[Outcome]:
-        """Return each request's own answer, or raise Deferred."""
+    def outcomes(self) -> Sequence[Outcome | Deferred]:
+        """Return each request's own answer, or raise Deferred for all of them."""
         ...
 
-    def wait(self, timeout: float) -> list[Outcome]:
+    def wait(self, timeout: float) -> Sequence[Outcome | Deferred]:
         """Return them when they have come, however long that takes within the timeout."""
         ...
 

@@ -96,7 +96,10 @@ class HttpExchange:
         if self._length < 0:  # in pieces, say: not what this service has answered so far
             self._broken = True
             return True
-        return len(self._got) >= self._head_ends + len(_END) + self._length
+        return len(self._got) >= self._ends()
+
+    def _ends(self) -> int:
+        return self._head_ends + len(_END) + self._length
 
     def outcomes(self) -> list[Outcome | Deferred]:
         """Return each append's own answer; what may succeed when it is sent again is deferred."""
@@ -106,7 +109,10 @@ class HttpExchange:
             sent = len(self._left) < self._size
             raise Deferred([again(one, doubt=sent) for one in self._group])
         answer = self._answer()
-        self._give_back(self._connection, answer)
+        if len(self._got) == self._ends():
+            self._give_back(self._connection, answer)
+        else:
+            self._connection.close()  # it says more than it was asked
         if answer.status == _OK:
             found = answers_of(self._group, answer.body)
             return [_or_again(*pair) for pair in zip(self._group, found, strict=True)]
@@ -122,9 +128,8 @@ class HttpExchange:
         for line in head.split(b"\r\n")[1:]:
             name, _, value = line.partition(b":")
             headers[name.decode("latin-1")] = value.strip().decode("latin-1")
-        start = self._head_ends + len(_END)
-        status = int(head.split(b" ", 2)[1])
-        return Answer(status, headers, bytes(self._got[start : start + self._length]))
+        body = self._got[self._head_ends + len(_END) : self._ends()]
+        return Answer(int(head.split(b" ", 2)[1]), headers, bytes(body))
 
     def wait(self, timeout: float) -> list[Outcome | Deferred]:
         """Wait for the answers here; when time is up the connection is given up with them."""

@@ -35,7 +35,7 @@ class Connections:
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._closed = False
-        self.plain = False  # whether answers come whole, with their length told
+        self._plain = False  # whether answers come whole, with their length told
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -59,6 +59,11 @@ class Connections:
             return connection, True
         return self._new(seconds), False
 
+    @property
+    def plain(self) -> bool:
+        """Whether an event loop can wait for answers itself: it knows when they are whole."""
+        return self._plain and hasattr(select, "poll")  # where there is none, loops watch nothing
+
     def take_idle(self) -> http.client.HTTPConnection | None:
         """Return a connection that is open and unused, None if none is at hand."""
         while True:
@@ -72,7 +77,7 @@ class Connections:
 
     def put_back(self, connection: http.client.HTTPConnection, headers: Any) -> None:
         """Keep a connection for the next request, unless the service ends it."""
-        self.plain = "content-length" in headers
+        self._plain = "content-length" in headers
         ends = headers.get("connection", "").lower() == "close"
         with self._lock:
             if not ends and not self._closed and len(self._idle) < _IDLE_MAX:

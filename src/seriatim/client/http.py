@@ -185,7 +185,7 @@ class Http:
 
     @property
     def swift(self) -> bool:
-        """Whether an event loop can send and receive by itself: answers tell their length."""
+        """Whether an event loop can send and receive by itself."""
         return self._connections.plain and self._place.isascii()
 
     def lines(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
 
 _AT_ONCE_S = 0.0
-_LEAST_S = 0.001  # without a wait it is a demand, whose refusal is another
+_WORTH_WAITING_S = 0.05
 _WAIT_MAX_S = 60.0  # of one request
 
 
@@ -29,13 +29,14 @@ class RemoteProjections(Projections):
 
     def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
         """Wait until a projection has passed a position of the log, and return how far it is."""
-        until = time.monotonic() + check_timeout(timeout_s, "timeout_s")
+        left = check_timeout(timeout_s, "timeout_s")
+        until = time.monotonic() + left
         while True:
-            left = until - time.monotonic()
             try:
-                return self._progress(name, position, min(max(left, _LEAST_S), _WAIT_MAX_S))
+                return self._progress(name, position, min(left, _WAIT_MAX_S))
             except ProjectionTimeout:
-                if left <= _WAIT_MAX_S:
+                left = until - time.monotonic()
+                if left < _WORTH_WAITING_S:
                     raise
 
     def demand(self, name: str, position: int) -> Progress:

@@ -50,7 +50,7 @@ def report(
     print()
     print(table(told))
     print()
-    if not plan.large:
+    if plan.large_events and not plan.large:
         print(f"Figures at {in_words(plan.large_events)} events are taken only with --large.")
     path = write_results(name, conditions, told, RESULTS if plan.whole else PARTIAL)
     drawn = draw(f"bench-{name}", title, told, ASSETS if plan.whole else PARTIAL)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,6 +12,7 @@ import seriatim
 from seriatim import Log, NewEvent
 from seriatim.core.errors import BackendFailure, EventSequenceInvalid, InvalidArgument
 from seriatim.core.request import ExpectedSeq
+from seriatim.telemetry import metrics as metrics_module
 from seriatim.telemetry.families import FAMILIES
 from seriatim.telemetry.job_metrics import JobMetrics
 from seriatim.telemetry.labels import OTHER, Bounded
@@ -261,3 +263,11 @@ def test_a_known_version_is_shown_as_asked() -> None:
     accept = "application/openmetrics-text; version=1.0.0; charset=utf-8, text/plain; q=0.5"
 
     assert Metrics().exposition(accept)[1].startswith("application/openmetrics-text; version=1.0.0")
+
+
+def test_a_file_that_another_process_has_just_made(tmp_path: Path) -> None:
+    """M2: it holds nothing yet, which keeps nobody from seeing what the others hold."""
+    (tmp_path / "counter_1.db").touch()
+    shared = metrics_module._Shared(metrics_module._client(), tmp_path)
+
+    assert list(shared.collect()) == []

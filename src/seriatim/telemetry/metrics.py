@@ -122,10 +122,17 @@ class _Shared:
             process = int(file.stem.rpartition("_")[2])
             if not _lives(process):
                 self._library.mark_process_dead(process, str(self._folder))
-        found: Iterable[Any] = self._library.MultiProcessCollector(
-            None, str(self._folder)
-        ).collect()
+        # The library cannot read a file that another process has made and not begun to fill.
+        files = [str(file) for file in self._folder.glob("*.db") if _size(file)]
+        found: Iterable[Any] = self._library.MultiProcessCollector.merge(files)
         return found
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # of a process that has just died
+        return 0
 
 
 def _lives(process: int) -> bool:

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from seriatim.access.rights import EVERY_TENANT
-from seriatim.api.bodies import LARGE_BYTES, Parser
+from seriatim.api.bodies import Parser
 from seriatim.api.http import JSON, Gone, Headers, Receive, Request, Response, Scope, Send, Stream
 from seriatim.api.observing import Observer, spanned
 from seriatim.api.openapi import description
@@ -168,11 +169,8 @@ class App:
         if route.raw:
             answer: Response = await route.handler(service, request, raw)
             return answer
-        parser = self._parsers[route.endpoint]
-        if len(raw) <= LARGE_BYTES:
-            body = parser(raw)
-        else:
-            body = await service.run_for(request.tenant_id, parser, raw)
+        read = partial(self._parsers[route.endpoint], raw)
+        body = await service.at_its_size(request.tenant_id, len(raw), read)
         if route.stream:
             pieces: Stream = await route.handler(service, request, body)
             return pieces

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from seriatim.api.bodies import LARGE_BYTES, Asked, Parser, asked, asked_exactly, parsed
+from seriatim.api.bodies import Asked, Parser, asked, asked_exactly, parsed
 from seriatim.api.http import Request, Response
 from seriatim.api.permitting import check_shown, command_of, confined, signed, veiled
 from seriatim.api.repeating import REPLAYED, once
@@ -31,8 +31,6 @@ from seriatim.wire.shapes import (
     Receipt,
     WireCondition,
 )
-
-T = TypeVar("T")
 
 _LEAST_S = 0.001
 _encode = msgspec.json.Encoder().encode
@@ -83,17 +81,14 @@ async def _done(
     service: Service, request: Request, raw: bytes, read: Callable[[bytes, Limits], Asked]
 ) -> Response:
     service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
-    wanted = await _at_its_size(service, request, raw, partial(read, raw, service.limits))
+    wanted = await service.at_its_size(
+        request.tenant_id, len(raw), partial(read, raw, service.limits)
+    )
     result, added = await _append(service, request, wanted, raw, len(raw))
     # The twin of a command gets the very answer that the first one got.
     whole = result.replayed and b"idempotency-key" not in request.headers
     written = partial(_written, result, added, whole=whole)
-    return await _at_its_size(service, request, raw, written)
-
-
-async def _at_its_size(service: Service, request: Request, raw: bytes, act: Callable[[], T]) -> T:
-    """Do something with a body: with a large one in a thread, in its tenant's turn."""
-    return act() if len(raw) <= LARGE_BYTES else await service.run_for(request.tenant_id, act)
+    return await service.at_its_size(request.tenant_id, len(raw), written)
 
 
 # -- several
@@ -118,7 +113,7 @@ async def _several_done(service: Service, request: Request, raw: bytes) -> Respo
     service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
     keyed = b"idempotency-key" in request.headers
     read = partial(_parts, raw, service.limits, keyed=keyed)
-    parts = await _at_its_size(service, request, raw, read)
+    parts = await service.at_its_size(request.tenant_id, len(raw), read)
     share = len(raw) // max(1, len(parts))
     outcomes = await asyncio.gather(
         *(_outcome(service, request, part, index, share) for index, part in enumerate(parts))

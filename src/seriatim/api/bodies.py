@@ -21,7 +21,6 @@ from seriatim.wire.shapes import AppendBody, WireCondition
 
 DOORS: Mapping[str, Door] = {door.name: door for door in (LOG, TRACES, FACTS, AGGREGATES)}
 WHERE = "the body"
-LARGE_BYTES = 128 * 1024  # of a body, from which on the event loop has no time for it
 _read = msgspec.json.Decoder().decode
 _write = msgspec.json.Encoder().encode
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -261,7 +261,7 @@ def _found(log: Log, wanted: Query, limit: int, body: QueryBody) -> QueryAnswer:
 async def select(service: Service, request: Request, body: SelectBody) -> RecordsAnswer:
     """Return the events of a range that match."""
     wanted = request.caller.scoped(query_of(body.query))
-    limits = service.log.settings.limits
+    limits = service.limits
     check_query(wanted, limits)
     limits.check_page("limit", body.limit)
     for name in ("after", "until"):
@@ -282,7 +282,7 @@ async def select(service: Service, request: Request, body: SelectBody) -> Record
 async def version(service: Service, request: Request, body: VersionBody) -> VersionAnswer:
     """Return the version of a context."""
     wanted = request.caller.scoped(query_of(body.query))
-    check_query(wanted, service.log.settings.limits)
+    check_query(wanted, service.limits)
     check_position("until", body.until)
     tenant_id, version_of = request.tenant_id, service.log.store.context_version
     found = await service.run_for(tenant_id, version_of, tenant_id, wanted, body.until)

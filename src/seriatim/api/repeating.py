@@ -46,7 +46,7 @@ async def once(
 
 
 async def _hash_of(service: Service, request: Request, raw: bytes) -> str:
-    limits = around_payloads(service.log.settings.limits)
+    limits = around_payloads(service.limits)
 
     def made() -> str:
         value = parsed(raw)

@@ -109,7 +109,7 @@ class Service:
         )
         self._threads = Threads(serving.threads, reads, serving.request_timeout_s)
         self.run, self.run_access = self._threads.run, self._threads.run_access
-        self.run_for = self._threads.run_for
+        self.run_for, self.at_its_size = self._threads.run_for, self._threads.at_its_size
         general = Quota(
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )

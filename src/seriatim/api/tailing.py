@@ -73,7 +73,7 @@ async def tail(service: Service, request: Request, params: TailParams | TailBody
     if not KEEP_ALIVE_MIN_S <= params.keep_alive_s <= KEEP_ALIVE_MAX_S:
         raise bad("keep_alive_s", f"must be from {KEEP_ALIVE_MIN_S:g} to {KEEP_ALIVE_MAX_S:g}")
     query = request.caller.scoped(_query(params))
-    check_query(query, service.log.settings.limits)
+    check_query(query, service.limits)
     _check_room(service, request.tenant_id)
     start = await service.run_for(request.tenant_id, _start, service, request, params)
     content_type = NDJSON if _wants_lines(request) else SSE
@@ -105,7 +105,7 @@ def _wants_lines(request: Request) -> bool:
 
 
 def _check_room(service: Service, tenant_id: str) -> None:
-    service.log.settings.limits.check("subscriptions", service.hub.open_tails + 1)
+    service.limits.check("subscriptions", service.hub.open_tails + 1)
     own, bound = service.hub.tails_of[tenant_id] + 1, service.serving.tenant_tails
     if own > bound:
         raise over("tenant_tails", bound, own)

@@ -15,6 +15,7 @@ from seriatim.core.errors import TimedOut
 
 T = TypeVar("T")
 
+LARGE_BYTES = 128 * 1024  # of a body, from which on the event loop has no time for it
 _ACCESS_THREADS = 2
 
 
@@ -50,6 +51,10 @@ class Threads:
             work.add_done_callback(partial(self._ended, tenant_id))
             # Who waits no longer does not end the work: its thread and its connection go on.
             return await asyncio.shield(work)
+
+    async def at_its_size(self, tenant_id: str, size: int, act: Callable[[], T]) -> T:
+        """Do something with a body of that size: with a large one in a thread, in a turn."""
+        return act() if size <= LARGE_BYTES else await self.run_for(tenant_id, act)
 
     def _ended(self, tenant_id: str, work: asyncio.Future[Any]) -> None:
         self._reads.give(tenant_id)

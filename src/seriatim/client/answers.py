@@ -22,11 +22,6 @@ class Answer(msgspec.Struct, frozen=True):
     headers: Any
     body: bytes
 
-    @property
-    def replayed(self) -> bool:
-        """Whether it is the answer to an earlier twin."""
-        return bool(self.headers.get("seriatim-replayed") == "true")
-
 
 def exchanged(
     connection: http.client.HTTPConnection,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,16 +12,12 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
+from tests.faults.loops import closed_under_way, event, outcomes
 from tests.faults.support import check_whole
 from tests.fixtures.proxy import TcpProxy
 
 StartProxy = Callable[[str], TcpProxy]
 PATIENCE_S = 20
-
-
-def event(name: str, **options: Any) -> list[NewEvent]:
-    """Make an append that a repeat finds again."""
-    return [NewEvent("placed", {"name": name}, event_id=name, **options)]
 
 
 async def warm_up(log: seriatim.Log) -> None:
@@ -44,11 +39,6 @@ def run(url: str, act: Callable[[seriatim.Log], Awaitable[Any]]) -> Any:
             return await act(log)
 
     return asyncio.run(whole())
-
-
-async def outcomes(*appends: Awaitable[Any]) -> list[Any]:
-    """Await all appends, and keep their errors."""
-    return list(await asyncio.gather(*appends, return_exceptions=True))
 
 
 def test_no_thread_takes_part(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,18 +150,11 @@ def test_closing_answers_what_is_under_way(
     proxy = proxy_to(postgres_url)
 
     async def act(log: seriatim.Log) -> list[Any]:
-        proxy.pause()
-        appends = [asyncio.create_task(log.aio.append(event(f"e-{n}"))) for n in range(12)]
-        await asyncio.sleep(0.1)
-        threading.Timer(0.2, proxy.resume).start()
-        if where == "inside":
-            log.close()
-        else:
-            await asyncio.to_thread(log.close)
+        found = await closed_under_way(log, proxy, where)
         with pytest.raises(seriatim.BackendFailure) as caught:
             await log.aio.append(event("late"))
         assert not caught.value.retryable
-        return await outcomes(*appends)
+        return found
 
     found = run(proxy.url, act)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.service import Running, running
 from tests.service.scripted import Scripted, scripting
+from tests.service.tenants import fill
 
 BACKENDS = ("sqlite", "postgres")
 _numbers = itertools.count(1)
@@ -67,4 +69,28 @@ def serving(tmp_path: Path) -> Iterator[Serve]:
 def scripted() -> Iterator[tuple[str, type[Scripted]]]:
     """A server that answers as it is told, and its address."""
     with scripting() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for this machine, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", folder / "key.pem", "-out", folder / "cert.pem"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture(scope="module")
+def filled(shared_url: str) -> Iterator[Running]:
+    """A service of its own on each backend, with data of two tenants."""
+    with running(shared_url) as one:
+        fill(one, shared_url)
         yield one

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -229,22 +228,6 @@ async def test_the_awaited_client(quick: Running, tenant: str) -> None:
 
 
 # -- TLS
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for this machine, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-keyout", folder / "key.pem", "-out", folder / "cert.pem"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return folder / "cert.pem", folder / "key.pem"
 
 
 def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,17 +14,12 @@ import seriatim
 from seriatim import BackendFailure, EventSequenceInvalid, NewEvent, Settings
 from seriatim.client.connections import Connections
 from seriatim.client.store import HttpStore
+from tests.faults.loops import closed_under_way, event, outcomes
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.service import Running
 from tests.service.served import served
-from tests.service.test_client import certificate  # noqa: F401 - a fixture
 
 APPENDS = b"/v1/appends"
-
-
-def event(name: str, **options: Any) -> list[NewEvent]:
-    """Make an append that a repeat finds again."""
-    return [NewEvent("placed", {"name": name}, event_id=name, **options)]
 
 
 def idle(log: seriatim.Log) -> list[Any]:
@@ -51,11 +45,6 @@ def run(url: str, token: str, act: Callable[[seriatim.Log], Awaitable[Any]], **o
             return await act(log)
 
     return asyncio.run(whole())
-
-
-async def outcomes(*appends: Awaitable[Any]) -> list[Any]:
-    """Await all appends, and keep their errors."""
-    return list(await asyncio.gather(*appends, return_exceptions=True))
 
 
 def stored(service: Running, tenant: str) -> list[str]:
@@ -173,15 +162,7 @@ def test_closing_answers_what_is_under_way(quick: Running, where: str) -> None:
     tenant = f"closing-{where}"
 
     async def act(log: seriatim.Log) -> list[Any]:
-        proxy.pause()
-        appends = [asyncio.create_task(log.aio.append(event(f"e-{n}"))) for n in range(12)]
-        await asyncio.sleep(0.1)
-        threading.Timer(0.2, proxy.resume).start()
-        if where == "inside":
-            log.close()
-        else:
-            await asyncio.to_thread(log.close)
-        return await outcomes(*appends)
+        return await closed_under_way(log, proxy, where)
 
     with TcpProxy(quick.url) as proxy:
         found = run(proxy.url, quick.token(tenant_id=tenant), act)
@@ -225,8 +206,7 @@ def test_a_loop_that_ends_leaves_nothing(quick: Running) -> None:
         assert log.append(event("sync")).count == 1
 
 
-@pytest.mark.usefixtures("certificate")
-def test_over_tls(certificate: tuple[Path, Path], tmp_path: Path) -> None:  # noqa: F811
+def test_over_tls(certificate: tuple[Path, Path], tmp_path: Path) -> None:
     """B9: the same, spoken in TLS."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
 from seriatim.api.routes import ROUTES, Route
-from tests.fixtures.service import Running, running
+from tests.fixtures.service import Running
 from tests.service.calls import Caller, event
-from tests.service.tenants import ASKING, OURS, fill
+from tests.service.tenants import ASKING, OURS
 
 LARGE = (2**63, -(2**63) - 1, 2**64, 10**400)
 # Asked for what is not there yet: only who waits is asked how long.
@@ -23,11 +22,9 @@ SECONDS = ("1e308", "-1", "nan", "inf")
 
 
 @pytest.fixture(scope="module")
-def service(shared_url: str) -> Iterator[Running]:
+def service(filled: Running) -> Running:
     """A service with data of two tenants."""
-    with running(shared_url) as one:
-        fill(one, shared_url)
-        yield one
+    return filled
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,21 +17,19 @@ from seriatim.cli.session import Common, Session
 from seriatim.core.fold import Failure
 from seriatim.opening import access_url, open_access, open_read_model, read_model_url
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running, running
+from tests.fixtures.service import Running
 from tests.integration.readmodel_kit import failure, seats, step
 from tests.service.calls import Answered, Caller, caller, event, following
 from tests.service.conftest import sqlite_in
-from tests.service.tenants import ASKING, NOBODYS, OURS, SECRET, THEIRS, fill, without
+from tests.service.tenants import ASKING, NOBODYS, OURS, SECRET, THEIRS, without
 
 every_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.endpoint)
 
 
 @pytest.fixture(scope="module")
-def service(shared_url: str) -> Iterator[Running]:
+def service(filled: Running) -> Running:
     """A service with data of two tenants."""
-    with running(shared_url) as one:
-        fill(one, shared_url)
-        yield one
+    return filled
 
 
 @pytest.fixture(scope="module")

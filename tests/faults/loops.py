@@ -1,0 +1,35 @@
+"""What the tests of appends on an event loop share, whatever store they go to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from typing import Any
+
+import seriatim
+from seriatim import NewEvent
+from tests.fixtures.proxy import TcpProxy
+
+
+def event(name: str, **options: Any) -> list[NewEvent]:
+    """Make an append that a repeat finds again."""
+    return [NewEvent("placed", {"name": name}, event_id=name, **options)]
+
+
+async def outcomes(*appends: Awaitable[Any]) -> list[Any]:
+    """Await all appends, and keep their errors."""
+    return list(await asyncio.gather(*appends, return_exceptions=True))
+
+
+async def closed_under_way(log: seriatim.Log, proxy: TcpProxy, where: str) -> list[Any]:
+    """Close a log whose appends are held up, in its loop or outside; return what became of them."""
+    proxy.pause()
+    appends = [asyncio.create_task(log.aio.append(event(f"e-{n}"))) for n in range(12)]
+    await asyncio.sleep(0.1)
+    threading.Timer(0.2, proxy.resume).start()
+    if where == "inside":
+        log.close()
+    else:
+        await asyncio.to_thread(log.close)
+    return await outcomes(*appends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,12 +16,15 @@ from seriatim.client.log import Remote
 from seriatim.client.store import HttpStore
 from seriatim.config import Settings, default_url, mismatch_mode, service_token
 from seriatim.config.delivery import Registering, numbered_by, registering
-from seriatim.core.errors import BackendFailure, InvalidArgument, NotFound
+from seriatim.core.errors import BackendFailure, Forbidden, InvalidArgument, NotFound
 from seriatim.core.event import DEFAULT_TENANT, AppendResult, StreamRef
 from seriatim.core.guard import BUILT_IN, DEFAULT, Guard
 from seriatim.core.ids import hash_key
 from seriatim.core.query import Query
+from seriatim.core.tenants import EVERY_TENANT
+from seriatim.delivery.acts import OLDEST_TABLE
 from seriatim.delivery.acts import PURPOSE as REGISTRY
+from seriatim.delivery.origin import LogOrigin
 from seriatim.delivery.registry import Registry
 from seriatim.delivery.unguarded import unguarded
 from seriatim.log.aio import AsyncLog
@@ -35,7 +38,6 @@ from seriatim.store.engine import Engine, Purpose
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Finding, Store
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import EVERY_TENANT
 from seriatim.store.readmodel.port import PURPOSE as READ_MODEL
 from seriatim.store.sqlite.engine import SqliteEngine
 from seriatim.store.sqlite.store import SqliteStore
@@ -75,7 +77,11 @@ class Log(BaseLog):
     def decide(
         self, context: StreamRef | Query, decider: Decider, **options: Any
     ) -> AppendResult | None:
-        """Load a stream or a context, decide, append; on a conflict load again, bounded."""
+        """Load a stream or a context, decide, append; on a conflict load again, bounded.
+
+        Options: `attempts` (10), and `idempotency_key` (with the events' `producer_id`) or
+        `command`, under which a retry returns the first receipt without running the decider.
+        """
         return decide_and_append(self, context, decider, **options)
 
 
@@ -147,6 +153,8 @@ def _open_remote(  # noqa: PLR0913 - the arguments of open_log
     )
     try:
         whose = store.tenant() if tenant_id is None else tenant_id
+        with suppress(Forbidden):  # a retry of ours is told from a replay by the head
+            store.head()
         places = Places(find_read_model, None)
         return RemoteLog(store, settings=settings, guard=guard, tenant_id=whose, places=places)
     except BaseException:
@@ -167,7 +175,7 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
     """Open the backend that a URL names."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
-        return MemoryStore()
+        return MemoryStore(settings.read_timeout_s)
     if scheme == "sqlite":
         return SqliteStore(
             sqlite_path(url),
@@ -186,6 +194,11 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
     raise InvalidArgument(msg, details={"argument": "url"})
 
 
+def is_service(url: str) -> bool:
+    """Tell whether a URL names a service, not a database."""
+    return url.startswith(_SERVICES)
+
+
 def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
     """Say what is wrong with the database under a log, also when the log cannot be opened."""
     known = settings or Settings()
@@ -199,7 +212,8 @@ def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
     try:
         store = open_store(url, known, create=False)
     except BackendFailure as error:
-        yield Finding("error", "opening", error.message)
+        cure = "run seriatim init" if "there is no log" in error.message else ""
+        yield Finding("error", "opening", error.message, cure)
         return
     with closing(store):
         yield from store.doctor()
@@ -231,10 +245,16 @@ def find_read_model(url: str) -> ReadModel | None:
 
 
 def open_registry(
-    url: str, settings: Registering | None = None, *, create: bool = True
+    url: str,
+    settings: Registering | None = None,
+    *,
+    log: BaseLog | None = None,
+    create: bool = True,
 ) -> Registry:
     """Open the processed-event registry in a SQLite file or a Postgres schema.
 
+    `log` is the log whose records are handled: a handler keeps to its identity, and stops with
+    `log_identity_changed` after a restore instead of taking new events for old ones.
     One that is not there yet is made, unless `create` is false. Without settings the environment
     is asked; a registry that is switched off there claims everything and remembers nothing.
     """
@@ -248,8 +268,8 @@ def open_registry(
     engine = _engine(place, REGISTRY)
     found = None
     try:
-        if create or engine.ready():
-            found = Registry(engine, known)
+        if create or engine.ready(OLDEST_TABLE):
+            found = Registry(engine, known, None if log is None else LogOrigin(log.store))
     finally:
         if found is None:
             engine.close()
@@ -258,14 +278,28 @@ def open_registry(
     return found
 
 
-def open_access(url: str) -> Access:
-    """Open the tokens, quotas and answers that a URL names: beside a log, or at another place."""
-    engine = _engine(access_url(url) if _names_no_schema(url) else url, ACCESS)
+def open_access(url: str, *, create: bool = True) -> Access:
+    """Open the tokens, quotas and answers that a URL names: beside a log, or at another place.
+
+    What is not there yet is made, unless `create` is false.
+    """
+    place = access_url(url) if _names_no_schema(url) else url
+    missing = NotFound(
+        f"there are no tokens at {shown_url(place)}: seriatim token create makes one"
+    )
+    if not create and place.startswith("sqlite:") and not Path(sqlite_path(place)).exists():
+        raise missing
+    engine = _engine(place, ACCESS)
+    found = None
     try:
-        return Access(engine)
-    except BaseException:
-        engine.close()
-        raise
+        if create or engine.ready():
+            found = Access(engine)
+    finally:
+        if found is None:
+            engine.close()
+    if found is None:
+        raise missing
+    return found
 
 
 def shown_url(url: str) -> str:

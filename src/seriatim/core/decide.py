@@ -6,9 +6,11 @@ same everywhere: command record, idempotent reuse, conditions, sequence, closing
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from seriatim.core.canonical import read_json
 from seriatim.core.errors import (
@@ -20,10 +22,12 @@ from seriatim.core.errors import (
     InvalidArgument,
 )
 from seriatim.core.event import EventRecord
-from seriatim.core.ids import stream_key
+from seriatim.core.ids import event_keys, stream_key
 from seriatim.core.kinds import Rules, StreamKind
 from seriatim.core.query import Query
-from seriatim.core.request import ExpectedSeq, Prepared, Request, StoredCommand
+from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
+
+ByKey = Callable[[str, bytes], EventRecord | None]
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -36,6 +40,9 @@ class Head(msgspec.Struct, frozen=True):
 class View(Protocol):
     """What a store shows of itself while it holds its lock."""
 
+    def head(self) -> int:
+        """Return the log's last position."""
+
     def stream_head(self, stream_key: bytes) -> Head | None:
         """Return the end of a stream."""
 
@@ -43,7 +50,7 @@ class View(Protocol):
         """Return the event stored under an idempotency key."""
 
     def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
-        """Return the event stored under an event id."""
+        """Return the event stored under the key of an event id, which may have another id."""
 
     def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
         """Return the events of a range of positions."""
@@ -59,10 +66,18 @@ class StaleRules(Exception):  # noqa: N818 - never leaves the log, which checks 
     """The append was checked under older declarations than the store holds now."""
 
 
+class StaleContexts(StaleRules):
+    """Too much was appended since the append's contexts were evaluated, or too costly to match."""
+
+
 class Accepted(msgspec.Struct, frozen=True):
-    """The append may be stored, its events numbered like this in their streams."""
+    """The append may be stored, its events numbered like this in their streams.
+
+    `events` are the append's own, with the keys under which there is room for their ids.
+    """
 
     stream_seqs: tuple[int | None, ...]
+    events: tuple[Prepared, ...]
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -90,10 +105,15 @@ def _known_command(request: Request, view: View) -> Replayed | None:
     if stored is None:
         return None
     if stored.request_hash != request.command.request_hash:
-        msg = "this command key was used before, for another request"
-        raise IdempotencyKeyReuse(msg, details={"key": request.command.command.key})
+        raise key_reuse(request.command.command.key)
     records = view.between(stored.first_position, stored.last_position)
     return Replayed(records, read_json(stored.response))
+
+
+def key_reuse(key: str) -> IdempotencyKeyReuse:
+    """Make the error for a command key that is stored with another request."""
+    msg = "this command key was used before, for another request"
+    return IdempotencyKeyReuse(msg, details={"key": key})
 
 
 def _known_events(request: Request, view: View) -> Replayed | None:
@@ -122,7 +142,7 @@ def _known_event(
     request: Request, event: Prepared, view: View, index: int
 ) -> tuple[EventRecord | None, list[str]]:
     by_key = None if event.idempotency_index is None else view.by_key(event.idempotency_index)
-    by_id = view.by_id(event.tenant_id, event.event_key) if event.given_id else None
+    by_id = find_by_id(event.tenant_id, event.event_id, view.by_id) if event.given_id else None
     if by_key is not None and by_id is not None and by_key.position != by_id.position:
         msg = f"event {index}: its idempotency key and its event id are stored as two events"
         raise IdempotencyConflict(msg, details={"index": index, "fields": ["event_id"]})
@@ -135,6 +155,48 @@ def _known_event(
         msg = f"event {index}: its {known_by} is stored with other {', '.join(differing)}"
         raise IdempotencyConflict(msg, details={"index": index, "fields": differing})
     return record, differing
+
+
+def find_by_id(tenant_id: str, event_id: str, by_key: ByKey) -> EventRecord | None:
+    """Return the event that has an id, and none that only shares an index key with it."""
+    for key in event_keys(event_id):
+        record = by_key(tenant_id, key)
+        if record is None or record.event_id == event_id:
+            return record
+    return None
+
+
+def with_free_keys(events: Sequence[Prepared], by_key: ByKey) -> tuple[Prepared, ...]:
+    """Return new events, each with the first key of its id that no other event has."""
+    found: list[Prepared] = []
+    taken: dict[tuple[str, bytes], str] = {}
+
+    def holder(tenant_id: str, key: bytes) -> str | None:
+        if (other := taken.get((tenant_id, key))) is not None:
+            return other
+        record = by_key(tenant_id, key)
+        return None if record is None else record.event_id
+
+    for index, event in enumerate(events):
+        key = event.event_key
+        if event.given_id and holder(event.tenant_id, key) is not None:
+            key = _free_key(event, index, holder)
+        taken[event.tenant_id, key] = event.event_id
+        same = key == event.event_key
+        found.append(event if same else msgspec.structs.replace(event, event_key=key))
+    return tuple(found)
+
+
+def _free_key(event: Prepared, index: int, holder: Callable[[str, bytes], str | None]) -> bytes:
+    for key in event_keys(event.event_id):
+        other = holder(event.tenant_id, key)
+        if other is None:
+            return key
+        if other == event.event_id:
+            msg = f"event {index}: its event id is stored already"
+            raise Conflict(msg, details={"index": index, "field": "event_id"})
+    msg = f"event {index}: all index keys of its event id are taken by other ids"
+    raise Conflict(msg, details={"index": index, "field": "event_id"})
 
 
 def differences(record: EventRecord, event: Prepared) -> list[str]:
@@ -173,7 +235,7 @@ def _new(request: Request, view: View, rules: Rules) -> Accepted:
         number = _next_number(event, head, kind, index)
         numbers.append(number)
         heads[key] = Head(number, event.event_type)
-    return Accepted(tuple(numbers))
+    return Accepted(tuple(numbers), with_free_keys(request.events, view.by_id))
 
 
 def _check_conditions(request: Request, view: View) -> set[bytes]:
@@ -191,11 +253,21 @@ def _check_conditions(request: Request, view: View) -> set[bytes]:
             expected.add(key)
         else:
             version = view.context(request.tenant_id, condition.query)
-            if version != condition.version:
-                msg = f"the context's version is {_said(version)}, not {_said(condition.version)}"
-                details = {"expected": condition.version, "actual": version}
-                raise ConditionalAppendConflict(msg, details=details)
+            if not condition.within(view.head()):
+                msg = f"after {condition.after} lies beyond the log's head"
+                raise InvalidArgument(msg, details={"argument": "after", "head": view.head()})
+            if not condition.holds(version):
+                raise _changed(condition, version)
     return expected
+
+
+def _changed(condition: ExpectedContext, version: int | None) -> ConditionalAppendConflict:
+    if condition.after is not UNSET:
+        msg = f"position {version} matches the context and lies after {condition.after}"
+        return ConditionalAppendConflict(msg, details={"after": condition.after, "actual": version})
+    expected = None if condition.version is UNSET else condition.version
+    msg = f"the context's version is {_said(version)}, not {_said(expected)}"
+    return ConditionalAppendConflict(msg, details={"expected": expected, "actual": version})
 
 
 def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: int) -> int:

@@ -106,11 +106,14 @@ def actor(actor_type: str | None, actor_id: str | None) -> str:
 
 
 def _approval(said: dict[str, Any]) -> list[_End]:
-    subject, approver = said["subject"], said["approver"]
+    subject = said["subject"]
     if subject["subject_type"] != "exception":
         return []
-    goal = actor(approver["actor_type"], approver["actor_id"])
-    return [("exception_approved_by", f"exception:{subject['subject_id']}", goal)]
+    return [("exception_approved_by", f"exception:{subject['subject_id']}", _approver(said))]
+
+
+def _approver(said: dict[str, Any]) -> str:
+    return actor(said["approver"]["actor_type"], said["approver"]["actor_id"])
 
 
 def _proposal(said: dict[str, Any]) -> list[_End]:
@@ -147,11 +150,14 @@ _SAYS: dict[str, Callable[[dict[str, Any]], list[_End]]] = {
 def graph_of(record: EventRecord) -> tuple[list[Node], list[Edge]]:
     """Return what one event adds to the graph, were nothing there: the first naming wins."""
     trace_id = _trace_of(record)
-    said = _SAYS[record.event_type](record.data)
+    payload = record.data
+    said = _SAYS[record.event_type](payload)
     ends = [(kind, origin or f"trace:{trace_id}", goal) for kind, origin, goal in said]
     names = [name for _, origin, goal in ends for name in (origin, goal)]
     if record.event_type == "TraceStarted":
         names.append(actor(record.actor_type, record.actor_id))
+    elif record.event_type == "ApprovalRecorded":
+        names.append(_approver(payload))  # of an action too, to which no edge leads
     nodes = [_node(name, trace_id, record) for name in dict.fromkeys(names)]
     return nodes, [_edge(*end, trace_id, record) for end in ends]
 

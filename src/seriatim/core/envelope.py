@@ -11,7 +11,7 @@ from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.kinds import TRACE_KIND, Rules, StreamKind
 from seriatim.core.limits import Limits
-from seriatim.core.times import instant_us
+from seriatim.core.times import time_problem
 from seriatim.core.trace_shapes import TRACE_ACTORS
 
 _INT32 = 1 << 31
@@ -116,8 +116,8 @@ def _check_number(value: object, name: str, least: int, end: int) -> None:
 def _check_time(event: NewEvent, door: Door) -> None:
     if door.store_time_only:
         raise Flaw("envelope", "occurred_at", "is set by the log alone")
-    if instant_us(event.occurred_at) is None:
-        raise Flaw("envelope", "occurred_at", "must be an RFC 3339 timestamp")
+    if problem := time_problem(event.occurred_at):
+        raise Flaw("envelope", "occurred_at", problem)
 
 
 def _check_required(event: NewEvent, key: str | None, door: Door, is_trace: bool) -> None:

@@ -11,6 +11,7 @@
     ├── EventSequenceInvalid        event_sequence_invalid
     ├── ConditionalAppendConflict   conditional_append_conflict
     ├── Conflict                    conflict
+    │   └── EventNotSettled         conflict                    (retryable: deliver it again)
     ├── NotFound                    not_found
     ├── ProjectionOutOfDate         projection_out_of_date      (retryable)
     ├── ProjectionTimeout           projection_timeout          (retryable)
@@ -135,6 +136,11 @@ class ConditionalAppendConflict(SeriatimError):
         return self.details.get("expected")
 
     @property
+    def after(self) -> int | None:
+        """The position after which nothing was to match, where the condition named one."""
+        return self.details.get("after")
+
+    @property
     def actual(self) -> int | None:
         """The context version the store found."""
         return self.details.get("actual")
@@ -144,6 +150,16 @@ class Conflict(SeriatimError):
     """The request contradicts what is stored."""
 
     code = "conflict"
+
+
+class EventNotSettled(Conflict):
+    """A handler has not finished with an event: keep the cursor or offset, and deliver it again.
+
+    `details` has the event and its `verdict`: `waiting` (it failed and backs off), `blocked` (an
+    earlier event of its stream is not settled, or the handler is paused) or `in_progress`.
+    """
+
+    retryable_by_default = True
 
 
 class NotFound(SeriatimError):

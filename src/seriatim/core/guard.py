@@ -1,7 +1,8 @@
 """The guard: refuse secrets and personal data by policy, before anything is stored.
 
-Almost every event is clean, and one glance at its whole text says so. Only where a cue stands in
-that text are its strings walked one by one, to find the rule and the path or to acquit.
+Almost every event is clean, and one pass over its flat text says so: literals and token prefixes
+are searched there, and patterns run only where one was found. Only an event that a pattern refuses
+is walked string by string, to find the rule and the path. All is linear in the event's size.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any, Protocol
 import msgspec
 
 from seriatim.core.errors import PiiPolicyViolation
-from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA, TRACES, Rule
-from seriatim.core.needles import Cue, finder
+from seriatim.core.flat_text import PIECE, flat_json, flat_string, pieces
+from seriatim.core.guard_rules import CREDENTIALS, DESCRIPTIVE, PERSONAL_DATA, TRACES, Rule
+from seriatim.core.literal_prefilter import Cue, Prefilter
 from seriatim.core.paths import ROOT, child, item
+from seriatim.core.token_finder import TokenFinder
 
 __all__ = [
     "BUILT_IN",
@@ -80,61 +83,133 @@ class PatternGuard:
         self.rules = tuple(rules)
         self._keys = keys
         self._metadata = metadata
-        self._always = not all(rule.cues for rule in self.rules)
-        self._in_text = finder(c for rule in self.rules if not rule.folded for c in rule.cues)
-        self._in_lower = finder(c for rule in self.rules if rule.folded for c in rule.cues)
-        self._single = tuple((rule, finder(rule.cues)) for rule in self.rules)
+        families = [rule.family for rule in self.rules if rule.family is not None]
+        self._find_token = TokenFinder(families) if families else None
+        self._tokens = {rule.name: rule for rule in self.rules if rule.family is not None}
+        others = [rule for rule in self.rules if rule.family is None]
+        self._always = tuple(rule for rule in others if not rule.cues)
+        self._wake = Prefilter((rule, _flat_cues(rule)) for rule in others if rule.cues)
 
     def scan(self, seen: Scanned) -> Violation | None:
         """Return the first violation, in the order payload, fields, tags, metadata."""
-        text = seen.payload_text
+        flat = seen.payload_text
+        if "\\" in flat:
+            flat = flat_json(flat)
         if seen.fields or seen.tags or seen.metadata:
-            # No cue holds a line break, so none is found across two strings.
-            parts = [text, *[value for _, value in seen.fields], *seen.tags]
-            if self._metadata:
-                parts += [f'{key}":"{value}' for key, value in seen.metadata.items()]
-            text = "\n".join(parts)
-        lower = text.lower()
-        if not (self._in_lower(lower) or self._in_text(text) or self._always):
-            return None
-        woken = [
-            rule
-            for rule, found in self._single
-            if not rule.cues or found(lower if rule.folded else text)
-        ]
-        return self.walk(seen, woken)
+            flat = self._with_envelope(flat, seen)
+        if len(flat) > PIECE:
+            return self._scan_pieces(seen, flat)
+        woken = self._woken(flat)
+        return self._walk_in_order(seen, woken) if woken else None
+
+    def _scan_pieces(self, seen: Scanned, flat: str) -> Violation | None:
+        """Scan a long text; what a pattern finds in a piece is in its string, or was cut there."""
+        woken: list[Rule] = []
+        walked: list[Rule] = []
+        for piece in pieces(flat):
+            woken += [rule for rule in self._woken(piece) if rule not in woken]
+            if not walked and any(rule.scope in ("flat", "token") for rule in woken):
+                walked = [*woken]
+                if found := self._walk_in_order(seen, woken):
+                    return found
+        rest = [rule for rule in woken if rule not in walked]
+        return self._walk_in_order(seen, rest) if rest else None
+
+    def _walk_in_order(self, seen: Scanned, woken: Sequence[Rule]) -> Violation | None:
+        return self.walk(seen, [rule for rule in self.rules if rule in woken])
 
     def walk(self, seen: Scanned, rules: Sequence[Rule]) -> Violation | None:
-        """Look at every string with these rules, sparing none by a glance."""
-        for steps, text in self._strings(seen):
-            key = steps[-1] if isinstance(steps[-1], str) else ""
-            for rule in rules:
-                if rule.hits(text, key):
-                    return Violation(rule.name, self._path(steps))
+        """Look at every string with these rules, sparing none."""
+        pairs = [rule for rule in rules if rule.scope == "pair"]
+        texts = [rule for rule in rules if rule.scope != "pair"]
+        for steps, value, telling in self._leaves(seen, pairs):
+            if isinstance(value, str) and (rule := self._broken(value, texts)):
+                return Violation(rule.name, self._path(steps))
+            if telling and _told(telling, value, pairs):
+                return Violation(pairs[0].name, self._path(steps))
         return None
 
-    def _strings(self, seen: Scanned) -> Iterator[tuple[_Steps, str]]:
-        yield from self._inside(ROOT, seen.payload)
-        for name, value in seen.fields:
-            yield (name,), value
-        for index, tag in enumerate(seen.tags):
-            yield ("tags", index), tag
-        if self._metadata:
-            yield from self._inside("metadata", seen.metadata)
+    def refuses(self, text: str) -> bool:
+        """Tell whether a plain text, which is no event, holds what the guard refuses."""
+        return self.scan(Scanned(text, f'"{flat_string(text)}"')) is not None
 
-    def _inside(self, root: str, content: Any) -> Iterator[tuple[_Steps, str]]:
-        """Yield the strings of a JSON value in the order of its text, an object's keys first."""
-        todo: list[tuple[_Steps, Any]] = [((root,), content)]
+    def _with_envelope(self, flat: str, seen: Scanned) -> str:
+        """Return the flat text of a payload with the other strings of its event."""
+        parts = [value for _, value in seen.fields]
+        parts += seen.tags
+        joined = "".join(parts)  # one look at all of them is cheaper than one at each
+        if '"' in joined or "\\" in joined or not joined.isprintable():
+            parts = [flat_string(part) for part in parts]
+        if self._metadata and seen.metadata:
+            parts += [f'{flat_string(k)}":"{flat_string(v)}' for k, v in seen.metadata.items()]
+        # A quote ends each part, and the line break keeps it from being taken for a key.
+        return '"\n"'.join((flat, *parts)) + '"'
+
+    def _woken(self, flat: str) -> list[Rule]:
+        """Return the rules that this part of an event may break."""
+        lower = flat.lower()
+        woken = self._wake(lower)
+        if woken or self._always:
+            asked = (*woken, *self._always)
+            woken = [
+                rule
+                for rule in asked
+                if rule.scope == "string" or rule.hits_in(lower if rule.folded else flat)
+            ]
+        if self._find_token is not None and (name := self._find_token(flat)):
+            woken.append(self._tokens[name])
+        return woken
+
+    def _token(self, flat: str) -> Rule | None:
+        name = None if self._find_token is None else self._find_token(flat)
+        return None if name is None else self._tokens[name]
+
+    def _broken(self, text: str, rules: Sequence[Rule]) -> Rule | None:
+        """Return the first of the rules that a string breaks."""
+        parts = [*pieces(flat_string(text))] if any(r.scope != "string" for r in rules) else []
+        if any(rule.family for rule in rules):
+            for part in parts:
+                if token := self._token(part):
+                    return token
+        for rule in rules:
+            if rule.scope == "string":
+                hit = rule.hits(text)
+            else:
+                hit = not rule.family and any(map(rule.hits, parts))
+            if hit:
+                return rule
+        return None
+
+    def _leaves(self, seen: Scanned, pairs: Sequence[Rule]) -> Iterator[tuple[_Steps, Any, str]]:
+        yield from self._inside(ROOT, seen.payload, pairs)
+        for name, value in seen.fields:
+            yield (name,), value, ""
+        for index, tag in enumerate(seen.tags):
+            yield ("tags", index), tag, ""
+        if self._metadata:
+            yield from self._inside("metadata", seen.metadata, pairs)
+
+    def _inside(
+        self, root: str, content: Any, pairs: Sequence[Rule]
+    ) -> Iterator[tuple[_Steps, Any, str]]:
+        """Yield the leaves of a JSON value in the order of its text, an object's keys first.
+
+        With each leaf goes the key that says it is a secret, if there is one above it.
+        """
+        todo: list[tuple[_Steps, Any, str]] = [((root,), content, "")]
         while todo:
-            steps, value = todo.pop()
-            if isinstance(value, str):
-                yield steps, value
-            elif isinstance(value, Mapping):
+            steps, value, telling = todo.pop()
+            if isinstance(value, Mapping):
                 if self._keys:
-                    yield from (((*steps, None), key) for key in value)
-                todo.extend(((*steps, key), value[key]) for key in reversed(list(value)))
+                    yield from (((*steps, None), key, "") for key in value)
+                todo.extend(
+                    ((*steps, key), value[key], _telling(key, value[key], telling, pairs))
+                    for key in reversed(list(value))
+                )
             elif isinstance(value, _ARRAYS):
-                todo.extend(((*steps, i), value[i]) for i in reversed(range(len(value))))
+                todo.extend(((*steps, i), value[i], telling) for i in reversed(range(len(value))))
+            else:
+                yield steps, value, telling
 
     def _path(self, steps: _Steps) -> str:
         """Return the steps as a JSON path that does not tell a key which itself holds a secret."""
@@ -142,15 +217,48 @@ class PatternGuard:
         for step in steps[1:]:
             if isinstance(step, int):
                 path = item(path, step)
-            elif step is None or any(rule.hits(step) for rule in (*self.rules, *CREDENTIALS)):
+            elif step is None or self._broken(step, self.rules) or _is_credential(step):
                 path = f"{path}.*"
             else:
                 path = child(path, step)
         return path
 
 
-TRACES_V1: Guard = PatternGuard("traces-v1", TRACES, keys=False, metadata=False)
-DEFAULT: Guard = PatternGuard("default", CREDENTIALS)
-PERSONAL: Guard = PatternGuard("personal", (*CREDENTIALS, *PERSONAL_DATA))
+def _flat_cues(rule: Rule) -> Iterable[Cue]:
+    """Return a rule's cues as flat text has them; those of built-in rules are written so."""
+    if rule.scope != "string":
+        return rule.cues
+    return [Cue(flat_string(cue.literal).lower(), cue.tail) for cue in rule.cues]
+
+
+def _telling(key: str, value: Any, above: str, pairs: Sequence[Rule]) -> str:
+    """Return the key that says a value is a secret: its own, or one above that it belongs to."""
+    if not pairs:
+        return ""
+    named = flat_string(key)
+    is_path = "/" in key and isinstance(value, (Mapping, *_ARRAYS))  # of a file or a package
+    if not is_path and any(rule.pattern.search(f'{named}":1'.lower()) for rule in pairs):
+        return named
+    return "" if key.lower().endswith(DESCRIPTIVE) else above
+
+
+def _told(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
+    """Tell whether a leaf under a key that names a secret is one."""
+    if isinstance(value, str):
+        pair = f'{key}":"{flat_string(value)}"'
+    elif value is None or isinstance(value, bool):
+        return False
+    else:
+        pair = f'{key}":{value}'
+    return any(rule.hits(pair) for rule in pairs)
+
+
+TRACES_V1 = PatternGuard("traces-v1", TRACES, keys=False, metadata=False)
+DEFAULT = PatternGuard("default", CREDENTIALS)
+PERSONAL = PatternGuard("personal", (*CREDENTIALS, *PERSONAL_DATA))
 
 BUILT_IN: dict[str, Guard] = {guard.name: guard for guard in (TRACES_V1, DEFAULT, PERSONAL)}
+
+
+def _is_credential(text: str) -> bool:
+    return DEFAULT.refuses(text)

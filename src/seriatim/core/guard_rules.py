@@ -1,211 +1,547 @@
 """What the guards look for: credentials and keys, personal data, and the frozen list of traces.
 
-Every pattern is anchored on its left and bounded in length, so that no text costs more than a
-bounded number of steps for each of its characters. A rule's cues must stand in the JSON text of
-whatever the rule hits: so they hold only characters that JSON writes unescaped, and for rules about
-keys the `":"` that it puts behind them.
+The patterns of built-in rules read flat text: the JSON text of an event without escapes, in which
+`"` ends a string, `'` is a quote within one, U+0001 a backslash and a line break any control
+character. No pattern crosses a `"`. Each begins with a literal, for which `re` searches quickly, is
+bounded in length and possessive where it repeats: an occurrence costs a bounded number of steps.
 """
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Callable
-from itertools import product
+from typing import Literal
 
 import msgspec
 
-from seriatim.core.needles import Cue
+from seriatim.core.guard_tokens import TOKEN_FAMILIES, Family
+from seriatim.core.literal_prefilter import Cue
+from seriatim.core.literal_tree import tree_pattern
+
+Scope = Literal["string", "flat", "pair", "token"]
+Match = re.Match[str]
 
 
 class Rule(msgspec.Struct, frozen=True):
     """One thing that must not be stored, and how to see it in a string.
 
-    `cues` tell by a glance at an event's whole text that the rule cannot hit; without them it looks
-    at every string. `folded` rules and their cues see lower case. `accept` has the last word on a
-    match (a checksum). `under` limits the rule to values of keys that end so, in lower case.
+    One of the `cues` stands in the lower-case text of every event that the rule hits; without cues
+    the rule looks at every string. `folded` rules see lower case. `accept` has the last word on
+    a match (a checksum). `scope` says what the pattern reads: a string as it is (rules of one's
+    own), flat text, a key with its value (`key":"value"`), or a run with a known `prefixes`.
     """
 
     name: str
     pattern: re.Pattern[str]
     cues: tuple[Cue, ...] = ()
     folded: bool = False
-    accept: Callable[[str], bool] | None = None
-    under: tuple[str, ...] = ()
+    accept: Callable[[Match], bool] | None = None
+    scope: Scope = "string"
+    finds: str = ""
+    family: Family | None = None
 
-    def hits(self, text: str, key: str = "") -> bool:
-        """Tell whether a string is refused, standing under that key of an object."""
-        if self.under and not key.lower().endswith(self.under):
-            return False
-        matches = self.pattern.finditer(text.lower() if self.folded else text)
+    def hits(self, text: str) -> bool:
+        """Tell whether the rule refuses a text."""
+        return self.hits_in(text.lower() if self.folded else text)
+
+    def hits_in(self, text: str) -> bool:
+        """Tell the same of a text that is in lower case already if the rule is folded."""
         if self.accept is None:
-            return next(matches, None) is not None
-        return any(self.accept(match.group()) for match in matches)
+            return self.pattern.search(text) is not None
+        return any(map(self.accept, self.pattern.finditer(text)))
 
 
-def _rule(
-    name: str, pattern: str, *cues: str | Cue, folded: bool = False, under: tuple[str, ...] = ()
+def _rule(  # noqa: PLR0913 - a rule is its fields
+    name: str,
+    finds: str,
+    pattern: str,
+    *cues: str | Cue,
+    folded: bool = False,
+    accept: Callable[[Match], bool] | None = None,
+    scope: Scope = "flat",
 ) -> Rule:
     held = tuple(cue if isinstance(cue, Cue) else Cue(cue) for cue in cues)
-    return Rule(name, re.compile(pattern), held, folded=folded, under=under)
+    return Rule(name, re.compile(pattern), held, folded, accept, scope, finds)
 
 
-def _spellings(*names: str) -> tuple[str, ...]:
-    """Return each name as `two_words`, `two-words` and `twowords`."""
-    return tuple(
-        dict.fromkeys(n.replace(" ", joint) for n, joint in product(names, ("_", "-", "")))
+def _token(family: Family) -> Rule:
+    return Rule(
+        family.name, re.compile(family.pattern), scope="token", finds=family.finds, family=family
     )
 
 
-_SECRET_NAMES = _spellings(
+_STATES = [
+    "redacted",
+    "filtered",
+    "masked",
+    "hidden",
+    "removed",
+    "omitted",
+    "encrypted",
+    "hashed",
+    "protected",
+    "n/a",
+    "null",
+    "none",
+    "nil",
+    "undefined",
+    "unknown",
+    "empty",
+    "default",
+    "true",
+    "false",
+    "yes",
+    "no",
+    "on",
+    "off",
+    "ok",
+    "set",
+    "unset",
+    "missing",
+    "required",
+    "optional",
+    "invalid",
+    "valid",
+    "incorrect",
+    "wrong",
+    "weak",
+    "strong",
+    "expired",
+    "changed",
+    "rotated",
+    "reset",
+    "requested",
+    "pending",
+    "sent",
+    "done",
+    "completed",
+    "complete",
+    "failed",
+    "failure",
+    "success",
+    "successful",
+    "enabled",
+    "disabled",
+    "active",
+    "inactive",
+    "updated",
+    "created",
+    "deleted",
+    "revoked",
+    "forgotten",
+    "accepted",
+    "rejected",
+    "confirmed",
+    "skipped",
+    "started",
+    "stored",
+    "generated",
+    "verified",
+    "mismatch",
+    "string",
+    "text",
     "password",
-    "passwd",
-    "passphrase",
     "secret",
-    "private key",
-    "api key",
-    "secret key",
-    "secret access key",
-    "access token",
-    "auth token",
-    "refresh token",
-    "session token",
-)
+]
 
-_SECRET_ENDS = ("password", "passwd", "passphrase", "secret", "key", "token")
+
+_STORES = (
+    *("arn", "vault", "env", "kms", "ref", "file", "secretref", "op", "ssm", "sm", "gcp", "azure"),
+    *("sha256", "bcrypt"),
+)
+_REFERENCE = r""":[^\s"]{0,256}+"""
+_WORD = tree_pattern(
+    [*((name, _REFERENCE) for name in _STORES), *((state, "") for state in _STATES)]
+)
 
 # What stands where a secret was, or instead of one: a mask, a placeholder, a reference, a state.
 _HARMLESS = (
-    r"(?:[*•x.…-]{2,64}|\[[^\]]{0,64}\]|<[^>]{0,64}>|\$?\{{1,2}[^}]{0,64}\}{1,2}|\$[a-z0-9_]{1,64}"
-    r"|(?:arn|vault|env|kms|ref|file):\S{0,256}|op://\S{0,256}"
-    r"|redacted|filtered|masked|hidden|removed|omitted|encrypted|n/a|null|none|nil|undefined|true"
-    r"|false|yes|no|set|unset|missing|required|optional|invalid|expired|changed|rotated)"
+    r"""(?:[*•x.…#-]{2,64}+|\[[^\]"\[]{0,32}+\]|<[^>"<]{0,32}+>|\$?\{{1,2}[^}"{]{0,32}+\}{1,2}"""
+    r"""|\$\(?[a-z0-9_.]{1,64}+\)?|%[a-z0-9_]{1,64}+%"""
+    r"""|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[t ][0-9:.,+z-]{0,32}+)?"""
+    rf"""|{_WORD})"""
 )
-_VALUE = rf"""["']?(?!{_HARMLESS}(?:[\s"'&;,)]|$))[^\s"'&;,=]{{4}}"""
-_USERINFO = r"""[^\s"\\/@:\x00-\x1f\x7f]"""
+# White space by its code points: `re` looks up a set without `\s` in a bitmap.
+_SPACE = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_STOP = rf"""(?![^{_SPACE}"'&;,)}}\]\x01])"""
+_NOT_HARMLESS = rf"(?!{_HARMLESS}{_STOP})"
+_CHAR = rf"""[^{_SPACE}"'&;,=\x01(){{}}\[\]<>]"""
+_NO_DIGIT = rf"""[^{_SPACE}"'&;,=\x01(){{}}\[\]<>:0-9]"""
+_QUOTES = r"['\x01]{0,8}+"
+_EQUALS = r"[ \t]{0,2}+(?:=>|:=|=)(?!=)[ \t]{0,2}+"
+_PLAIN_CHAR = rf"""[^{_SPACE}"'&;,=\x01(){{}}\[\]<>:]"""
+_LAST = rf"{_STOP}(?![ \t]+[a-z])"
+_DIGITS = rf"(?={_NO_DIGIT}{{0,32}}+[0-9]){_CHAR}{{6}}"
+# `name: value` is also prose: without quotes a value ends its line, or has a digit. One pass over
+# the value rules out most others.
+_PLAIN = (
+    rf"(?={_NO_DIGIT}{{0,32}}+(?:[0-9]|{_PLAIN_CHAR}{{0,96}}+{_LAST}))"
+    rf"(?:{_PLAIN_CHAR}{{1,128}}+{_LAST}|{_DIGITS})"
+)
+
+
+def _assigned(shortest: int, plain: str) -> str:
+    """Return what follows a name that is given a value: by `=`, in quotes, or plainly by `:`.
+
+    The form of the value is checked first: that is cheaper than to tell whether it is harmless.
+    """
+    given = rf"(?={_CHAR}{{{shortest}}})"
+    equals = rf"(?!=)[ \t]{{0,2}}+{_QUOTES}{given}"
+    colon = rf"\s{{0,4}}+(?:(?={plain})|['\x01]{{1,8}}+{given})"
+    # Each branch begins with another character, so that `re` enters few of them.
+    return (
+        rf"{_QUOTES}(?::(?:{colon}|={equals})|=>?+{equals}"
+        rf"|[ \t](?::{colon}|[ \t]?+(?::=|=>?+){equals})){_NOT_HARMLESS}"
+    )
+
+
+_KEY_NAMES = (
+    *("private", "api", "secret", "secret_access", "access", "signing", "encryption", "master"),
+    *("account", "shared_access", "storage", "auth", "service_account"),
+)
+_TOKEN_NAMES = (
+    *("access", "auth", "refresh", "session", "api", "bearer", "bot", "deploy", "private"),
+    *("security", "personal_access", "id", "user", "service", "client", "admin", "app"),
+)
+
+
+def _after(names: tuple[str, ...], last: str, meanwhile: str = "") -> str:
+    """Return a look behind for `last` after one of the names, in four spellings.
+
+    Its first part tells most other words by the one or two characters before `last`. `meanwhile` is
+    checked between the two parts, as the second one costs most.
+    """
+    spelled = dict.fromkeys(
+        name.replace("_", joint) + joint + last for name in names for joint in ("_", "-", "", " ")
+    )
+    widths: dict[int, list[str]] = {}
+    for each in spelled:
+        widths.setdefault(len(each), []).append(re.escape(each))
+    ends = f"[{''.join(sorted({name[-1] for name in names}))}]"
+    likely = f"(?:(?<={ends}{last})|(?<={ends}[_ -]{last}))"
+    exact = "|".join(f"(?<={'|'.join(same)})" for same in widths.values())
+    return f"{likely}{meanwhile}(?:{exact})"
+
+
+_KEYS = _after(_KEY_NAMES, "key", '(?=":)')
+_TOKENS = _after(_TOKEN_NAMES, "token", '(?=":)')
+_KEYS_IN_JSON = _after(_KEY_NAMES, 'key":')
+_TOKENS_IN_JSON = _after(_TOKEN_NAMES, 'token":')
+_ATTRIBUTE = (  # <add key='password' value='...'>
+    rf"['\x01]{{1,8}}+\s{{1,4}}+value\s?=\s?['\x01]{{1,8}}+{_NOT_HARMLESS}{_CHAR}{{4}}"
+)
+_GIVEN = rf"(?={_assigned(4, _DIGITS)})"
+_PASS_NAMES = ("password", "passwd", "passphrase")
+_PASS = "pass(?:word|wd|phrase)"  # noqa: S105 - a pattern
+_SIGN = rf"{_QUOTES}[ \t]{{0,2}}+[:=]"  # what follows the name in an assignment
+_PASS_CUES = tuple(Cue(name, _SIGN) for name in _PASS_NAMES)
+_LONG = rf"(?={_NO_DIGIT}{{0,40}}+[0-9]){_CHAR}{{20}}"
+_BARE_TOKEN = (
+    rf"token(?<![a-z0-9_.-]token){_QUOTES}(?:{_EQUALS}{_QUOTES}(?={_CHAR}{{6}}){_NOT_HARMLESS}"
+    rf"(?![0-9]{{1,20}}{_STOP})(?:(?<![?&]token=){_CHAR}{{6}}|{_LONG})"
+    rf"|[ \t]?:\s{{0,4}}+(?=['\x01]){_QUOTES}{_NOT_HARMLESS}{_LONG})"
+)
+
+# A value under a key: a string that is not harmless, a number, a list or an object with anything.
+_VALUE = rf'":(?:"(?!\s{{0,64}}+(?:{_HARMLESS}\s{{0,64}}+)?")|-?[0-9]|[\[{{](?![\]}}]))'
+_STATE = re.compile(r'"?[a-z]{1,24}(?:[ _-][a-z]{1,24}){0,4}"|[0-9]{1,2}(?![0-9.])|"[0-9]{1,2}"')
+_VERBS = (
+    *("reset", "forgot", "forgotten", "change", "changed", "update", "rotate", "expire", "require"),
+    *("requires", "has", "is", "needs", "need", "must", "show", "hide", "use", "no", "without"),
+    *("missing", "wrong", "invalid", "by", "via", "with", "lost"),
+)
+
+
+def _names_a_secret(match: Match) -> bool:
+    """Refuse the value, unless the key is about an act (`reset_password`) and holds its state."""
+    text, start = match.string, match.start()
+    before = text[max(0, start - 16) : start].rstrip("_- ")
+    if not before.endswith(_VERBS):
+        return True
+    return _STATE.match(text, match.end() - 1) is None
+
+
+def _keyed(pattern: str, *cues: Cue) -> Rule:
+    return _rule(
+        "key_name",
+        "a value under a key that ends in `password`, `secret`, `api_key`, `access_token` and the "
+        "like; masks, placeholders, references and states pass",
+        pattern + _VALUE,
+        *cues,
+        folded=True,
+        accept=_names_a_secret,
+        scope="pair",
+    )
+
+
+def _assignment(pattern: str, *cues: Cue) -> Rule:
+    return _rule(
+        "assignment",
+        "`password=…`, `Pwd=…`, `password: …`, `token=…` and JSON with such keys in a text",
+        pattern,
+        *cues,
+        folded=True,
+    )
+
+
+def _basic(match: Match) -> bool:
+    """Tell whether the word after `Basic` is a name and a password in base64."""
+    word = match.group(1)
+    if len(word) % 4 == 1:
+        return False
+    said = binascii.a2b_base64(word + "=" * (-len(word) % 4))
+    return b":" in said and said.isascii() and said.decode().isprintable()
+
+
+# In base64, four characters of ASCII text, and a colon as the first, second or third byte of three.
+_ASCII_1, _ASCII_2, _ASCII_3 = "[I-Za-f]", "[A-HQ-Xg-nw-z0-3]", "[ABEFIJMNQRUVYZcdghklopstwx014589]"
+_COLON = (
+    rf"(?=(?:{_ASCII_1}{_ASCII_2}{_ASCII_3}[A-Za-z0-9+/]){{0,128}}?"
+    rf"(?:O[g-v]|{_ASCII_1}[DTjz][o-r]|{_ASCII_1}{_ASCII_2}[AEIMQUYcgkosw048]6))"
+)
+_USERINFO = r"""[^\s"'\x01/@:\x00-\x1f\x7f]"""
+_B64 = "[A-Za-z0-9+/]"
+_W = "[A-Za-z0-9_-]"
 
 CREDENTIALS: tuple[Rule, ...] = (
-    _rule(
-        "aws_key_id",
-        r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])",
-        Cue("AKIA", "[A-Z0-9]{16}"),
-        Cue("ASIA", "[A-Z0-9]{16}"),
-    ),
-    _rule(
-        "github_token",
-        r"(?<![A-Za-z0-9])(?:gh[oprsu]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{22})",
-        Cue("gh", "[oprsu]_"),
-        Cue("g", "ithub_pat_"),
-    ),
+    *map(_token, TOKEN_FAMILIES),
     _rule(
         "slack_token",
-        r"(?<![A-Za-z0-9])(?:xox[abceoprs]|xapp)-[0-9][A-Za-z0-9-]{9}",
-        Cue("xox", "[a-z]-[0-9]"),
+        "Slack bot, user, workspace, configuration and refresh tokens",
+        r"xox(?<![A-Za-z0-9]xox)(?:[bceops]-[0-9][A-Za-z0-9-]{9}|[ar]-(?:[0-9]-)?[A-Za-z0-9]{8}"
+        r"|e\.xox[bp]-[0-9]-[A-Za-z0-9]{20})",
+        Cue("xox", "[a-z][.-]"),
+    ),
+    _rule(
+        "slack_app_token",
+        "Slack app tokens",
+        r"xapp-(?<![A-Za-z0-9]xapp-)[0-9][A-Za-z0-9-]{9}",
         Cue("xapp-", "[0-9]"),
     ),
-    # A long run with a digit, or dashes and all three kinds of characters: no slug has that.
     _rule(
-        "api_key",
-        r"(?<![A-Za-z0-9])sk-(?:[a-z]{2,8}-)?"
-        r"(?:(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{20}"
-        r"|(?=[A-Za-z_-]{0,40}[0-9])(?=[a-z0-9_-]{0,40}[A-Z])(?=[A-Z0-9_-]{0,40}[a-z])"
-        r"[A-Za-z0-9_-]{20})",
-        Cue("sk-", "[A-Za-z0-9_-]{20}"),
-    ),
-    _rule("stripe_key", r"(?<![A-Za-z0-9])[rs]k_live_[A-Za-z0-9]{16}", "k_live_"),
-    _rule("google_key", r"(?<![A-Za-z0-9_-])AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", "AIza"),
-    _rule(
-        "azure_key",
-        r"(?:AccountKey|SharedAccessKey)=[A-Za-z0-9+/]{40}",
-        Cue("Key=", "[A-Za-z0-9+/]{40}"),
+        "slack_webhook",
+        "Slack webhook addresses",
+        rf"hooks\.slack\.com/(?:services|workflows|triggers)/{_B64}{{24}}",
+        "hooks.slack.com/",
     ),
     _rule(
-        "jwt",
-        r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,2048}\.[A-Za-z0-9_-]{8,8192}\.[A-Za-z0-9_-]{8}",
-        Cue("eyJ", "[A-Za-z0-9_-]{8}"),
+        "teams_webhook",
+        "Microsoft Teams webhook addresses",
+        r"webhook\.office\.com/webhookb2/[A-Za-z0-9-]{36}",
+        "webhook.office.com/",
+    ),
+    _rule(
+        "discord_webhook",
+        "Discord webhook addresses",
+        rf"/api/webhooks/[0-9]{{17,20}}+/{_W}{{60}}",
+        "api/webhooks/",
     ),
     _rule(
         "private_key",
-        r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY",
-        Cue("-----BEGIN ", "[A-Z0-9]"),
+        "private keys in PEM, OpenSSH, PGP and SSH2 form",
+        r"begin (?:(?<=-begin )|(?<=- begin ))(?:[a-z0-9]{1,16}+ ){0,4}?private key",
+        "private key",
+        folded=True,
+    ),
+    _rule(
+        "putty_key",
+        "PuTTY key files",
+        r"putty-user-key-file-[0-9]",
+        "putty-user-key-file-",
+        folded=True,
     ),
     _rule(
         "bearer_token",
-        r"(?<![a-z0-9])bearer\s{1,8}(?=[a-z._~+/=-]{0,64}[0-9])[a-z0-9._~+/=-]{20}",
-        "bearer",
+        "`Bearer` and a token",
+        r"bearer(?<![a-z0-9]bearer)\s{1,8}+(?=[a-z._~+/=-]{0,64}+[0-9])[a-z0-9._~+/=-]{20}",
+        Cue("bearer", r"\s{1,8}+[a-z0-9._~+/=-]{20}"),
         folded=True,
+    ),
+    _rule(
+        "basic_auth",
+        "`Authorization: Basic` and a name with its password",
+        rf"asic (?<=[Bb]asic )(?<![A-Za-z0-9].asic ) {{0,3}}+{_COLON}([A-Za-z0-9+/]{{6,512}}+)",
+        Cue("basic ", r" {0,3}[a-z0-9+/]{6}"),
+        accept=_basic,
     ),
     _rule(
         "url_password",
-        rf"://{_USERINFO}{{0,64}}:(?!{_HARMLESS}@){_USERINFO}{{1,128}}@",
-        Cue("://", rf"{_USERINFO}{{0,64}}:{_USERINFO}{{1,128}}@"),
+        "a password in a URL",
+        rf"://{_USERINFO}{{0,64}}+:(?!{_HARMLESS}@){_USERINFO}{{1,128}}+@",
+        Cue("://", rf"{_USERINFO}{{0,64}}+:{_USERINFO}{{1,128}}+@"),
         folded=True,
     ),
     _rule(
-        "assignment",
-        rf"(?:(?:{'|'.join(_SECRET_NAMES)}|(?<![a-z0-9_-])token) ?=|api-key:) ?{_VALUE}",
-        *map("".join, product(_SECRET_ENDS, ("=", " ="))),
-        "api-key:",
+        "azure_key",
+        "Azure storage and shared access keys",
+        rf"Key=(?:(?<=AccountKey=)|(?<=SharedAccessKey=)){_B64}{{40}}",
+        Cue("key=", "[a-z0-9+/]{40}"),
+    ),
+    _rule(
+        "azure_sas",
+        "Azure shared access signatures",
+        r"sig=(?<=[?&]sig=)[A-Za-z0-9%+/_-]{40}",
+        Cue("sig=", "[a-z0-9%+/_-]{40}"),
+    ),
+    _rule(
+        "gitlab_session",
+        "GitLab session cookies",
+        r"_gitlab_session=[0-9a-z]{32}",
+        "_gitlab_session=",
+    ),
+    _rule(
+        "azure_client_secret",
+        "Azure AD client secrets",
+        r"Q~(?<=[A-Za-z0-9_~.]{3}[0-9]Q~)[A-Za-z0-9_~.-]{31}",
+        Cue("q~", "[a-z0-9_~.-]{31}"),
+    ),
+    _rule(
+        "bedrock_key",
+        "long-lived Amazon Bedrock keys",
+        rf"ABSK(?<![A-Za-z0-9]ABSK){_B64}{{100}}",
+        Cue("absk", "[a-z0-9+/]{100}"),
+    ),
+    _rule(
+        "facebook_token",
+        "Facebook app access tokens",
+        rf"\|(?<=[0-9]{{15}}\|){_W}{{27}}",
+        Cue("|", "[a-z0-9_-]{27}"),
+    ),
+    _rule(
+        "flyio_macaroon",
+        "Fly.io macaroon tokens",
+        rf"fm(?<![A-Za-z0-9]fm)(?:1[ar]|2)_{_B64}{{60}}",
+        *(Cue(start, "[a-z0-9+/]{60}") for start in ("fm2_", "fm1a_", "fm1r_")),
+    ),
+    _rule(
+        "grafana_cloud_token",
+        "Grafana Cloud tokens",
+        rf"glc_(?<![A-Za-z0-9]glc_){_B64}{{32}}",
+        Cue("glc_", "[a-z0-9+/]{32}"),
+    ),
+    _rule(
+        "mailgun_key",
+        "Mailgun keys after its name",
+        r"""mailgun[a-z_. ]{0,24}+[^"\na-z0-9]{0,8}+(?:pub)?key-[0-9a-f]{32}""",
+        "mailgun",
         folded=True,
     ),
     _rule(
-        "key_name",
-        rf"^(?!\s*{_HARMLESS}\s*$)\s*\S",
-        *(f'{name}":"' for name in _SECRET_NAMES),
-        folded=True,
-        under=_SECRET_NAMES,
+        "onepassword_token",
+        "1Password service account tokens",
+        rf"ops_eyJ(?<![A-Za-z0-9]ops_eyJ){_B64}{{200}}",
+        "ops_eyj",
     ),
+    _rule(
+        "sentry_org_token",
+        "Sentry organization tokens",
+        rf"sntrys_eyJ{_B64}{{40}}",
+        "sntrys_eyj",
+    ),
+    _rule(
+        "telegram_token",
+        "Telegram bot tokens after its name",
+        r"""telegr[a-z_./ -]{0,24}+[^"\na-z0-9]{0,8}+[0-9]{5,16}+:a[a-z0-9_-]{34}""",
+        "telegr",
+        folded=True,
+    ),
+    _assignment(
+        rf"{_PASS}(?:{_assigned(1, _PLAIN)}|{_ATTRIBUTE})",
+        *_PASS_CUES,
+        Cue("password", r"['\x01]{1,8}+\s{1,4}+value"),
+    ),
+    _assignment(rf"pwd(?<![a-z0-9]pwd){_assigned(1, _PLAIN)}", Cue("pwd", _SIGN)),
+    _assignment("secret" + _assigned(4, _DIGITS), Cue("secret", _SIGN)),
+    _assignment("key" + _after(_KEY_NAMES, "key", _GIVEN), Cue("key", _SIGN)),
+    _assignment("token" + _after(_TOKEN_NAMES, "token", _GIVEN), Cue("token", _SIGN)),
+    _assignment(_BARE_TOKEN, Cue("token", _SIGN)),
+    _keyed(_PASS, *(Cue(name + '":') for name in _PASS_NAMES)),
+    _keyed("pwd", Cue('pwd":')),
+    _keyed("secret", Cue('secret":')),
+    _keyed(f"key{_KEYS}", Cue('key":', _KEYS_IN_JSON)),
+    _keyed(f"token{_TOKENS}", Cue('token":', _TOKENS_IN_JSON)),
 )
 
 
-def _luhn(text: str) -> bool:
-    digits = [int(char) for char in reversed(text) if char.isdigit()]
-    doubled = (sum(divmod(digit * 2, 10)) for digit in digits[1::2])
-    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+_ZERO = ord("0")
+_DOUBLED = bytes(sum(divmod((code - _ZERO) % 10 * 2, 10)) for code in range(256))
+_VALUES = {ord(char): str(int(char, 36)) for char in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
-def _iban(text: str) -> bool:
-    compact = text.replace(" ", "")
-    moved = compact[4:] + compact[:4]
-    return int("".join(str(int(char, 36)) for char in moved)) % 97 == 1
+def _luhn(match: Match) -> bool:
+    digits = match.group().replace(" ", "").replace("-", "")[::-1].encode()
+    single = digits[::2]
+    return (sum(single) - _ZERO * len(single) + sum(digits[1::2].translate(_DOUBLED))) % 10 == 0
 
 
-def _checked(name: str, pattern: str, accept: Callable[[str], bool], tail: str) -> Rule:
-    """Make a rule without a literal; its tail starts with one character, where `re` is quick."""
-    return Rule(name, re.compile(pattern), (Cue("", tail),), accept=accept)
+def _iban(match: Match) -> bool:
+    compact = match.group().replace(" ", "")
+    return int((compact[4:] + compact[:4]).translate(_VALUES)) % 97 == 1
+
+
+_NUMBERS = re.compile(r"(?:v?[0-9]{1,10}\.)+")
+_STAGES = ("alpha", "beta", "rc", "dev", "pre", "next", "canary", "snapshot", "final", "post")
+_BOUNDED = 80
+
+
+def _address(match: Match) -> bool:
+    """Tell an e-mail address from `git@host:path`, `ssh://git@host/` and `package@1.3.0.beta`."""
+    text, at = match.string, match.start()
+    labels, last = match.group(1, 2)
+    if _NUMBERS.fullmatch(labels) and (labels.count(".") > 1 or last.lower().startswith(_STAGES)):
+        return False
+    before = text[max(0, at - _BOUNDED) : at]
+    scheme = before.rfind("://")
+    if scheme >= 0 and not set(before[scheme + 3 :]) & set(" \"'/<>,;\n"):
+        return False
+    return not before.endswith("git") or before[-4:-3].isalnum()
 
 
 PERSONAL_DATA: tuple[Rule, ...] = (
     _rule(
         "email",
-        r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}@"
-        r"(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9])",
-        Cue("@", "[A-Za-z0-9-]"),
+        "e-mail addresses",
+        r"@(?<=[A-Za-z0-9_%+-]@)((?:[A-Za-z0-9-]{1,63}+\.){1,8})([A-Za-z]{2,24}+)"
+        r"(?![A-Za-z0-9_/-]|:[^\s\"'])",
+        Cue("@", r"[a-z0-9-]{1,63}+\."),
+        accept=_address,
     ),
     _rule(
         "phone",
-        r"(?<![A-Za-z0-9+])\+[1-9](?:[ -]?[0-9]){7,14}(?![0-9])",
+        "phone numbers with a leading +",
+        r"\+(?<![A-Za-z0-9+]\+)[1-9](?:[ -]?[0-9]){7,14}+(?![0-9])",
         Cue("+", "[1-9](?:[ -]?[0-9]){7}"),
     ),
-    _checked(
+    _rule(
         "card",
-        r"(?<![A-Za-z0-9.-])(?:(?:2[2-7]|[3-6][0-9])[0-9]{11,17}"
-        r"|(?:2[2-7]|[3-6][0-9])[0-9]{2}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}"
-        r"|3[47][0-9]{2}([ -])[0-9]{6}\2[0-9]{5})(?![A-Za-z0-9-])",
-        _luhn,
-        r"[0-9][0-9]{3}(?:[0-9]{9}|[ -][0-9]{4}[ -][0-9]{4}|[ -][0-9]{6}[ -][0-9]{5})",
+        "payment card numbers with a right checksum",
+        r"[2-6](?<![A-Za-z0-9.-].)(?:(?<=2)[2-7]|(?<!2)[0-9])(?:[0-9]{11,17}+"
+        r"|[0-9]{2}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}"
+        r"|(?<=3[47])[0-9]{2}([ -])[0-9]{6}\2[0-9]{5})(?![A-Za-z0-9-])",
+        accept=_luhn,
     ),
-    _checked(
+    _rule(
         "iban",
-        r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?"
+        "IBANs with a right checksum",
+        r"[A-Z](?<![A-Za-z0-9].)[A-Z][0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?"
         r"(?![A-Za-z0-9])",
-        _iban,
-        r"[A-Z][A-Z][0-9]{2} ?[A-Z0-9]{4} ?[A-Z0-9]{4}",
+        accept=_iban,
     ),
     _rule(
         "us_ssn",
-        r"(?<![A-Za-z0-9-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![A-Za-z0-9-])",
+        "US social security numbers",
+        r"-(?<=[0-9]{3}-)(?<![A-Za-z0-9-][0-9]{3}-)(?<!000-)(?<!666-)(?<!9[0-9]{2}-)"
+        r"(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![A-Za-z0-9-])",
         Cue("-", "[0-9]{2}-[0-9]{4}"),
     ),
+)
+
+# Keys that describe a secret instead of holding it, within an object under a key that names one.
+DESCRIPTIVE = (
+    *("name", "id", "ref", "type", "kind", "version", "path", "mode", "namespace", "optional"),
+    *("required", "length", "min", "max", "_at", "edat", "sat", "expires", "expiry", "count"),
+    *("enabled", "algorithm", "policy", "status", "state", "format", "provider", "engine"),
 )
 
 # Section T2, word for word; frozen.
@@ -215,5 +551,6 @@ TRACE_SUBSTRINGS = (
     *("api_key=", "apikey=", "api-key:", "password=", "passwd=", "secret=", "token="),
 )
 TRACES: tuple[Rule, ...] = tuple(
-    _rule(each, re.escape(each.lower()), each.lower(), folded=True) for each in TRACE_SUBSTRINGS
+    Rule(each, re.compile(re.escape(each.lower())), (Cue(each.lower()),), folded=True, finds=each)
+    for each in TRACE_SUBSTRINGS
 )

@@ -9,7 +9,7 @@ import msgspec
 
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.event import EventRecord, StreamRef
+from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import id_problem
 from seriatim.core.patterns import ALL, Names, is_pattern
 
@@ -103,6 +103,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     stream_seq: int | None = None
     first_seq: int = 1
     event: Any = None
+    log: LogIdentity | None = None  # the log it was read from; None: its source is no log
     flaw: str = ""  # why it is no event that anybody could handle
 
     @property
@@ -123,8 +124,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.event is None else msgspec.json.encode(self.event).decode()
 
     @classmethod
-    def of(cls, event: EventRecord, first_seq: int = 1) -> Delivery:
-        """Take from a record what the registry must know."""
+    def of(cls, event: EventRecord, first_seq: int = 1, log: LogIdentity | None = None) -> Delivery:
+        """Take from a record what the registry must know; `log` is the identity of its log."""
         return cls(
             event_id=event.event_id,
             tenant_id=event.tenant_id,
@@ -134,6 +135,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
             stream_seq=event.stream_seq,
             first_seq=first_seq,
             event=event,
+            log=log,
         )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import sha256
 
 ID_BYTES_MAX = 512
 KEY_BYTES_MAX = 200
+EVENT_KEYS_MAX = 8
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -85,6 +87,17 @@ def event_key(event_id: str) -> bytes:
     if is_uuid(event_id):
         return bytes.fromhex(event_id.replace("-", ""))
     return hash_key("event", event_id)
+
+
+def event_keys(event_id: str) -> Iterator[bytes]:
+    """Yield the index keys under which an event id may be stored, the usual one first.
+
+    A UUID may be the very bytes that another id is hashed to. Then the id that comes second is
+    stored under its next key, so whoever looks an id up compares the id that is stored there.
+    """
+    yield event_key(event_id)
+    for number in range(1, EVENT_KEYS_MAX):
+        yield hash_key("event", event_id, str(number))
 
 
 def is_uuid(text: str) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from seriatim.core.canonical import read_json
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.ids import frame, id_problem, tag_key, text_problem
+from seriatim.core.patterns import ALL
 
 # Keys of objects; None stands for any element of an array.
 Steps = tuple[str | None, ...]
@@ -56,6 +57,8 @@ def check_payload_index(index: PayloadIndex) -> None:
     """Refuse an index with a bad event type or a path that cannot be understood."""
     if problem := id_problem(index.event_type):
         raise _bad("event_type", problem)
+    if ALL in index.event_type:  # its events are found by walking
+        raise _bad("event_type", "must be one type without *: declare an index for each type")
     if problem := text_problem(index.path):
         raise _bad("path", problem)
     steps_of(index.path)

@@ -23,9 +23,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     index_terms: int = 1000
     metadata_entries: int = 64
     metadata_bytes: int = 8 * 1024
-    conditions: int = 1000
+    conditions: int = 64
+    condition_filters: int = 256
     filters: int = 64
     predicates: int = 64
+    predicate_values: int = 4096
     page: int = 10_000
     subscriptions: int = 10_000
     queue_events: int = 100_000

@@ -37,7 +37,9 @@ _KNOWN_MAX = 4096
 _ENVELOPE_BYTES = 256  # what an event costs beside its payload, roughly
 
 
-_GUARDED = (
+# What the frozen policy of traces scans around a payload (T2).
+_TRACE_GUARDED = (
+    "producer_id",
     "actor_type",
     "actor_id",
     "source_system",
@@ -45,6 +47,8 @@ _GUARDED = (
     "correlation_id",
     "causation_id",
 )
+# Every other guard scans all that is stored; types and tenants once, when they are first seen.
+_GUARDED = ("event_id", *_TRACE_GUARDED, "request_id", "app_id", "env_id")
 _guarded_of = attrgetter(*_GUARDED)
 _UNGUARDED = (None,) * len(_GUARDED)
 
@@ -139,7 +143,7 @@ def _prepare_one(desk: Desk, event: NewEvent, key: str | None) -> Prepared:
     _check_shape(desk, event, is_trace, known=kind is not None)
     if (size := _byte_count(text)) > desk.limits.payload_bytes:
         desk.limits.check("payload_bytes", size)
-    _check_guard(TRACES_V1 if is_trace else desk.guard, event, key, text)
+    _check_guard(desk.guard, event, key, text, is_trace=is_trace)
     return _prepared(desk, event, key, text)
 
 
@@ -185,22 +189,46 @@ def _check_catalogue(desk: Desk, event: NewEvent) -> None:
         and event.event_type not in closed_catalogue(desk.rules, kind)
     ):
         raise Flaw("shape", "event_type", f"is not in the closed catalogue of {kind.name!r}")
+    _check_names(desk, event, stream_type)
     if len(desk.known) >= _KNOWN_MAX:
         desk.known.clear()
     desk.known[event.event_type, event.event_version, stream_type] = kind
 
 
-def _check_guard(guard: Guard, event: NewEvent, key: str | None, text: str) -> None:
+def _check_guard(
+    guard: Guard, event: NewEvent, key: str | None, text: str, *, is_trace: bool
+) -> None:
+    if is_trace:
+        guard, fields = TRACES_V1, _guarded(event, key, _TRACE_GUARDED)
     # Making the pairs costs as much as a scan: most events have none of these fields.
-    fields = () if _guarded_of(event) == _UNGUARDED and key is None else _guarded(event, key)
+    elif _guarded_of(event) == _UNGUARDED and key is None:
+        fields = () if event.stream is None else (("stream_id", event.stream[1]),)
+    else:
+        fields = _guarded(event, key, _GUARDED)
+        if event.stream is not None:
+            fields = (("stream_id", event.stream[1]), *fields)
     found = guard.scan(Scanned(event.payload, text, fields, event.tags, event.metadata))
     if found is not None:
         raise refusal(guard, found)
 
 
-def _guarded(event: NewEvent, key: str | None) -> tuple[tuple[str, str], ...]:
-    named = (*zip(_GUARDED, _guarded_of(event), strict=True), ("idempotency_key", key))
-    return tuple([pair for pair in named if pair[1] is not None])
+def _guarded(
+    event: NewEvent, key: str | None, names: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    pairs = [(name, value) for name in names if (value := getattr(event, name)) is not None]
+    if key is not None:
+        pairs.append(("idempotency_key", key))
+    return tuple(pairs)
+
+
+def _check_names(desk: Desk, event: NewEvent, stream_type: str | None) -> None:
+    """Scan the names that many events share, when they are first seen."""
+    named = [("event_type", event.event_type), ("tenant_id", desk.tenant_id)]
+    if stream_type is not None:
+        named.append(("stream_type", stream_type))
+    found = desk.guard.scan(Scanned(None, "null", tuple(named)))
+    if found is not None:
+        raise refusal(desk.guard, found)
 
 
 def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepared:
@@ -247,13 +275,13 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
 
 def _check_no_twins(desk: Desk, prepared: list[Prepared]) -> None:
     """Within one batch: all events have a key or none, and no key and no event id stands twice."""
-    ids: set[bytes] = set()
+    ids: set[str] = set()
     keys: set[bytes] = set()
     keyed = sum(event.idempotency_index is not None for event in prepared)
     for index, event in enumerate(prepared):
-        if event.event_key in ids:
+        if event.event_id in ids:
             raise desk.door.error(Flaw("envelope", "event_id", "stands twice in one batch"), index)
-        ids.add(event.event_key)
+        ids.add(event.event_id)
         if event.idempotency_index is None:
             if keyed:
                 flaw = Flaw("envelope", "idempotency_key", "every event has a key, or none has")

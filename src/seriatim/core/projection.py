@@ -13,12 +13,12 @@ from seriatim.core.canonical import canonical_text, safe_text
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.patterns import is_pattern
+from seriatim.core.projection_key import FIELDS, STORED, Key, is_key, key_of
 from seriatim.core.values import VALUES
 
 Policy = Literal["stop", "park", "skip"]
 Merge = Literal["sum", "min", "max"]
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
-Key = str | Callable[[EventRecord], str | None]
 
 # Ours, and those that every table of Postgres has.
 RESERVED = frozenset({"tenant_id", "position", "cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
@@ -26,8 +26,6 @@ _OWN_NAMES = frozenset({"seriatim", "sqlite"})  # how tables of ours and of SQLi
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_MAX = 40
 _TABLE_MAX = 55  # Postgres cuts names at 63 bytes, and a shadow's is longer by 8
-STREAM = "stream"  # a key: type and id of the stream, composed
-_FIELDS = frozenset({STREAM, *EventRecord.__struct_fields__}) - {"payload", "metadata", "tags"}
 _POLICIES = ("stop", "park", "skip")
 _MERGES = ("sum", "min", "max")
 
@@ -119,6 +117,11 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
             details={"projection": self.name},
         )
 
+    def key_of(self, event: EventRecord) -> str | None:
+        """Return the key of an event as it is stored; None passes the event over."""
+        assert self.key is not None  # noqa: S101 - a fold has a key
+        return key_of(self.key, event if self.key in STORED else self.upcast(event))
+
     def upcast(self, event: EventRecord) -> EventRecord:
         """Return the event in the newest version that an upcaster leads to."""
         while (step := self.upcasters.get((event.event_type, event.event_version))) is not None:
@@ -156,7 +159,7 @@ def projection(  # noqa: PLR0913 - a declaration is its parts
     if (columns is None) == (tables is None) or (tables is None) != (state is None):
         raise _bad(name, "give columns, or tables and the type of the state")
     if columns is not None:
-        column = key if isinstance(key, str) and key in _FIELDS - RESERVED else "key"
+        column = key if isinstance(key, str) and key in FIELDS - RESERVED else "key"
         tables = [Table(name, {column: str}, columns)]
 
     def declare(apply: Callable[[Any, EventRecord], Any]) -> Projection:
@@ -252,21 +255,17 @@ def _check_tables(made: Projection) -> None:
 def _check_code(made: Projection) -> None:
     if not callable(made.transform if made.is_frame else made.apply):
         raise _bad(made.name, "it needs a function to apply, or to transform with")
-    if not made.is_frame and not _is_key(made.key):
+    if not made.is_frame and not is_key(made.key):
         raise _bad(
             made.name,
-            f"key {made.key!r:.80} is no field of an event: name one, or payload.name, or give a "
-            "function",
+            f"key {made.key!r:.80} is no field of an event: name one, or payload.name, or "
+            'payload["odd.name"], or give a function',
         )
     for known, step in made.upcasters.items():
         if not _is_version(known) or not callable(step):
             raise _bad(made.name, "upcasters are functions by (event type, version from 1)")
     if made.state is not None and not _is_state(made.state):
         raise _bad(made.name, f"a state is of a type that JSON can hold, not {made.state!r:.80}")
-
-
-def _is_key(key: Any) -> bool:
-    return callable(key) or (isinstance(key, str) and (key in _FIELDS or is_path(key)))
 
 
 def _is_version(known: Any) -> bool:
@@ -294,12 +293,6 @@ def _are_types(given: Any, rule: Callable[[str], bool]) -> bool:
 
 def _is_type(text: str) -> bool:
     return bool(text)
-
-
-def is_path(key: str) -> bool:
-    """Tell whether a key names a place in the payload, such as `payload.seat`."""
-    parts = key.split(".")
-    return parts[0] == "payload" and len(parts) > 1 and all(parts)
 
 
 def _check_table(made: Projection, table: Table) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -13,15 +12,28 @@ from seriatim.core.errors import Flaw, InvalidArgument, InvalidQuery
 from seriatim.core.event import EventRecord, StreamRef
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
+from seriatim.core.patterns import Names, pattern_problem
+from seriatim.core.predicate import Document, compile_predicate, count_values, matches_json
 
-_EXACT_FLOAT = 2.0**53
+__all__ = [
+    "EVERYTHING",
+    "Filter",
+    "Matcher",
+    "Query",
+    "check_query",
+    "check_version",
+    "matches",
+    "matches_json",
+]
+
 _POSITION_END = 1 << 63
 
 
 class Filter(msgspec.Struct, frozen=True):
     """All that one filter demands at once; None leaves a side open, an empty list matches nothing.
 
-    `types`, `payload` predicates and `streams` are each OR-ed, `tags` must all be there.
+    `types` (exact ones, or patterns such as `seat.*`), `payload` predicates and `streams` are each
+    OR-ed, `tags` must all be there.
     """
 
     types: Sequence[str] | None = None
@@ -117,11 +129,15 @@ def check_query(query: Query, limits: Limits = DEFAULT_LIMITS) -> None:
     if not isinstance(filters, list | tuple):
         raise _invalid("filters", "must be a list")
     limits.check("filters", len(filters))
+    values = 0
     for index, one in enumerate(filters):
+        values += _check_sizes(one, f"filters[{index}]", limits)
+        limits.check("predicate_values", values)  # before they are walked through
         _check_filter(one, f"filters[{index}]", limits)
 
 
-def _check_filter(one: object, where: str, limits: Limits) -> None:
+def _check_sizes(one: object, where: str, limits: Limits) -> int:
+    """Check the lengths of a filter's sides; return how many values its predicates have."""
     if not isinstance(one, Filter):
         raise _invalid(where, "must be a Filter")
     for name in Filter.__struct_fields__:
@@ -129,7 +145,11 @@ def _check_filter(one: object, where: str, limits: Limits) -> None:
         if side is not None and not isinstance(side, list | tuple):
             raise _invalid(f"{where}.{name}", "must be a list")
         limits.check("predicates", len(side or ()))
-    for name, problem_of in (("types", id_problem), ("tags", text_problem)):
+    return sum(count_values(want, limits.predicate_values) for want in one.payload or ())
+
+
+def _check_filter(one: Filter, where: str, limits: Limits) -> None:
+    for name, problem_of in (("types", types_problem), ("tags", text_problem)):
         for index, value in enumerate(getattr(one, name) or ()):
             if problem := problem_of(value):
                 raise _invalid(f"{where}.{name}[{index}]", problem)
@@ -139,6 +159,11 @@ def _check_filter(one: object, where: str, limits: Limits) -> None:
             check_json(predicate, limits=limits)
         except Flaw as flaw:
             raise _invalid(f"{where}.payload[{index}]", str(flaw)) from None
+
+
+def types_problem(value: object) -> str | None:
+    """Say why a value names no event types, neither one nor those of a pattern."""
+    return id_problem(value) or pattern_problem(str(value))
 
 
 def _check_streams(streams: Sequence[object], where: str) -> None:
@@ -158,44 +183,46 @@ def check_version(version: object) -> None:
         raise InvalidArgument(msg, details={"argument": "expected_version"})
 
 
-def matches(query: Query, record: EventRecord) -> bool:
-    """Tell whether a record belongs to the query's context; the cursor plays no part."""
-    if not query.filters:
-        return True
-    data = record.data if any(one.payload for one in query.filters) else None
-    return any(_matches_filter(one, record, data) for one in query.filters)
+class Matcher:
+    """A query compiled once, to be matched with many records; the cursor plays no part.
 
-
-def _matches_filter(one: Filter, record: EventRecord, data: Any) -> bool:
-    return (
-        (one.types is None or record.event_type in one.types)
-        and (one.streams is None or record.stream in one.streams)
-        and (one.tags is None or (bool(one.tags) and set(one.tags) <= set(record.tags)))
-        and (one.payload is None or any(matches_json(want, data) for want in one.payload))
-    )
-
-
-def matches_json(want: Any, have: Any) -> bool:
-    """Tell whether a payload satisfies a predicate: D3, and nothing else, defines it.
-
-    Scalars are equal by JSON type and value, objects match by recursive subset, and each element
-    of a wanted array is matched by some element of the payload's.
+    Several matchers may share the `Document` of a record: its payload is parsed once, and all of
+    them together stay within its bound on comparisons.
     """
-    if isinstance(want, dict):
-        return isinstance(have, dict) and all(
-            key in have and matches_json(inner, have[key]) for key, inner in want.items()
-        )
-    if isinstance(want, list | tuple):
-        return isinstance(have, list | tuple) and all(
-            any(matches_json(inner, element) for element in have) for inner in want
-        )
-    if isinstance(want, bool) or want is None or isinstance(want, str):
-        return type(have) is type(want) and bool(have == want)
-    return isinstance(have, int | float) and not isinstance(have, bool) and _equal(want, have)
+
+    def __init__(self, query: Query) -> None:
+        self._filters = [_FilterMatcher(one) for one in query.filters or ()]
+
+    def matches(self, record: EventRecord, document: Document | None = None) -> bool:
+        """Tell whether a record belongs to the query's context."""
+        if not self._filters:
+            return True
+        if document is None:
+            document = Document(record.payload)
+        return any(one.matches(record, document) for one in self._filters)
 
 
-def _equal(want: float, have: float) -> bool:
-    """Compare numbers by the value of their JSON text, so that 1e23 is ten to the twenty-third."""
-    if type(want) is type(have) or (abs(want) < _EXACT_FLOAT and abs(have) < _EXACT_FLOAT):
-        return want == have
-    return Decimal(repr(want)) == Decimal(repr(have))
+class _FilterMatcher:
+    """One filter, its sides in the form in which they are looked up."""
+
+    def __init__(self, one: Filter) -> None:
+        self._types = None if one.types is None else Names.of(one.types)
+        self._streams = None if one.streams is None else frozenset(one.streams)
+        self._tags = None if one.tags is None else frozenset(one.tags)
+        self._payload = None if one.payload is None else list(map(compile_predicate, one.payload))
+
+    def matches(self, record: EventRecord, document: Document) -> bool:
+        return (
+            (self._types is None or self._types.allows(record.event_type))
+            and (self._streams is None or record.stream in self._streams)
+            and (self._tags is None or (bool(self._tags) and self._tags.issubset(record.tags)))
+            and (
+                self._payload is None
+                or any(want.holds(document.data, document) for want in self._payload)
+            )
+        )
+
+
+def matches(query: Query, record: EventRecord) -> bool:
+    """Tell whether a record belongs to the query's context; for many records use a `Matcher`."""
+    return Matcher(query).matches(record)

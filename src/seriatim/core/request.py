@@ -29,10 +29,27 @@ class ExpectedSeq(msgspec.Struct, frozen=True):
 
 
 class ExpectedContext(msgspec.Struct, frozen=True):
-    """The append holds only if `version` is still the highest position that matches `query`."""
+    """The append holds only if the context of `query` has not changed; give one of two bounds.
+
+    `version`: it is still the highest position that matches (None: nothing matches). `after`:
+    nothing that matches was appended after this position, which the log has reached.
+
+        log.append(events, ExpectedContext(query, after=log.query(query).head))
+    """
 
     query: Query
-    version: int | None
+    version: int | msgspec.UnsetType | None = msgspec.UNSET
+    after: int | msgspec.UnsetType = msgspec.UNSET
+
+    def holds(self, version: int | None) -> bool:
+        """Tell whether the condition holds for a context of this version."""
+        if self.after is msgspec.UNSET:
+            return version == self.version
+        return version is None or version <= self.after
+
+    def within(self, head: int) -> bool:
+        """Tell whether a log that ends at `head` has reached what the condition is about."""
+        return self.after is msgspec.UNSET or self.after <= head
 
 
 Condition = ExpectedSeq | ExpectedContext
@@ -168,10 +185,11 @@ def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
     """Return the conditions of an append, none, one or several, after checking their shape."""
     conditions = given if isinstance(given, list | tuple) else () if given is None else (given,)
     limits.check("conditions", len(conditions))
+    limits.check("condition_filters", sum(map(_filter_count, conditions)))
     for condition in conditions:
         if isinstance(condition, ExpectedContext):
             check_query(condition.query, limits)
-            check_version(condition.version)
+            _check_bound(condition)
         elif isinstance(condition, ExpectedSeq):
             check_stream(condition.stream)
             seq = condition.seq
@@ -180,6 +198,21 @@ def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
         else:
             raise _bad("condition", "must be ExpectedSeq or ExpectedContext")
     return tuple(conditions)
+
+
+def _filter_count(condition: object) -> int:
+    filters = getattr(getattr(condition, "query", None), "filters", None)
+    return len(filters) if isinstance(filters, list | tuple) else 0
+
+
+def _check_bound(condition: ExpectedContext) -> None:
+    version, after = condition.version, condition.after
+    if (version is msgspec.UNSET) == (after is msgspec.UNSET):
+        raise _bad("condition", "takes a version or after: give one of them")
+    if after is msgspec.UNSET:
+        check_version(version)
+    elif type(after) is not int or not 0 <= after < _SEQ_END:
+        raise _bad("after", "must be a position from 0")
 
 
 def check_stream(stream: object) -> StreamRef:

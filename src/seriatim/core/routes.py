@@ -7,6 +7,7 @@ import msgspec
 from seriatim.core.ids import tag_key
 from seriatim.core.indexes import is_pointwise, term_key, wanted_scalars
 from seriatim.core.kinds import Rules
+from seriatim.core.patterns import Names
 from seriatim.core.query import Filter, Query
 
 ALTERNATIVES_MAX = 64
@@ -27,6 +28,11 @@ class Route(msgspec.Struct, frozen=True):
     until: int
     alternatives: tuple[Keys, ...] = ()
     proven: bool = False
+
+    @property
+    def types(self) -> Names | None:
+        """The types that the filter names; None when it names none, or all of them."""
+        return _types(self.one)
 
 
 class _Terms(msgspec.Struct, frozen=True):
@@ -61,17 +67,25 @@ def routes(tenant_id: str, query: Query, rules: Rules, after: int, until: int) -
     return found
 
 
+def _types(one: Filter) -> Names | None:
+    names = None if one.types is None else Names.of(one.types)
+    return None if names is None or names.everything else names
+
+
 def _options(tenant_id: str, one: Filter, rules: Rules) -> list[_Terms]:
     """Return the known terms of each event type under each predicate; nothing if one has none.
 
-    Streams are mostly shorter than what a term has, and have an index of their own.
+    Streams are mostly shorter than what a term has, and have an index of their own. A pattern may
+    stand for types without an index, also for types that are appended later.
     """
-    types = dict.fromkeys(one.types or ())
+    types = _types(one) or Names()
     predicates = one.payload or ()
-    if one.streams is not None or len(types) * len(predicates) > ALTERNATIVES_MAX:
+    if types.prefixes or one.streams is not None:
+        return []
+    if len(types.values) * len(predicates) > ALTERNATIVES_MAX:
         return []
     options: list[_Terms] = []
-    for event_type in types:
+    for event_type in types.values:
         paths = {path.steps: path for path in rules.indexed_paths.get(event_type, ())}
         if not paths:
             return []
@@ -100,6 +114,6 @@ def _route(one: Filter, low: int, high: int, tags: Keys, options: list[_Terms]) 
         keys = tuple(dict.fromkeys((*tags, *keys) for keys in usable))
         return Route(one, low, high, keys, proven=whole)
     if tags:
-        bare = one.types is None and one.payload is None and one.streams is None
+        bare = _types(one) is None and one.payload is None and one.streams is None
         return Route(one, low, high, (tags,), proven=bare)
     return Route(one, low, high)

@@ -13,6 +13,31 @@ _RFC3339 = re.compile(
 _OWN_FORM = "2000-01-01T00:00:00.000000Z"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
+_DAY_S = 86_400
+_LEAP_SECOND = 60
+
+# The instants that Python, Arrow, Spark and Postgres share: 0001-01-01T00:00:00Z up to
+# 9999-12-31T23:59:59.999999Z.
+EARLIEST_US = -62_135_596_800_000_000
+LATEST_US = 253_402_300_799_999_999
+
+
+def time_problem(text: object) -> str | None:
+    """Say why a value cannot be a time that a caller gives, or None when it can.
+
+    A leap second, `:60`, is taken only where one may be: at the end of a UTC month.
+    """
+    moment = instant_us(text)
+    if moment is None or type(text) is not str:
+        return "must be an RFC 3339 timestamp"
+    if not EARLIEST_US <= moment <= LATEST_US:
+        return "must lie in the years 0001 to 9999 in UTC"
+    if text[17:19] == str(_LEAP_SECOND):
+        day, rest = divmod(moment // 1_000_000, _DAY_S)
+        # It counts as the first second of the next minute, here of the next month.
+        if rest or date.fromordinal(_EPOCH_DAY + day).day != 1:
+            return "must have a leap second only as the last one of a month in UTC"
+    return None
 
 
 def instant_us(text: object) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from seriatim.core.doors import AGGREGATES
 from seriatim.core.event import DEFAULT_TENANT, INFRASTRUCTURE_TENANT, NewEvent, StreamRef
 from seriatim.core.request import Command, ExpectedSeq
+from seriatim.core.tenants import is_infrastructure
 from seriatim.log.arguments import bad, check_name
 from seriatim.log.base import BaseLog, Events
 from seriatim.profiles.acts import Appending, Profile, Words, appends
@@ -182,7 +183,7 @@ class Aggregates(Profile):
         return [i for i, kind in enumerate(kinds) if not self._is_infrastructure(kind)]
 
     def _of_read(self, org_id: str | None, infrastructure: bool) -> BaseLog:
-        if org_id == INFRASTRUCTURE_TENANT:
+        if org_id is not None and is_infrastructure(org_id):
             raise bad("org_id", "is reserved for infrastructure")
         if infrastructure:
             if org_id is not None:

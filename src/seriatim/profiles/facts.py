@@ -7,6 +7,7 @@ from threading import Thread
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from seriatim.core.doors import FACTS
 from seriatim.core.errors import ConditionalAppendConflict, Flaw
@@ -86,6 +87,7 @@ class FactAppendConflict(msgspec.Struct, frozen=True):
 
     expected_context_version: int | None
     actual_context_version: int | None
+    after: int | None = None
 
     def __bool__(self) -> bool:
         """Tell it from a receipt: `if facts.append_if(...)`."""
@@ -145,14 +147,19 @@ class Facts(Profile):
         self,
         new_events: Events,
         context_query: EventQuery,
-        expected_context_version: int | None,
+        expected_context_version: int | UnsetType | None = UNSET,
         *,
+        after: int | UnsetType = UNSET,
         idempotency_key: str | None = None,
         timeout: float | None = None,
         connection: Any = None,
     ) -> Appending[FactAppendResult | FactAppendConflict]:
-        """Commit only if the context still has the expected version; a conflict is returned."""
-        condition = ExpectedContext(_query(context_query), expected_context_version)
+        """Commit only if the context has not changed; a conflict is returned, not raised.
+
+        Give the version that the context must still have, or `after`: a number after which nothing
+        that matches may have been committed.
+        """
+        condition = ExpectedContext(_query(context_query), expected_context_version, after)
         draft = self._log.draft(FACTS, _new_events(new_events), condition, idempotency_key)
         return Appending[FactAppendResult | FactAppendConflict](
             self._log,
@@ -164,16 +171,29 @@ class Facts(Profile):
             connection=connection,
         )
 
-    def query(
+    def query(  # noqa: PLR0913 - a query and its page
         self,
         event_query: EventQuery | None = None,
         *,
         limit: int | None = None,
         after: int | None = None,
         head: int | None = None,
+        until: int | None = None,
+        newest_first: bool = False,
     ) -> FactQueryResult:
-        """Return the matching records by ascending number, and the version of their context."""
-        found = self._log.query(_query(event_query), limit=limit, after=after, head=head)
+        """Return the matching records by ascending number, and the version of their context.
+
+        With `newest_first` they come by descending number; the next page has `until` one below the
+        last returned number.
+        """
+        found = self._log.query(
+            _query(event_query),
+            limit=limit,
+            after=after,
+            head=head,
+            until=until,
+            newest_first=newest_first,
+        )
         return FactQueryResult(
             _facts(found.records),
             found.last_returned_position,
@@ -228,4 +248,4 @@ def _receipt(receipt: AppendResult) -> FactAppendResult:
 
 
 def _conflict(error: ConditionalAppendConflict) -> FactAppendConflict:
-    return FactAppendConflict(error.expected, error.actual)
+    return FactAppendConflict(error.expected, error.actual, error.after)

@@ -1,11 +1,21 @@
 """Deciding: command, reuse, conditions, sequence, closing lock, in that order."""
 
+import uuid
 from typing import Any
 
 import msgspec
 import pytest
 
-from seriatim.core.decide import Accepted, Head, Replayed, StaleRules, decide, differences
+from seriatim.core.decide import (
+    Accepted,
+    Head,
+    Replayed,
+    StaleRules,
+    decide,
+    differences,
+    find_by_id,
+    with_free_keys,
+)
 from seriatim.core.errors import (
     ConditionalAppendConflict,
     Conflict,
@@ -16,7 +26,7 @@ from seriatim.core.errors import (
     SeriatimError,
 )
 from seriatim.core.event import NewEvent
-from seriatim.core.ids import stream_key
+from seriatim.core.ids import event_key, event_keys, stream_key
 from seriatim.core.kinds import NO_RULES, Rules, StreamKind
 from seriatim.core.limits import DEFAULT_LIMITS
 from seriatim.core.prepare import Desk, prepare
@@ -45,13 +55,17 @@ class Shelf:
         self.heads: dict[bytes, Head] = {}
         self.commands: dict[bytes, StoredCommand] = {}
 
+    def head(self) -> int:
+        """Return the last position."""
+        return len(self.records)
+
     def add(self, *events: Any, command: Any = None, rules: Any = NO_RULES) -> Any:
         """Decide an append and keep what was accepted."""
         asked = request(*events, command=command)
         decision = decide(asked, self, rules)
         assert isinstance(decision, Accepted)
         first = len(self.records) + 1
-        for event, seq in zip(asked.events, decision.stream_seqs, strict=True):
+        for event, seq in zip(decision.events, decision.stream_seqs, strict=True):
             record = event.record(len(self.records) + 1, first, seq, 0)
             self.records.append(record)
             self.ids[event.event_key] = record
@@ -228,6 +242,23 @@ def test_expected_contexts() -> None:
     assert refusal(shelf, "x", conditions=[ExpectedContext(Query(), None)]).details["actual"] == 2
 
 
+def test_nothing_after_a_position() -> None:
+    """D7: nothing that matches was appended after the position, which the log has reached."""
+    shelf = Shelf()
+    assert seqs(shelf, "x", conditions=[ExpectedContext(Query(), after=0)]) == (None,)
+    shelf.add("a")
+    shelf.add("b")
+
+    assert seqs(shelf, "x", conditions=[ExpectedContext(Query(), after=2)]) == (None,)
+    error = refusal(shelf, "x", conditions=[ExpectedContext(Query(), after=1)])
+    assert isinstance(error, ConditionalAppendConflict)
+    assert (error.after, error.actual, error.expected) == (1, 2, None)
+    assert "position 2" in error.message
+    beyond = refusal(shelf, "x", conditions=[ExpectedContext(Query(), after=3)])
+    assert isinstance(beyond, InvalidArgument)
+    assert beyond.details == {"argument": "after", "head": 2}
+
+
 def test_kinds_that_demand_a_number() -> None:
     """B11: an existing stream of such a kind needs ExpectedSeq, a new one does not."""
     shelf = Shelf().add(on("doc/1"), on("doc/1"), rules=DOC)
@@ -386,3 +417,55 @@ def test_the_order_of_decisions() -> Any:
     assert error.details == {"expected": 7, "actual": 2}
     assert refusal(shelf, on("case/1", stream_seq=9), rules=CASE).details["actual"] == 9
     assert code(on("case/1", "open", stream_seq=3)) == "conflict"
+
+
+# -- ids that share an index key
+
+
+def uuid_of(key: bytes) -> str:
+    """Return the UUID whose bytes a key is."""
+    return str(uuid.UUID(bytes=key))
+
+
+def test_ids_that_share_a_key_are_two_events() -> None:
+    """C3: the stored id is compared, and the second one is stored under its next key."""
+    first, second = "order-1", uuid_of(event_key("order-1"))
+    shelf = Shelf().add(NewEvent("a", event_id=first)).add(NewEvent("b", event_id=second))
+
+    again = decide(request(NewEvent("b", event_id=second)), shelf, NO_RULES)
+    assert isinstance(again, Replayed)
+    assert again.records[0].event_id == second
+    assert len(shelf.ids) == 2
+    other = decide(request(NewEvent("a", event_id=first)), shelf, NO_RULES)
+    assert isinstance(other, Replayed)
+    assert other.records[0].position == 1
+
+
+def test_ids_that_share_a_key_within_one_append() -> None:
+    """C3: each event of a batch has a key of its own."""
+    second = uuid_of(event_key("order-1"))
+    shelf = Shelf().add(NewEvent("a", event_id="order-1"), NewEvent("b", event_id=second))
+
+    assert [one.event_id for one in shelf.ids.values()] == ["order-1", second]
+
+
+def test_an_id_without_any_key_left() -> None:
+    """C3, L2: the eighth id in the way is told, and none is stored wrongly."""
+    shelf = Shelf()
+    for key in event_keys("order-1"):
+        shelf.add(NewEvent("a", event_id=uuid_of(key)))
+
+    with pytest.raises(Conflict, match="all index keys"):
+        shelf.add(NewEvent("a", event_id="order-1"))
+    assert find_by_id("t", "order-1", shelf.by_id) is None
+
+
+def test_an_id_that_is_stored_is_not_stored_again() -> None:
+    """C3, J1: a restore that has an id twice is refused."""
+    shelf = Shelf().add(NewEvent("a", event_id="order-1"))
+    [event] = request(NewEvent("a", event_id="order-1")).events
+
+    with pytest.raises(Conflict, match="stored already"):
+        with_free_keys([event], shelf.by_id)
+    with pytest.raises(Conflict, match="stored already"):
+        with_free_keys([event, event], Shelf().by_id)

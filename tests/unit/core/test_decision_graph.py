@@ -99,9 +99,35 @@ def test_placeholders() -> None:
     assert graph.nodes["trace:old"].trace_id == "old"
     assert graph.nodes["exception:x"].trace_id == "t"
     assert "actor:person:p" in graph.nodes
-    assert "actor:person:q" not in graph.nodes
+    assert graph.nodes["actor:person:q"].trace_id == "t"
+    assert not any("actor:person:q" in edge for edge in graph.edges)
     edge = graph.edges["action_targets_entity:action:y:entity:deal:d-2:t-4"]
     assert (edge.from_node_id, edge.to_node_id) == ("action:y", "entity:deal:d-2")
+
+
+def approval(number: int, subject_type: str, approver_id: str) -> dict[str, Any]:
+    """Make an approval of an exception or an action."""
+    return event(
+        number,
+        "ApprovalRecorded",
+        approval_id=f"a-{number}",
+        subject={"subject_type": subject_type, "subject_id": "s"},
+        approver={"actor_type": "person", "actor_id": approver_id},
+        decision="approved",
+    )
+
+
+def test_approvers_of_actions_have_a_node() -> None:
+    """T3: every approval makes its approver's node; only that of an exception makes an edge."""
+    before = graph_of([start()])
+    graph = graph_of([start(), approval(1, "action", "p"), approval(2, "exception", "p")])
+
+    node = graph.nodes["actor:person:p"]
+    assert (node.node_type, node.trace_id, node.log_seq) == ("actor", "t", 2)
+    added = graph.nodes.keys() - before.nodes.keys()
+    assert added == {"actor:person:p", "exception:s"}
+    edges = [graph.edges[name] for name in graph.edges.keys() - before.edges.keys()]
+    assert [edge.edge_type for edge in edges] == ["exception_approved_by"]
 
 
 @pytest.mark.parametrize(("recipe", "count", "last"), [("dg-v1", 1, 1), ("v2", 2, 2)])

@@ -28,14 +28,14 @@ CREDENTIALS = [
     ("aws_key_id", "AKIA", "IOSFODNN7EXAMPLE"),
     ("aws_key_id", "(ASIA", "IOSFODNN7EXAMPLE)"),
     ("github_token", "ghp", "_" + "a1" * 18),
-    ("github_token", "ghs", "_" + "a1" * 18),
-    ("github_token", "github", "_pat_" + "a1" * 11),
+    ("github_server", "ghs", "_" + "a1" * 18),
+    ("github_fine_grained", "github", "_pat_" + "a1" * 11),
     ("slack_token", "xoxb", "-123456789012-abcdef"),
-    ("slack_token", "xapp", "-1-A0123456789"),
+    ("slack_app_token", "xapp", "-1-A0123456789"),
     ("api_key", "sk", "-" + "a1B2" * 12),
     ("api_key", "key=(sk", "-" + "a1" * 10),
-    ("api_key", "sk", "-proj-" + "a1B2-_" * 8),
-    ("api_key", "sk", "-ant-api03-" + "aB-c_9" * 15),
+    ("openai_project_key", "sk", "-proj-" + "a1B2-_" * 8),
+    ("anthropic_key", "sk", "-ant-api03-" + "aB-c_9" * 15),
     ("api_key", "task-sk", "-" + "a1B2" * 12),
     ("stripe_key", "sk", "_live_" + "a1" * 12),
     ("stripe_key", "rk", "_live_" + "a1" * 12),
@@ -55,6 +55,15 @@ CREDENTIALS = [
     ("assignment", "token=", "abcdef"),
     ("assignment", "access_token=", "abcdef"),
     ("assignment", "X-Api-Key: ", "12345678"),
+    ("assignment", "password: ", "x"),
+    ("assignment", "Password: ", "correct-horse\nuser: ann"),
+    ("assignment", "Server=db;Uid=ann;Pwd=", "hunter2;"),
+    ("assignment", '{"password": "', 'x"}'),
+    ("assignment", '{"a": "{\\"api_key\\": \\"', 'abcd1234\\"}"}'),
+    ("assignment", "<add key='ClearTextPassword' value='", "hunter22' />"),
+    ("basic_auth", "Authorization: Basic ", "dXNlcjpwYXNzd29yZA=="),
+    ("azure_sas", "https://x.blob.core.windows.net/c?sv=1&sig=", "a1%2B" * 10),
+    ("slack_webhook", "https://hooks.slack.com/services/", "T0000/B0000/" + "a1" * 12),
 ]
 PERSONAL_DATA = [
     ("email", "ann.lee+shop@example.com"),
@@ -103,6 +112,14 @@ ORDINARY = [
     "postgres://me:***@db/shop",
     "postgres://me:REDACTED@db/shop",
     "http://example.com:80/a@b",
+    "task-sk-learn-Model-v2-Final-Report",
+    "https://example.com/orders?page=2&token=1234",
+    "https://example.com/orders?token=20240101",
+    "basic authentication is disabled",
+    "Basic abcdefghi is odd",
+    "Basic dXNlcjpwYXNzd is odd",
+    "Password: required",
+    "the secret: management",
 ]
 NOT_PERSONAL = [
     "a@b",
@@ -118,6 +135,12 @@ NOT_PERSONAL = [
     "000-12-3456",
     "666-12-3456",
     "123-45-6789-0",
+    "git@github.com:o/r.git",
+    "ssh://git@host.example.com/o/r.git",
+    "user@host.internal:/srv",
+    "https://ann@example.com/o/r",
+    "left-pad@1.3.0.beta",
+    "left-pad@1.beta",
 ]
 TELLING = ["password", "DB_PASSWORD", "passwd", "clientSecret", "client_secret", "apiKey"]
 TELLING += ["api-key", "private_key", "access_token", "refreshToken", "secret"]
@@ -171,11 +194,55 @@ def test_telling_keys_are_refused(key: str) -> None:
     assert DEFAULT.scan(seen([{"deep": {key: "correct horse"}}])) is not None
 
 
-@pytest.mark.parametrize("value", [None, True, 7, [], {}, {"min": 8}, *REDACTED])
+@pytest.mark.parametrize("value", [None, True, [], {}, [None], {"min": 8}, *REDACTED])
 @pytest.mark.parametrize("key", TELLING)
 def test_telling_keys_without_a_secret_pass(key: str, value: Any) -> None:
-    """K1: under a telling key a redaction, a reference or no string at all is no secret."""
+    """K1: under a telling key a redaction, a reference, a state or nothing is no secret."""
     assert DEFAULT.scan(seen({key: value})) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (123456, ""),
+        (-1.5, ""),
+        (["x"], "[0]"),
+        ([None, [7]], "[1][0]"),
+        ({"value": "x"}, ".value"),
+        ({"name": "main", "current": {"is": "x"}}, ".current.is"),
+    ],
+)
+@pytest.mark.parametrize("key", ["password", "client_secret", "access_token", "db_pwd"])
+def test_values_of_any_type_are_refused(key: str, value: Any, path: str) -> None:
+    """K1: under a telling key numbers, lists and objects are refused as strings are."""
+    assert DEFAULT.scan(seen({"a": {key: value}})) == Violation("key_name", f"$.a.{key}{path}")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"reset_password": "requested"},
+        {"resetPassword": "mail_sent"},
+        {"forgot_password": "clicked"},
+        {"has_password": 1},
+        {"secret": {"secretName": "db-creds", "defaultMode": 420}},
+        {"password": "2025-01-01T00:00:00Z"},
+    ],
+)
+def test_states_and_references_pass(payload: Any) -> None:
+    """K1: the state of an act and the name of a secret are no secrets."""
+    assert DEFAULT.scan(seen(payload)) is None
+
+
+def test_an_act_with_a_secret_is_refused() -> None:
+    """K1: a key about an act hides no password."""
+    assert DEFAULT.scan(seen({"reset_password": "hunter2"})) is not None
+
+
+def test_plain_texts_are_judged() -> None:
+    """K1: words of a log or an error are judged as a string is, quotes and breaks included."""
+    assert DEFAULT.refuses('he said "password=hunter2"\n')
+    assert not DEFAULT.refuses('he said "password"\n\\token=')
 
 
 @pytest.mark.parametrize("key", NOT_TELLING)
@@ -284,28 +351,6 @@ def test_built_in_guards_have_names() -> None:
     assert {"traces-v1": TRACES_V1, "default": DEFAULT, "personal": PERSONAL} == BUILT_IN
 
 
-HOSTILE = ["sk-", "sk-aA", "eyJ", "eyJaaaaaaaa.", "eyJaaaaaaaa.aaaaaaaa.!", "password=[", "x"]
-HOSTILE += ["password=arn:", "token=${", "bearer ", "bearer  a", "://a:", "-----BEGIN A ", "a@"]
-HOSTILE += ["a@a.", "+1 ", "4111 1111 1111 1112 ", "AA11 ", "123-45-", "ghp_", "Key=", " ", "\n"]
-
-
-@pytest.mark.parametrize("unit", HOSTILE)
-@pytest.mark.timeout(20)
-def test_hostile_strings_cost_bounded_time(unit: str) -> None:
-    """K3: no text makes a pattern backtrack for long; a quarter mebibyte takes well under 1 s."""
-    text = unit * ((1 << 18) // len(unit))
-    scanned = seen({"a": text, "ref": "password=arn:x"})
-    for rule in PatternGuard("all", (*_rules(PERSONAL), *_rules(TRACES_V1))).rules:
-        rule.hits(text, "password")
-    for guard in BUILT_IN.values():
-        guard.scan(scanned)
-
-
-def _rules(guard: Guard) -> tuple[Rule, ...]:
-    assert isinstance(guard, PatternGuard)
-    return guard.rules
-
-
 PIECES = [
     *(head + tail for _, head, tail in CREDENTIALS),
     *(text for _, text in PERSONAL_DATA),
@@ -341,8 +386,9 @@ SCANNED = st.builds(
 @given(SCANNED)
 @pytest.mark.parametrize("guard", BUILT_IN.values(), ids=BUILT_IN)
 def test_the_glance_misses_nothing(guard: PatternGuard, scanned: Scanned) -> None:
-    """K1: the quick way over the whole text finds exactly what a walk over every string finds."""
-    assert guard.walk(scanned, guard.rules) == guard.scan(scanned)
+    """K1: the pass over the whole text refuses exactly what a walk over every string refuses."""
+    walked, found = guard.walk(scanned, guard.rules), guard.scan(scanned)
+    assert (walked is None) == (found is None)
 
 
 def _values(value: Any) -> Iterator[str]:
@@ -361,6 +407,19 @@ def test_traces_agree_with_the_plain_rule(scanned: Scanned) -> None:
     refused = any(each.lower() in text.lower() for text in texts for each in TRACE_SUBSTRINGS)
 
     assert refused == (TRACES_V1.scan(scanned) is not None)
+
+
+@pytest.mark.parametrize("guard", BUILT_IN.values(), ids=BUILT_IN)
+@pytest.mark.parametrize("at", [0, 65_500, 65_530, 65_536, 66_000, 131_000, 199_000])
+def test_long_texts_are_scanned_in_pieces(guard: Guard, at: int) -> None:
+    """K1: a secret is found wherever a long text is cut, and a cut makes none."""
+    secret = "AKIA" + "IOSFODNN7EXAMPLE"
+    text = "-" * at + secret + "-" * (200_000 - at)
+
+    assert guard.scan(seen({"a": text})) is not None
+    assert DEFAULT.scan(seen({"a": text.replace("-A", "xA"), "b": "y" * at + secret})) == (
+        None if at else Violation("aws_key_id", "$.a")
+    )
 
 
 @settings(max_examples=200, deadline=None)

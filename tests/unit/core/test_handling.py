@@ -11,7 +11,7 @@ import seriatim
 from seriatim import Delivery, NewEvent, RetryPolicy, handler
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.patterns import Names, is_pattern
-from seriatim.core.reasons import reason_of
+from seriatim.core.reasons import kept_reason, reason_of
 
 
 def nothing(_event: object, _context: object) -> None:
@@ -124,3 +124,7 @@ def test_reasons_hold_no_secret() -> None:
     assert reason_of(ValueError("no seat")) == "ValueError: no seat"
     assert token not in reason_of(ValueError(f"refused {token}"))
     assert reason_of(ValueError("x" * 900)) == f"ValueError: {'x' * 488}"
+    assert kept_reason("ValueError: no seat") == "ValueError: no seat"
+    assert kept_reason("x" * 900) == "x" * 500
+    assert token not in kept_reason(f"refused {token}")
+    assert "\0" not in kept_reason("a\0b")

@@ -16,7 +16,6 @@ from seriatim.core.projection import (
     Table,
     checked,
     frame_projection,
-    is_path,
     projection,
 )
 
@@ -356,15 +355,6 @@ def test_a_row_that_is_the_state_has_one_table_and_one_key(tables: tuple[Table, 
     made = Projection(name="seats", tables=tables, key="stream_id", apply=same)
 
     assert "need a state's type" in refusal(lambda: checked(made))
-
-
-@pytest.mark.parametrize(
-    ("key", "told"),
-    [("payload.a", True), ("payload.a.b", True), ("payload..a", False), ("pay.a", False)],
-)
-def test_paths(key: str, told: bool) -> None:
-    """A key may lie anywhere in the payload."""
-    assert is_path(key) is told
 
 
 # -- upcasters

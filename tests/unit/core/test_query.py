@@ -8,9 +8,11 @@ import pytest
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import InvalidArgument, InvalidQuery, LimitExceeded
 from seriatim.core.limits import Limits
+from seriatim.core.predicate import Document
 from seriatim.core.query import (
     EVERYTHING,
     Filter,
+    Matcher,
     Query,
     check_query,
     check_version,
@@ -200,6 +202,27 @@ def test_bounds() -> None:
         with pytest.raises(LimitExceeded) as caught:
             check_query(query, limits)
         assert caught.value.details["limit"] == name
+
+
+def test_values_are_bounded() -> None:
+    """K3: 4,096 values in the predicates of a query, counted over all of its filters."""
+    half = Filter(payload=[list(range(1023)), list(range(1023))])
+    check_query(Query([half, half]))
+    for more in (Filter(payload=[None]), Filter(payload=[{"a": []}])):
+        with pytest.raises(LimitExceeded) as caught:
+            check_query(Query([half, more, half]))
+        assert caught.value.details["limit"] == "predicate_values"
+        assert caught.value.details["bound"] == 4096
+
+
+def test_matchers_share_a_document() -> None:
+    """D3: one parsed payload serves several queries."""
+    document = Document('{"a":[1,2]}')
+    one = Matcher(Query([Filter(payload=[{"a": [1]}])]))
+    other = Matcher(Query([Filter(payload=[{"a": [3]}])]))
+
+    assert one.matches(RECORD, document)
+    assert not other.matches(RECORD, document)
 
 
 def test_versions() -> None:

@@ -42,6 +42,22 @@ def test_conditions() -> None:
     assert check_conditions(ExpectedSeq(("s", "1"), 2**63 - 1), LIMITS)
 
 
+def test_conditions_and_their_filters_are_bounded() -> None:
+    """K3: 64 conditions with 256 filters together; the error names the bound, before all else."""
+    many = ExpectedContext(Query([Filter(types=["a"])] * 64), None)
+    assert len(check_conditions([ExpectedSeq(("s", "1"), 1)] * 64, LIMITS)) == 64
+    assert len(check_conditions([many] * 4, LIMITS)) == 4
+
+    for given, limit, actual in [
+        ([ExpectedSeq(("s", "1"), 1)] * 65, "conditions", 65),
+        ([many] * 4 + [ExpectedContext(Query([Filter()]), None)], "condition_filters", 257),
+        ([_seq("s", 1)] * 65, "conditions", 65),
+    ]:
+        with pytest.raises(LimitExceeded) as caught:
+            check_conditions(given, LIMITS)
+        assert (caught.value.details["limit"], caught.value.details["actual"]) == (limit, actual)
+
+
 @pytest.mark.parametrize(
     ("condition", "argument"),
     [
@@ -53,6 +69,9 @@ def test_conditions() -> None:
         (ExpectedSeq(("s", "1"), True), "condition.seq"),
         (ExpectedSeq(("s", "1"), 2**63), "condition.seq"),
         (ExpectedContext(Query(), 0), "expected_version"),
+        (ExpectedContext(Query()), "condition"),
+        (ExpectedContext(Query(), 1, 1), "condition"),
+        (ExpectedContext(Query(), after=-1), "after"),
     ],
 )
 def test_bad_conditions(condition: Any, argument: Any) -> None:
@@ -162,3 +181,10 @@ def test_a_prepared_event_becomes_a_record() -> None:
     fact = second.record(8, 6, None, 0)
     assert (fact.stream, second.stream) == (None, None)
     assert fact.occurred_at == fact.recorded_at == "1970-01-01T00:00:00.000000Z"
+
+
+def test_a_context_may_be_bounded_by_a_position() -> None:
+    """D7: `after` is a position from 0."""
+    bounded = ExpectedContext(Query(), after=0)
+
+    assert check_conditions(bounded, LIMITS) == (bounded,)

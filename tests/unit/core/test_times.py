@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.core.times import format_us, instant_us
+from seriatim.core.times import EARLIEST_US, LATEST_US, format_us, instant_us, time_problem
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -61,6 +61,60 @@ def test_instants(text: Any, instant: Any) -> None:
 def test_what_is_no_timestamp(text: Any) -> None:
     """A1: anything else is refused, not guessed at."""
     assert instant_us(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T23:59:00+23:59",
+        "0001-01-01T00:00:00-23:59",
+        "9999-12-31T23:59:59.999999Z",
+        "9999-12-31T23:59:59.9999999999Z",
+        "9999-12-31T00:00:59-23:59",
+        "2016-12-31T23:59:60Z",
+        "2016-12-31T23:59:60.5Z",
+        "2015-06-30T23:59:60+00:00",
+        "2017-01-01T00:59:60+01:00",
+        "2016-12-31T15:59:60-08:00",
+        "2024-02-29T23:59:60Z",
+    ],
+)
+def test_times_that_a_caller_may_give(text: str) -> None:
+    """A1: every instant of the years 1 to 9999 in UTC, and leap seconds where they may be."""
+    assert time_problem(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("9999-12-31T23:59:60Z", "years"),
+        ("9999-12-31T23:59:59-00:01", "years"),
+        ("9999-12-31T00:01:00-23:59", "years"),
+        ("0001-01-01T00:00:00+23:59", "years"),
+        ("0001-01-01T00:00:00+00:01", "years"),
+        ("0001-01-01T23:58:59.999999+23:59", "years"),
+        ("2016-12-31T12:34:60Z", "leap second"),
+        ("2016-12-30T23:59:60Z", "leap second"),
+        ("2016-12-31T23:59:60+01:00", "leap second"),
+        ("2024-02-28T23:59:60Z", "leap second"),
+        ("2016-12-31T23:59:61Z", "RFC 3339"),
+        ("2016-12-31", "RFC 3339"),
+        (None, "RFC 3339"),
+        (7, "RFC 3339"),
+    ],
+)
+def test_times_that_nobody_may_give(text: Any, problem: str) -> None:
+    """A1: an instant that Python, Arrow or Postgres cannot hold is refused with its reason."""
+    assert problem in (time_problem(text) or "")
+
+
+def test_bounds_are_those_of_python() -> None:
+    """A1: the bounds are the first and the last instant of a datetime."""
+    microsecond = timedelta(microseconds=1)
+
+    assert (datetime.min.replace(tzinfo=UTC) - EPOCH) // microsecond == EARLIEST_US
+    assert (datetime.max.replace(tzinfo=UTC) - EPOCH) // microsecond == LATEST_US
 
 
 @given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), st.integers(-1439, 1439))  # noqa: DTZ001 - the zone is drawn

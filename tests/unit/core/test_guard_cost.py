@@ -1,0 +1,92 @@
+"""The cost of a scan is bounded by that of plain text, whatever the text is made of."""
+
+import time
+from typing import Any
+
+import pytest
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.guard import DEFAULT, PERSONAL, TRACES_V1, PatternGuard, Scanned, Violation
+from seriatim.core.guard_rules import Rule
+
+SIZE = 100_000  # characters of the JSON text
+# Times the cost of plain text. The goal is 5, which dense literals that fail late exceed; a pattern
+# that backtracks would cost hundreds of times as much, so this bound cannot fail by noise.
+MOST = 20.0
+RUNS = 5
+RETRIES = 25
+PROSE = "the order was placed by a customer who wants it delivered on monday in town and paid "
+TAILS = ("", "a1B2c3D4e5F6g7H8 ", "aA1-", ":'")
+UNITS = ["%", "\\", '"', "-a", "_", "-", "a", "0", ".a", "\n", "\x1f", '{"a":', "@a.b", "sk-"]
+UNITS += ["password:", "password=***,", "password: x a ", "basic ", "Basic dXNlcnMx ", "token="]
+UNITS += ["ghp_gho_AKIAglpat-xoxb-eyJanpm_hf_", "ghp_ gho_ sk-a AKIA glpat- xoxb- eyJa npm_ hf_ "]
+UNITS += ["0192f0c1-7d2e-7c3b-9d1a-3b1f6c2a9e10 ", "SK01234567890 ", "4111111111111112 "]
+RULES = [
+    *((DEFAULT, rule) for rule in DEFAULT.rules),
+    *((PERSONAL, rule) for rule in PERSONAL.rules if rule not in DEFAULT.rules),
+    *((TRACES_V1, rule) for rule in TRACES_V1.rules),
+]
+
+
+def repeated(unit: str) -> Scanned:
+    """Return an event with a text that repeats a unit, its JSON text about as long as SIZE."""
+    count = SIZE // (len(canonical_text(unit)) - 2) + 1
+    payload: Any = {"a": unit * count}
+    return Scanned(payload, canonical_text(payload))
+
+
+def cost(guard: PatternGuard, scanned: Scanned) -> float:
+    """Return the processor time of one scan."""
+    began = time.process_time()
+    guard.scan(scanned)
+    return time.process_time() - began
+
+
+def ratio(guard: PatternGuard, unit: str) -> float:
+    """Return how much more a hostile text costs than plain text, by the best runs of each."""
+    hostile, plain = repeated(unit), repeated(PROSE)
+    found = 0.0
+    for runs in (RUNS, RETRIES):
+        pairs = [(cost(guard, hostile), cost(guard, plain)) for _ in range(runs)]
+        found = min(each for each, _ in pairs) / min(each for _, each in pairs)
+        if found <= MOST:
+            break
+    return found
+
+
+def units(rule: Rule) -> list[str]:
+    """Return hostile units of a rule, made of its own literals."""
+    starts = rule.family.prefixes[:1] if rule.family else [cue.literal for cue in rule.cues[:2]]
+    return [start + tail for start in starts or ["DE89"] for tail in TAILS]
+
+
+@pytest.mark.parametrize(("guard", "rule"), RULES, ids=lambda value: value.name)
+def test_each_rule_costs_little_more_than_plain_text(guard: PatternGuard, rule: Rule) -> None:
+    """K1: its own literals, repeated with and without parts of a value, have a bounded cost."""
+    for unit in units(rule):
+        assert ratio(guard, unit) <= MOST, unit
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("guard", [DEFAULT, PERSONAL, TRACES_V1], ids=lambda guard: guard.name)
+def test_each_guard_costs_little_more_than_plain_text(guard: PatternGuard, unit: str) -> None:
+    """K1: separators, quotes, escapes, decoys and long runs have a bounded cost."""
+    assert ratio(guard, unit) <= MOST
+
+
+@pytest.mark.parametrize(
+    ("decoy", "secret", "rule"),
+    [
+        ("pwd:none ", "pwd=hunter2", "assignment"),
+        ("password: x a ", "password=hunter2", "assignment"),
+        ("Basic dXNlcnMx ", "Basic dXNlcjpwYXNzd29yZA==", "basic_auth"),
+        ("sk-", "sk-" + "a1B2" * 12, "api_key"),
+        ("AKIA ", "AKIA" + "IOSFODNN7EXAMPLE", "aws_key_id"),
+        ("ghp_aaaaaaaaaaaaaaaaaa ", "ghp_" + "a1" * 18, "github_token"),
+    ],
+)
+def test_a_secret_after_many_decoys_is_found(decoy: str, secret: str, rule: str) -> None:
+    """K1: no number of candidates that fail makes a guard give up."""
+    payload = {"a": decoy * 100_000 + " " + secret}
+
+    assert DEFAULT.scan(Scanned(payload, canonical_text(payload))) == Violation(rule, "$.a")

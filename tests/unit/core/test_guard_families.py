@@ -1,0 +1,54 @@
+"""Every token family that the default guard names is found, and its beginning alone is not."""
+
+import random
+
+import pytest
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.guard import DEFAULT, Scanned, Violation
+from seriatim.core.guard_rules import CREDENTIALS
+from tests.docs.pages import read, rows, section
+from tests.unit.core.token_samples import TEMPLATES, fill, near_miss
+
+NOT_FAMILIES = {"assignment", "key_name", "url_password"}
+EACH = [(name, template) for name, templates in TEMPLATES.items() for template in templates]
+SAMPLES = 20
+
+
+def scan(text: str) -> Violation | None:
+    """Scan a value of an ordinary event."""
+    payload = {"note": ["first", text]}
+    return DEFAULT.scan(Scanned(payload, canonical_text(payload)))
+
+
+def test_every_rule_has_a_sample() -> None:
+    """K1: the default guard knows at least 130 families, and each of them is tried here."""
+    assert {rule.name for rule in CREDENTIALS} - NOT_FAMILIES == set(TEMPLATES)
+    assert len(TEMPLATES) >= 130
+
+
+@pytest.mark.parametrize(("name", "template"), EACH)
+def test_samples_are_refused(name: str, template: str) -> None:
+    """K1: tokens of the public format are refused, alone and within a text."""
+    chance = random.Random(name)
+    for _ in range(SAMPLES):
+        token = fill(template, chance)
+        for text in (token, f"see {token}, please", f"a\n{token}\tb", f'{{"x": "{token}"}}'):
+            assert scan(text) == Violation(name, "$.note[1]"), text
+
+
+@pytest.mark.parametrize(("name", "template"), EACH)
+def test_beginnings_pass(name: str, template: str) -> None:
+    """K1: a prefix with too little after it is no token."""
+    del name
+    assert scan(near_miss(template)) is None
+    assert scan(f"see {near_miss(template)} in the documentation") is None
+
+
+def test_the_table_names_every_rule() -> None:
+    """K1: the page lists each family with what it finds, and no other."""
+    listed = {
+        row[0].strip("`"): row[1]
+        for row in rows(section(read("docs/howto/guard.md"), "Credentials"))
+    }
+    assert listed == {rule.name: rule.finds for rule in CREDENTIALS}

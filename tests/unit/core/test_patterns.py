@@ -1,0 +1,76 @@
+"""Event types as users name them: exact, by pattern, or all."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.indexes import PayloadIndex, check_payload_index
+from seriatim.core.patterns import Names, escape, is_pattern, pattern_problem
+from seriatim.core.query import Filter
+from seriatim.core.routes import Route
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed", "refused"),
+    [
+        ("seat.held", ["seat.held"], ["seat.held.x", "seat", "Seat.held"]),
+        ("seat.*", ["seat.held", "seat.", "seat.a.b", "seat.*"], ["seat", "seats.x", "a.seat.x"]),
+        ("*", ["", "a", "*", "seat.held"], []),
+        (r"seat.\*", ["seat.*"], ["seat.held", r"seat.\*"]),
+        (r"\*", ["*"], ["a", r"\*"]),
+        (r"a\\*", [r"a\*"], ["a*", r"a\\*", "a"]),
+        (r"a\b", [r"a\b"], ["ab"]),
+        (r"a\*.*", ["a*.x"], ["a.x", r"a\*.x"]),
+    ],
+)
+def test_what_a_text_stands_for(text: str, allowed: list[str], refused: list[str]) -> None:
+    """E7: one matcher for every place that names types."""
+    assert pattern_problem(text) is None
+    names = Names.of([text])
+
+    assert all(names.allows(one) for one in allowed)
+    assert not any(names.allows(one) for one in refused)
+
+
+@pytest.mark.parametrize("text", ["a*", "*.a", "a.*.b", "**", ".*", "a.**", r"a\*b*", r"\**"])
+def test_a_star_elsewhere_is_refused(text: str) -> None:
+    """E7: what would silently match nothing is no pattern."""
+    assert not is_pattern(text)
+    assert "only at its end" in (pattern_problem(text) or "")
+
+
+@given(st.text(alphabet="a.*\\", min_size=1))
+def test_every_name_can_be_written(name: str) -> None:
+    """E7, A4: each type has a text that names it and nothing else."""
+    written = escape(name)
+
+    assert pattern_problem(written) is None
+    assert Names.of([written]) == Names((name,))
+    assert Names((name,)).texts() == (written,)
+
+
+@given(st.text(alphabet="a.*/\\\U0010ffff"), st.sampled_from(["a.", "a.a.", "\U0010ffff.", "."]))
+def test_ranges_hold_what_prefixes_allow(name: str, prefix: str) -> None:
+    """E7: the range of names that an index is searched by is that of the matcher."""
+    [(first, end)] = Names((), (prefix,)).ranges()
+
+    assert (first <= name < end) == name.startswith(prefix)
+
+
+def test_an_index_is_of_one_type() -> None:
+    """E7: a payload index that could never find anything is refused."""
+    with pytest.raises(InvalidArgument, match="without"):
+        check_payload_index(PayloadIndex("seat.*", "n"))
+
+
+def test_all_of_them() -> None:
+    """E7: a star beside other names is still everything."""
+    names = Names.of(["a", "*", "b.*"])
+
+    assert names.everything
+    assert names.texts() == ("a", "*", "b.*")
+    assert not Names.of(["a", "b.*"]).everything
+    assert not is_pattern("")
+    assert Route(Filter(types=["*"]), 0, 1).types is None
+    assert Route(Filter(types=["a.*"]), 0, 1).types == Names((), ("a.",))

@@ -1,0 +1,169 @@
+"""Predicates: what they cost, and that the cheap way means the same as D3's own words."""
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import LimitExceeded
+from seriatim.core.predicate import (
+    STEPS_MAX,
+    Document,
+    compile_predicate,
+    count_elements,
+    count_values,
+    matches_json,
+    scalar_key,
+    weaken,
+)
+
+MERSENNE = (1 << 61) - 1  # multiples of it share Python's hash
+
+
+class Counter:
+    """A `check` that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> None:
+        """Count a call."""
+        self.calls += 1
+
+
+class Counted(Document):
+    """A document that tells how many comparisons were made."""
+
+    @property
+    def steps(self) -> int:
+        """The comparisons so far."""
+        return self._steps
+
+
+def work(want: Any, have: Any) -> int:
+    """Return the comparisons that a match takes."""
+    document = Counted.of(have)
+    compile_predicate(want).holds(have, document)
+    assert isinstance(document, Counted)
+    return document.steps
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, True),
+        (0, -0.0, True),
+        (1, True, False),
+        (0, False, False),
+        ("1", 1, False),
+        (None, "null", False),
+        (2**53, float(2**53), True),
+        (2**60, float(2**60), False),
+        (1152921504606847000, float(2**60), True),
+        (10**23, 1e23, True),
+        (int(1e23), 1e23, False),
+        (0.1, 0.1, True),
+        (0.1, 0.2, False),
+        (-(10**40), -1e40, True),
+    ],
+)
+def test_scalar_keys(one: Any, other: Any, same: Any) -> None:
+    """D3: scalars share a key exactly when they are equal by JSON type and value."""
+    assert (scalar_key(one) == scalar_key(other)) is same
+    assert matches_json([one], [other, {}]) is same
+
+
+@pytest.mark.parametrize(
+    ("element", "wanted"),
+    [
+        (lambda n: f"text-{n}", lambda n: f"text-{n}"),
+        (lambda n: n, float),
+        (lambda n: n * MERSENNE, lambda n: n * MERSENNE),
+        (lambda n: 10**400 + n, lambda n: 10**400 + n),
+        (lambda n: {"k": n}, lambda n: {"k": n}),
+        (lambda n: {"k": {"l": [n, "x"]}, "m": 1}, lambda n: {"m": 1, "k": {"l": [n]}}),
+        (lambda n: [[n], "x"], lambda n: ["x", [n]]),
+    ],
+    ids=["texts", "numbers", "hashes", "digits", "members", "paths", "arrays"],
+)
+def test_work_is_linear(element: Any, wanted: Any) -> None:
+    """K3, D3: 32 times as many elements on both sides are about 32 times the work, not 1,024."""
+    small = work([wanted(n) for n in range(10)], [element(n) for n in range(100)])
+    large = work([wanted(n) for n in range(320)], [element(n) for n in range(3200)])
+
+    assert large <= 40 * small
+    assert matches_json([wanted(n) for n in range(320)], [element(n) for n in range(3200)])
+    assert not matches_json([wanted(n) for n in range(-3, 20)], [element(n) for n in range(3200)])
+
+
+def test_many_predicates_share_one_look_at_an_array() -> None:
+    """K3: what was learned of an array serves the next predicate on the same payload."""
+    have = {"a": [{"k": n} for n in range(1000)], "b": list(range(1000))}
+    document = Counted.of(have)
+    for number in range(500):
+        assert compile_predicate({"a": [{"k": number}], "b": [number]}).holds(have, document)
+
+    assert isinstance(document, Counted)
+    assert document.steps < 20 * 1500
+
+
+def test_work_is_bounded() -> None:
+    """K3: what no index of terms can tell apart ends with the bound's name."""
+    terms = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(800))}
+    have = [{**terms, "n": n} for n in range(300)] + [{**terms, "x": [{"p": 1, "q": 1}]}]
+    want = [{"x": [{"p": 1, "q": 1}], "z": [n]} for n in range(800)]
+    with pytest.raises(LimitExceeded, match="match_steps") as caught:
+        matches_json(want, have)
+
+    assert caught.value.details == {"limit": "match_steps", "bound": STEPS_MAX}
+
+
+def test_each_query_has_the_whole_bound() -> None:
+    """K3: a document that serves several queries counts from zero for each."""
+    document = Document.of([])
+    document.spend(STEPS_MAX)
+    document.renew()
+    document.spend(STEPS_MAX)
+
+    with pytest.raises(LimitExceeded):
+        document.spend(1)
+
+
+def test_the_check_is_called_regularly() -> None:
+    """K3: a read that is to end is asked often enough, while parsing and while matching."""
+    check = Counter()
+    document = Document("[" + ",".join(["[1]"] * 50_000) + "]", check)
+    compile_predicate([[2], [3], [4], [5]]).holds(document.data, document)
+
+    assert check.calls > 10
+
+    quiet = Document('{"a":1}', check)
+    before = check.calls
+    assert compile_predicate({"a": 1}).holds(quiet.data, quiet)
+    assert check.calls == before + 1
+
+
+def test_a_large_match_needs_no_check() -> None:
+    """D3: without anybody to ask, only the bound ends a match."""
+    assert matches_json([[n] for n in range(3000)], [[n] for n in range(3000)])
+
+
+def test_counting() -> None:
+    """K3: every scalar and container counts, and counting ends soon after the bound."""
+    assert count_values({"a": [1, {"b": None}], "c": ()}, 100) == 6
+    assert count_values(1, 100) == 1
+    assert count_values([0] * 1000, 10) == 11
+    endless: list[Any] = []
+    endless.append(endless)
+    assert count_values(endless, 50) == 51
+    assert count_elements({"a": [1, [2, 3]], "b": 4}) == 4
+    assert count_elements("x") == 0
+
+
+def test_weaker_predicates() -> None:
+    """D3: a weakened predicate holds wherever the whole one does, and has few elements."""
+    want = {"a": [1, [2, 3], 4], "b": {"c": (5, 6)}, "d": 7}
+
+    assert weaken(want, 4) == {"a": [1, [2], 4], "b": {"c": []}, "d": 7}
+    assert weaken(want, 0) == {"a": [], "b": {"c": []}, "d": 7}
+    assert count_elements(weaken(want, 3)) == 3
+    assert weaken(want, 99) == {"a": [1, [2, 3], 4], "b": {"c": [5, 6]}, "d": 7}

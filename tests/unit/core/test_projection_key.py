@@ -1,0 +1,151 @@
+"""The key of an event in a projection, as every engine finds it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.event import EventRecord
+from seriatim.core.projection import projection
+from seriatim.core.projection_key import is_key, is_path, key_of, key_path, key_text
+
+
+def holding(payload: Any, **fields: Any) -> EventRecord:
+    """Make a record with a payload."""
+    given = {
+        **dict.fromkeys(EventRecord.__struct_fields__),
+        "event_type": "x",
+        "event_version": 1,
+        "recorded_at": "2026-01-01T00:00:00.000001Z",
+        "payload": canonical_text(payload),
+        **fields,
+    }
+    return EventRecord(**given)
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ("a", "a"),
+        (" ", " "),
+        ("2026-01-01T00:00:00+02:00", "2026-01-01T00:00:00+02:00"),
+        (7, "7"),
+        (-0.0, "-0.0"),
+        (1.0, "1.0"),
+        (1e16, "1e16"),
+        (1.5e-7, "1.5e-7"),
+        (10**40, "1" + "0" * 40),
+        (True, "true"),
+        (False, "false"),
+        ([1, "a"], '[1,"a"]'),
+        ({"b": 1.0, "a": None}, '{"a":null,"b":1.0}'),
+        (None, None),
+    ],
+)
+def test_values(value: Any, key: str | None) -> None:
+    """I1: a text is its own key, other values are keys as canonical JSON writes them."""
+    assert key_text(value) == key
+    assert key_of("payload.at", holding({"at": value})) == key
+    assert key_of('payload["at"]', holding({"at": value})) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("payload.a", ("a",)),
+        ("payload.a.b", ("a", "b")),
+        ("payload.it's", ("it's",)),
+        ("payload.*", ("*",)),
+        ("payload.a b", ("a b",)),
+        ('payload["a.b"]', ("a.b",)),
+        ('payload.a["b.c"].d', ("a", "b.c", "d")),
+        ('payload["\\"quoted\\""]', ('"quoted"',)),
+        ("payload..a", None),
+        ("payload.", None),
+        ("payload", None),
+        ("payloads.a", None),
+        ("pay.a", None),
+        ("payload.items[].sku", None),
+        ("payload.items[0]", None),
+        ('payload.a"b', None),
+        ('payload["\\q"]', None),
+        ("stream_id", None),
+    ],
+)
+def test_paths(key: str, path: tuple[str, ...] | None) -> None:
+    """I1: a key may lie anywhere in the payload; a path that cannot be read is refused."""
+    assert key_path(key) == path
+    assert is_path(key) is (path is not None)
+    assert is_key(key) is (path is not None or key == "stream_id")
+
+
+def test_odd_names_are_names() -> None:
+    """I1: quotes, stars and dots in a name are nothing but that name."""
+    payload = {"it's": "quote", "*": "star", "a.b": "dot", "a": {"b": "nested"}}
+    event = holding(payload)
+
+    assert key_of("payload.it's", event) == "quote"
+    assert key_of("payload.*", event) == "star"
+    assert key_of('payload["a.b"]', event) == "dot"
+    assert key_of("payload.a.b", event) == "nested"
+    assert key_of("payload.a.b.c", event) is None
+
+
+def test_fields() -> None:
+    """I1: a field is a key by the text that the record has, times among them."""
+    event = holding(
+        {},
+        stream_type="a:b",
+        stream_id="c",
+        stream_seq=3,
+        occurred_at="2026-01-01T00:00:00.5+02:00",
+        actor_id=None,
+    )
+
+    assert key_of("stream", event) == "a%3Ab:c"
+    assert key_of("stream_seq", event) == "3"
+    assert key_of("occurred_at", event) == "2026-01-01T00:00:00.5+02:00"
+    assert key_of("recorded_at", event) == event.recorded_at
+    assert key_of("actor_id", event) is None
+    assert key_of("stream", holding({}, stream_type=None, stream_id=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("made", "error"),
+    [("", "empty"), (7, "got int"), ("a\0", "U\\+0000"), ("\ud800", "surrogate")],
+)
+def test_what_is_no_key_fails(made: Any, error: str) -> None:
+    """I7: a key that is empty, no text, or cannot be stored is a failure of its event."""
+    with pytest.raises((TypeError, ValueError), match=error):
+        key_of(lambda _event: made, holding({}))
+    assert key_of(lambda _event: None, holding({})) is None
+
+
+def test_empty_values_fail() -> None:
+    """I7: an empty text in field or payload is no key, and never passed over in silence."""
+    with pytest.raises(ValueError, match="empty"):
+        key_of("payload.at", holding({"at": ""}))
+    with pytest.raises(ValueError, match="empty"):
+        key_of("source_system", holding({}, source_system=""))
+
+
+def test_upcasters_come_before_keys_of_what_they_change() -> None:
+    """I5: keys in the payload are those of the newest version; other fields are as stored."""
+
+    def step(data: dict[str, Any]) -> dict[str, Any]:
+        return {"new": data["old"]}
+
+    def declared(key: Any) -> Any:
+        options: dict[str, Any] = {"columns": {"n": int}, "upcasters": {("x", 1): step}}
+        return projection("p", key=key, **options)(lambda state, _event: state)
+
+    event = holding({"old": "k"}, event_type="x", event_version=1, stream_type="s", stream_id="1")
+
+    assert declared("payload.new").key_of(event) == "k"
+    assert declared("event_version").key_of(event) == "2"
+    assert declared(lambda given: given.data["new"]).key_of(event) == "k"
+    assert declared("stream_id").key_of(holding({}, event_type="x", stream_id="1")) == "1"
+    assert json.loads(event.payload) == {"old": "k"}

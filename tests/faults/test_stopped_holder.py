@@ -16,7 +16,7 @@ from seriatim import NewEvent, Settings
 from seriatim.store.postgres import deciding, writing
 from seriatim.store.postgres.migrate import migrate
 from tests.faults.support import DECIDED, QUICK, Worker, check_whole, wait_until
-from tests.faults.workers import stopping
+from tests.faults.workers import PAUSED, stopping
 
 # The server ends an idle holder after lock_hold_s; a waiter asks again every lock_wait_s.
 BOUND_S = 2 * (QUICK.lock_hold_s + QUICK.lock_wait_s) + 1.0
@@ -78,6 +78,78 @@ def test_stopped_decider_is_ended(postgres_url: str, at: str, count: int) -> Non
     assert (failure["code"], failure["retryable"]) == ("backend_failure", True)
     assert repeated == {"repeated": False}
     assert check_whole(postgres_url) == 2 + count
+
+
+@pytest.mark.parametrize(
+    ("act", "at"),
+    [
+        ("kind", ".declarations (version"),
+        ("kind", ".stream_kinds (name"),
+        ("type", ".declarations (version"),
+        ("index", ".declarations (version"),
+        ("restore", "as nth"),
+    ],
+)
+def test_stopped_holder_of_any_kind_is_ended(postgres_url: str, act: str, at: str) -> None:
+    """B14: stopped with the log's lock, whatever it does with it: others go on, and it repeats."""
+    with (
+        Worker("pause", url=postgres_url, act=act, at=at, settings=SMALL) as holder,
+        seriatim.open(postgres_url, settings=QUICK) as log,
+    ):
+        holder.wait_stopped()
+        took = timed_append(log)
+        holder.send(signal.SIGCONT)
+        holder.wait_lines(2)
+        failure = holder.lines[1]
+        if act != "restore":  # which cannot follow a head that has moved
+            assert holder.wait_end()[2] == "done"
+
+    assert took < BOUND_S
+    assert (failure["code"], failure["retryable"]) == ("backend_failure", True)
+    assert "lock_hold_s" in failure["message"]
+    assert check_whole(postgres_url) == 1
+
+
+def test_stopped_owner_of_a_cursor_is_ended(postgres_url: str) -> None:
+    """B14: stopped while it moves a cursor, it delays others who move it by a bounded time."""
+    with (
+        Worker("pause", url=postgres_url, act="cursor", at=".cursors\n", settings=SMALL) as holder,
+        seriatim.open(postgres_url, settings=QUICK) as log,
+    ):
+        holder.wait_stopped()
+        assert timed_append(log) < BOUND_S
+        started = time.monotonic()
+        move = PAUSED["cursor"](postgres_url, QUICK)
+        move()
+        took = time.monotonic() - started
+        holder.send(signal.SIGCONT)
+        assert holder.wait_end()[2] == "done"
+
+    assert took < BOUND_S
+
+
+def test_stopped_migration_is_ended(empty_postgres_url: str) -> None:
+    """B14, F3: stopped in a migration that locks the events, it delays others by lock_hold_s."""
+    migrate(empty_postgres_url, target=2)
+    look = "select count(*) from seriatim.events"
+    with (
+        Worker(
+            "pause",
+            url=empty_postgres_url,
+            act="migrate",
+            at='into "seriatim".migrations',
+            settings={},
+        ) as holder,
+        psycopg.connect(empty_postgres_url, autocommit=True) as other,
+    ):
+        holder.wait_stopped()
+        started = time.monotonic()
+        assert other.execute(look).fetchone() == (0,)
+        took = time.monotonic() - started
+        holder.send(signal.SIGCONT)
+        assert holder.wait_end()[2] == "done"
+
+    assert took < 2 * Settings().lock_hold_s
 
 
 def test_caller_with_the_lock_is_never_ended(postgres_url: str) -> None:

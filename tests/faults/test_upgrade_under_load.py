@@ -62,6 +62,69 @@ def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_pat
     assert check_whole(empty_postgres_url, noted(*files)) == len(noted(*files)) + 1
 
 
+def test_index_builds_beside_writers(empty_postgres_url: str) -> None:
+    """F3, E7: while an index waits for a long transaction, appends go on and wait for nothing."""
+    migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
+    insert = (
+        "insert into seriatim.events (position, append_position, recorded_us, event_version,"
+        " event_key, payload_hash, tenant_id, event_type, correlation_id, payload)"
+        " select coalesce(max(position), 0) + 1, coalesce(max(position), 0) + 1, 1, 1,"
+        " gen_random_uuid(), decode(repeat('00', 32), 'hex'), 'default', 'a', 'c', '{}'"
+        " from seriatim.events"
+    )
+    with (
+        psycopg.connect(empty_postgres_url) as reader,
+        psycopg.connect(empty_postgres_url, autocommit=True) as writer,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        writer.execute(insert)
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from seriatim.events")  # holds an old snapshot
+        migrating = [pool.submit(migrate, empty_postgres_url) for _ in range(2)]
+        wait_until(lambda: _building(writer), "the index to be built")
+        writer.execute("set lock_timeout = '5s'")
+        for _ in range(10):
+            writer.execute(insert)
+        assert not any(one.done() for one in migrating)
+        reader.commit()
+        assert [one.result(timeout=30) for one in migrating] == [SCHEMA_VERSION] * 2
+        assert _invalid(writer) == 0
+    with seriatim.open(empty_postgres_url) as log:
+        assert len(list(log.read(correlation_id="c"))) == 11
+
+
+def test_interrupted_index_is_built_again(empty_postgres_url: str) -> None:
+    """F3: what a migration left behind that was killed does not stay as it is."""
+    migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
+    with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
+        connection.execute(
+            "insert into seriatim.events (position, append_position, recorded_us, event_version,"
+            " event_key, payload_hash, tenant_id, event_type, correlation_id, payload) values"
+            " (1, 1, 1, 1, gen_random_uuid(), decode(repeat('00', 32), 'hex'), 't', 'a', 'c', '{}')"
+        )
+        connection.execute(
+            "create index events_correlation on seriatim.events"
+            " (tenant_id, correlation_id, position) where correlation_id is not null"
+        )
+        connection.execute(
+            "update pg_index set indisvalid = false"
+            " where indexrelid = 'seriatim.events_correlation'::regclass"
+        )
+        assert migrate(empty_postgres_url) == SCHEMA_VERSION
+        assert _invalid(connection) == 0
+
+
+def _building(connection: psycopg.Connection[tuple[int]]) -> bool:
+    text = "select 1 from pg_stat_activity where query like 'create index concurrently%'"
+    return connection.execute(text).fetchone() is not None
+
+
+def _invalid(connection: psycopg.Connection[tuple[int]]) -> int:
+    row = connection.execute("select count(*) from pg_index where not indisvalid").fetchone()
+    assert row is not None
+    return row[0]
+
+
 def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> None:
     """F3: while a caller holds a table, the migration waits without queueing others."""
     migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
@@ -71,10 +134,11 @@ def test_migration_steps_aside_for_a_long_append(empty_postgres_url: str) -> Non
         ThreadPoolExecutor(1) as pool,
     ):
         command = (
-            "insert into seriatim.commands values"
-            " (gen_random_uuid(), 'default', 'h', 'r', 1, 1, now())"
+            "insert into seriatim.cursors"
+            " (tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us) values"
+            " ('default', 'projection', gen_random_uuid(), 1, gen_random_uuid(), 1, '', '', 1)"
         )
-        caller.execute(command)  # what an open append with a command holds
+        caller.execute(command)  # what a consumer holds that moves its cursor
         migrating = pool.submit(migrate, empty_postgres_url)
         worst = 0.0
         for _ in range(20):

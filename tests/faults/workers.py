@@ -20,7 +20,19 @@ from functools import partial
 from typing import Any
 
 import seriatim
-from seriatim import ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
+from seriatim import (
+    EventType,
+    ExpectedContext,
+    ExpectedSeq,
+    Filter,
+    NewEvent,
+    PayloadIndex,
+    Query,
+    Settings,
+    StreamKind,
+)
+from seriatim.core.doors import LOG
+from seriatim.store.port import Cursor, Restored
 from tests.faults.support import DECIDED
 
 BARRIER_S = 60.0
@@ -375,7 +387,80 @@ def _exit_of(child: int, within_s: float = 15.0) -> int | str:
     return "hung"
 
 
-COMMANDS = {"load": load, "follow": follow, "hold": hold, "fork": fork}
+# -- pause: any act of a program, stopped before one of its statements
+
+
+def pause(arguments: dict[str, Any]) -> None:
+    """Stop (SIGSTOP) before the first statement that has `at`; once continued, do it again."""
+    import psycopg
+
+    execute = psycopg.Cursor.execute
+
+    def stopping_execute(cursor: Any, query: Any, *more: Any, **options: Any) -> Any:
+        text = query.decode() if isinstance(query, bytes) else str(query)
+        if arguments["at"] in text:
+            patched.execute = execute  # only the first time
+            stop_myself()
+        return execute(cursor, query, *more, **options)
+
+    patched: Any = psycopg.Cursor
+    patched.execute = stopping_execute
+    act = PAUSED[arguments["act"]](arguments["url"], Settings(**arguments["settings"]))
+    say("ready")
+    try:
+        act()
+        say("done")
+    except seriatim.SeriatimError as error:
+        say(error.as_dict())
+        act()
+        say("done")
+
+
+def _declare(declaration: Any) -> Callable[[str, Settings], Callable[[], Any]]:
+    return lambda url, settings: partial(seriatim.open(url, settings=settings).declare, declaration)
+
+
+def _restore(url: str, settings: Settings) -> Callable[[], Any]:
+    """Copy the events of a log in memory to the end of an empty one."""
+    log = seriatim.open(url, settings=settings)
+    with seriatim.open("memory:") as other:
+        draft = other.draft(LOG, [NewEvent("restored", {})])
+        [event] = other.appender.request(draft).events
+    return lambda: log.store.restore([Restored(1, 1, None, 1, event)])
+
+
+def _move_cursor(url: str, settings: Settings) -> Callable[[], Any]:
+    log = seriatim.open(url, settings=settings)
+    identity = log.identity()
+    cursor = Cursor(
+        tenant_id="default",
+        purpose="projection",
+        name="held",
+        position=0,
+        log_id=identity.log_id,
+        epoch=identity.epoch,
+    )
+    return partial(log.store.put_cursor, cursor, lease=None, reset=False)
+
+
+def _migrate(url: str, settings: Settings) -> Callable[[], Any]:
+    from seriatim.store.postgres.migrate import migrate
+
+    del settings
+    return partial(migrate, url)
+
+
+PAUSED: dict[str, Callable[[str, Settings], Callable[[], Any]]] = {
+    "kind": _declare(StreamKind(name="held")),
+    "type": _declare(EventType(event_type="held", event_version=1)),
+    "index": _declare(PayloadIndex("held", "a")),
+    "restore": _restore,
+    "cursor": _move_cursor,
+    "migrate": _migrate,
+}
+
+
+COMMANDS = {"load": load, "follow": follow, "hold": hold, "fork": fork, "pause": pause}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))

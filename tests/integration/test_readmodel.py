@@ -518,8 +518,8 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
     token = noted(model)
     model.commit(seats, step(5, 6, own=own({"1a": 1, "1b": 2}, 6)), token=token)
     model.mark("seats", 2, "parked", again=True)
-    model.refold(seats, ("default", "1a"), step(6, 6, own=own({"1a": 9}, 6)), token=token)
-    model.refold(seats, ("default", "1c"), step(6, 6), token=token)
+    model.refold(seats, ("default", "1a"), step(6, 6, own=own({"1a": 9}, 6)), [], token=token)
+    model.refold(seats, ("default", "1c"), step(6, 6), [], token=token)
 
     assert taken(model) == {"1a": 9, "1b": 2}
     assert [one.failure.position for one in model.failures("seats")] == [3, 4]
@@ -528,6 +528,7 @@ def test_a_key_is_folded_anew(model: ReadModel) -> None:
         seats,
         ("default", "1b"),
         step(6, 6, own=own({"1b": None}, 6), failures=[(failure(3, "1b"), "parked")]),
+        [],
         token=token,
     )
     assert taken(model) == {"1a": 9}
@@ -546,6 +547,7 @@ def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
                 seats,
                 ("default", "1a"),
                 step(until, until, own=own({"1a": 9}, until)),
+                [],
                 token=wrong["token"],
             )
     assert taken(model) == {"1a": 1}

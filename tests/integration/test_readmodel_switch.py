@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 import pytest
 
-from seriatim.core.errors import BackendFailure, LeaseLost
+from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
 from seriatim.core.fold import Kept
 from seriatim.core.projection import Table, projection
 from seriatim.opening import open_read_model, sqlite_path
@@ -320,7 +320,7 @@ def test_something_that_depends_on_a_table_is_told(empty_postgres_url: str) -> N
     with psycopg.connect(empty_postgres_url) as connection:
         connection.execute("create view mine as select * from read.seats")
 
-    with pytest.raises(BackendFailure, match="something depends on a table of the read model"):
+    with pytest.raises(Conflict, match="it would lose view mine"):
         model.switch(seats)
     assert taken(model) == {}
     assert taken(model, shadow=True) == {"1": 1}

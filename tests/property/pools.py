@@ -22,7 +22,9 @@ STREAMS = [
     *(("s", "1"), ("s", "2"), ("doc", "1"), ("zero", "1"), ("mine", "1"), ("closed", "1")),
     *(("case", "1"), ("case", "1"), ("trace", "t-1"), ("trace", "t-1")),
 ]
-TYPES = ["a", "b", "opened", "won", "paid"]
+TYPES = ["a", "b", "opened", "won", "paid", "a.b", "a.b.c", "a*"]
+NAMED_TYPES = [*TYPES[:-1], "a\\*", "a.*", "a.b.*", "*", "TraceStarted"]
+RELATED = ["r-1", "r-2"]
 PAYLOADS: list[dict[str, Any]] = [
     *({}, {"n": 1}, {"n": 1.0}, {"n": 2}, {"n": [1, {"m": None}]}, {"total": 3}, {"total": -1}),
     {"text": "é", "deep": {"n": 1}},
@@ -59,12 +61,14 @@ streams = st.sampled_from(STREAMS)
 def plain_events(draw: Any) -> NewEvent:
     """One event that every log takes."""
     return NewEvent(
-        draw(st.sampled_from(["a", "b"])),
+        draw(st.sampled_from(["a", "b", "a.b", "a.c"])),
         draw(st.sampled_from(PAYLOADS)),
         stream=draw(st.sampled_from([None, ("s", "1"), ("s", "2")])),
         occurred_at=draw(st.none() | st.sampled_from(TIMES)),
         app_id=draw(st.none() | st.just("app")),
         env_id=draw(st.none() | st.just("env")),
+        correlation_id=draw(st.none() | st.sampled_from(RELATED)),
+        causation_id=draw(st.none() | st.sampled_from(RELATED)),
         tags=tuple(draw(st.lists(st.sampled_from(TAGS), max_size=2))),
     )
 
@@ -140,7 +144,7 @@ AGGREGATE_FIELDS: dict[str, Any] = {
 
 filters = st.builds(
     Filter,
-    types=st.none() | st.lists(st.sampled_from([*TYPES, "TraceStarted"]), max_size=2),
+    types=st.none() | st.lists(st.sampled_from(NAMED_TYPES), max_size=2),
     payload=st.none() | st.lists(st.sampled_from([*PAYLOADS, {"n": []}]), max_size=2),
     tags=st.none() | st.lists(st.sampled_from(TAGS), max_size=2),
     streams=st.none() | st.lists(streams, max_size=2),
@@ -170,7 +174,9 @@ _filters: dict[str, st.SearchStrategy[Any]] = {
     "scope": st.sampled_from(["log", "traces", "aggregates"]),
     "stream": streams,
     "since_seq": st.integers(-1, 3),
-    "types": st.lists(st.sampled_from([*TYPES, "TraceStarted"]), max_size=2),
+    "types": st.lists(st.sampled_from(NAMED_TYPES), max_size=2),
+    "correlation_id": st.sampled_from(RELATED),
+    "causation_id": st.sampled_from(RELATED),
     "app_id": st.just("app"),
     "env_id": st.just("env"),
     "occurred_after": st.sampled_from(["2020-01-01T00:00:00Z", *TIMES]),
@@ -189,6 +195,8 @@ def reads(draw: Any) -> dict[str, Any]:
         found["after"] = draw(st.integers(0, 6))
     if draw(st.booleans()):
         found["until"] = draw(st.integers(3, 15))
+    if draw(st.booleans()):
+        found["newest_first"] = True
     return found
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from seriatim import EventRecord, Filter, Log, NewEvent, PayloadIndex, Query
 from seriatim.core.doors import FACTS
 from seriatim.core.indexes import path_text, term_key, wanted_scalars
+from seriatim.core.predicate import Document, compile_predicate, weaken
 from seriatim.core.query import matches, matches_json
 from seriatim.log.verify import verify
 from tests.property.logs import EXAMPLES, opener
@@ -174,6 +176,80 @@ def test_numbers_by_value(request: pytest.FixtureRequest, backend: str) -> None:
             events = [NewEvent("n", wrap(number)) for number in (*NUMBERS, True, False, "1", None)]
             queries = [Query([Filter(payload=[wrap(number)])]) for number in NUMBERS]
             check(log, events, queries)
+    finally:
+        remove()
+
+
+# Few values, so that large arrays are alike and matches hang on their nested parts.
+small = st.sampled_from([0, 1, 1.0, True, None, "1", "a", 10**23, 1e23, 2**61 - 1, (2**61 - 1) * 2])
+alike = st.recursive(
+    small,
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+crowds = st.lists(alike, min_size=3, max_size=40)
+
+
+def plainly(want: Any, have: Any) -> bool:
+    """Say D3 once more, without any look-up."""
+    if isinstance(want, dict):
+        return isinstance(have, dict) and all(
+            key in have and plainly(inner, have[key]) for key, inner in want.items()
+        )
+    if isinstance(want, list):
+        return isinstance(have, list) and all(
+            any(plainly(inner, element) for element in have) for inner in want
+        )
+    if _is_number(want) and _is_number(have):
+        return Decimal(repr(want)) == Decimal(repr(have))
+    return type(want) is type(have) and bool(want == have)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@settings(max_examples=EXAMPLES * 4, deadline=None)
+@given(crowds.flatmap(lambda have: st.tuples(st.lists(near(have), max_size=3), st.just(have))))
+def test_crowded_arrays(case: tuple[list[Any], list[Any]]) -> None:
+    """D3: sets and indexes of large, alike arrays say what comparing each pair says."""
+    wants, have = case
+    document = Document.of(have)  # shared, as the predicates of one query share it
+    for want in [*wants, have, [*have[::2], [have[0]]]]:
+        expected = plainly(want, have)
+        assert compile_predicate(want).holds(have, document) is expected, want
+        weaker = compile_predicate(weaken(want, 3))
+        assert not expected or weaker.holds(have, document)
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_every_backend_agrees_on_crowds(request: pytest.FixtureRequest, backend: str) -> None:
+    """D3, K3: predicates that the server tests only in part find what the matcher finds."""
+    log, remove = opener(request, backend)()
+
+    @settings(
+        max_examples=EXAMPLES // 2 or 1,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(st.lists(crowds, min_size=1, max_size=3), st.data())
+    def run(payloads: list[list[Any]], data: Any) -> None:
+        events = [NewEvent("a", {"k": payload}, tags=("t",)) for payload in payloads]
+        wanted = [data.draw(near(payload)) for payload in payloads]
+        queries = [
+            *(Query([Filter(payload=[{"k": payload}])]) for payload in payloads),
+            Query([Filter(payload=[{"k": [*payloads[0], *payloads[-1]]}])]),
+            Query([Filter(payload=[{"k": one} for one in wanted], tags=["t"])]),
+            Query(
+                [Filter(types=["a"], payload=[{"k": one}, {"k": payloads[0]}]) for one in wanted]
+            ),
+        ]
+        check(log, events, queries)
+
+    try:
+        run()
     finally:
         remove()
 

@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
         events=pools.batches(),
         stream=pools.streams,
         query=pools.queries,
-        which=st.sampled_from(["seq", "context", "context", "both"]),
+        which=st.sampled_from(["seq", "context", "context", "after", "after", "both"]),
         off=st.sampled_from([0, 0, 0, 0, 1, -1]),
     )
     def append_conditionally(
@@ -164,7 +164,13 @@ class Machine(RuleBasedStateMachine):
         version = view.query(query).context_version
         version = version if version is None or not off else max(1, version + off)
         conditions = [ExpectedSeq(stream, seq), ExpectedContext(query, version)]
-        chosen = {"seq": conditions[:1], "context": conditions[1:], "both": conditions}[which]
+        after = ExpectedContext(query, after=max(0, (version or view.head()) + off))
+        chosen = {
+            "seq": conditions[:1],
+            "context": conditions[1:],
+            "after": [after],
+            "both": conditions,
+        }[which]
         return self._append((tenant, LOG, events, chosen, None, None))
 
     @rule(
@@ -260,10 +266,10 @@ class Machine(RuleBasedStateMachine):
         """Read in batches with any filters."""
         self.both(tenant, lambda log: list(log.read_batches(batch_size=size, **filters)))
 
-    @rule(tenant=pools.tenants, stream=pools.streams, since=pools.seqs)
-    def stream(self, tenant: str, stream: tuple[str, str], since: int | None) -> None:
+    @rule(tenant=pools.tenants, stream=pools.streams, since=pools.seqs, down=st.booleans())
+    def stream(self, tenant: str, stream: tuple[str, str], since: int | None, down: bool) -> None:
         """Read a stream, its last event, and the list of streams."""
-        self.both(tenant, lambda log: list(log.read_stream(stream, since=since)))
+        self.both(tenant, lambda log: list(log.read_stream(stream, since=since, newest_first=down)))
         self.both(tenant, lambda log: log.last_event(stream))
         self.both(tenant, lambda log: log.streams(stream[0], after=since or 0, limit=2))
 
@@ -278,13 +284,18 @@ class Machine(RuleBasedStateMachine):
         tenant=pools.tenants,
         query=pools.queries,
         limit=st.none() | st.integers(1, 3),
+        down=st.booleans(),
     )
-    def query(self, tenant: str, query: Query, limit: int | None) -> None:
-        """Query, whole or page by page."""
-        first, _ = self.both(tenant, lambda log: log.query(query, limit=limit))
+    def query(self, tenant: str, query: Query, limit: int | None, down: bool) -> None:
+        """Query, whole or page by page, in both directions."""
+        first, _ = self.both(tenant, lambda log: log.query(query, limit=limit, newest_first=down))
         if first.more:
-            after, head = first.last_returned_position, first.head
-            self.both(tenant, lambda log: log.query(query, limit=limit, after=after, head=head))
+            last, head = first.last_returned_position, first.head
+            on: dict[str, Any] = {"until": last - 1} if down else {"after": last}
+            self.both(
+                tenant,
+                lambda log: log.query(query, limit=limit, head=head, newest_first=down, **on),
+            )
 
     # -- consumers
 

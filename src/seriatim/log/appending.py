@@ -24,11 +24,13 @@ from seriatim.core.prepare import Desk, prepare
 from seriatim.core.request import (
     Command,
     Prepared,
+    PreparedCommand,
     Request,
     check_conditions,
     prepare_command,
 )
 from seriatim.core.schema import compile_schema
+from seriatim.core.tenants import check_tenant
 from seriatim.log.lane import Lane
 from seriatim.log.traced import append_attributes, with_trace
 from seriatim.store.committer import Committer, give_up
@@ -149,6 +151,7 @@ class Appender:
         if desk is None:
             if len(self._desks) >= _DESKS_MAX:
                 self._desks = {}
+            check_tenant(draft.tenant_id)
             desk = msgspec.structs.replace(self._desk, tenant_id=draft.tenant_id, door=draft.door)
             self._desks[key] = desk
         return desk
@@ -159,7 +162,7 @@ class Appender:
         conditions = (
             () if draft.condition is None else check_conditions(draft.condition, desk.limits)
         )
-        command = prepare_command(draft.tenant_id, draft.command, desk.limits, desk.guard)
+        command = self.prepare_command(draft.tenant_id, draft.command)
         events, size = prepare(desk, draft.events, draft.idempotency_key)
         if self._settings.numbered_by == "caller":
             _check_numbered(events)
@@ -176,6 +179,10 @@ class Appender:
             door=draft.door.name,
         )
         return self._store.packed(request, desk.rules)
+
+    def prepare_command(self, tenant_id: str, command: Command | None) -> PreparedCommand | None:
+        """Check a command and compute what it is stored under."""
+        return prepare_command(tenant_id, command, self._settings.limits, self._guard)
 
     def append(self, draft: Draft, timeout: float | None) -> AppendResult:
         """Append and wait for the receipt."""
@@ -223,8 +230,9 @@ def looked_too_long() -> TimedOut:
 
 
 def rules_kept_changing() -> BackendFailure:
-    """Make the error for a log whose declarations change at every try."""
-    return BackendFailure("the log's declarations kept changing; nothing was stored")
+    """Make the error for a log whose declarations or contexts change too fast at every try."""
+    msg = "the log's declarations or the append's contexts kept changing; nothing was stored"
+    return BackendFailure(msg)
 
 
 class Watch:

@@ -11,8 +11,9 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import StreamRef
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.limits import Limits
+from seriatim.core.query import types_problem
 from seriatim.core.request import check_stream
-from seriatim.core.times import instant_us
+from seriatim.core.times import instant_us, time_problem
 from seriatim.store.port import ReadSpec, Scope
 
 _POSITION_END = 1 << 63
@@ -35,6 +36,9 @@ def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
     occurred_until: str | None = None,
     recorded_after: str | None = None,
     recorded_until: str | None = None,
+    correlation_id: str | None = None,
+    causation_id: str | None = None,
+    newest_first: bool = False,
 ) -> ReadSpec:
     """Return a checked read, or refuse it naming the argument."""
     check_position("after", after)
@@ -46,6 +50,8 @@ def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
         raise bad("since_seq", "must be a whole number")
     if since_seq is not None and stream is None:
         raise bad("since_seq", "needs a stream: numbers are a stream's own")
+    if not isinstance(newest_first, bool):
+        raise bad("newest_first", "must be true or false")
     occurred = _window("occurred", occurred_after, occurred_until)
     recorded = _window("recorded", recorded_after, recorded_until)
     return ReadSpec(
@@ -63,6 +69,9 @@ def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
         occurred_until_us=occurred[1],
         recorded_after_us=recorded[0],
         recorded_until_us=recorded[1],
+        correlation_id=_text("correlation_id", correlation_id),
+        causation_id=_text("causation_id", causation_id),
+        newest_first=newest_first,
     )
 
 
@@ -94,10 +103,9 @@ def check_timeout(timeout: object, name: str = "timeout") -> float:
 def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
     bounds: list[int | None] = []
     for side, text in (("after", after), ("until", until)):
-        moment = None if text is None else instant_us(text)
-        if text is not None and moment is None:
-            raise bad(f"{name}_{side}", "must be an RFC 3339 timestamp")
-        bounds.append(moment)
+        if text is not None and (problem := time_problem(text)):
+            raise bad(f"{name}_{side}", problem)
+        bounds.append(None if text is None else instant_us(text))
     start, end = bounds
     if start is not None and end is not None and end < start:
         raise bad(f"{name}_until", f"must not lie before {name}_after")
@@ -107,7 +115,10 @@ def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
 def _types(types: Sequence[str]) -> tuple[str, ...]:
     if isinstance(types, str) or not isinstance(types, Sequence):
         raise bad("types", "must be a list of event types")
-    return tuple(check_name("types", one) for one in types)
+    for one in types:
+        if problem := types_problem(one):
+            raise bad("types", problem)
+    return tuple(types)
 
 
 def _text(name: str, value: str | None) -> str | None:

@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -29,6 +29,7 @@ from seriatim.core.kinds import Declaration, EventType, StreamKind, check_event_
 from seriatim.core.query import EVERYTHING, Query, check_query
 from seriatim.core.request import Command, Condition, check_stream
 from seriatim.core.schema import compile_schema
+from seriatim.core.tenants import check_tenant
 from seriatim.log.appending import RULE_RELOADS, Appender, Draft, Watch, rules_kept_changing
 from seriatim.log.arguments import (
     bad,
@@ -41,11 +42,20 @@ from seriatim.log.arguments import (
 )
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
+from seriatim.log.lookup import receipt, stored_by_command, stored_by_key
 from seriatim.log.projections import Places, Projections
-from seriatim.log.querying import QueryResult, run_query
+from seriatim.log.querying import QueryResult, Window, run_query
 from seriatim.log.subscription import Subscription, Tail
+from seriatim.log.subscription_status import statuses
 from seriatim.log.traced import query_attributes, read_attributes
-from seriatim.store.port import ReadSpec, Scope, Store, StreamSummary
+from seriatim.store.port import (
+    ReadSpec,
+    Scope,
+    ServedStore,
+    Store,
+    StreamSummary,
+    SubscriptionStatus,
+)
 from seriatim.telemetry import tracing
 from seriatim.telemetry.bus import Telemetry
 
@@ -73,7 +83,7 @@ class BaseLog:
     ) -> None:
         self.store = store
         self.settings = settings or Settings()
-        self.tenant_id = check_name("tenant_id", tenant_id)
+        self.tenant_id = check_tenant(tenant_id)
         self.telemetry = Telemetry()
         self.appender = Appender(store, self.settings, guard, self.telemetry)
         self.catalogue = Catalogue(self)
@@ -87,7 +97,7 @@ class BaseLog:
         view = type(self).__new__(type(self))
         # The parent is kept alive: a fork renews the logs it knows to be open.
         view.__dict__.update(self.__dict__, _parent=self)
-        view.tenant_id = check_name("tenant_id", tenant_id)
+        view.tenant_id = check_tenant(tenant_id)
         return view
 
     # -- append
@@ -152,7 +162,12 @@ class BaseLog:
     # -- read
 
     def page(self, *, limit: int | None = None, scope: Scope = "log", **filters: Any) -> Page:
-        """Read one page by position: `after` exclusive, `until` inclusive, filters as in `read`."""
+        """Read one page by position: `after` exclusive, `until` inclusive, filters as in `read`.
+
+        The page's `last_scanned` is the `after` of the next page. With `newest_first` the page
+        begins at `until` and goes down: the next page has `until=page.last_scanned - 1`, and there
+        is none when that is not above `after`.
+        """
         wanted = self.settings.limits.page if limit is None else limit
         spec = read_spec(
             self.settings.limits, tenant_id=self.tenant_id, limit=wanted, scope=scope, **filters
@@ -180,16 +195,20 @@ class BaseLog:
         # A position past the head may be promised to a commit under way: never scan beyond it.
         until = head if spec.until is None else min(spec.until, head)
         records = [] if until <= spec.after else self.store.read(_until(spec, until))
-        full = len(records) == spec.limit
-        return Page(records, records[-1].position if full else max(until, spec.after))
+        if len(records) == spec.limit:
+            return Page(records, records[-1].position)
+        return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 
     def read(
         self, *, limit: int | None = None, batch_size: int | None = None, **filters: Any
     ) -> Iterator[EventRecord]:
         """Stream records in order up to the head as it is now, or until `limit`.
 
-        Filters: after, until, stream, since_seq, types, app_id, env_id, occurred_after,
-        occurred_until, recorded_after, recorded_until.
+        Filters: after, until, stream, since_seq, types (exact ones, or patterns such as `seat.*`),
+        app_id, env_id, correlation_id, causation_id, occurred_after, occurred_until,
+        recorded_after, recorded_until. With `newest_first=True` the newest record comes first:
+
+            for record in log.read(types=["seat.*"], newest_first=True, limit=10): ...
         """
         wanted = check_count("limit", limit)
         batches = self.read_batches(batch_size=batch_size, **filters)
@@ -214,13 +233,23 @@ class BaseLog:
             page = self.page_of(msgspec.structs.replace(spec, after=after, until=until))
             if page.records:
                 yield page.records
-            after = page.last_scanned
+            if spec.newest_first:
+                until = page.last_scanned - 1
+            else:
+                after = page.last_scanned
 
     def read_stream(
-        self, stream: StreamRef, *, since: int | None = None, limit: int | None = None
+        self,
+        stream: StreamRef,
+        *,
+        since: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
     ) -> Iterator[EventRecord]:
         """Stream one stream's records in order, those after number `since`."""
-        return self.read(stream=check_stream(stream), since_seq=since, limit=limit)
+        return self.read(
+            stream=check_stream(stream), since_seq=since, limit=limit, newest_first=newest_first
+        )
 
     def last_event(self, stream: StreamRef) -> EventRecord | None:
         """Return the last event of a stream, None when there is no such stream."""
@@ -233,6 +262,19 @@ class BaseLog:
             msg = "there is no event with that id"
             raise NotFound(msg, details={"event_id": event_id})
         return found
+
+    def find_append(
+        self, idempotency_key: str, *, producer_id: str | None = None
+    ) -> AppendResult | None:
+        """Return the receipt of the append stored under a key, None when there is none.
+
+        The key is that of a whole append, or of one of its events; keys are per producer.
+        """
+        return receipt(stored_by_key(self, idempotency_key, producer_id))
+
+    def find_command(self, *, actor: str, endpoint: str, key: str) -> AppendResult | None:
+        """Return the receipt and the response stored under a command, None when there is none."""
+        return receipt(stored_by_command(self, actor, endpoint, key))
 
     def head(self) -> int:
         """Return the last position of the whole log, 0 when it is empty."""
@@ -254,28 +296,31 @@ class BaseLog:
 
     # -- query
 
-    def query(
+    def query(  # noqa: PLR0913 - a query and its page
         self,
         query: Query = EVERYTHING,
         *,
         limit: int | None = None,
         after: int | None = None,
         head: int | None = None,
+        until: int | None = None,
+        newest_first: bool = False,
     ) -> QueryResult:
         """Return the matching records and their context's version, from one snapshot.
 
         Without a limit all records come, in as many pages as it takes. With one, page on by giving
-        `after` (the last returned position) and `head` of the first page.
+        `after` (the last returned position) and `head` of the first page; with `newest_first`, by
+        giving `until` (the last returned position, less one) and `head`. Neither `after` nor
+        `until` changes the context's version.
         """
+        window = Window(limit, after, until, head, newest_first)
         with tracing.span("seriatim.query") as span:
-            found = self._found(query, limit, after, head)
+            found = self._found(query, window)
             span.set(query_attributes(self.tenant_id, found))
         return found
 
-    def _found(
-        self, query: Query, limit: int | None, after: int | None, head: int | None
-    ) -> QueryResult:
-        return run_query(self, query, limit=limit, after=after, head=head)
+    def _found(self, query: Query, window: Window) -> QueryResult:
+        return run_query(self, query, window)
 
     # -- declare
 
@@ -303,10 +348,24 @@ class BaseLog:
         check_name("name", name)
         self._check_room_to_follow()
         subscription = Subscription(
-            self.store, self.tenant_id, name, query, follow=self._follow, **options
+            self.store,
+            self.tenant_id,
+            name,
+            query,
+            follow=self._follow,
+            telemetry=self.telemetry,
+            **options,
         )
         self._followers.add(subscription)
         return subscription
+
+    def subscriptions(self) -> list[SubscriptionStatus]:
+        """List this tenant's durable subscriptions: owner, cursor, lag and last error.
+
+        for one in log.subscriptions():
+            print(one.name, one.owner, one.position, one.lag_events, one.last_error)
+        """
+        return list(statuses(cast("ServedStore", self.store), self.tenant_id))
 
     def reset_subscription(self, name: str, position: int, query: Query = EVERYTHING) -> None:
         """Move a subscription anywhere, also after a restore, when it cannot be opened."""

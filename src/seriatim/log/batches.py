@@ -15,10 +15,10 @@ PAGE = 1000
 Batch = list[EventRecord]
 
 
-def whole_appends(read: Read, after: int) -> Iterator[Batch]:
-    """Yield the appends behind a position; the last one of a page may go on in the next."""
+def whole_appends(read: Read, after: int, most: int = PAGE) -> Iterator[Batch]:
+    """Yield whole appends after a position, read in pages of at most `most` events."""
     pending: Batch = []
-    for page in measured(read, after, PAGE):
+    for page in measured(read, after, most):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
             group = list(grouped)
             if pending and pending[0].append_position != group[0].append_position:
@@ -29,11 +29,15 @@ def whole_appends(read: Read, after: int) -> Iterator[Batch]:
         yield pending
 
 
-def matching_appends(
-    store: Store, tenant_id: str, query: Query, after: int, head: int
+def matching_appends(  # noqa: PLR0913 - what to read, of whom, and how much at once
+    store: Store, tenant_id: str, query: Query, after: int, head: int, most: int = PAGE
 ) -> Iterator[Batch]:
     """Yield what of each append in (after, head] matches a query."""
     start = max(after, query.min_position or 0)
     if start >= head:
         return iter(())
-    return whole_appends(lambda at, most: store.select(tenant_id, query, at, head, most), start)
+
+    def read(at: int, limit: int) -> list[EventRecord]:
+        return store.select(tenant_id, query, at, head, limit)
+
+    return whole_appends(read, start, most)

@@ -2,47 +2,144 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import random
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from seriatim.core.errors import ConditionalAppendConflict, EventSequenceInvalid
+import msgspec
+
+from seriatim.core.errors import (
+    ConditionalAppendConflict,
+    EventSequenceInvalid,
+    IdempotencyConflict,
+)
 from seriatim.core.event import AppendResult, EventRecord, NewEvent, StreamRef
 from seriatim.core.query import Query
 from seriatim.core.request import Command, Condition, ExpectedContext, ExpectedSeq
+from seriatim.log.arguments import bad
+from seriatim.log.lookup import find_decided
 
 if TYPE_CHECKING:
+    from seriatim.log.aio import AsyncLog
     from seriatim.log.base import BaseLog
 
-Decider = Callable[[list[EventRecord]], Iterable[NewEvent]]
+Events = Iterable[NewEvent | Mapping[str, Any]]
+Decider = Callable[[list[EventRecord]], Events]
+AsyncDecider = Callable[[list[EventRecord]], Events | Awaitable[Events]]
+
+_CONFLICTS = (ConditionalAppendConflict, EventSequenceInvalid, IdempotencyConflict)
 
 
-def decide_and_append(  # noqa: PLR0913 - the loop and its bound
-    log: BaseLog,
-    context: StreamRef | Query,
-    decider: Decider,
-    *,
-    attempts: int = 10,
-    idempotency_key: str | None = None,
-    command: Command | None = None,
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What is decided on, and what makes a retry of it known."""
+
+    context: StreamRef | Query
+    attempts: int = 10
+    idempotency_key: str | None = None
+    producer_id: str | None = None
+    command: Command | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a retry can be told from a new decision."""
+        return self.idempotency_key is not None or self.command is not None
+
+    def load(self, log: BaseLog) -> tuple[list[EventRecord], Condition, AppendResult | None]:
+        """Return the records, the condition that they still hold, and an earlier receipt.
+
+        The receipt is looked up after the records are read: without one, they do not hold what an
+        earlier or a concurrent run of the same decision appended.
+        """
+        records, condition = _load(log, self.context)
+        return records, condition, self.find(log)
+
+    def find(self, log: BaseLog) -> AppendResult | None:
+        """Return the receipt of an earlier run of this decision."""
+        if not self.repeatable:
+            return None
+        return find_decided(log, self.idempotency_key, self.producer_id, self.command)
+
+    def is_over(self, attempt: int, error: Exception) -> bool:
+        """Tell whether loading again cannot help, or was done often enough."""
+        return isinstance(error, IdempotencyConflict) or attempt == self.attempts - 1
+
+    def check(self, events: Events) -> list[NewEvent | Mapping[str, Any]]:
+        """Refuse events whose key could not be looked up: keys are kept for each producer."""
+        made = list(events)
+        if self.idempotency_key is not None:
+            for event in made:
+                given = event.get if isinstance(event, Mapping) else partial(getattr, event)
+                if given("producer_id", None) != self.producer_id:
+                    raise bad("producer_id", "of decide must be that of the decided events")
+        return made
+
+
+def decide_and_append(
+    log: BaseLog, context: StreamRef | Query, decider: Decider, **options: Any
 ) -> AppendResult | None:
     """Append what `decider` makes of a stream or a context; None when it makes nothing.
 
     The decider may run up to `attempts` times, so it must be a pure function of what it is given.
+    With an `idempotency_key` or a `command` a retry returns the first receipt without running it.
     """
-    for attempt in range(attempts):
-        records, condition = _load(log, context)
-        events = list(decider(records))
+    decision = Decision(context=context, **options)
+    for attempt in range(decision.attempts):
+        records, condition, found = decision.load(log)
+        if found is not None:
+            return found
+        events = decision.check(decider(records))
         if not events:
             return None
         try:
-            return log.append(events, condition, idempotency_key, command=command)
-        except (ConditionalAppendConflict, EventSequenceInvalid):
-            if attempt == attempts - 1:
+            key = decision.idempotency_key
+            result = log.append(events, condition, key, command=decision.command)
+        except _CONFLICTS as error:
+            if (found := decision.find(log)) is not None:
+                return found
+            if decision.is_over(attempt, error):
                 raise
-            time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 6)))  # noqa: S311 - jitter
+            time.sleep(_pause(attempt))
+        else:
+            # A concurrent duplicate may have decided on more events than this one.
+            found = decision.find(log) if result.replayed else None
+            return found or result
     return None
+
+
+async def decide_and_append_async(
+    aio: AsyncLog, log: BaseLog, context: StreamRef | Query, decider: AsyncDecider, **options: Any
+) -> AppendResult | None:
+    """Do the same on an event loop; the decider may be a coroutine function."""
+    decision = Decision(context=context, **options)
+    for attempt in range(decision.attempts):
+        records, condition, found = await aio.call(decision.load, log)
+        if found is not None:
+            return found
+        made = decider(records)
+        events = decision.check(await made if inspect.isawaitable(made) else made)
+        if not events:
+            return None
+        try:
+            key = decision.idempotency_key
+            result = await aio.append(events, condition, key, command=decision.command)
+        except _CONFLICTS as error:
+            if (found := await aio.call(decision.find, log)) is not None:
+                return found
+            if decision.is_over(attempt, error):
+                raise
+            await asyncio.sleep(_pause(attempt))
+        else:
+            found = await aio.call(decision.find, log) if result.replayed else None
+            return found or result
+    return None
+
+
+def _pause(attempt: int) -> float:
+    return random.uniform(0, 0.002 * 2 ** min(attempt, 6))  # noqa: S311 - jitter
 
 
 def _load(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:

@@ -16,14 +16,18 @@ from seriatim.core.errors import (
     BackendFailure,
     IdempotencyConflict,
     InvalidEvent,
+    LimitExceeded,
     SeriatimError,
 )
 from seriatim.core.event import AppendResult
+from seriatim.core.kinds import Declaration, EventType
 from seriatim.core.request import Condition, ExpectedSeq, Request
+from seriatim.core.tenants import check_tenant
 from seriatim.log.appending import Draft
 from seriatim.log.histories import Histories
 from seriatim.log.imported import Append, new_event, of_a_command, shares_keys
-from seriatim.log.transfer import PAGE, Source
+from seriatim.log.pages import PAGE_BYTES
+from seriatim.log.transfer import PAGE, Header, OversizedAppend, Source
 from seriatim.store.committer import unforeseen
 from seriatim.store.port import Outcome, unanswered
 
@@ -34,6 +38,8 @@ GROUP_EVENTS = 2000
 GROUP_BYTES = 4 * 1024 * 1024
 IN_FLIGHT_MAX = 3  # groups: one is stored, the next one waits, and one is made ready
 SHOWN_MAX = 20
+
+Found = Append | OversizedAppend
 
 # Whatever door an event once came through, it goes in as it was kept.
 _DOOR = Door(name="import", codes=LOG.codes, any_payload=True)
@@ -50,13 +56,17 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
-    """What became of the events of a file; `refusals` shows the first few, `reasons` counts all."""
+    """What became of the events of a file; `refusals` shows the first few, `reasons` counts all.
+
+    `undeclared` counts the file's declarations that the log does not have and was not given.
+    """
 
     appended: int = 0
     reused: int = 0
     refused: int = 0
     skipped: int = 0
     whole: bool = True
+    undeclared: int = 0
     reasons: Counter[str] = msgspec.field(default_factory=Counter)
     refusals: list[Refusal] = []
 
@@ -71,29 +81,35 @@ def import_events(
     lines: Iterable[bytes],
     *,
     tenant_id: str | None = None,
+    declarations: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ImportReport:
     """Append what an export holds, of one tenant or of all; a second time it stores nothing.
 
-    The file's declarations come first. An append that the log refuses is reported and passed over;
-    a failing store ends the import, which can then be repeated.
+    With `declarations` the file's kinds, types and indexes are declared first: they apply to the
+    whole log, whatever tenant is imported. An append that the log refuses is reported and passed
+    over; a failing store ends the import, which can then be repeated.
     """
+    if tenant_id is not None:
+        check_tenant(tenant_id)
     source = Source(lines)
-    if source.header is not None:
-        header = source.header
-        log.declare(*header.kinds, *header.types, *header.indexes)
+    undeclared = _undeclared(log, source.header)
+    if declarations:
+        log.declare(*undeclared)
+        undeclared = []
     with ThreadPoolExecutor(1, "seriatim-import") as writer:
         flight = _Flight(log, writer)
         try:
-            for page in _pages(source.appends()):
+            for page in _pages(source.appends(log.settings.limits)):
                 flight.look_ahead(page)
                 for append in page:
-                    if tenant_id not in (None, append[0][1].tenant_id or log.tenant_id):
-                        flight.report.skipped += len(append)
+                    whose, events = _tenant_and_size(append)
+                    if tenant_id not in (None, whose or log.tenant_id):
+                        flight.report.skipped += events
                         continue
                     flight.send(append)
                     if progress is not None:
-                        progress(len(append))
+                        progress(events)
             flight.land()
         except InvalidEvent:  # a line that is none: what came before it goes in
             flight.land()
@@ -102,20 +118,46 @@ def import_events(
             writer.shutdown(wait=False, cancel_futures=True)
             raise
     flight.report.whole = source.whole
+    flight.report.undeclared = len(undeclared)
     return flight.report
 
 
-def _pages(appends: Iterator[Append]) -> Iterator[list[Append]]:
+def _undeclared(log: BaseLog, header: Header | None) -> list[Declaration]:
+    """Return the declarations of a file that the log does not have; another rule is a conflict."""
+    if header is None:
+        return []
+    rules = log.store.rules()
+    return [
+        *(one for one in header.kinds if rules.kinds.get(one.name) != one),
+        *(one for one in header.types if rules.types.get(_entry(one)) != one),
+        *(one for one in header.indexes if one not in [kept.declared for kept in rules.indexes]),
+    ]
+
+
+def _entry(declared: EventType) -> tuple[str, int]:
+    return declared.event_type, declared.event_version
+
+
+def _tenant_and_size(append: Found) -> tuple[str | None, int]:
+    if isinstance(append, OversizedAppend):
+        return append.tenant_id, append.events
+    return append[0][1].tenant_id, len(append)
+
+
+def _pages(appends: Iterator[Found]) -> Iterator[list[Found]]:
     """Yield some appends at a time; a bad line is told of after those that stand before it."""
-    page: list[Append] = []
-    lines = 0
+    page: list[Found] = []
+    lines = size = 0
     try:
         for append in appends:
             page.append(append)
+            if isinstance(append, OversizedAppend):
+                continue
             lines += len(append)
-            if lines >= PAGE:
+            size += sum(len(line.payload) for _, line in append)
+            if lines >= PAGE or size >= PAGE_BYTES:
                 yield page
-                page, lines = [], 0
+                page, lines, size = [], 0, 0
     except InvalidEvent as error:
         yield page
         raise error from None
@@ -146,12 +188,18 @@ class _Flight:
         self._open = _Group()
         self._sent: deque[_Sent] = deque()
 
-    def look_ahead(self, page: list[Append]) -> None:
+    def look_ahead(self, page: list[Found]) -> None:
         """Look at what the log holds of the streams of some appends before they are sent."""
-        self._histories.look_up(line for append in page for _, line in append)
+        self._histories.look_up(
+            line for append in page if isinstance(append, list) for _, line in append
+        )
 
-    def send(self, append: Append) -> None:
+    def send(self, append: Found) -> None:
         """Check an append and let it go with those before it."""
+        if isinstance(append, OversizedAppend):
+            refusal = Refusal(append.line, append.events, LimitExceeded.code, append.message)
+            self._report_refusal(refusal)
+            return
         try:
             for number, line in append:
                 self._histories.check(line, number)
@@ -294,8 +342,10 @@ class _Flight:
 
     def _refuse(self, append: Append, error: Exception) -> None:
         code = error.code if isinstance(error, SeriatimError) else "conflict"
-        self.report.refused += len(append)
-        self.report.reasons[code] += len(append)
+        self._report_refusal(Refusal(append[0][0], len(append), code, str(error)))
+
+    def _report_refusal(self, refusal: Refusal) -> None:
+        self.report.refused += refusal.events
+        self.report.reasons[refusal.code] += refusal.events
         if len(self.report.refusals) < SHOWN_MAX:
-            refusal = Refusal(append[0][0], len(append), code, str(error))
             self.report.refusals.append(refusal)

@@ -9,7 +9,9 @@ import msgspec
 from seriatim.core.event import EventRecord
 from seriatim.store.port import ReadSpec, Store
 
-PAGE_EVENTS_FIRST = 100
+PAGE_EVENTS_FIRST = 4
+_GROWTH = 8  # of a page over the one before
+PAGE_EVENTS_NEXT = 128  # of a bounded answer: small events may be followed by the largest
 PAGE_BYTES = 8 * 1024 * 1024
 
 Read = Callable[[int, int], list[EventRecord]]  # behind a position, so many at most
@@ -35,7 +37,7 @@ def measured(read: Read, after: int, most: int) -> Iterator[list[EventRecord]]:
         if len(page) < limit or page[-1].position <= after:
             return
         after = page[-1].position
-        limit = _fitting(page, PAGE_BYTES, most)
+        limit = min(_fitting(page, PAGE_BYTES, most), _GROWTH * limit)
 
 
 def first_of(read: Read, after: int, most: int, size: int) -> list[EventRecord]:
@@ -49,13 +51,15 @@ def first_of(read: Read, after: int, most: int, size: int) -> list[EventRecord]:
         if len(page) < limit or size <= 0:
             break
         after = page[-1].position
-        limit = min(_fitting(page, size, most), most - len(found))
+        next_most = min(PAGE_EVENTS_NEXT, _GROWTH * limit)
+        limit = min(_fitting(page, size, next_most), most - len(found))
     return found
 
 
 def weight(records: Sequence[EventRecord]) -> int:
     """Return about how much memory records take: nearly all of it is payload."""
-    return sum(len(record.payload) for record in records)
+    # A text with one wide character takes up to four bytes for each of its characters.
+    return sum(record.payload.__sizeof__() for record in records)
 
 
 def _fitting(page: Sequence[EventRecord], size: int, most: int) -> int:

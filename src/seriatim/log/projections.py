@@ -18,11 +18,12 @@ from seriatim.core.errors import (
     SeriatimError,
 )
 from seriatim.core.event import LogIdentity
+from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.arguments import bad, check_name, check_position, check_timeout
 from seriatim.log.cursors import problem_with
 from seriatim.log.in_thread import InThread
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import EVERY_TENANT, FailureRecord, Progress, Standing
+from seriatim.store.readmodel.port import FailureRecord, Progress, Standing
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
@@ -120,6 +121,7 @@ class Projections:
                 status=one.status,
                 running=bool(one.owner),
                 failures=len(model.failures(one.name)),
+                held_until=one.held_until,
             )
             for one in model.every()
             if not one.shadow

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from seriatim.core.event import EventRecord
+from seriatim.core.limits import Limits
 from seriatim.core.query import Query, check_query
 from seriatim.log.arguments import bad, check_position
 
@@ -28,29 +29,56 @@ class QueryResult(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-def run_query(
-    log: BaseLog, query: Query, *, limit: int | None, after: int | None, head: int | None
-) -> QueryResult:
+class Window(msgspec.Struct, frozen=True):
+    """Which records of a query are returned; none of it changes the context's version."""
+
+    limit: int | None = None
+    after: int | None = None
+    until: int | None = None
+    head: int | None = None
+    newest_first: bool = False
+
+    def check(self, limits: Limits, start: int = 0) -> int:
+        """Refuse what is no page; return how many records a page has at most."""
+        for name in ("after", "until", "head"):
+            if (value := getattr(self, name)) is not None:
+                check_position(name, value)
+        if not isinstance(self.newest_first, bool):
+            raise bad("newest_first", "must be true or false")
+        if self.until is not None and self.until < max(start, self.after or 0):
+            raise bad("until", "must not lie before after")
+        return limits.page if self.limit is None else limits.check_page("limit", self.limit)
+
+
+def run_query(log: BaseLog, query: Query, window: Window) -> QueryResult:
     """Ask a log; see `Log.query`."""
     check_query(query, log.settings.limits)
-    size = log.settings.limits.page
-    if limit is not None:
-        size = log.settings.limits.check_page("limit", limit)
+    size = window.check(log.settings.limits)
     snapshot = log.store.head()
-    if head is not None and check_position("head", head) > snapshot:
+    if window.head is not None and window.head > snapshot:
         raise bad("head", "must not lie beyond the log's own")
-    snapshot = snapshot if head is None else head
-    start = query.min_position or 0
-    start = start if after is None else max(start, check_position("after", after))
+    snapshot = snapshot if window.head is None else window.head
+    start = max(query.min_position or 0, window.after or 0)
+    end = snapshot if window.until is None else min(window.until, snapshot)
     version = log.store.context_version(log.tenant_id, query, snapshot)
     records: list[EventRecord] = []
     more = version is not None and version > start
-    while more:
-        page = log.store.select(log.tenant_id, query, start, snapshot, size)
-        records.extend(page)
-        more = len(page) == size and page[-1].position != version
-        if limit is not None:
+    while more and start < end:
+        page = _page(log, query, (start, end), size + 1, window)
+        more = len(page) > size
+        records.extend(page[:size])
+        if window.limit is not None or not more:
             break
-        start = page[-1].position if page else snapshot
+        if window.newest_first:
+            end = records[-1].position - 1
+        else:
+            start = records[-1].position
     last = records[-1].position if records else None
-    return QueryResult(records, last, version, snapshot, more)
+    return QueryResult(records, last, version, snapshot, more and bool(records))
+
+
+def _page(
+    log: BaseLog, query: Query, within: tuple[int, int], most: int, window: Window
+) -> list[EventRecord]:
+    newest_first = window.newest_first
+    return log.store.select(log.tenant_id, query, *within, most, newest_first=newest_first)

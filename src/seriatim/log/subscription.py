@@ -11,6 +11,7 @@ Wake-ups are hints: a lost one costs the poll interval, never an event.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -21,12 +22,16 @@ from typing import Literal
 import msgspec
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.errors import BackendFailure, LeaseLost, SeriatimError
+from seriatim.core.errors import BackendFailure, LeaseLost, LogIdentityChanged, SeriatimError
 from seriatim.core.query import Query
+from seriatim.core.reasons import reason_of
 from seriatim.log.arguments import bad
 from seriatim.log.batches import Batch, matching_appends
 from seriatim.log.cursors import check_cursor, check_same_log, new_cursor, reset_subscription
-from seriatim.store.port import Closed, Cursor, Lease, Store
+from seriatim.store.port import Closed, Cursor, Lease, Store, lease_name
+from seriatim.telemetry.bus import Telemetry
+
+logger = logging.getLogger("seriatim")
 
 _SKIP_WORTH_STORING = 1000
 
@@ -116,7 +121,10 @@ class Subscription:
         backoff_s: float = 0.2,
         backoff_cap_s: float = 30.0,
         follow: type[Tail] = Tail,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry or Telemetry()
+        self._lease: Lease | None = None
         self.name = name
         self._follow = follow
         self.failures = 0
@@ -132,8 +140,24 @@ class Subscription:
         self._backoff_cap_s = backoff_cap_s
         self._stopped = threading.Event()
         self._tail: Tail | None = None
-        self._owner = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._unreleased: list[tuple[int, str]] = []  # processes and owners that may hold the lease
         self._cursor = self._open_cursor()
+
+    def new_owner(self) -> str:
+        """Return an owner for one acquisition of the lease.
+
+        It is a new one, also in a forked child, unless an acquisition of this process ended without
+        giving the lease back: that owner may have it again at once.
+        """
+        while self._unreleased:
+            pid, owner = self._unreleased.pop()
+            if pid == os.getpid():
+                return owner
+        return f"{os.getpid()}-{secrets.token_hex(6)}"
+
+    def keep_owner(self, owner: str) -> None:
+        """Let the next acquisition take over a lease that could not be given back."""
+        self._unreleased.append((os.getpid(), owner))
 
     def _open_cursor(self) -> Cursor:
         wanted = canonical_text(self._query.as_dict())
@@ -168,13 +192,22 @@ class Subscription:
         with _Ownership(self) as lease:
             if lease is None:
                 return
+            self._lease = lease
             # Another owner may have moved the cursor while this one waited.
             self._cursor = self._open_cursor()
             self._tail = self._make_tail(lease)
+            lease_pid = os.getpid()
             for batch in self._tail:
                 yield batch
+                self._check_process(lease_pid)
                 self._move(batch[-1].position, batch[-1].event_id, lease)
             self._skip_to(self._tail.position, lease, worth=1)
+
+    def _check_process(self, lease_pid: int) -> None:
+        """Refuse to go on in a forked child: the lease is its parent's."""
+        if os.getpid() != lease_pid:
+            msg = f"the lease of subscription {self.name!r:.80} belongs to the parent process"
+            raise LeaseLost(msg)
 
     def _make_tail(self, lease: Lease) -> Tail:
         tail = self._follow(
@@ -211,30 +244,74 @@ class Subscription:
             try:
                 return self._run_once(handler)
             except LeaseLost as error:
-                self.last_error = error
+                self._report(error, 0.0)
             except SeriatimError as error:
-                self.last_error = error
                 if not _may_pass(error):
+                    self._report(error, None)
                     raise
-                if self._stopped.wait(max(self._backoff_s, error.retry_after_s)):
+                delay = max(self._backoff_s, error.retry_after_s)
+                self._report(error, delay)
+                if self._stopped.wait(delay):
                     return None
 
     def _run_once(self, handler: Callable[[Batch], object]) -> None:
         for batch in self:
-            while not self._handled(handler, batch):
-                delay = min(self._backoff_cap_s, self._backoff_s * 2 ** min(self.failures - 1, 16))
+            while (delay := self._handled(handler, batch)) is not None:
                 if self._stopped.wait(delay):
                     return
             self.failures = 0
 
-    def _handled(self, handler: Callable[[Batch], object], batch: Batch) -> bool:
+    def _handled(self, handler: Callable[[Batch], object], batch: Batch) -> float | None:
+        """Call a handler; return how long to wait before the next attempt, None if it succeeded."""
         try:
             handler(batch)
+        except LogIdentityChanged:
+            raise  # only an operator can tell what to do with a restored or replaced log
         except Exception as error:  # noqa: BLE001 - whatever it is, the batch stays undelivered
             self.failures += 1
-            self.last_error = error
-            return False
-        return True
+            grown = self._backoff_s * 2.0 ** min(self.failures - 1, 16)
+            delay = float(min(self._backoff_cap_s, grown))
+            self._report(error, delay, batch[0].position)
+            return delay
+        return None
+
+    def _report(self, error: Exception, delay: float | None, position: int | None = None) -> None:
+        """Log a failure, tell telemetry, and store it; the backoff bounds how often that happens.
+
+        `delay` is the time before the next attempt; None: there is none.
+        """
+        self.last_error = error
+        reason = reason_of(error)
+        what = "failed" if position is None else f"failed on the append at position {position}"
+        on = "it ends" if delay is None else f"next attempt in {delay:g} s"
+        logger.warning(
+            "subscription %r of tenant %r %s (attempt %d, %s): %s",
+            self.name,
+            self._tenant_id,
+            what,
+            max(self.failures, 1),
+            on,
+            reason,
+        )
+        if self._telemetry.active:
+            metadata = {
+                "tenant_id": self._tenant_id,
+                "subscription": self.name,
+                "error": type(error).__name__,
+                "error_code": error.code if isinstance(error, SeriatimError) else None,
+            }
+            counts = {"failures": float(self.failures), "delay_s": delay or 0.0}
+            self._telemetry.emit("subscription.exception", counts, metadata)
+        self._store_failure(reason)
+
+    def _store_failure(self, reason: str) -> None:
+        lease = self._lease
+        if lease is None:
+            return
+        try:
+            self._store.record_failure(lease, self.name, max(self.failures, 1), reason)
+        except Exception as error:  # noqa: BLE001 - the failure itself was logged
+            logger.debug("the last error of %r was not stored: %s", self.name, reason_of(error))
 
     def start(self, handler: Callable[[Batch], object]) -> threading.Thread:
         """Run a handler in a thread of its own."""
@@ -260,12 +337,22 @@ class _Ownership:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease: Lease | None = None
+        self._owner = subscription.new_owner()
+        self._pid = os.getpid()
+
+    def _claim(self) -> Lease | None:
+        one = self._subscription
+        name = lease_name(one.name)
+        try:
+            return one._store.claim_lease(one._tenant_id, name, self._owner, one._lease_s)  # noqa: SLF001
+        except SeriatimError:
+            one.keep_owner(self._owner)  # its answer may be lost, and the lease ours
+            raise
 
     def __enter__(self) -> Lease | None:
         one = self._subscription
-        name = f"subscription:{one.name}"
         while not one._stopped.is_set():  # noqa: SLF001 - two halves of one thing
-            lease = one._store.claim_lease(one._tenant_id, name, one._owner, one._lease_s)  # noqa: SLF001
+            lease = self._claim()
             if lease is not None:
                 self._lease = lease
                 self._thread = threading.Thread(target=self._renew, args=(lease,), daemon=True)
@@ -285,7 +372,13 @@ class _Ownership:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._done.set()
+        if self._pid != os.getpid():
+            return  # a forked child: the thread and the lease are its parent's
         if self._thread is not None:
             self._thread.join()
         if self._lease is not None and kind is not LeaseLost:
-            self._subscription._store.release_lease(self._lease)  # noqa: SLF001
+            try:
+                self._subscription._store.release_lease(self._lease)  # noqa: SLF001
+            except SeriatimError:
+                self._subscription.keep_owner(self._owner)
+                raise

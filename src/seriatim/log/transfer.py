@@ -17,12 +17,15 @@ from seriatim.core.errors import InvalidEvent, LogIdentityChanged
 from seriatim.core.event import EventRecord
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import BUILT_IN_KINDS, EventType, StreamKind
+from seriatim.core.limits import Limits
+from seriatim.core.tenants import check_tenant
 from seriatim.log.pages import pages
 from seriatim.store.port import ReadSpec, Store
 
 FORMAT = "seriatim-export"
 FORMAT_VERSION = 1
 PAGE = 1000
+_ENVELOPES = 4  # an append's lines may be so many times longer than its payloads may be
 
 Progress = Callable[[int, int], None]
 
@@ -90,6 +93,8 @@ def export_log(  # noqa: PLR0913 - what, where to, from where to where
     progress: Progress | None = None,
 ) -> Footer:
     """Write every event up to the head as it is now, of one tenant or of all."""
+    if tenant_id is not None:
+        check_tenant(tenant_id)
     head = store.head() if until is None else min(until, store.head())
     identity = store.identity()
     rules = store.rules()
@@ -134,6 +139,64 @@ _HEADER = msgspec.json.Decoder(Header)
 _FOOTER = msgspec.json.Decoder(Footer)
 
 
+class OversizedAppend(msgspec.Struct, frozen=True):
+    """An append over a bound, of which only its place and its size were kept."""
+
+    line: int
+    events: int
+    tenant_id: str | None
+    limit: str
+    bound: int
+
+    @property
+    def message(self) -> str:
+        """Say which append it is and which bound it exceeds."""
+        what = "events" if self.limit == "append_events" else "bytes"
+        return (
+            f"the append that begins at line {self.line} has more than {self.bound} {what} "
+            f"({self.limit}): raise that limit, or split the append"
+        )
+
+
+class _Pending:
+    """The lines of one append while they are read; past a bound they are counted, not kept."""
+
+    def __init__(self, limits: Limits, number: int, line: Line) -> None:
+        self._limits = limits
+        self._first = number
+        self.last = line
+        self._lines: list[tuple[int, Line]] = []
+        self._events = self._payload_bytes = self._bytes = 0
+        self._exceeded: str | None = None
+
+    def add(self, number: int, line: Line, size: int) -> None:
+        """Take one more line of the append."""
+        self.last = line
+        self._events += 1
+        self._payload_bytes += len(line.payload)
+        self._bytes += size
+        limits = self._limits
+        if self._events > limits.append_events:
+            self._exceeded = self._exceeded or "append_events"
+        elif (
+            self._payload_bytes > limits.append_bytes
+            or self._bytes > _ENVELOPES * limits.append_bytes
+        ):
+            self._exceeded = self._exceeded or "append_bytes"
+        if self._exceeded:
+            self._lines.clear()
+        else:
+            self._lines.append((number, line))
+
+    def finish(self) -> list[tuple[int, Line]] | OversizedAppend:
+        """Return the append, or what is known of one that is too large."""
+        if self._exceeded is None:
+            return self._lines
+        bound = getattr(self._limits, self._exceeded)
+        tenant_id = self.last.tenant_id
+        return OversizedAppend(self._first, self._events, tenant_id, self._exceeded, bound)
+
+
 class Source:
     """The lines of an export, one append at a time; header and footer are kept aside.
 
@@ -153,18 +216,23 @@ class Source:
             self._held = first
             self.whole = True
 
-    def appends(self) -> Iterator[list[tuple[int, Line]]]:
-        """Yield the numbered lines of each append: neighbours that say they began together."""
-        pending: list[tuple[int, Line]] = []
-        for number, line in self._events():
-            if pending and not _together(pending[-1][1], line):
-                yield pending
-                pending = []
-            pending.append((number, line))
-        if pending:
-            yield pending
+    def appends(self, limits: Limits) -> Iterator[list[tuple[int, Line]] | OversizedAppend]:
+        """Yield the numbered lines of each append: neighbours that say they began together.
 
-    def _events(self) -> Iterator[tuple[int, Line]]:
+        No more of one append is kept in memory than the limits let a log take.
+        """
+        pending: _Pending | None = None
+        for number, line, size in self._events():
+            if pending is not None and not _together(pending.last, line):
+                yield pending.finish()
+                pending = None
+            if pending is None:
+                pending = _Pending(limits, number, line)
+            pending.add(number, line, size)
+        if pending is not None:
+            yield pending.finish()
+
+    def _events(self) -> Iterator[tuple[int, Line, int]]:
         held = [] if self._held is None else [self._held]
         events = 0
         for number, raw in chain(held, self._lines):
@@ -172,7 +240,7 @@ class Source:
                 self.whole = _decoded(_FOOTER, number, raw).events == events
             elif raw.strip():
                 events += 1
-                yield number, _decoded(_LINE, number, raw)
+                yield number, _decoded(_LINE, number, raw), len(raw)
 
 
 def _together(one: Line, other: Line) -> bool:

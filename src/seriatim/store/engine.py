@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any, Protocol
 
 import msgspec
 
+from seriatim.core.errors import Conflict
+
 _NAME = "-- name: "
+ENDED_EARLY = (
+    "the transaction was committed or rolled back before its end: write through the connection, "
+    "and leave commit and rollback to its owner"
+)
+ABORTED = (
+    "an error inside the transaction was ignored, so Postgres refuses to commit it: raise the "
+    "error, or put the statement into a savepoint (with connection.transaction())"
+)
 
 
 class Purpose(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +38,18 @@ class Session(Protocol):
     @property
     def connection(self) -> Any:
         """The driver's own connection, for those who write in the same transaction."""
+        ...
+
+    def outage(self, error: BaseException) -> Exception | None:
+        """Return the driver's error if the database is unavailable, looking at causes as well.
+
+        A lost or refused connection, a shutdown and a lack of resources are outages; everything
+        else that a statement or COMMIT reports is the fault of what was written.
+        """
+        ...
+
+    def defect(self) -> str | None:
+        """Say why this transaction cannot commit what was written in it, None if it can."""
         ...
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
@@ -80,8 +102,8 @@ class Engine(Protocol):
     # What gives selected values of a kind their kept form.
     loads: Mapping[str, Callable[[Any], Any]]
 
-    def ready(self) -> bool:
-        """Tell whether the place and its own tables are there."""
+    def ready(self, table: str | None = None) -> bool:
+        """Tell whether the place and its own tables are there, or one of them."""
         ...
 
     def prepare(self, statements: Sequence[str]) -> None:
@@ -100,6 +122,22 @@ class Engine(Protocol):
         """Return what holds a table in a mode until the transaction ends, where that is needed."""
         ...
 
+    def exists(self, session: Any, table: str) -> bool:
+        """Tell whether a table of this name is there."""
+        ...
+
+    def additions(self, session: Any, table: str, columns: Collection[str]) -> Sequence[str]:
+        """Return the statements that give a new table what users added to this one.
+
+        Grants, indexes, comments, as far as the database has them; the new table has the same name
+        and these columns. Raises `Conflict` for what cannot be carried over.
+        """
+        ...
+
+    def rename(self, session: Any, old: str, new: str, added: Sequence[str]) -> None:
+        """Give a table the name of one that was dropped, and what users had added to that."""
+        ...
+
     def transaction(self, *, write: bool = True) -> AbstractContextManager[Session]:
         """Do all or nothing; without `write`, see one moment of the database."""
         ...
@@ -113,6 +151,25 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, what caused it, and what caused that."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def misfit(table: str, statement: str, reason: str) -> Conflict:
+    """Make the error for an addition of a user's that does not fit a new table."""
+    msg = (
+        f"table {table} cannot be replaced: what was added to it does not fit the new one "
+        f"({reason}): {statement[:200]}; drop it, and rebuild"
+    )
+    return Conflict(msg, details={"table": table})
 
 
 def statements(package: str, engine: Engine, file: str = "statements.sql") -> dict[str, str]:

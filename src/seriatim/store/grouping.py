@@ -10,8 +10,9 @@ from seriatim.core.decide import Accepted, Head, Replayed, StaleRules, View, dec
 from seriatim.core.errors import SeriatimError
 from seriatim.core.event import AppendResult, EventRecord
 from seriatim.core.kinds import Rules
-from seriatim.core.query import Query, matches
+from seriatim.core.query import Query
 from seriatim.core.request import Request, StoredCommand
+from seriatim.store.contexts import AddedContexts, LockedTime
 from seriatim.store.port import Outcome
 
 
@@ -60,7 +61,9 @@ def placed_in_order(
 class Group(View):
     """A view of the store overlaid with what the appends of this group add to it."""
 
-    def __init__(self, view: View, head: int, recorded_us: int) -> None:
+    def __init__(
+        self, view: View, head: int, recorded_us: int, spent: LockedTime | None = None
+    ) -> None:
         self._view = view
         self._recorded_us = recorded_us
         self._start = head
@@ -71,6 +74,8 @@ class Group(View):
         self._keys: dict[bytes, int] = {}
         self._ids: dict[tuple[str, bytes], int] = {}
         self._commands: dict[bytes, StoredCommand] = {}
+        self._contexts = AddedContexts(spent or LockedTime())
+        self._matched = 0  # appends whose records the contexts have
 
     def add(self, placed: Placed) -> None:
         """Make an accepted append visible to those after it."""
@@ -89,6 +94,9 @@ class Group(View):
             self._commands[command.command_key] = StoredCommand(
                 command.request_hash, command.response, placed.first_position, position - 1
             )
+
+    def head(self) -> int:
+        return self.next_position - 1
 
     def stream_head(self, stream_key: bytes) -> Head | None:
         return self._heads.get(stream_key) or self._view.stream_head(stream_key)
@@ -111,10 +119,10 @@ class Group(View):
         return tuple(record for record in self._added() if first <= record.position <= last)
 
     def context(self, tenant_id: str, query: Query) -> int | None:
-        for record in reversed(list(self._added())):
-            if record.tenant_id == tenant_id and matches(query, record):
-                return record.position
-        return self._view.context(tenant_id, query)
+        fresh, self._matched = self._placed[self._matched :], len(self._placed)
+        added = (record for placed in fresh for record in placed.records(self._recorded_us))
+        version = self._contexts.version(tenant_id, query, added)
+        return self._view.context(tenant_id, query) if version is None else version
 
     def command(self, command_key: bytes) -> StoredCommand | None:
         return self._commands.get(command_key) or self._view.command(command_key)
@@ -124,11 +132,16 @@ class Group(View):
             yield from placed.records(self._recorded_us)
 
 
-def decide_group(
-    requests: Sequence[Request], view: View, rules: Rules, head: int, recorded_us: int
+def decide_group(  # noqa: PLR0913 - a group, what is known of the log, and its time
+    requests: Sequence[Request],
+    view: View,
+    rules: Rules,
+    head: int,
+    recorded_us: int,
+    spent: LockedTime | None = None,
 ) -> list[Placed | Outcome]:
     """Give each request its place or its answer, in the order in which they came."""
-    group = Group(view, head, recorded_us)
+    group = Group(view, head, recorded_us, spent)
     answers: list[Placed | Outcome] = []
     for request in requests:
         try:
@@ -145,6 +158,8 @@ def decide_group(
 
 
 def _place(request: Request, decision: Accepted, group: Group) -> Placed:
+    if decision.events != request.events:
+        request = msgspec.structs.replace(request, events=decision.events)
     placed = Placed(request, group.next_position, decision.stream_seqs)
     group.add(placed)
     return placed

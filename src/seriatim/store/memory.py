@@ -5,20 +5,30 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from seriatim.core.decide import Head
+from seriatim.core.decide import Head, find_by_id, with_free_keys
 from seriatim.core.errors import InvalidArgument, LeaseLost
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
-from seriatim.core.ids import event_key, stream_key
+from seriatim.core.ids import hash_key, stream_key
 from seriatim.core.indexes import StoredIndex
 from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
-from seriatim.core.query import Query, matches
+from seriatim.core.predicate import Document
+from seriatim.core.query import Matcher, Query
 from seriatim.core.request import Prepared, Request, StoredCommand
 from seriatim.core.times import format_us
+from seriatim.store.cancellation import ReadBudget
+from seriatim.store.contexts import (
+    NEWEST_EVENTS_MAX,
+    Contexts,
+    Seen,
+    contexts_of,
+    foreseen,
+)
 from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import (
     Cursor,
@@ -27,10 +37,19 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     Restored,
+    StoredAppend,
     StreamSummary,
+    SubscriptionState,
     check_next,
+    lease_name,
 )
-from seriatim.store.reading import check_cursor_move, keeps, summary
+from seriatim.store.reading import (
+    append_by_command,
+    append_by_key,
+    check_cursor_move,
+    keeps,
+    summary,
+)
 
 _CursorKey = tuple[str, str, str]
 
@@ -41,7 +60,9 @@ class MemoryStore:
     name = "memory"
     best_writers = 1
 
-    def __init__(self) -> None:
+    def __init__(self, read_timeout_s: float | None = None) -> None:
+        self._read_timeout_s = read_timeout_s
+        self._contexts = Contexts((), {})
         self._changed = threading.Condition(threading.RLock())
         self._identity = LogIdentity(str(uuid.uuid4()), 1)
         self._records: list[EventRecord] = []
@@ -53,6 +74,7 @@ class MemoryStore:
         self._types: list[EventType] = []
         self._indexes: list[StoredIndex] = []
         self._cursors: dict[_CursorKey, Cursor] = {}
+        self._failures: dict[_CursorKey, tuple[int, str, int]] = {}  # count, error, time
         self._leases: dict[tuple[str, str], tuple[Lease, str, float]] = {}
 
     # -- the log itself
@@ -67,7 +89,10 @@ class MemoryStore:
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         with self._changed:
             recorded_us = time.time_ns() // 1000
-            answers = decide_group(group, self, self.rules(), len(self._records), recorded_us)
+            head = len(self._records)
+            self._contexts = self._contexts_of(group, head)
+            spent = self._contexts.spent
+            answers = decide_group(group, self, self.rules(), head, recorded_us, spent)
             for answer in answers:
                 if isinstance(answer, Placed):
                     self._keep(answer, recorded_us)
@@ -94,8 +119,30 @@ class MemoryStore:
             self._keys.setdefault(event.idempotency_index, record.position)
 
     def packed(self, request: Request, rules: Rules) -> Request:
+        """Evaluate the request's contexts, in its caller's thread and before the lock."""
         del rules
-        return request
+        wanted = contexts_of((request,))
+        if not wanted:
+            return request
+        head = len(self._records)
+        seen = {
+            key: Seen(head, self.context_version(request.tenant_id, query, head))
+            for key, query in wanted.items()
+        }
+        return msgspec.structs.replace(request, packed=seen)
+
+    def _contexts_of(self, group: Sequence[Request], head: int) -> Contexts:
+        """Evaluate contexts under the lock, for what was appended since they were seen."""
+        contexts = Contexts(group, foreseen(group))
+        for tenant_id, after in contexts.behind(head).items():
+            lowest = max(after, head - NEWEST_EVENTS_MAX)
+            newest = (
+                record
+                for record in reversed(self._records[lowest:])
+                if record.tenant_id == tenant_id
+            )
+            contexts.add_newest(tenant_id, newest, complete=lowest == after, head=head)
+        return contexts
 
     def at_once(self, request: Request, timeout: float) -> Outcome:
         del timeout
@@ -116,8 +163,9 @@ class MemoryStore:
     def restore(self, events: Sequence[Restored]) -> None:
         with self._changed:
             check_next(len(self._records), events)
-            for restored in events:
-                self._keep_one(restored.event, restored.record())
+            keyed = with_free_keys([one.event for one in events], self.by_id)
+            for restored, event in zip(events, keyed, strict=True):
+                self._keep_one(event, restored.record())
             self._changed.notify_all()
 
     # -- the view that a decision takes, under the lock
@@ -146,7 +194,7 @@ class MemoryStore:
         return Head(last.stream_seq or 0, last.event_type)
 
     def context(self, tenant_id: str, query: Query) -> int | None:
-        return self.context_version(tenant_id, query, len(self._records))
+        return self._contexts.version(tenant_id, query)
 
     # -- reads
 
@@ -156,7 +204,9 @@ class MemoryStore:
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         until = len(self._records) if spec.until is None else spec.until
         found: list[EventRecord] = []
-        for record in self._records[spec.after : until]:
+        budget = ReadBudget(self._read_timeout_s)
+        for record in _ordered(self._records[spec.after : until], spec.newest_first):
+            budget.check()
             if keeps(spec, record):
                 found.append(record)
                 if len(found) == spec.limit:
@@ -164,10 +214,21 @@ class MemoryStore:
         return found
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
-        return self.by_id(tenant_id, event_key(event_id))
+        return find_by_id(tenant_id, event_id, self.by_id)
 
     def event_id_at(self, position: int) -> str | None:
         return self._records[position - 1].event_id if position <= len(self._records) else None
+
+    def append_by_key(
+        self, tenant_id: str, producer_id: str | None, key: str
+    ) -> StoredAppend | None:
+        return append_by_key(self.by_key, self.read, tenant_id, producer_id, key)
+
+    def append_by_command(
+        self, tenant_id: str, actor: str, endpoint: str, key: str
+    ) -> StoredAppend | None:
+        stored = self.command(hash_key(tenant_id, actor, endpoint, key))
+        return append_by_command(stored, self.read, tenant_id)
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         positions = self._streams.get(stream_key(tenant_id, *stream))
@@ -192,22 +253,36 @@ class MemoryStore:
                 found.append(summary(first, last))
         return found[:limit]
 
-    def select(
-        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    def select(  # noqa: PLR0913 - a query, its range and its order
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
     ) -> list[EventRecord]:
-        found: list[EventRecord] = []
-        for record in self._records[after:until]:
-            if record.tenant_id == tenant_id and matches(query, record):
-                found.append(record)
-                if len(found) == limit:
-                    break
-        return found
+        records = _ordered(self._records[after:until], newest_first)
+        return list(islice(self._matching(tenant_id, query, records), limit))
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
-        for record in reversed(self._records[:until]):
-            if record.tenant_id == tenant_id and matches(query, record):
-                return record.position
-        return None
+        newest = reversed(self._records[:until])
+        found = next(self._matching(tenant_id, query, newest), None)
+        return None if found is None else found.position
+
+    def _matching(
+        self, tenant_id: str, query: Query, records: Iterable[EventRecord]
+    ) -> Iterator[EventRecord]:
+        budget = ReadBudget(self._read_timeout_s)
+        budget.check()
+        matcher = Matcher(query)
+        for record in records:
+            budget.check()
+            if record.tenant_id == tenant_id and matcher.matches(
+                record, Document(record.payload, budget.check)
+            ):
+                yield record
 
     # -- declarations
 
@@ -231,6 +306,9 @@ class MemoryStore:
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._cursors.get((tenant_id, purpose, name))
+
+    def tenants(self, limit: int) -> list[str]:
+        return sorted({tenant_id for tenant_id, _ in list(self._ids)})[:limit]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         found = [key for key in self._cursors if key[:2] == (tenant_id, purpose)]
@@ -261,6 +339,37 @@ class MemoryStore:
             check_cursor_move(self._cursors.get(key), cursor, reset=reset)
             now = format_us(time.time_ns() // 1000)
             self._cursors[key] = msgspec.structs.replace(cursor, updated_at=now)
+            if key in self._failures:
+                self._failures[key] = (0, *self._failures[key][1:])
+
+    def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
+        with self._changed:
+            held = self._leases.get((lease.tenant_id, lease.name))
+            if held is not None and held[0].token == lease.token:
+                key = lease.tenant_id, "subscription", name
+                self._failures[key] = failures, error, time.time_ns() // 1000
+
+    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
+        with self._changed:
+            found = self.cursors_after(tenant_id, "subscription", after, limit)
+            return [self._state(cursor) for cursor in found]
+
+    def _state(self, cursor: Cursor) -> SubscriptionState:
+        held = self._leases.get((cursor.tenant_id, lease_name(cursor.name)))
+        owned = held is not None and held[2] > time.monotonic()
+        key = cursor.tenant_id, "subscription", cursor.name
+        failures, error, moment = self._failures.get(key, (0, None, None))
+        return SubscriptionState(
+            tenant_id=cursor.tenant_id,
+            name=cursor.name,
+            position=cursor.position,
+            query=cursor.query,
+            updated_at=cursor.updated_at,
+            owner=held[1] if held is not None and owned else None,
+            failures=failures,
+            last_error=error,
+            last_error_at=None if moment is None else format_us(moment),
+        )
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         with self._changed:
@@ -329,3 +438,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Leave everything to the garbage collector."""
+
+
+def _ordered(records: list[EventRecord], newest_first: bool) -> Iterable[EventRecord]:
+    return reversed(records) if newest_first else records

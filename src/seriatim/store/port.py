@@ -8,9 +8,10 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from seriatim.core.decide import StaleRules
-from seriatim.core.errors import BackendFailure, Conflict, SeriatimError, TimedOut
+from seriatim.core.errors import BackendFailure, Conflict, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.kinds import Declaration, Rules
+from seriatim.core.patterns import Names
 from seriatim.core.query import Query
 from seriatim.core.request import Prepared, Request
 
@@ -36,12 +37,6 @@ def unanswered() -> BackendFailure:
     """Make the error for an append that was sent and not answered in time."""
     msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
     return BackendFailure(msg, details={"ambiguous": True})
-
-
-def too_long(seconds: float) -> TimedOut:
-    """Make the error for a read that was ended because it took too long."""
-    msg = f"the read took more than {seconds:g} s and was ended: ask for less, or declare an index"
-    return TimedOut(msg)
 
 
 class Exchange(Protocol):
@@ -93,10 +88,19 @@ def check_next(head: int, events: Sequence[Restored]) -> None:
             raise Conflict(msg, details={"expected": expected, "actual": event.position})
 
 
+class StoredAppend(msgspec.Struct, frozen=True):
+    """An append found by its key or command; `request_hash` and `response` are its command's."""
+
+    records: tuple[EventRecord, ...]
+    request_hash: str | None = None
+    response: Any = None
+
+
 class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a read, every argument checked; always in ascending order.
+    """One page of a read, every argument checked; ascending, or descending if `newest_first`.
 
     `tenant_id` None reads all tenants and is for the operator's own tools: verify and export.
+    `types` are exact types and patterns: see `core/patterns.py`.
     """
 
     tenant_id: str | None
@@ -113,6 +117,15 @@ class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
     occurred_until_us: int | None = None
     recorded_after_us: int | None = None
     recorded_until_us: int | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    newest_first: bool = False
+
+    @property
+    def names(self) -> Names | None:
+        """The types that are wanted; None for all of them."""
+        names = None if self.types is None else Names.of(self.types)
+        return None if names is None or names.everything else names
 
 
 class StreamSummary(msgspec.Struct, frozen=True):
@@ -146,6 +159,41 @@ class Lease(msgspec.Struct, frozen=True):
     tenant_id: str
     name: str
     token: int
+
+
+class SubscriptionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store keeps of a durable subscription; `owner` is None when none holds its lease.
+
+    `failures` counts failed attempts since the cursor last moved. The last error stays after that.
+    """
+
+    tenant_id: str
+    name: str
+    position: int
+    query: str
+    updated_at: str
+    owner: str | None = None
+    failures: int = 0
+    last_error: str | None = None
+    last_error_at: str | None = None
+
+
+class SubscriptionStatus(SubscriptionState, frozen=True, kw_only=True):
+    """A durable subscription and its lag.
+
+    `lag_events` counts the positions from the oldest event that matches and was not handled to
+    the head, so it is at least the number of pending events; `lag_seconds` is the age of that
+    event. Both are 0 when nothing is pending.
+    """
+
+    head: int
+    lag_events: int
+    lag_seconds: float
+
+
+def lease_name(subscription: str) -> str:
+    """Return the name of the lease that the owner of a subscription holds."""
+    return f"subscription:{subscription}"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -205,6 +253,18 @@ class Store(Protocol):
     def read(self, spec: ReadSpec) -> list[EventRecord]: ...
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None: ...
     def event_id_at(self, position: int) -> str | None: ...
+    def append_by_key(
+        self, tenant_id: str, producer_id: str | None, key: str
+    ) -> StoredAppend | None:
+        """Return the append stored under a key for the whole append, else under an event's key."""
+        ...
+
+    def append_by_command(
+        self, tenant_id: str, actor: str, endpoint: str, key: str
+    ) -> StoredAppend | None:
+        """Return the append stored under a command, with its request hash and its response."""
+        ...
+
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None: ...
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
@@ -212,8 +272,15 @@ class Store(Protocol):
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]: ...
-    def select(
-        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    def select(  # noqa: PLR0913 - a query, its range and its order
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
     ) -> list[EventRecord]: ...
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None: ...
 
@@ -230,6 +297,10 @@ class Store(Protocol):
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         """Store a cursor; backwards only with `reset`, under a lost lease never."""
+        ...
+
+    def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
+        """Store the last error of a subscription whose lease this is; a lost one stores nothing."""
         ...
 
     def claim_lease(
@@ -256,8 +327,16 @@ class Store(Protocol):
 class ServedStore(Store, Protocol):
     """A backend beside which a service runs: what it asks of it to keep tenants within bounds."""
 
+    def tenants(self, limit: int) -> list[str]:
+        """Return the tenants that have events, by name."""
+        ...
+
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
         """Return a page of cursors by name."""
+        ...
+
+    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
+        """Return a page of durable subscriptions by name."""
         ...
 
     def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from seriatim.core.canonical import read_json
 from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.event import EventRecord
+from seriatim.core.ids import idempotency_index_key, key_problem
 from seriatim.core.kinds import TRACE_KIND, Rules
-from seriatim.core.times import instant_us
-from seriatim.store.port import Cursor, Finding, ReadSpec, StreamSummary
+from seriatim.core.patterns import Names
+from seriatim.core.request import StoredCommand
+from seriatim.core.times import format_us, instant_us
+from seriatim.store.port import (
+    Cursor,
+    Finding,
+    ReadSpec,
+    StoredAppend,
+    StreamSummary,
+    SubscriptionState,
+)
+
+_APPEND_PAGE = 16  # events: most appends are smaller
+_APPEND_PAGE_MAX = 4096
+
+Read = Callable[[ReadSpec], list[EventRecord]]
 
 
 def keeps(spec: ReadSpec, record: EventRecord) -> bool:
@@ -18,9 +35,11 @@ def keeps(spec: ReadSpec, record: EventRecord) -> bool:
         and _in_scope(spec, record)
         and spec.stream in (None, record.stream)
         and (spec.after_seq is None or (record.stream_seq or 0) > spec.after_seq)
-        and (spec.types is None or record.event_type in spec.types)
+        and (spec.types is None or Names.of(spec.types).allows(record.event_type))
         and spec.app_id in (None, record.app_id)
         and spec.env_id in (None, record.env_id)
+        and spec.correlation_id in (None, record.correlation_id)
+        and spec.causation_id in (None, record.causation_id)
         and _within(record.occurred_at, spec.occurred_after_us, spec.occurred_until_us)
         and _within(record.recorded_at, spec.recorded_after_us, spec.recorded_until_us)
     )
@@ -41,6 +60,51 @@ def _within(text: str, after_us: int | None, until_us: int | None) -> bool:
     return (after_us is None or moment > after_us) and (until_us is None or moment <= until_us)
 
 
+def append_by_key(
+    by_index: Callable[[bytes], EventRecord | None],
+    read: Read,
+    tenant_id: str,
+    producer_id: str | None,
+    key: str,
+) -> StoredAppend | None:
+    """Return the append stored under a key: k stands on its first event as k/0."""
+    for one in (f"{key}/0", key):
+        if key_problem(one) is None:
+            record = by_index(idempotency_index_key(tenant_id, producer_id, one))
+            if record is not None:
+                return StoredAppend(_whole_append(read, record))
+    return None
+
+
+def append_by_command(
+    stored: StoredCommand | None, read: Read, tenant_id: str
+) -> StoredAppend | None:
+    """Return the append of a command, with its response."""
+    if stored is None:
+        return None
+    records: list[EventRecord] = []
+    while (after := stored.first_position - 1 + len(records)) < stored.last_position:
+        until = min(stored.last_position, after + _APPEND_PAGE_MAX)
+        spec = ReadSpec(tenant_id=tenant_id, limit=until - after, after=after, until=until)
+        records += read(spec)
+    return StoredAppend(tuple(records), stored.request_hash, read_json(stored.response))
+
+
+def _whole_append(read: Read, record: EventRecord) -> tuple[EventRecord, ...]:
+    """Read the append of a record: consecutive positions that share their first."""
+    first, limit = record.append_position, _APPEND_PAGE
+    found: list[EventRecord] = []
+    while True:
+        after = first - 1 + len(found)
+        until = after + limit
+        spec = ReadSpec(tenant_id=record.tenant_id, limit=limit, after=after, until=until)
+        own = [one for one in read(spec) if one.append_position == first]
+        found += own
+        if len(own) < limit:
+            return tuple(found)
+        limit = min(limit * 8, _APPEND_PAGE_MAX)
+
+
 def summary(first: EventRecord, last: EventRecord) -> StreamSummary:
     """Sum up a stream from its first and its last event."""
     return StreamSummary(
@@ -50,6 +114,22 @@ def summary(first: EventRecord, last: EventRecord) -> StreamSummary:
         last.position,
         last.stream_seq or 0,
         last.event_type,
+    )
+
+
+def subscription_state(row: tuple[Any, ...]) -> SubscriptionState:
+    """Make the state of one row of `subscriptions`."""
+    tenant_id, name, position, query, updated_us, owner, failures, error, failed_us = row
+    return SubscriptionState(
+        tenant_id=tenant_id,
+        name=name,
+        position=position,
+        query=query,
+        updated_at=format_us(updated_us),
+        owner=owner,
+        failures=failures,
+        last_error=error,
+        last_error_at=None if failed_us is None else format_us(failed_us),
     )
 
 

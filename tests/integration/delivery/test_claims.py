@@ -201,7 +201,7 @@ def test_keys_of_commands_are_no_keys_of_consumers(tmp_path: Path, registry: Reg
             [NewEvent("order.placed", stream=aggregate), NewEvent("order.paid", stream=aggregate)],
             idempotency_key="command-7",
         )
-        events = [Delivery.of(one) for one in log.read()]
+        events = [Delivery.of(one, log=log.identity()) for one in log.read()]
 
     assert verdicts(claim(registry, made(), *events)) == ["claimed", "claimed"]
 

@@ -264,3 +264,23 @@ def test_pruning(registry: Registry) -> None:
         "duplicate_done",
     ]
     assert registry.prune("mailer", 0.001, streamless=True) == 1
+
+
+def test_a_named_event_that_is_not_there(registry: Registry) -> None:
+    """L3: retrying or skipping one event that is not there is `not_found`; a filter counts 0."""
+    mailer = made()
+    registry.declare(mailer)
+    done(registry, mailer, event(1))
+
+    for name in (event(1).event_id, "nobody"):
+        with pytest.raises(NotFound, match=name):
+            registry.retry(Asked(event_id=name))
+        with pytest.raises(NotFound, match=name):
+            registry.skip(Asked(event_id=name, handler="mailer"), "given up")
+    with pytest.raises(NotFound):
+        registry.prune("nobody", 0)
+    with pytest.raises(NotFound):
+        registry.set_status("nobody", "paused")
+
+    assert registry.retry(Asked(status="dead")) == 0
+    assert registry.skip(Asked(handler="nobody"), "given up") == 0

@@ -12,12 +12,12 @@ import pytest
 from seriatim.config.delivery import Registering
 from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
 from seriatim.core.handling import Delivery
+from seriatim.delivery.claims import Passed
 from seriatim.delivery.entries import Asked
 from seriatim.delivery.holding import Context, stable_key
 from seriatim.delivery.loop import Loop
 from seriatim.delivery.outage import Outage
 from seriatim.delivery.registry import Registry
-from seriatim.delivery.waiting import Passed
 from seriatim.opening import open_registry
 from tests.integration.delivery.kit import QUICK, SHOW, event, made, statuses
 

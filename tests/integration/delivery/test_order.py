@@ -9,8 +9,8 @@ import pytest
 
 from seriatim.core.errors import LeaseLost
 from seriatim.core.handling import Delivery, Handler
+from seriatim.delivery.claims import Passed
 from seriatim.delivery.registry import Registry
-from seriatim.delivery.waiting import Passed
 from tests.integration.delivery.kit import SHOW, claim, done, event, made, statuses, verdicts
 
 LINE = ("default", *SHOW)

@@ -99,9 +99,68 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
         lambda: named("known_keys", uuid_array([event_key("k-1"), event_key("k-2")])),
         "events_key",
     ),
+    (
+        "what came since contexts were evaluated",
+        lambda: (
+            statements(SCHEMA)["newest_of_tenants"],
+            {"tenants": ["small", "large"], "afters": [0, 100], "events": 5000, "bytes": 1 << 23},
+        ),
+        "events_position",
+    ),
     ("the head", lambda: named("head"), "events_position"),
     ("the id at a position", lambda: named("event_id_at", 77), "events_position"),
     ("the events of an append", lambda: named("between", 70, 90), "events_position"),
+    ("newest of a tenant", lambda: spec(newest_first=True), "events_tenant"),
+    ("older ones", lambda: spec(newest_first=True, until=EVENTS // 2), "events_tenant"),
+    ("newest of a type", lambda: spec(types=("type-3",), newest_first=True), "events_type"),
+    ("several types", lambda: spec(types=("type-3", "type-2")), "events_type"),
+    (
+        "newest of several types",
+        lambda: spec(types=("type-3", "type-2"), newest_first=True, app_id="x"),
+        "events_type",
+    ),
+    ("newest of a stream", lambda: spec(stream=STREAM, newest_first=True), "events_stream"),
+    (
+        "newest of a stream's types",
+        lambda: spec(stream=STREAM, types=("type-3", "type-2"), newest_first=True),
+        "events_stream_type",
+    ),
+    ("a correlation", lambda: spec(correlation_id="c-3"), "events_correlation"),
+    (
+        "newest of a correlation's types",
+        lambda: spec(correlation_id="c-3", types=("type-3", "type-2"), newest_first=True),
+        "events_correlation",
+    ),
+    ("a causation", lambda: spec(causation_id="c-3", newest_first=True), "events_causation"),
+    (
+        "a correlation in a stream",
+        lambda: spec(correlation_id="c-3", stream=STREAM),
+        "events_correlation",
+    ),
+    (
+        "the types of a pattern",
+        lambda: (
+            statements(SCHEMA)["known_types"],
+            {"tenant": "small", "first": "type.", "end": "type/", "limit": 65},
+        ),
+        "events_type",
+    ),
+    (
+        "the last of several types",
+        lambda: last(Filter(types=["type-3", "type-2"])),
+        "events_type",
+    ),
+    (
+        "newest of a query by types",
+        lambda: filter_statement(
+            SCHEMA,
+            "small",
+            route(Filter(types=["type-3", "type-2"], payload=[{"o": 3}])),
+            10,
+            newest_first=True,
+        ),
+        "events_type",
+    ),
     ("a query by type", lambda: found(Filter(types=["type-3"])), "events_type"),
     ("the last of a type", lambda: last(Filter(types=["type-3"])), "events_type"),
     (
@@ -140,6 +199,8 @@ def plans_url(postgres_server: PostgresServer, application_template: str) -> Ite
                         event_id=f"id-{start + n}",
                         idempotency_key=f"k-{start + n}",
                         tags=(f"tag-{n % 11}",),
+                        correlation_id=f"c-{n % 7}" if n % 2 else None,
+                        causation_id=f"c-{n % 9}" if n % 3 else None,
                     )
                     for n in range(share)
                 ]

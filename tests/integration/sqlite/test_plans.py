@@ -56,7 +56,12 @@ def check_plan(steps: list[str], index: str) -> None:
         ),
         ("command", (b"",), "commands"),
         ("has_type", ("",), "events_by_type (tenant_id=? AND event_type=?)"),
-        ("purge_commands", (1,), "commands_by_age"),
+        (
+            "known_types",
+            {"tenant": "", "first": "a.", "end": "a/", "limit": 9},
+            "events_by_type (tenant_id=? AND event_type>? AND event_type<?)",
+        ),
+        ("purge_commands", {"before": 1, "most": 1}, "commands_by_age"),
     ],
 )
 def test_single_look_ups_use_their_index(
@@ -113,6 +118,14 @@ SPECS = [
         "events_by_type (tenant_id=? AND event_type=? AND rowid>? AND rowid<?)",
     ),
     (spec(stream=("a", "b")), STREAM),
+    (
+        spec(correlation_id="c", types=("a.*",), stream=("a", "b")),
+        "events_by_correlation (tenant_id=? AND correlation_id=? AND rowid>? AND rowid<?)",
+    ),
+    (
+        spec(causation_id="c"),
+        "events_by_causation (tenant_id=? AND causation_id=? AND rowid>? AND rowid<?)",
+    ),
     (
         spec(stream=("a", "b"), types=("a",)),
         "events_by_stream_type (stream_key=? AND event_type=? AND rowid>? AND rowid<?)",

@@ -104,7 +104,7 @@ def test_a_newer_schema_that_this_program_can_share_is_shared(
 ) -> None:
     """F3: a program one version older goes on working through an upgrade."""
     store.close()
-    change(path, "pragma user_version = 3", "update seriatim_schema set version = 3")
+    change(path, "pragma user_version = 4", "update seriatim_schema set version = 4")
     again = SqliteStore(path)
     assert again.head() == 0
     (finding,) = [found for found in again.doctor() if found.check == "schema"]
@@ -116,7 +116,7 @@ def test_a_schema_too_new_is_refused_with_the_cure(store: SqliteStore, path: str
     """F3: an older program meets a clear refusal."""
     store.close()
     change(
-        path, "pragma user_version = 4", "update seriatim_schema set version = 4, works_from = 3"
+        path, "pragma user_version = 5", "update seriatim_schema set version = 5, works_from = 4"
     )
     with pytest.raises(BackendFailure, match="upgrade seriatim") as refusal:
         SqliteStore(path)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from psycopg import pq
 
 from seriatim.core.request import Request
+from seriatim.store.postgres.confining import collect_answers
 from seriatim.store.postgres.connecting import Connection, Hello
 from seriatim.store.postgres.lean import error_of
 from seriatim.store.postgres.packing import array_of, uuid_array
@@ -66,18 +67,26 @@ class _Count:
         ]
 
 
-def append_batch(
+def append_batch(  # noqa: PLR0913 - a statement and all it needs
     connection: Connection,
     statement: bytes,
+    limit: tuple[bytes, bytes],
     hello: Hello,
     wait_ms: int,
     requests: Sequence[Request],
 ) -> tuple[int, int, list[int | None]]:
-    """Append packed rows; return the head before them, their time and their stream numbers."""
+    """Append packed rows; return the head before them, their time and their stream numbers.
+
+    `limit` is a statement with its one value that bounds the time of the append; both are sent
+    together and are one transaction.
+    """
     count = _Count(requests)
     rows = [row for request in requests for row in request.packed.rows]
     tagged = any(request.packed.tagged for request in requests)
-    result = connection.pgconn.exec_params(
+    pgconn = connection.pgconn
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(limit[0], [limit[1]])
+    pgconn.send_query_params(
         statement,
         [
             _INT8.pack(hello.lock_key),
@@ -97,8 +106,16 @@ def append_batch(
         _BINARY,
         pq.Format.BINARY,
     )
-    if result.status != pq.ExecStatus.TUPLES_OK:
-        raise error_of(connection.pgconn, result)
+    pgconn.pipeline_sync()
+    try:
+        *limited, result = collect_answers(pgconn)
+    except BaseException:
+        connection.close()  # answers may still be on their way
+        raise
+    pgconn.exit_pipeline_mode()
+    for answer in (*limited, result):
+        if answer.status != pq.ExecStatus.TUPLES_OK:
+            raise error_of(pgconn, answer)
     head, recorded_us, ends = (result.get_value(0, column) or b"" for column in range(3))
     numbers = count.numbers(_read_int8s(ends))
     return _INT8.unpack(head)[0], _INT8.unpack(recorded_us)[0], numbers

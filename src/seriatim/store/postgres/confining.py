@@ -16,13 +16,18 @@ from typing import Any
 from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 
+from seriatim.core.errors import BackendFailure
+from seriatim.store.cancellation import ReadBudget
 from seriatim.store.postgres.connecting import Connection
+from seriatim.store.postgres.failures import CANCELLED, ROLLED_BACK
 from seriatim.store.postgres.lean import error_of
 from seriatim.store.postgres.statements import statements
 
 Rows = list[tuple[Any, ...]]
 
 _HOLE = re.compile(r"%(?:%|s|\((\w+)\)s)")
+_TRIES = 10
+_LOOK_MS = 50  # between two looks whether anybody still waits
 _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -38,20 +43,41 @@ class Reader:
         named = statements(schema)
         self._confine = named["confine" if timeout_s is None else "confine_in_time"].encode()
         self._bound = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
+        self._timeout_s = timeout_s
         self._lend = lend
+
+    def budget(self) -> ReadBudget:
+        """Return the time of a read that takes several statements."""
+        return ReadBudget(self._timeout_s)
 
     def rows(self, tenant_id: str | None, text: str, parameters: Any = ()) -> Rows:
         """Return a statement's rows, of one tenant; None is an operator, who may see all."""
+        budget = ReadBudget()
+        for attempt in range(_TRIES):
+            budget.check()
+            try:
+                return self._rows(tenant_id, text, parameters, budget)
+            except BackendFailure as error:  # a setting of the server's, not of this read
+                if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _TRIES - 1:
+                    raise
+        raise AssertionError
+
+    def _rows(self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget) -> Rows:
         with self._lend() as connection:
             try:
-                return self._run(connection, tenant_id, text, parameters)
+                return self._run(connection, tenant_id, text, parameters, budget)
             except BaseException:
                 if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
                     connection.close()  # answers may still be on their way
                 raise
 
     def _run(
-        self, connection: Connection, tenant_id: str | None, text: str, parameters: Any
+        self,
+        connection: Connection,
+        tenant_id: str | None,
+        text: str,
+        parameters: Any,
+        budget: ReadBudget,
     ) -> Rows:
         adapted = Transformer(connection)
         query, names = _numbered(text)
@@ -64,11 +90,14 @@ class Reader:
             pgconn.send_query_params(self._confine, [tenant_id.encode(), *self._bound])
         pgconn.send_query_params(query, values, adapted.types, adapted.formats, pq.Format.BINARY)
         pgconn.pipeline_sync()
-        answers = _answers(pgconn)
+        answers = collect_answers(pgconn, budget)
         pgconn.exit_pipeline_mode()
         for answer in answers:
             if answer.status not in _OK:
-                raise error_of(pgconn, answer)
+                error = error_of(pgconn, answer)
+                if budget.cancelled and error.sqlstate == CANCELLED:
+                    raise budget.error() from error
+                raise error
         adapted.set_pgresult(answers[-1])
         return adapted.load_rows(0, answers[-1].ntuples, tuple)
 
@@ -89,8 +118,13 @@ def _numbered(text: str) -> tuple[bytes, list[Any]]:
     return _HOLE.sub(number, text).encode(), names
 
 
-def _answers(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
-    """Wait in this thread until every answer is there; libpq would wait with the GIL held."""
+def collect_answers(
+    pgconn: pq.abc.PGconn, budget: ReadBudget | None = None
+) -> list[pq.abc.PGresult]:
+    """Wait in this thread until every answer is there; libpq would wait with the GIL held.
+
+    When nobody waits for them any more, the server is told to stop.
+    """
     socket = select.poll()
     socket.register(pgconn.socket, select.POLLIN | select.POLLOUT)
     while pgconn.flush():
@@ -98,9 +132,12 @@ def _answers(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
         pgconn.consume_input()
     socket.modify(pgconn.socket, select.POLLIN)
     answers: list[pq.abc.PGresult] = []
+    look_ms = _LOOK_MS if budget is not None and budget.cancellable else None
     while True:
         while pgconn.is_busy():
-            socket.poll()
+            if not socket.poll(look_ms) and budget is not None and budget.cancelled:
+                pgconn.get_cancel().cancel()
+                look_ms = None  # the answer is on its way: an error, or what was just done
             pgconn.consume_input()
         answer = pgconn.get_result()  # None stands between the answers of two statements
         if answer is None and pgconn.status != pq.ConnStatus.OK:

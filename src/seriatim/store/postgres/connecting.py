@@ -14,11 +14,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.event import LogIdentity
+from seriatim.store.postgres.connection_failures import ServerAddress, connection_failure
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.packing import RowArray, RowArrayDumper
 from seriatim.store.postgres.statements import check_schema, statements
 
 APPLICATION = "seriatim"
+READ_COMMITTED = "read committed"
 DEFAULT_SCHEMA = "seriatim"
 OLDEST_SERVER = 130000
 _LAST_WORD_MS = 5
@@ -39,6 +41,12 @@ class Hello(msgspec.Struct, frozen=True):
     identity: LogIdentity
     row_array: int
     row_type: int
+    isolation: str = READ_COMMITTED  # of transactions that do not say
+
+    @property
+    def sees_behind_lock(self) -> bool:
+        """Whether a lone statement sees what was committed while it waited for the lock."""
+        return self.isolation == READ_COMMITTED
 
     @property
     def lock_key(self) -> int:
@@ -79,39 +87,47 @@ def connect(address: Address) -> Connection:
     try:
         connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        raise _connect_failure(error) from error
+        raise connection_failure(error, address.conninfo) from None
     connection.adapters.register_dumper(RowArray, RowArrayDumper)
+    set_isolation(connection)
     return connection
 
 
-def _connect_failure(error: psycopg.Error) -> BackendFailure:
-    text = str(error)
-    if "read-only" in text or "not read-write" in text or "hot standby" in text:
-        msg = "the server is a standby or read-only: connect to the primary"
-        return BackendFailure(msg, details={"ambiguous": False})
-    found = failure(error, "connecting")
-    reason = text.strip().splitlines()[-1] if text.strip() else ""
-    if error.sqlstate is None and "password" not in reason.lower():
-        found.message = f"{found.message} ({reason})"
-    return BackendFailure(found.message, details=found.details, retryable=found.retryable)
+def set_isolation(connection: Connection) -> None:
+    """Let transactions of a connection begin at READ COMMITTED, whatever the server's default.
+
+    The driver says so at each BEGIN: nothing is set that a pooler could lose.
+    """
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+
+def check_server_version(connection: Connection, address: Address) -> None:
+    """Refuse a server that is too old, before any statement that it might not understand."""
+    version = connection.info.server_version
+    if version < OLDEST_SERVER:
+        at = ServerAddress.of(address.conninfo)
+        msg = (
+            f"Postgres {OLDEST_SERVER // 10000} or newer is needed, the server at {at} is "
+            f"{version // 10000}: upgrade it, or connect to another"
+        )
+        raise BackendFailure(msg, retryable=False)
 
 
 def greet(connection: Connection, address: Address, settings: Settings) -> Hello:
     """Check that a connection may be used for this log, and learn what it takes to use it."""
+    check_server_version(connection, address)
     named = statements(address.schema)
     try:
         row = connection.execute(named["hello"]).fetchone()
     except psycopg.Error as error:
-        raise failure(error, "looking for the log") from error
+        raise failure(error, "looking for the log", schema=address.schema) from error
     if row is None:
         msg = "the log's schema is there but empty: run seriatim init"
         raise BackendFailure(msg, retryable=False)
-    log_id, epoch, same_place, standby, synchronous, version, row_array, row_type = row
-    if version < OLDEST_SERVER:
-        msg = f"Postgres 13 or newer is needed, this is {version // 10000}"
-        raise BackendFailure(msg, retryable=False)
+    log_id, epoch, same_place, standby, synchronous, _, isolation, row_array, row_type = row
     if standby:
-        msg = "the server is a standby: connect to the primary"
+        at = ServerAddress.of(address.conninfo)
+        msg = f"the server at {at} is a standby: connect to the primary"
         raise BackendFailure(msg)
     if synchronous == "off" and not settings.allow_async_commit:
         msg = (
@@ -122,7 +138,7 @@ def greet(connection: Connection, address: Address, settings: Settings) -> Hello
     if not same_place:
         raised = connection.execute(named["raise_epoch"], (False,)).fetchone()
         epoch = raised[0] if raised and raised[0] else epoch + 1
-    return Hello(LogIdentity(log_id, epoch), row_array, row_type)
+    return Hello(LogIdentity(log_id, epoch), row_array, row_type, isolation)
 
 
 def is_dead(connection: Connection) -> bool:

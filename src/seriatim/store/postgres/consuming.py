@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from seriatim.config import Settings
 from seriatim.core.errors import LeaseLost
 from seriatim.core.ids import compose
-from seriatim.store.port import Cursor, Lease
+from seriatim.store.port import Cursor, Lease, SubscriptionState
 from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.connecting import Connection
+from seriatim.store.postgres.lock import bounded
 from seriatim.store.postgres.rows import cursor_of
 from seriatim.store.postgres.statements import statements
-from seriatim.store.reading import check_cursor_move
+from seriatim.store.reading import check_cursor_move, subscription_state
 
 
 class Consumers:
     """The acts on one log's consumers."""
 
-    def __init__(self, schema: str, reader: Reader) -> None:
+    def __init__(self, schema: str, reader: Reader, settings: Settings) -> None:
         self._schema = schema
+        self._settings = settings
         self._sql = statements(schema)
         self._reader = reader
 
@@ -33,16 +36,34 @@ class Consumers:
         rows = self._reader.rows(tenant_id, self._sql["cursors_after"], values)
         return [cursor_of(row) for row in rows]
 
+    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
+        values = (tenant_id, after, limit)
+        rows = self._reader.rows(tenant_id, self._sql["subscriptions"], values)
+        return [subscription_state(row) for row in rows]
+
+    def record_failure(
+        self, connection: Connection, lease: Lease, name: str, failures: int, error: str
+    ) -> None:
+        values = {
+            "failures": failures,
+            "error": error,
+            "tenant_id": lease.tenant_id,
+            "name": name,
+            "lease": lease.name,
+            "token": lease.token,
+        }
+        connection.execute(self._sql["record_failure"], values)
+
     def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
         values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "at_most": at_most}
         return bool(self._reader.rows(tenant_id, self._sql["cursor_room"], values)[0][0])
 
     def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
-        with connection.transaction():
+        with bounded(connection, self._settings):
             self._lock(connection, cursor)
             stored = self._stored(connection, cursor)
             if stored is None:
-                self.put_cursor(connection, cursor, None, reset=False)
+                self._put_cursor(connection, cursor, None, reset=False)
             return stored or cursor
 
     def _lock(self, connection: Connection, cursor: Cursor) -> None:
@@ -57,28 +78,33 @@ class Consumers:
     def put_cursor(
         self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
     ) -> None:
-        with connection.transaction():
+        with bounded(connection, self._settings):
             self._lock(connection, cursor)
-            if lease is not None:
-                values = (lease.tenant_id, lease.name)
-                held = connection.execute(self._sql["held_lease"], values).fetchone()
-                if held is None or held[0] != lease.token:
-                    raise LeaseLost
-            stored = self._stored(connection, cursor)
-            check_cursor_move(stored, cursor, reset=reset)
-            connection.execute(
-                self._sql["put_cursor"],
-                (
-                    cursor.tenant_id,
-                    cursor.purpose,
-                    cursor.name,
-                    cursor.position,
-                    cursor.log_id,
-                    cursor.epoch,
-                    cursor.tip,
-                    cursor.query,
-                ),
-            )
+            self._put_cursor(connection, cursor, lease, reset=reset)
+
+    def _put_cursor(
+        self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
+    ) -> None:
+        if lease is not None:
+            values = (lease.tenant_id, lease.name)
+            held = connection.execute(self._sql["held_lease"], values).fetchone()
+            if held is None or held[0] != lease.token:
+                raise LeaseLost
+        stored = self._stored(connection, cursor)
+        check_cursor_move(stored, cursor, reset=reset)
+        connection.execute(
+            self._sql["put_cursor"],
+            (
+                cursor.tenant_id,
+                cursor.purpose,
+                cursor.name,
+                cursor.position,
+                cursor.log_id,
+                cursor.epoch,
+                cursor.tip,
+                cursor.query,
+            ),
+        )
 
     def claim_lease(
         self, connection: Connection, tenant_id: str, name: str, owner: str, seconds: float

@@ -6,26 +6,35 @@ sequence of statements serves the committer, and a caller's own transaction of e
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, LiteralString
 
 import msgspec
 import psycopg
 from psycopg.rows import tuple_row
 
+from seriatim.config import Settings
 from seriatim.core.decide import Head
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
-from seriatim.core.ids import stream_key
+from seriatim.core.ids import event_keys, stream_key
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
-from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
-from seriatim.core.routes import routes
+from seriatim.core.request import ExpectedSeq, Prepared, Request, StoredCommand
+from seriatim.store.contexts import (
+    NEWEST_BYTES_MAX,
+    NEWEST_EVENTS_MAX,
+    ContextKey,
+    Contexts,
+    Seen,
+)
 from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import Outcome
 from seriatim.store.postgres.connecting import Hello
 from seriatim.store.postgres.declaring import rules_of
-from seriatim.store.postgres.packed import ContextKey, Seen, context_key
+from seriatim.store.postgres.lock import held_too_long, statement_ms
 from seriatim.store.postgres.packing import (
     RowArray,
     RowArrayDumper,
@@ -34,8 +43,9 @@ from seriatim.store.postgres.packing import (
     uuid_array,
 )
 from seriatim.store.postgres.rows import record_of
-from seriatim.store.postgres.selecting import last_statement
 from seriatim.store.postgres.statements import statements
+
+_position = itemgetter(0)
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -51,13 +61,17 @@ Steps = Generator[Run, list[tuple[Any, ...]], list[Outcome]]
 class Facts:
     """What was found of a group's streams, keys, ids, contexts and commands: a decision's view."""
 
-    def __init__(self) -> None:
+    def __init__(self, contexts: Contexts, head: int) -> None:
+        self.contexts = contexts
+        self._head = head
         self.heads: dict[bytes, Head] = {}
         self.keys: dict[bytes, EventRecord] = {}
         self.ids: dict[tuple[str, bytes], EventRecord] = {}
-        self.contexts: dict[ContextKey, int | None] = {}
         self.commands: dict[bytes, StoredCommand] = {}
         self.ranges: dict[tuple[int, int], tuple[EventRecord, ...]] = {}
+
+    def head(self) -> int:
+        return self._head
 
     def stream_head(self, stream_key: bytes) -> Head | None:
         return self.heads.get(stream_key)
@@ -72,7 +86,7 @@ class Facts:
         return self.ranges[first, last]
 
     def context(self, tenant_id: str, query: Query) -> int | None:
-        return self.contexts[context_key(tenant_id, query)]
+        return self.contexts.version(tenant_id, query)
 
     def command(self, command_key: bytes) -> StoredCommand | None:
         return self.commands.get(command_key)
@@ -81,45 +95,63 @@ class Facts:
 class Decision:
     """One group on its way through the lock."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a group and what is known beforehand
         self,
         schema: str,
         hello: Hello,
         requests: Sequence[Request],
         rules: Rules,
         seen: Mapping[ContextKey, Seen],
+        settings: Settings | None = None,
     ) -> None:
+        """Take what is known beforehand; a caller's own transaction has no settings of ours."""
         self._sql = statements(schema)
         self._schema = schema
         self._hello = hello
         self._requests = requests
         self._rules = rules
         self._seen = seen
+        self._settings = settings
 
     def steps(self) -> Steps:
         """Lock, look, decide, insert; the transaction around it is the driver's."""
-        yield Run(self._sql["lock"], (self._hello.lock_key,))
+        yield self._lock()
+        locked_at = time.monotonic()
         [[head, recorded_us, rules_version, isolation, tenant]] = yield Run(self._sql["look"])
         if isolation != "read committed":
-            msg = "an append needs a transaction at READ COMMITTED, which sees behind the lock"
+            msg = (
+                "an append needs a transaction at READ COMMITTED, and this one is at "
+                f"{isolation.upper()}: set connection.isolation_level before it begins, or begin "
+                "it with that level; the default of server, database or role is then not used"
+            )
             raise InvalidArgument(msg, details={"argument": "connection", "isolation": isolation})
         if tenant:
             msg = (
                 "an append needs a transaction that sees all tenants: seriatim.tenant is set in it"
             )
             raise InvalidArgument(msg, details={"argument": "connection"})
-        facts = Facts()
+        facts = Facts(Contexts(self._requests, self._seen), head)
         yield from self._find_heads(facts)
         yield from self._find_known(facts)
-        yield from self._find_contexts(facts, head)
+        yield from self._find_contexts(facts.contexts, head)
         rules = self._rules
         if rules_version != rules.version:
             rules = rules_of((yield Run(self._sql["declarations"])))
-        answers = decide_group(self._requests, facts, rules, head, recorded_us)
+        spent = facts.contexts.spent
+        answers = decide_group(self._requests, facts, rules, head, recorded_us, spent)
         placed = [answer for answer in answers if isinstance(answer, Placed)]
         if placed:
+            held_ms = (time.monotonic() - locked_at) * 1000
+            if self._settings and held_ms > statement_ms(self._settings):
+                raise held_too_long(self._settings)
             yield from self._insert(placed, head, recorded_us)
         return finish(answers, recorded_us)
+
+    def _lock(self) -> Run:
+        if self._settings is None:
+            return Run(self._sql["lock"], (self._hello.lock_key,))
+        longest = str(statement_ms(self._settings))
+        return Run(self._sql["lock_in_time"], (self._hello.lock_key, longest))
 
     def _events(self) -> Iterable[Prepared]:
         return (event for request in self._requests for event in request.events)
@@ -139,11 +171,7 @@ class Decision:
                 facts.heads[key] = Head(seq, event_type)
 
     def _find_known(self, facts: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
-        ids = {event.event_key for event in self._events() if event.given_id}
-        if ids:
-            for row in (yield Run(self._sql["known_ids"], (uuid_array(ids),))):
-                record = record_of(row)
-                facts.ids[record.tenant_id, row[-1].bytes] = record
+        yield from self._find_ids(facts)
         keys = {
             event.idempotency_index
             for event in self._events()
@@ -160,24 +188,47 @@ class Decision:
                 found = yield Run(self._sql["between"], (first, last))
                 facts.ranges[first, last] = tuple(map(record_of, found))
 
+    def _find_ids(self, facts: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
+        """Look ids up by their keys; where another id is stored, by the next key of theirs."""
+        sought = {
+            (event.tenant_id, event.event_id): event_keys(event.event_id)
+            for event in self._events()
+            if event.given_id
+        }
+        while sought:
+            keys = {named: key for named, rest in sought.items() if (key := next(rest, None))}
+            rows = yield Run(self._sql["known_ids"], (uuid_array(set(keys.values())),))
+            for row in rows:
+                record = record_of(row)
+                facts.ids[record.tenant_id, row[-1].bytes] = record
+            sought = {
+                (tenant_id, event_id): sought[tenant_id, event_id]
+                for (tenant_id, event_id), key in keys.items()
+                if (found := facts.ids.get((tenant_id, key))) and found.event_id != event_id
+            }
+
     def _find_contexts(
-        self, facts: Facts, head: int
+        self, contexts: Contexts, head: int
     ) -> Generator[Run, list[tuple[Any, ...]], None]:
-        """Only what came since the caller's look outside the lock is left to check."""
-        for request in self._requests:
-            for condition in request.conditions:
-                if not isinstance(condition, ExpectedContext):
-                    continue
-                key = context_key(request.tenant_id, condition.query)
-                seen = self._seen[key]
-                version = seen.version
-                if head > seen.head:
-                    for route in routes(
-                        request.tenant_id, condition.query, self._rules, seen.head, head
-                    ):
-                        rows = yield Run(*last_statement(self._schema, request.tenant_id, route))
-                        version = max([version or 0, *(row[0] or 0 for row in rows)]) or None
-                facts.contexts[key] = version
+        """Take into account what came since contexts were evaluated outside the lock.
+
+        One statement reads it for all contexts, whose filters are then matched here: its plan and
+        its cost do not depend on what the conditions look for.
+        """
+        behind = contexts.behind(head)
+        if not behind:
+            return
+        values = {
+            "tenants": list(behind),
+            "afters": list(behind.values()),
+            "events": NEWEST_EVENTS_MAX,
+            "bytes": NEWEST_BYTES_MAX,
+        }
+        rows = yield Run(self._sql["newest_of_tenants"], values)
+        for number, tenant_id in enumerate(behind, start=1):
+            mine = sorted((row for row in rows if row[-1] == number), key=_position, reverse=True)
+            complete = not mine or (len(mine) == mine[0][-2] < NEWEST_EVENTS_MAX)
+            contexts.add_newest(tenant_id, map(record_of, mine), complete=complete, head=head)
 
     def _insert(
         self, placed: list[Placed], head: int, recorded_us: int

@@ -7,11 +7,13 @@ from typing import Any, LiteralString
 
 import msgspec
 
+from seriatim.config import Settings
 from seriatim.core.canonical import canonical_text
 from seriatim.core.ids import compose
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
 from seriatim.store.postgres.connecting import Connection, Hello
+from seriatim.store.postgres.lock import locked
 from seriatim.store.postgres.statements import statements
 
 
@@ -31,12 +33,17 @@ def rules_of(rows: Iterable[tuple[Any, ...]]) -> Rules:
     return Rules(tuple(kinds), tuple(types), version, tuple(indexes))
 
 
-def declare(connection: Connection, schema: str, hello: Hello, declaration: Declaration) -> None:
+def declare(
+    connection: Connection,
+    schema: str,
+    hello: Hello,
+    settings: Settings,
+    declaration: Declaration,
+) -> None:
     """Add a declaration under the log's lock, unless it is there already."""
     named = statements(schema)
     looked = _look(connection, named, declaration)
-    with connection.transaction():
-        connection.execute(named["lock"], (hello.lock_key,))
+    with locked(connection, schema, hello, settings):
         rules = rules_of(connection.execute(named["declarations"]).fetchall())
         if isinstance(declaration, StreamKind):
             if not rules.knows_kind(declaration):

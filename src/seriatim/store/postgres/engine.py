@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from itertools import count
@@ -12,11 +13,21 @@ from typing import Any
 
 import msgspec
 import psycopg
+from psycopg.pq import TransactionStatus
 
+from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure, SeriatimError
-from seriatim.store.engine import Purpose
-from seriatim.store.postgres.connecting import Address, Connection, connect, is_dead
+from seriatim.store.engine import ABORTED, ENDED_EARLY, Purpose, causes, misfit, statements
+from seriatim.store.postgres.additions import find_additions
+from seriatim.store.postgres.connecting import (
+    READ_COMMITTED,
+    Address,
+    Connection,
+    connect,
+    is_dead,
+)
 from seriatim.store.postgres.failures import LOCK_BUSY, failure
+from seriatim.store.postgres.lock import bounded
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 # In an array a backslash stands before a character that is meant as it is: `\n` would be an n.
@@ -30,6 +41,10 @@ _TYPES = {
     "time": "timestamptz",
     "json": "json",
 }
+# Lost connections (poolers report them by state), lack of resources, shutdowns, failing disks.
+_OUTAGES = ("08", "53", "57P01", "57P02", "57P03", "58000", "58030")
+# idle_in_transaction_session_timeout and transaction_timeout.
+_ENDED_SESSION = ("25P03", "25P04")
 _SETUP_LOCK = 7_306_093_113_441_296_996
 _CURES = {
     "42501": (
@@ -55,6 +70,28 @@ class PostgresSession:
     def connection(self) -> Connection:
         """The driver's connection, in the transaction."""
         return self._connection
+
+    def outage(self, error: BaseException) -> Exception | None:
+        """Return the error that says the server cannot be used now."""
+        drivers = (one for one in causes(error) if isinstance(one, psycopg.Error))
+        return next(filter(self._is_outage, drivers), None)
+
+    def _is_outage(self, error: psycopg.Error) -> bool:
+        if self._connection.closed:
+            # A session that the server ends because the transaction took too long fails again.
+            return error.sqlstate not in _ENDED_SESSION
+        intact = self._connection.info.transaction_status == TransactionStatus.INTRANS
+        return not intact and (error.sqlstate or "").startswith(_OUTAGES)
+
+    def defect(self) -> str | None:
+        """Say whether the transaction was aborted or ended by other hands."""
+        match self._connection.info.transaction_status:
+            case TransactionStatus.INERROR:
+                return ABORTED
+            case TransactionStatus.IDLE:
+                return ENDED_EARLY
+            case _:
+                return None
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Execute a statement."""
@@ -120,8 +157,8 @@ def _array(values: list[Any]) -> str | list[Any]:
     return values if _ESCAPE.search(text) else f"{{{text[1:-1]}}}"
 
 
-def _explained(error: psycopg.Error, purpose: Purpose) -> SeriatimError:
-    found = failure(error, f"using {purpose.what}")
+def _explained(error: psycopg.Error, purpose: Purpose, *, sent: bool = False) -> SeriatimError:
+    found = failure(error, f"using {purpose.what}", sent=sent)
     if error.sqlstate in _CURES:
         cure = _CURES[error.sqlstate].format(
             what=purpose.what, option=purpose.option, remake=purpose.remake
@@ -148,24 +185,38 @@ class PostgresEngine:
         self._address = address
         self._purpose = purpose
         self.at = f'"{address.schema}".'
-        self._lock = threading.RLock()
-        self._connection = connect(address)
+        self._start()
         self._closed = False
+
+    def _start(self) -> None:
+        self._lock = threading.RLock()
+        self._connection = connect(self._address)
+        self._explicit = self._needs_explicit()
+        self._pid = os.getpid()
+
+    def _needs_explicit(self) -> bool:
+        """Tell whether a lone statement would run at another isolation than our transactions."""
+        try:
+            row = self._connection.execute("show default_transaction_isolation").fetchone()
+        except psycopg.Error as error:
+            raise _explained(error, self._purpose) from error
+        return row is None or row[0] != READ_COMMITTED
 
     def another(self) -> PostgresEngine:
         """Return another connection to the same schema."""
         return PostgresEngine(self._address, self._purpose)
 
-    def ready(self) -> bool:
-        """Look for the last of our own tables."""
-        table = f"{self.at}{self._purpose.last_table}"
+    def ready(self, table: str | None = None) -> bool:
+        """Look for the last of our own tables, or for another one."""
+        name = f"{self.at}{table or self._purpose.last_table}"
         with self.at_once() as session:
-            found = session.run("select to_regclass(:table)", {"table": table})
+            found = session.run("select to_regclass(:table)", {"table": name})
         return found[0][0] is not None
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Make the schema and our own tables, unless they are there."""
-        with self.transaction() as session:
+        with self._used() as connection, bounded(connection, Settings()):
+            session = PostgresSession(connection)
             session.run("select pg_advisory_xact_lock(:key)", {"key": _SETUP_LOCK})
             found = session.run("select to_regnamespace(:name)", {"name": self.at[:-1]})
             if found[0][0] is None:  # making one takes a right on the database
@@ -188,22 +239,64 @@ class PostgresEngine:
             return f"{column} at time zone 'UTC'"
         return f"{column}::text" if kind == "json" else column
 
+    def exists(self, session: PostgresSession, table: str) -> bool:
+        """Tell whether a table of this name is there."""
+        found = session.run("select to_regclass(:name)", {"name": f'{self.at}"{table}"'})
+        return found[0][0] is not None
+
+    def additions(
+        self, session: PostgresSession, table: str, columns: Collection[str]
+    ) -> Sequence[str]:
+        """Return the statements that give a new table what users added to this one."""
+        sql = statements("seriatim.store.postgres", self, "additions.sql")
+        return find_additions(session, sql, f'{self.at}"{table}"', columns)
+
+    def rename(self, session: PostgresSession, old: str, new: str, added: Sequence[str]) -> None:
+        """Give a table the name of one that was dropped, and what users had added to that."""
+        session.run(f'alter table {self.at}"{old}" rename to "{new}"')
+        for statement in added:
+            try:
+                session.connection.execute(statement.encode())
+            except (psycopg.errors.UndefinedColumn, psycopg.errors.UniqueViolation) as error:
+                raise misfit(new, statement, str(error.diag.message_primary)) from error
+
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:
         """Do all or nothing."""
-        with self._used() as connection, connection.transaction():
-            if not write:
-                connection.execute("set transaction isolation level repeatable read read only")
-            yield PostgresSession(connection)
+        with self._used() as connection:
+            outermost = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            sent = False
+            try:
+                with connection.transaction():
+                    if not write:
+                        connection.execute(
+                            "set transaction isolation level repeatable read read only"
+                        )
+                    yield PostgresSession(connection)
+                    sent = outermost and write  # from here on the COMMIT may be applied
+            except psycopg.Error as error:
+                raise _explained(error, self._purpose, sent=sent) from error
 
     @contextmanager
     def at_once(self) -> Iterator[PostgresSession]:
-        """Run one statement: it is its own transaction."""
+        """Run one statement: it is its own transaction, at READ COMMITTED."""
+        if self._explicit:
+            with self.transaction() as session:
+                yield session
+            return
         with self._used() as connection:
-            yield PostgresSession(connection)
+            sent = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            try:
+                yield PostgresSession(connection)
+            except psycopg.Error as error:
+                raise _explained(error, self._purpose, sent=sent) from error
 
     @contextmanager
     def _used(self) -> Iterator[Connection]:
+        if self._pid != os.getpid():
+            # A forked child: the lock may be held by a thread that is not here, and psycopg closes
+            # no connection that another process made.
+            self._start()
         with self._lock:
             try:
                 yield self._alive()

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 import psycopg
 
+from seriatim.config import Settings
 from seriatim.core.request import Request
 from seriatim.store.grouping import placed_in_order
 from seriatim.store.port import Deferred, Outcome, unanswered
 from seriatim.store.postgres.connecting import Connection
-from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
+from seriatim.store.postgres.failures import CANCELLED, LOCK_BUSY, TO_BE_DECIDED, failure
 from seriatim.store.postgres.lean import Reply
+from seriatim.store.postgres.lock import held_too_long
 from seriatim.store.postgres.packed import Packed
 
 
@@ -25,12 +27,14 @@ class Exchange:
         connection: Connection,
         group: Sequence[Request],
         done: Callable[[], None],
+        settings: Settings,
     ) -> None:
         self._connection = connection
         self._socket = connection.pgconn.socket  # kept: libpq forgets it when it loses the server
         self._reply = Reply(connection)
         self._group = group
         self._done = done
+        self._settings = settings
 
     def fileno(self) -> int:
         """Return the socket to wait for."""
@@ -60,6 +64,8 @@ class Exchange:
                 raise Deferred([_to_be_decided(one) for one in self._group]) from error
             if error.sqlstate == LOCK_BUSY:
                 raise Deferred(self._group) from error
+            if error.sqlstate == CANCELLED:
+                return [held_too_long(self._settings)] * len(self._group)
             return [failure(error, "appending", sent=True)] * len(self._group)
         finally:
             self._done()

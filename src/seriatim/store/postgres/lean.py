@@ -3,6 +3,7 @@
 The driver's cursors are made for any query and cost more than the rest of a small append. This is
 one query with seven parameters of known types, sent and answered in steps, so that whoever sends it
 may wait for the answer in its own way: a thread by polling, an event loop by watching the socket.
+The bound on its time goes before it in the same message, and both are one transaction.
 """
 
 from __future__ import annotations
@@ -28,12 +29,23 @@ _ELEMENTS = struct.Struct("!iq")
 _NULL = -1
 
 
-def send(
-    connection: Connection, statement: bytes, hello: Hello, wait_ms: int, group: Sequence[Request]
+def send(  # noqa: PLR0913 - a statement and all it needs
+    connection: Connection,
+    statement: bytes,
+    limit: tuple[bytes, bytes],
+    hello: Hello,
+    wait_ms: int,
+    group: Sequence[Request],
 ) -> None:
-    """Send a group of packed appends; `flush` and `is_busy` of libpq tell how it goes on."""
+    """Send a group of packed appends; `flush` and `is_busy` of libpq tell how it goes on.
+
+    `limit` is a statement with its one value that bounds the time of the append.
+    """
     rows = [row for request in group for row in request.packed.rows]
-    connection.pgconn.send_query_params(
+    pgconn = connection.pgconn
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(limit[0], [limit[1]])
+    pgconn.send_query_params(
         statement,
         [
             _INT8(hello.lock_key),
@@ -48,6 +60,7 @@ def send(
         _BINARY,
         pq.Format.BINARY,
     )
+    pgconn.pipeline_sync()
 
 
 def _ranks(group: Sequence[Request]) -> bytes | None:
@@ -69,14 +82,22 @@ class Reply:
     def __init__(self, connection: Connection) -> None:
         self._pgconn = connection.pgconn
         self._result: pq.abc.PGresult | None = None
+        self._complete = False
 
     def whole(self) -> bool:
         """Take in what libpq has; never wait, which it would do with the GIL held."""
-        while not self._pgconn.is_busy():
-            result = self._pgconn.get_result()
-            if result is None:
+        pgconn = self._pgconn
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:  # it stands between two answers, unless the server is lost
+                if pgconn.status != pq.ConnStatus.OK:
+                    return True
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                pgconn.exit_pipeline_mode()
+                self._complete = True
                 return True
-            self._result = result
+            elif self._result is None or self._result.status == pq.ExecStatus.TUPLES_OK:
+                self._result = result  # the last answer, or the first that is an error
         return False
 
     def wait(self, deadline: float | None = None) -> None:
@@ -95,7 +116,8 @@ class Reply:
 
     def numbers(self) -> tuple[int, int, list[int | None]]:
         """Return the head before the group, its time, and its stream numbers."""
-        result = self._result
+        # Rows may arrive before the commit: only the end of the answer confirms it.
+        result = self._result if self._complete else None
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
             raise error_of(self._pgconn, result)
         head, now, *seqs = _numbers(result.get_value(0, 0) or b"")

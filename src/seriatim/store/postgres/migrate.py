@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import LiteralString
 
@@ -10,14 +11,23 @@ from psycopg import sql
 
 from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure
-from seriatim.store.postgres.connecting import Address, Connection, connect, parse_url
+from seriatim.store.postgres.connecting import (
+    Address,
+    Connection,
+    check_server_version,
+    connect,
+    parse_url,
+)
 from seriatim.store.postgres.failures import failure
+from seriatim.store.postgres.lock import bounded
 from seriatim.store.postgres.statements import migration_files, render
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The oldest program (by the schema version it was made for) that still works after each migration.
-OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1}
+OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1}
 _DDL_TRIES = 50
+_LOCK_POLL_S = 0.1
+_INDEX = re.compile(r"create index (?:if not exists) (\w+)\b[^;]*;")
 
 _BOOKKEEPING = """
 create schema if not exists {schema};
@@ -30,6 +40,11 @@ create table if not exists {schema}.migrations (
 """
 _STATE = "select max(version), max(oldest_program) from {schema}.migrations"
 _RECORD = "insert into {schema}.migrations (version, name, oldest_program) values (%s, %s, %s)"
+_EVENTS = "select to_regclass({schema_text} || '.events') is not null"
+_VALID = """
+select i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid
+where c.relname = %s and c.relnamespace = {schema_text}::regnamespace
+"""
 _EXISTS = "select to_regclass({schema_text} || '.migrations') is not null"
 
 _GRANTS = """
@@ -56,9 +71,10 @@ def migrate_on(connection: Connection, address: Address, *, target: int | None =
     try:
         for number, name, text in migration_files():
             if number <= wanted:
+                _build_indexes(connection, address, number, text)
                 _apply(connection, address.schema, number, name, text)
     except psycopg.Error as error:
-        raise failure(error, "migrating the log's schema") from error
+        raise failure(error, "migrating the log's schema", schema=address.schema) from error
     return wanted
 
 
@@ -66,7 +82,9 @@ def _apply(connection: Connection, schema: str, number: int, name: str, text: st
     """Apply one migration unless it is there; DDL that has to wait steps aside and tries again."""
     for attempt in range(_DDL_TRIES):
         try:
-            with connection.transaction():
+            # A process that stops in here gives its locks back after lock_hold_s, and no statement
+            # keeps one for longer: what takes long on a large log is not done under a lock.
+            with bounded(connection, Settings()):
                 connection.execute(_lock(schema))
                 connection.execute("set local lock_timeout = '200ms'")
                 connection.execute(render(_BOOKKEEPING, schema))
@@ -84,6 +102,48 @@ def _apply(connection: Connection, schema: str, number: int, name: str, text: st
             return
 
 
+def _build_indexes(connection: Connection, address: Address, number: int, text: str) -> None:
+    """Build a migration's indexes without blocking writers, which a transaction cannot do.
+
+    An empty log gets its indexes with the rest of the migration. Migrations that run at the same
+    time take turns. They poll for their turn: a statement that waits has a snapshot, and building
+    an index waits for older snapshots.
+    """
+    indexes = list(_INDEX.finditer(text))
+    if not indexes or not _has_events(connection, address.schema):
+        return
+    with connect(address) as turn:
+        while True:
+            with turn.transaction():
+                turn.execute("set local idle_in_transaction_session_timeout = 0")
+                row = turn.execute(_try_lock(address.schema)).fetchone()
+                if row is not None and row[0]:
+                    if installed_version(connection, address)[0] < number:
+                        for index in indexes:
+                            _build_index(connection, address.schema, index)
+                    return
+            time.sleep(_LOCK_POLL_S)
+
+
+def _build_index(connection: Connection, schema: str, index: re.Match[str]) -> None:
+    name = f'"{schema}".{index[1]}'
+    valid = connection.execute(render(_VALID, schema), (index[1],)).fetchone()
+    if valid is not None and not valid[0]:  # an earlier build was interrupted
+        connection.execute(f"drop index concurrently if exists {name}")
+    connection.execute(render(index[0].replace(" index ", " index concurrently ", 1), schema))
+
+
+def _has_events(connection: Connection, schema: str) -> bool:
+    there = connection.execute(render(_EVENTS, schema)).fetchone()
+    if there is None or not there[0]:
+        return False
+    return connection.execute(render("select from {schema}.events limit 1", schema)).rowcount == 1
+
+
+def _try_lock(schema: str) -> LiteralString:
+    return f"select pg_try_advisory_xact_lock(hashtextextended('seriatim indexes {schema}', 0))"
+
+
 def _lock(schema: str) -> LiteralString:
     return f"select pg_advisory_xact_lock(hashtextextended('seriatim migrations {schema}', 0))"
 
@@ -99,10 +159,11 @@ def installed_version(connection: Connection, address: Address) -> tuple[int, in
 
 def check_version(connection: Connection, address: Address, *, create: bool) -> None:
     """Refuse a schema this program cannot work with; make one where there is none."""
+    check_server_version(connection, address)
     try:
         version, oldest_program = installed_version(connection, address)
     except psycopg.Error as error:
-        raise failure(error, "reading the schema's version") from error
+        raise failure(error, "reading the schema's version", schema=address.schema) from error
     if version == 0:
         if not create:
             msg = "there is no log in this database: run seriatim init"
@@ -124,4 +185,4 @@ def grant(url: str, role: str) -> None:
         try:
             connection.execute(render(_GRANTS, address.schema).replace("{role}", quoted))
         except psycopg.Error as error:
-            raise failure(error, "granting rights") from error
+            raise failure(error, "granting rights", schema=address.schema) from error

@@ -9,25 +9,13 @@ import msgspec
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Request
+from seriatim.store.contexts import ContextKey, Seen, context_key, contexts_of
 from seriatim.store.postgres.packing import composite
 
 BATCH_FROM = 32  # events in a group from which looking each stream up once pays
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """A context as it was outside the lock: true for ever up to `head`."""
-
-    head: int
-    version: int | None
-
-
-ContextKey = tuple[str, bytes]
-Look = Callable[[str, Query], Seen]
-
-
-def context_key(tenant_id: str, query: Query) -> ContextKey:
-    """Return what tells two contexts apart."""
-    return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
+Look = Callable[[str, Mapping[ContextKey, Query]], Mapping[ContextKey, Seen]]
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +68,8 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
     if len(events) == 1 and not request.conditions and request.command is None:
         return _pack_one(request, rules)
     tagged = any(event.tags or event.term_keys for event in events)
-    seen = _look_at_contexts(request, look)
+    wanted = contexts_of((request,))
+    seen = look(request.tenant_id, wanted) if wanted else {}
     if (
         request.command is not None
         or _needs_decision(request, rules)
@@ -121,21 +110,14 @@ def _pack_one(request: Request, rules: Rules) -> Packed:
     return Packed((row,), (first_seq,), tagged, numbers=numbers)
 
 
-def _look_at_contexts(request: Request, look: Look) -> dict[ContextKey, Seen]:
-    return {
-        context_key(request.tenant_id, condition.query): look(request.tenant_id, condition.query)
-        for condition in request.conditions
-        if isinstance(condition, ExpectedContext)
-    }
-
-
 def _hold(request: Request, seen: Mapping[ContextKey, Seen]) -> bool:
     """Tell whether all contexts are as they are expected to be, as far as can be seen."""
-    return all(
-        seen[context_key(request.tenant_id, condition.query)].version == condition.version
-        for condition in request.conditions
-        if isinstance(condition, ExpectedContext)
-    )
+    for condition in request.conditions:
+        if isinstance(condition, ExpectedContext):
+            found = seen[context_key(request.tenant_id, condition.query)]
+            if not condition.within(found.head) or not condition.holds(found.version):
+                return False
+    return True
 
 
 def _needs_decision(request: Request, rules: Rules) -> bool:

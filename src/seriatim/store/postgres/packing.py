@@ -104,7 +104,7 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
             bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
             _typed_keys(keys) if (keys := event.index_keys()) else _NO_TAGS,
             _common_text(event.tenant_id),
-            _NO_TEXT if is_uuid(event.event_id) else text(event.event_id),
+            _NO_TEXT if _is_key(event) else text(event.event_id),
             _common_text(event.stream_type),
             text(event.stream_id),
             _common_text(event.event_type),
@@ -116,6 +116,12 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
         )
     )
     return _LENGTH(len(body)) + body
+
+
+def _is_key(event: Prepared) -> bool:
+    """Tell whether an event's id is the UUID under which it is stored."""
+    event_id = event.event_id
+    return is_uuid(event_id) and event_id.replace("-", "") == event.event_key.hex()
 
 
 def _typed_text(value: str | None) -> bytes:

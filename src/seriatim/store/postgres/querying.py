@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import msgspec
 
 from seriatim.core.event import EventRecord
 from seriatim.core.kinds import Rules
-from seriatim.core.query import Query
-from seriatim.core.routes import routes
+from seriatim.core.patterns import Names
+from seriatim.core.predicate import Document, count_elements, weaken
+from seriatim.core.query import Filter, Matcher, Query
+from seriatim.core.routes import Route, routes
 from seriatim.store.port import ReadSpec
 from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.selecting import (
+    TYPES_MAX,
     filter_statement,
     last_statement,
     read_statement,
 )
+from seriatim.store.postgres.statements import statements
+
+_ELEMENTS_MAX = 16  # of arrays in a query's predicates, which the server compares by itself
+_PAGE_FIRST, _PAGE_MOST = 16, 256
+_PAGE_BYTES = 2 * 1024 * 1024
 
 
 class Queries:
@@ -26,28 +35,47 @@ class Queries:
 
     def __init__(self, schema: str, reader: Reader, rules: Callable[[], Rules]) -> None:
         self._schema = schema
+        self._sql = statements(schema)
         self._reader = reader
         self._rules = rules
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         """Return one page of a read."""
+        names = spec.names
+        if names is not None and names.prefixes and spec.tenant_id is not None:
+            names = self._known(spec.tenant_id, names)
+            spec = msgspec.structs.replace(spec, types=names.texts())
         if spec.types is not None and not spec.types:
             return []
         rows = self._reader.rows(spec.tenant_id, *read_statement(spec, self._schema))
         return [record_of(row) for row in rows]
 
-    def select(
-        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    def select(  # noqa: PLR0913 - a query, its range and its order
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
     ) -> list[EventRecord]:
         """Return the first matching records of a range, each once, whatever filters it matches."""
         pages: list[list[EventRecord]] = []
-        for route in routes(tenant_id, query, self._rules(), after, until):
-            statement = filter_statement(self._schema, tenant_id, route, limit)
+        verified = is_costly(query)
+        for route in self._routes(tenant_id, query, after, until):
+            if verified and _is_unproven(route):
+                matching = self._verified(tenant_id, route, newest_first=newest_first)
+                pages.append(list(islice(matching, limit)))
+                continue
+            statement = filter_statement(
+                self._schema, tenant_id, route, limit, newest_first=newest_first
+            )
             pages.append([record_of(row) for row in self._reader.rows(tenant_id, *statement)])
         if len(pages) == 1:
             return pages[0]
         found: list[EventRecord] = []
-        for record in heapq.merge(*pages, key=lambda record: record.position):
+        for record in heapq.merge(*pages, key=lambda record: record.position, reverse=newest_first):
             if not found or record.position != found[-1].position:
                 found.append(record)
         return found[:limit]
@@ -55,10 +83,90 @@ class Queries:
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches any filter."""
         best = 0
-        for route in routes(tenant_id, query, self._rules(), 0, until):
-            if route.until > best:
-                above = msgspec.structs.replace(route, after=max(route.after, best))
-                statement = last_statement(self._schema, tenant_id, above)
-                rows = self._reader.rows(tenant_id, *statement)
-                best = max([best, *(row[0] or 0 for row in rows)])
+        verified = is_costly(query)
+        for route in self._routes(tenant_id, query, 0, until):
+            if route.until <= best:
+                continue
+            above = msgspec.structs.replace(route, after=max(route.after, best))
+            if verified and _is_unproven(route):
+                newest = next(self._verified(tenant_id, above, newest_first=True), None)
+                best = best if newest is None else max(best, newest.position)
+                continue
+            statement = last_statement(self._schema, tenant_id, above)
+            rows = self._reader.rows(tenant_id, *statement)
+            best = max([best, *(row[0] or 0 for row in rows)])
         return best or None
+
+    def _verified(
+        self, tenant_id: str, route: Route, *, newest_first: bool
+    ) -> Iterator[EventRecord]:
+        """Yield matching records along a route whose predicates the server tests only in part.
+
+        The server compares each wanted element of an array with each element of a payload's, so it
+        is given a weaker predicate with few of them; the matcher, which is linear, has the last
+        word.
+        """
+        budget = self._reader.budget()
+        matcher = Matcher(Query([route.one]))
+        weaker = _weaker(route.one)
+        size = _PAGE_FIRST
+        while route.after < route.until:
+            asked = msgspec.structs.replace(route, one=weaker)
+            statement = filter_statement(
+                self._schema, tenant_id, asked, size, newest_first=newest_first
+            )
+            records = [record_of(row) for row in self._reader.rows(tenant_id, *statement)]
+            for record in records:
+                budget.check()
+                if matcher.matches(record, Document(record.payload, budget.check)):
+                    yield record
+            if len(records) < size:
+                return
+            last = records[-1].position
+            edge = {"until": last - 1} if newest_first else {"after": last}
+            route = msgspec.structs.replace(route, **edge)
+            heavy = sum(len(record.payload) for record in records) > _PAGE_BYTES
+            size = max(1, size // 2) if heavy else min(size * 2, _PAGE_MOST)
+
+    def _routes(self, tenant_id: str, query: Query, after: int, until: int) -> Iterator[Route]:
+        """Yield the routes of a query, patterns replaced by the types that there are.
+
+        The range ends at a head that was read before, so every type in it is known by now.
+        """
+        for route in routes(tenant_id, query, self._rules(), after, until):
+            names = route.types
+            if names is None or not names.prefixes or route.alternatives:
+                yield route
+                continue
+            names = self._known(tenant_id, names)
+            if names != Names():
+                one = msgspec.structs.replace(route.one, types=names.texts())
+                yield msgspec.structs.replace(route, one=one)
+
+    def _known(self, tenant_id: str, names: Names) -> Names:
+        """Return the types that patterns stand for; the patterns if these are too many."""
+        known = dict.fromkeys(names.values)
+        for first, end in names.ranges():
+            room = TYPES_MAX + 1 - len(known)
+            if room > 0:
+                values = {"tenant": tenant_id, "first": first, "end": end, "limit": room}
+                rows = self._reader.rows(tenant_id, self._sql["known_types"], values)
+                known.update(dict.fromkeys(row[0] for row in rows))
+        return names if len(known) > TYPES_MAX else Names(tuple(known))
+
+
+def is_costly(query: Query) -> bool:
+    """Tell whether the server would compare too many array elements with each payload."""
+    wanted = (want for one in query.filters or () for want in one.payload or ())
+    return sum(map(count_elements, wanted)) > _ELEMENTS_MAX
+
+
+def _is_unproven(route: Route) -> bool:
+    return route.one.payload is not None and not route.proven
+
+
+def _weaker(one: Filter) -> Filter:
+    """Return a filter that holds wherever this one does, with few elements of arrays to compare."""
+    predicates = one.payload or ()
+    kept = _ELEMENTS_MAX // max(1, len(predicates))
+    return msgspec.structs.replace(one, payload=[weaken(want, kept) for want in predicates])

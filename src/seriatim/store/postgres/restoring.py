@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
+import msgspec
+import psycopg
+
+from seriatim.config import Settings
+from seriatim.core.decide import with_free_keys
+from seriatim.core.event import EventRecord
 from seriatim.store.port import Restored, check_next
 from seriatim.store.postgres.connecting import Connection, Hello
+from seriatim.store.postgres.lock import locked
 from seriatim.store.postgres.packing import RowArray, RowArrayDumper, array_of, composite
+from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
 
 
-def restore(connection: Connection, schema: str, hello: Hello, events: Sequence[Restored]) -> None:
+def restore(
+    connection: Connection,
+    schema: str,
+    hello: Hello,
+    settings: Settings,
+    events: Sequence[Restored],
+) -> None:
     """Insert events that follow the head, under the log's lock."""
+    try:
+        _insert(connection, schema, hello, settings, events)
+    except psycopg.errors.UniqueViolation:
+        # Two ids may share a key: the later one is stored under its next.
+        named = statements(schema)
+
+        def by_key(tenant_id: str, key: bytes) -> EventRecord | None:
+            values = (uuid.UUID(bytes=key), tenant_id)
+            row = connection.execute(named["event_by_id"], values, binary=True).fetchone()
+            return None if row is None else record_of(row)
+
+        keyed = with_free_keys([one.event for one in events], by_key)
+        pairs = zip(events, keyed, strict=True)
+        again = [msgspec.structs.replace(one, event=event) for one, event in pairs]
+        if again == list(events):
+            raise
+        _insert(connection, schema, hello, settings, again)
+
+
+def _insert(
+    connection: Connection,
+    schema: str,
+    hello: Hello,
+    settings: Settings,
+    events: Sequence[Restored],
+) -> None:
     named = statements(schema)
     rows = [
         composite(one.event, one.position - one.append_position, one.stream_seq, 0)
@@ -22,9 +63,8 @@ def restore(connection: Connection, schema: str, hello: Hello, events: Sequence[
         "rows": array_of(hello.row_array, hello.row_type, rows),
         "times": [one.recorded_us for one in events],
     }
-    with connection.transaction(), connection.cursor(binary=True) as cursor:
+    with locked(connection, schema, hello, settings), connection.cursor(binary=True) as cursor:
         cursor.adapters.register_dumper(RowArray, RowArrayDumper)
-        cursor.execute(named["lock"], (hello.lock_key,))
         row = cursor.execute(named["head"]).fetchone()
         check_next(0 if row is None else int(row[0]), events)
         cursor.execute(named["restore_events"], values)

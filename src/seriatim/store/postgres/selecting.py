@@ -14,12 +14,14 @@ from psycopg.types.json import Jsonb
 from seriatim.core.canonical import canonical_text
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.patterns import Names
 from seriatim.core.routes import Route
 from seriatim.store.port import ReadSpec
 from seriatim.store.postgres.statements import COLUMNS, named_statements
 
 Parameters = dict[str, Any]
 
+TYPES_MAX = 64  # branches of a statement: more are found by walking through the tenant's events
 _RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
 
 
@@ -44,29 +46,69 @@ def read_statement(  # noqa: C901 - one condition per argument of a read
         conditions.append(condition)
         parameters.update(values)
 
-    if spec.stream is not None and spec.tenant_id is not None:
+    related = spec.correlation_id is not None or spec.causation_id is not None
+    if spec.stream is not None and related:  # by the index of the id, not by that of the stream
+        add("e.stream_type = %(stream_type)s", stream_type=spec.stream[0])
+        add("e.stream_id = %(stream_id)s", stream_id=spec.stream[1])
+    elif spec.stream is not None and spec.tenant_id is not None:
         key = uuid.UUID(bytes=stream_key(spec.tenant_id, *spec.stream))
         add("e.stream_key = %(stream)s", stream=key)
         # Within a stream, numbers and positions rise together: each order has its own index.
-        order = "e.stream_seq" if spec.types is None else "e.position"
-    elif spec.tenant_id is not None:
+        order = "e.stream_seq" if spec.names is None else "e.position"
+    if spec.tenant_id is not None and (related or spec.stream is None):
         add("e.tenant_id = %(tenant)s", tenant=spec.tenant_id)
     if spec.after_seq is not None:
         add("e.stream_seq > %(after_seq)s", after_seq=spec.after_seq)
-    if spec.types is not None:
-        if len(spec.types) == 1:
-            add("e.event_type = %(type)s", type=spec.types[0])
-        else:
-            add("e.event_type = any (%(types)s)", types=list(spec.types))
     if spec.scope == "traces":
         add("e.stream_type = %(trace)s", trace=TRACE_KIND)
     elif spec.scope == "aggregates":
         add("e.stream_type <> %(trace)s", trace=TRACE_KIND)
-    for name in ("app_id", "env_id"):
+    for name in ("app_id", "env_id", "correlation_id", "causation_id"):
         if (value := getattr(spec, name)) is not None:
             add(f"e.{name} = %({name})s", **{name: value})
     _add_windows(spec, add)
-    return _select(schema, conditions, f"{order} limit %(limit)s"), parameters
+    branches: list[str] = []
+    if spec.names is not None:
+        branches = _type_branches(spec.names, parameters)
+        if related or spec.tenant_id is None:
+            branches = [f"({' or '.join(branches)})"]
+    direction = "desc" if spec.newest_first else "asc"
+    source = _source(schema, conditions, branches, f"{direction} limit %(limit)s")
+    return (
+        f"select {COLUMNS} from {source} order by {order} {direction} limit %(limit)s",  # noqa: S608
+        parameters,
+    )
+
+
+def _source(schema: str, conditions: list[str], branches: list[str], order: str) -> LiteralString:
+    """Return what to select from, e: a branch for each type, which the server merges in order.
+
+    Each branch is in the order of its index. One condition over all types would be answered by a
+    sort, or by a walk through all events of the tenant.
+    """
+    table = f'"{schema}".events e where '
+    if len(branches) < 2:  # noqa: PLR2004 - nothing to merge
+        return table + " and ".join([*conditions, *branches])
+    parts = (
+        f"(select e.* from {table}{' and '.join([*conditions, one])}"  # noqa: S608
+        f" order by e.position {order})"
+        for one in branches
+    )
+    return f"({' union all '.join(parts)}) e"
+
+
+def _type_branches(names: Names, parameters: Parameters) -> list[str]:
+    """Return a condition for each type, or a single one for patterns and for many types."""
+    if not names.prefixes and len(names.values) <= TYPES_MAX:
+        for number, name in enumerate(names.values):
+            parameters[f"type_{number}"] = name
+        return [f"e.event_type = %(type_{number})s" for number in range(len(names.values))]
+    parameters["types"] = list(names.values)
+    ways = ["e.event_type = any (%(types)s)"] if names.values else []
+    for number, (first, end) in enumerate(names.ranges()):
+        parameters[f"first_{number}"], parameters[f"end_{number}"] = first, end
+        ways.append(f"(e.event_type >= %(first_{number})s and e.event_type < %(end_{number})s)")
+    return [f"({' or '.join(ways)})"]
 
 
 def _add_windows(spec: ReadSpec, add: Any) -> None:
@@ -81,53 +123,51 @@ def _add_windows(spec: ReadSpec, add: Any) -> None:
         add("e.recorded_us <= %(recorded_until)s", recorded_until=spec.recorded_until_us)
 
 
-def _select(schema: str, conditions: list[str], order: str) -> LiteralString:
-    return (
-        f'select {COLUMNS} from "{schema}".events e'  # noqa: S608 - all parts are ours
-        f" where {' and '.join(conditions)} order by {order}"
-    )
-
-
 def filter_statement(
-    schema: str, tenant_id: str, route: Route, limit: int
+    schema: str, tenant_id: str, route: Route, limit: int, *, newest_first: bool = False
 ) -> tuple[LiteralString, Parameters]:
     """Return the statement of the records along one route, in order."""
-    conditions, parameters = _conditions(tenant_id, route)
+    conditions, branches, parameters = _conditions(tenant_id, route)
     parameters["limit"] = limit
     if route.alternatives:
-        return _along(schema, "records", "ascending", route, conditions, parameters), parameters
-    return _in_order(schema, COLUMNS, "asc", route, conditions, parameters), parameters
+        step, direction = ("descending", "desc") if newest_first else ("ascending", "asc")
+        text = _along(schema, "records", step, route, [*conditions, *branches], parameters)
+        return text.replace("{direction}", direction), parameters
+    direction = "desc" if newest_first else "asc"
+    source = _source(schema, [*_RANGE, *conditions], branches, _bounded(direction, route))
+    return _in_order(source, COLUMNS, direction, route, parameters), parameters
 
 
 def last_statement(schema: str, tenant_id: str, route: Route) -> tuple[LiteralString, Parameters]:
     """Return the statement of the highest position along one route."""
-    conditions, parameters = _conditions(tenant_id, route)
+    conditions, branches, parameters = _conditions(tenant_id, route)
     parameters["limit"] = 1
     if route.alternatives:
-        return _along(schema, "last", "descending", route, conditions, parameters), parameters
-    return _in_order(schema, "e.position", "desc", route, conditions, parameters), parameters
+        given = [*conditions, *branches]
+        return _along(schema, "last", "descending", route, given, parameters), parameters
+    source = _source(schema, [*_RANGE, *conditions], branches, _bounded("desc", route))
+    return _in_order(source, "e.position", "desc", route, parameters), parameters
 
 
-def _in_order(  # noqa: PLR0913 - the parts of one statement
-    schema: str,
-    columns: str,
-    order: str,
-    route: Route,
-    conditions: list[str],
-    parameters: Parameters,
+def _bounded(direction: str, route: Route) -> str:
+    """Return the order of a branch; predicates are judged later, so it has no bound then."""
+    return f"{direction} limit %(limit)s" if route.one.payload is None else direction
+
+
+def _in_order(
+    source: LiteralString, columns: str, order: str, route: Route, parameters: Parameters
 ) -> LiteralString:
     """Go through a range without keys.
 
     Predicates are judged behind a fence: a planner that takes them for rare would test and sort
     the whole range, where a dense one is met within the first few events.
     """
-    ranged = [*_RANGE, *conditions]
-    inner = f'"{schema}".events e where {" and ".join(ranged)} order by e.position {order}'
+    inner = f"{source} order by e.position {order}"
     if route.one.payload is None:
         return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
-    either = " or ".join(_predicates(route.one.payload, parameters))
+    either = _predicates(route.one.payload, parameters)
     return (
-        f"select {columns} from (select * from {inner} offset 0) e"  # noqa: S608
+        f"select {columns} from (select e.* from {inner} offset 0) e"  # noqa: S608
         f" where {either} limit %(limit)s"
     )
 
@@ -149,8 +189,7 @@ def _along(  # noqa: PLR0913 - the parts of one statement
     ]
     parameters["size"] = size
     if route.one.payload is not None and not route.proven:
-        either = " or ".join(_predicates(route.one.payload, parameters))
-        conditions = [*conditions, f"({either})"]
+        conditions = [*conditions, _predicates(route.one.payload, parameters)]
     walks = named_statements("walks.sql", schema)
     if name == "last" and size == 1 and not conditions:
         return walks["last_of_keys"]
@@ -159,22 +198,28 @@ def _along(  # noqa: PLR0913 - the parts of one statement
     return walks[name].replace("{found}", found)
 
 
-def _conditions(tenant_id: str, route: Route) -> tuple[list[str], Parameters]:
-    """Return what a route asks of events beside keys and predicates."""
+def _conditions(tenant_id: str, route: Route) -> tuple[list[str], list[str], Parameters]:
+    """Return what a route asks of events beside keys and predicates; of types, a branch for each.
+
+    Keys, and several streams, are narrow enough for one condition over all types.
+    """
     one = route.one
     conditions: list[str] = []
+    branches: list[str] = []
     parameters: Parameters = {"after": route.after, "until": route.until}
     if route.proven:
-        return conditions, parameters
+        return conditions, branches, parameters
     if not route.alternatives:  # keys are of one tenant
         parameters["tenant"] = tenant_id
         conditions.append("e.tenant_id = %(tenant)s")
-    if one.types is not None:
-        _add_any(conditions, parameters, "e.event_type", "type", list(one.types))
+    if route.types is not None:
+        branches = _type_branches(route.types, parameters)
+        if route.alternatives or len(one.streams or ()) > 1:
+            branches = [f"({' or '.join(branches)})"]
     if one.streams is not None:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in one.streams]
         _add_any(conditions, parameters, "e.stream_key", "stream", keys)
-    return conditions, parameters
+    return conditions, branches, parameters
 
 
 def _add_any(
@@ -188,17 +233,19 @@ def _add_any(
         parameters[f"{name}s"] = values
 
 
-def _predicates(predicates: Any, parameters: Parameters) -> list[str]:
-    """Containment, plus equal types at the top, where it would let a scalar match an array."""
+def _predicates(predicates: Any, parameters: Parameters) -> str:
+    """Containment, plus equal types at the top, where it would let a scalar match an array.
+
+    The payload is parsed once, behind a fence, however many predicates look at it.
+    """
     conditions = []
     for index, predicate in enumerate(predicates):
         name = f"p{index}"
         parameters[name] = Jsonb(predicate, dumps=canonical_text)
         kind = _kind_of(predicate)
-        conditions.append(
-            f"(e.payload::jsonb @> %({name})s and jsonb_typeof(e.payload::jsonb) = '{kind}')"
-        )
-    return conditions
+        conditions.append(f"(d.data @> %({name})s and jsonb_typeof(d.data) = '{kind}')")
+    either = " or ".join(conditions)
+    return f"(select {either} from (select e.payload::jsonb as data offset 0) d)"  # noqa: S608
 
 
 def _kind_of(value: Any) -> str:

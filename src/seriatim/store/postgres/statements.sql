@@ -5,6 +5,7 @@
 select l.log_id::text, l.epoch, l.fingerprint = {schema}.fingerprint() as same_place,
        pg_is_in_recovery() as standby, current_setting('synchronous_commit') as synchronous_commit,
        current_setting('server_version_num')::int as server_version,
+       current_setting('default_transaction_isolation') as isolation,
        (select oid from pg_type where typname = '_new_event'
           and typnamespace = {schema_text}::regnamespace)::bigint as row_array,
        (select oid from pg_type where typname = 'new_event'
@@ -41,6 +42,13 @@ select head, recorded_us, ends from {schema}.append_batch($1, $2, $3, $4, $5, $6
 -- name: lock
 select pg_advisory_xact_lock(%s);
 
+-- name: lock_in_time
+-- The same, and every later statement of the transaction is ended after so many milliseconds.
+select pg_advisory_xact_lock(%s), set_config('statement_timeout', %s, true);
+
+-- name: limit_statement
+select set_config('statement_timeout', $1, true);
+
 -- name: look
 -- Under the lock: the head, the clock, the rules' version, and what makes them true: an isolation
 -- that sees behind the lock, and no tenant to which the transaction is confined.
@@ -66,6 +74,24 @@ select {columns}, e.idempotency_index from {schema}.events e where e.idempotency
 -- name: known_commands
 select command_key, request_hash, response, first_position, last_position
 from {schema}.commands where command_key = any (%s);
+
+-- name: newest_of_tenants
+-- The newest events of tenants after a position each, at most so many and so many bytes of a tenant
+-- (the newest in any case), each with how many there are without the bound in bytes. Nothing is
+-- joined: a planner that overrates the bounds would read all of the log instead.
+select {columns}, e.counted, t.nr
+from unnest(%(tenants)s::text[], %(afters)s::bigint[]) with ordinality t (tenant_id, after, nr)
+cross join lateral (
+    select n.*, count(*) over () as counted,
+           sum(octet_length(n.payload)) over (
+               order by n.position desc rows between unbounded preceding and 1 preceding) as heavier
+    from (
+        select f.* from {schema}.events f
+        where f.tenant_id = t.tenant_id and f.position > t.after
+        order by f.position desc limit %(events)s
+    ) n
+) e
+where coalesce(e.heavier, 0) < %(bytes)s;
 
 -- name: between
 select {columns} from {schema}.events e where e.position between %s and %s order by e.position;
@@ -148,12 +174,38 @@ where f.tenant_id = %(tenant_id)s and f.position > %(after)s
   and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
 order by f.position limit %(limit)s;
 
+-- name: known_types
+-- The types of a tenant in a range of names, found by leaps along the index of types.
+with recursive known (event_type) as (
+    (select e.event_type from {schema}.events e
+     where e.tenant_id = %(tenant)s and e.event_type >= %(first)s and e.event_type < %(end)s
+     order by e.event_type limit 1)
+    union all
+    select (select e.event_type from {schema}.events e
+            where e.tenant_id = %(tenant)s and e.event_type > k.event_type
+              and e.event_type < %(end)s
+            order by e.event_type limit 1)
+    from known k where k.event_type is not null
+)
+select event_type from known where event_type is not null limit %(limit)s;
+
 -- name: declarations
 select version, what, body from {schema}.declarations order by version;
 
 -- name: insert_declaration
 insert into {schema}.declarations (version, what, name, event_version, body)
 values (%s, %s, %s, %s, %s);
+
+-- name: tenants
+-- From tenant to tenant along an index, so that events are not counted.
+with recursive tenants (tenant_id) as (
+    (select tenant_id from {schema}.events order by tenant_id limit 1)
+    union all
+    select (select e.tenant_id from {schema}.events e where e.tenant_id > t.tenant_id
+            order by e.tenant_id limit 1)
+    from tenants t where t.tenant_id is not null
+)
+select tenant_id from tenants where tenant_id is not null limit %s;
 
 -- name: has_type
 -- From tenant to tenant, along the index of their types: no tenant's events are counted.
@@ -210,7 +262,22 @@ insert into {schema}.cursors
 values (%s, %s, %s, %s, %s, %s, %s, %s, {schema}.now_us())
 on conflict (tenant_id, purpose, name) do update
 set position = excluded.position, log_id = excluded.log_id, epoch = excluded.epoch,
-    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us;
+    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us, failures = 0;
+
+-- name: record_failure
+update {schema}.cursors set failures = %(failures)s, last_error = %(error)s,
+    failed_us = {schema}.now_us()
+where tenant_id = %(tenant_id)s and purpose = 'subscription' and name = %(name)s and exists (
+    select from {schema}.leases l
+    where l.tenant_id = %(tenant_id)s and l.name = %(lease)s and l.token = %(token)s);
+
+-- name: subscriptions
+select c.tenant_id, c.name, c.position, c.query, c.updated_us, l.owner, c.failures, c.last_error,
+       c.failed_us
+from {schema}.cursors c
+left join {schema}.leases l on l.tenant_id = c.tenant_id and l.name = 'subscription:' || c.name
+    and l.expires_at > clock_timestamp()
+where c.tenant_id = %s and c.purpose = 'subscription' and c.name > %s order by c.name limit %s;
 
 -- name: held_lease
 select token from {schema}.leases where tenant_id = %s and name = %s for update;

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from seriatim.config import Settings
-from seriatim.core.decide import StaleRules
+from seriatim.core.decide import StaleRules, find_by_id
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
-from seriatim.core.ids import event_key, stream_key
+from seriatim.core.ids import hash_key, stream_key
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
-from seriatim.core.request import Request
+from seriatim.core.request import Request, StoredCommand
+from seriatim.store.cancellation import too_long
+from seriatim.store.contexts import ContextKey, Seen
 from seriatim.store.port import (
     Closed,
     Cursor,
@@ -29,27 +33,41 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     Restored,
+    StoredAppend,
     StreamSummary,
-    too_long,
+    SubscriptionState,
 )
 from seriatim.store.postgres.checking import doctor, examine, verify
 from seriatim.store.postgres.confining import Reader
-from seriatim.store.postgres.connecting import Connection, Hello, connect, greet, is_dead, parse_url
+from seriatim.store.postgres.connecting import (
+    Connection,
+    Hello,
+    connect,
+    greet,
+    is_dead,
+    parse_url,
+    set_isolation,
+)
+from seriatim.store.postgres.connection_failures import ServerAddress, connection_failure
 from seriatim.store.postgres.consuming import Consumers
 from seriatim.store.postgres.deciding import Decision, drive, drive_async
 from seriatim.store.postgres.declaring import declare, rules_of
 from seriatim.store.postgres.exchange import Exchange
-from seriatim.store.postgres.failures import failure
+from seriatim.store.postgres.failures import LOCK_BUSY, ROLLED_BACK, failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
-from seriatim.store.postgres.packed import Seen, is_light, pack
+from seriatim.store.postgres.packed import is_light, pack
 from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.restoring import restore
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
 from seriatim.store.postgres.writing import Writer
+from seriatim.store.reading import append_by_command, append_by_key
 
 __all__ = ["PostgresStore", "examine"]
+
+T = TypeVar("T")
+_READS = frozenset({"reading", "verifying", "examining the database"})
 
 
 class PostgresStore:
@@ -76,7 +94,7 @@ class PostgresStore:
             self.address, settings, self._open_writer, lambda: self._rules, self._listener.hint
         )
         self._reader = Reader(self.schema, self._reading, settings.read_timeout_s)
-        self._consumers = Consumers(self.schema, self._reader)
+        self._consumers = Consumers(self.schema, self._reader, settings)
         self._queries = Queries(self.schema, self._reader, lambda: self._rules)
 
     # -- connections
@@ -90,8 +108,16 @@ class PostgresStore:
             return self._pools[-1]
 
     def _new_pool(self) -> ConnectionPool[Connection]:
+        connected = self._connected
+
+        class Reporting(psycopg.Connection[tuple[Any, ...]]):
+            @classmethod
+            def connect(cls, conninfo: str = "", **options: Any) -> Any:
+                return connected(conninfo, **options)
+
         return ConnectionPool(
             self.address.conninfo,
+            connection_class=Reporting,
             min_size=0,
             max_size=self._settings.pool_size,
             open=True,
@@ -102,7 +128,25 @@ class PostgresStore:
             name="seriatim-readers",
         )
 
+    def _no_connection_free(self) -> BackendFailure:
+        settings = self._settings
+        msg = (
+            f"no connection to Postgres at {ServerAddress.of(self.address.conninfo)} was free in "
+            f"{settings.connect_timeout_s:g} s: raise pool_size (now {settings.pool_size}) or "
+            "connect_timeout_s, and check that the server answers"
+        )
+        return BackendFailure(msg, details={"ambiguous": False})
+
+    def _connected(self, conninfo: str, **options: Any) -> Connection:
+        """Connect for the pool, which would keep the reason of a failure to itself."""
+        try:
+            return psycopg.Connection.connect(conninfo, **options)
+        except psycopg.Error as error:
+            self._connect_error = connection_failure(error, conninfo)
+            raise
+
     def _configure(self, connection: Connection) -> None:
+        set_isolation(connection)
         try:
             self._hello = greet(connection, self.address, self._settings)
         except SeriatimError as error:
@@ -127,22 +171,38 @@ class PostgresStore:
             with self._pool().connection() as connection:
                 yield connection
         except PoolTimeout as error:
-            msg = "no connection to Postgres could be had in time: is the server up?"
-            raise self._connect_error or BackendFailure(msg) from error
+            raise self._connect_error or self._no_connection_free() from error
         except PoolClosed as error:
             raise Closed from error
         except psycopg.errors.QueryCanceled as error:
             if self._settings.read_timeout_s is None:
-                raise failure(error, doing) from error
+                raise failure(error, doing, schema=self.schema) from error
             raise too_long(self._settings.read_timeout_s) from error
         except psycopg.Error as error:
-            raise failure(error, doing) from error
+            sent = doing not in _READS
+            raise failure(error, doing, sent=sent, schema=self.schema) from error
 
     def _one(
         self, name: str, parameters: Sequence[Any] = (), *, tenant_id: str | None = None
     ) -> tuple[Any, ...] | None:
         rows = self._reader.rows(tenant_id, self._sql[name], parameters)
         return rows[0] if rows else None
+
+    def _write(self, doing: str, act: Callable[[Connection], T]) -> T:
+        """Do something that may wait for a lock; again while the lock is busy or it was undone.
+
+        What the server refuses in these ways has stored nothing.
+        """
+        deadline = time.monotonic() + self._settings.timeout_s
+        while True:
+            try:
+                with self._reading(doing) as connection:
+                    return act(connection)
+            except BackendFailure as error:
+                state = error.details.get("sqlstate")
+                again = state == LOCK_BUSY or state in ROLLED_BACK
+                if not again or time.monotonic() >= deadline:
+                    raise
 
     # -- the log itself
 
@@ -156,7 +216,7 @@ class PostgresStore:
             msg = "the log's identity is missing"
             raise BackendFailure(msg, retryable=False)
         identity = LogIdentity(row[0], row[1])
-        self._hello = Hello(identity, self._hello.row_array, self._hello.row_type)
+        self._hello = msgspec.structs.replace(self._hello, identity=identity)
         return identity
 
     def packed(self, request: Request, rules: Rules) -> Request:
@@ -201,15 +261,22 @@ class PostgresStore:
             raise failure(error, "appending in the caller's transaction") from error
 
     def _decision(self, request: Request) -> Decision:
-        return Decision(self.schema, self._hello, [request], self._rules, request.packed.seen)
+        seen = request.packed.seen
+        return Decision(self.schema, self._hello, [request], self._rules, seen)
 
-    def _look(self, tenant_id: str, query: Query) -> Seen:
+    def _look(self, tenant_id: str, contexts: Mapping[ContextKey, Query]) -> dict[ContextKey, Seen]:
+        """Evaluate contexts up to the head, before any lock."""
         head = self.head()
-        return Seen(head, self.context_version(tenant_id, query, head))
+        return {
+            key: Seen(head, self.context_version(tenant_id, query, head))
+            for key, query in contexts.items()
+        }
 
     def restore(self, events: Sequence[Restored]) -> None:
-        with self._reading("restoring") as connection:
-            restore(connection, self.schema, self._hello, events)
+        self._write(
+            "restoring",
+            lambda one: restore(one, self.schema, self._hello, self._settings, events),
+        )
 
     # -- reads
 
@@ -226,13 +293,38 @@ class PostgresStore:
         return self._queries.read(spec)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
-        key = uuid.UUID(bytes=event_key(event_id))
+        return find_by_id(tenant_id, event_id, self._by_event_key)
+
+    def _by_event_key(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
+        key = uuid.UUID(bytes=event_key)
         row = self._one("event_by_id", (key, tenant_id), tenant_id=tenant_id)
         return None if row is None else record_of(row)
 
     def event_id_at(self, position: int) -> str | None:
         row = self._one("event_id_at", (position,))
         return None if row is None else str(row[0])
+
+    def append_by_key(
+        self, tenant_id: str, producer_id: str | None, key: str
+    ) -> StoredAppend | None:
+        by_index = partial(self._by_index, tenant_id)
+        return append_by_key(by_index, self.read, tenant_id, producer_id, key)
+
+    def append_by_command(
+        self, tenant_id: str, actor: str, endpoint: str, key: str
+    ) -> StoredAppend | None:
+        stored = self._command(tenant_id, hash_key(tenant_id, actor, endpoint, key))
+        return append_by_command(stored, self.read, tenant_id)
+
+    def _by_index(self, tenant_id: str, idempotency_index: bytes) -> EventRecord | None:
+        keys = [uuid.UUID(bytes=idempotency_index)]
+        row = self._one("known_keys", (keys,), tenant_id=tenant_id)
+        return None if row is None else record_of(row)
+
+    def _command(self, tenant_id: str, command_key: bytes) -> StoredCommand | None:
+        keys = [uuid.UUID(bytes=command_key)]
+        row = self._one("known_commands", (keys,), tenant_id=tenant_id)
+        return None if row is None else StoredCommand(*row[1:])
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         key = uuid.UUID(bytes=stream_key(tenant_id, *stream))
@@ -258,10 +350,19 @@ class PostgresStore:
         rows = self._reader.rows(tenant_id, self._sql["streams"], values)
         return [StreamSummary(*row) for row in rows]
 
-    def select(
-        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    def select(  # noqa: PLR0913 - a query, its range and its order
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
     ) -> list[EventRecord]:
-        return self._queries.select(tenant_id, query, after, until, limit)
+        return self._queries.select(
+            tenant_id, query, after, until, limit, newest_first=newest_first
+        )
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         return self._queries.context_version(tenant_id, query, until)
@@ -274,13 +375,18 @@ class PostgresStore:
         return self._rules
 
     def declare(self, declaration: Declaration) -> None:
-        with self._reading("declaring") as connection:
-            declare(connection, self.schema, self._hello, declaration)
+        self._write(
+            "declaring",
+            lambda one: declare(one, self.schema, self._hello, self._settings, declaration),
+        )
 
     # -- consumers
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         return self._consumers.cursor(tenant_id, purpose, name)
+
+    def tenants(self, limit: int) -> list[str]:
+        return [row[0] for row in self._reader.rows(None, self._sql["tenants"], (limit,))]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         return self._consumers.cursors(tenant_id, purpose)
@@ -292,34 +398,48 @@ class PostgresStore:
         return self._consumers.cursor_room(tenant_id, purpose, name, at_most)
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
-        with self._reading("making a cursor") as connection:
-            return self._consumers.add_cursor(connection, cursor)
+        return self._write("making a cursor", lambda one: self._consumers.add_cursor(one, cursor))
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
-        with self._reading("moving a cursor") as connection:
-            self._consumers.put_cursor(connection, cursor, lease, reset=reset)
+        self._write(
+            "moving a cursor",
+            lambda one: self._consumers.put_cursor(one, cursor, lease, reset=reset),
+        )
+
+    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
+        return self._consumers.subscriptions(tenant_id, after, limit)
+
+    def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
+        with self._reading("recording a subscription's failure") as connection:
+            self._consumers.record_failure(connection, lease, name, failures, error)
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
-        with self._reading("claiming a lease") as connection:
-            return self._consumers.claim_lease(connection, tenant_id, name, owner, seconds)
+        return self._write(
+            "claiming a lease",
+            lambda one: self._consumers.claim_lease(one, tenant_id, name, owner, seconds),
+        )
 
     def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
         if self._consumers.lease_room(tenant_id, name, at_most):
             return True
-        with self._reading("making room for a lease") as connection:
-            return self._consumers.reuse_lease(connection, tenant_id, name)
+        return self._write(
+            "making room for a lease",
+            lambda one: self._consumers.reuse_lease(one, tenant_id, name),
+        )
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
-        with self._reading("renewing a lease") as connection:
-            return self._consumers.renew_lease(connection, lease, seconds)
+        return self._write(
+            "renewing a lease", lambda one: self._consumers.renew_lease(one, lease, seconds)
+        )
 
     def release_lease(self, lease: Lease) -> None:
-        with self._reading("releasing a lease") as connection:
-            self._consumers.release_lease(connection, lease)
+        self._write("releasing a lease", lambda one: self._consumers.release_lease(one, lease))
 
     def purge_commands(self, older_than_seconds: float) -> int:
-        with self._reading("purging command records") as connection:
-            return self._consumers.purge_commands(connection, older_than_seconds)
+        return self._write(
+            "purging command records",
+            lambda one: self._consumers.purge_commands(one, older_than_seconds),
+        )
 
     # -- hints, checks, life
 

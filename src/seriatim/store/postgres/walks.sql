@@ -23,9 +23,9 @@ cross join lateral (
 
 -- name: records
 select {columns}
-from (select distinct f.position {found} order by position limit %(limit)s) m
+from (select distinct f.position {found} order by position {direction} limit %(limit)s) m
 join {schema}.events e on e.position = m.position
-order by e.position;
+order by e.position {direction};
 
 -- name: ascending
 -- The keys take turns: each leaps to its first position not before that of the key before it.

@@ -23,8 +23,15 @@ from seriatim.store.postgres.batch import append_batch
 from seriatim.store.postgres.connecting import Address, Connection, Hello, is_dead
 from seriatim.store.postgres.deciding import Decision, drive
 from seriatim.store.postgres.exchange import Exchange, receipts
-from seriatim.store.postgres.failures import LOCK_BUSY, TO_BE_DECIDED, failure
+from seriatim.store.postgres.failures import (
+    CANCELLED,
+    LOCK_BUSY,
+    ROLLED_BACK,
+    TO_BE_DECIDED,
+    failure,
+)
 from seriatim.store.postgres.lean import Reply, send
+from seriatim.store.postgres.lock import bounds, held_too_long, milliseconds, statement_ms
 from seriatim.store.postgres.packed import BATCH_FROM, Packed, is_light, is_ordered, is_small
 from seriatim.store.postgres.statements import statements
 
@@ -51,7 +58,9 @@ class Writer:
         self._sql = statements(address.schema)
         self._append_group = self._sql["append_group"].encode()
         self._append_batch = self._sql["append_batch"].encode()
-        self._wait_ms = round(settings.lock_wait_s * 1000)
+        self._wait_ms = milliseconds(settings.lock_wait_s)
+        self._begin = f"begin isolation level read committed;{bounds(settings)}".encode()
+        self._limit = self._sql["limit_statement"].encode(), b"%d" % statement_ms(settings)
         self._start_fresh()
 
     def _start_fresh(self) -> None:
@@ -92,12 +101,15 @@ class Writer:
         if held is None:
             return None
         connection, hello = held
+        if not hello.sees_behind_lock:
+            self._give_back(held)
+            return None
         try:
-            send(connection, self._append_group, hello, self._wait_ms, group)
+            send(connection, self._append_group, self._limit, hello, self._wait_ms, group)
         except psycopg.Error:  # it was not sent whole, so nothing is stored
             connection.close()
             return None
-        return Exchange(connection, group, lambda: self._done_with(held))
+        return Exchange(connection, group, lambda: self._done_with(held), self._settings)
 
     def _done_with(self, held: Held) -> None:
         self._give_back(held)
@@ -129,22 +141,30 @@ class Writer:
             try:
                 with self._lent() as (connection, hello):
                     try:
-                        if way == "lean":
+                        if way == "lean" and hello.sees_behind_lock:
                             return self._lean(connection, hello, requests)
                         return self._decided(connection, hello, requests)
                     except psycopg.Error as error:
+                        again = error.sqlstate == LOCK_BUSY or error.sqlstate in ROLLED_BACK
                         if error.sqlstate in TO_BE_DECIDED and way != "decide":
                             way = "decide"
-                        elif error.sqlstate != LOCK_BUSY or time.monotonic() >= deadline:
-                            return [failure(error, "appending", sent=True)] * len(requests)
+                        elif error.sqlstate == CANCELLED:  # by the server, which stored nothing
+                            return [held_too_long(self._settings)] * len(requests)
+                        elif not again or time.monotonic() >= deadline:
+                            found = failure(
+                                error, "appending", sent=True, schema=self._address.schema
+                            )
+                            return [found] * len(requests)
             except SeriatimError as error:
                 return [error] * len(requests)
 
     def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
         if sum(len(request.events) for request in requests) >= BATCH_FROM:
-            answer = append_batch(connection, self._append_batch, hello, self._wait_ms, requests)
+            answer = append_batch(
+                connection, self._append_batch, self._limit, hello, self._wait_ms, requests
+            )
             return receipts(requests, *answer)
-        send(connection, self._append_group, hello, self._wait_ms, requests)
+        send(connection, self._append_group, self._limit, hello, self._wait_ms, requests)
         reply = Reply(connection)
         reply.wait()
         return receipts(requests, *reply.numbers())
@@ -153,21 +173,17 @@ class Writer:
         self, connection: Connection, hello: Hello, requests: list[Request]
     ) -> list[Outcome]:
         seen = {key: one for request in requests for key, one in request.packed.seen.items()}
-        decision = Decision(self._address.schema, hello, requests, self._rules(), seen)
-        begin = (
-            "begin isolation level read committed;"
-            f"set local lock_timeout = {round(self._settings.lock_wait_s * 1000)};"
-            "set local idle_in_transaction_session_timeout = "
-            f"{round(self._settings.lock_hold_s * 1000)}"
-        )
+        schema, settings = self._address.schema, self._settings
+        decision = Decision(schema, hello, requests, self._rules(), seen, settings)
         try:
-            connection.execute(begin.encode())
+            connection.execute(self._begin)
             answers = drive(connection, decision.steps())
         except psycopg.Error as error:
             _roll_back(connection)
-            if error.sqlstate in TO_BE_DECIDED or error.sqlstate == LOCK_BUSY:
+            if error.sqlstate in TO_BE_DECIDED or error.sqlstate in (LOCK_BUSY, CANCELLED):
                 raise
-            raise failure(error, "appending") from error  # nothing was committed yet
+            # Nothing was committed yet.
+            raise failure(error, "appending", schema=self._address.schema) from error
         except BaseException:
             _roll_back(connection)
             raise

@@ -24,6 +24,7 @@ _SWITCH_S = 60.0
 _SWITCH_PAUSE_S = 0.5
 _SWITCH_PATIENCE = "2s"
 _OWNERS = {"tenant_id": "text", "key": "text"}
+_POSITIONS = {"position": "integer"}
 
 
 class Moved(Exception):  # noqa: N818 - not an error: the work is done, or somebody else's
@@ -151,8 +152,9 @@ class ReadModel:
             if held is None or held.token != token:
                 msg = f"another runner has projection {projection.name}"
                 raise LeaseLost(msg, details={"projection": projection.name})
-            # A pause holds from the moment it is set, also for a step that had begun by then.
-            if held.position != step.after or (held.status == "paused" and not shadow):
+            # A pause or hold counts from the moment it is set, also for a step that had begun.
+            still = held.status == "paused" or held.held_until is not None
+            if held.position != step.after or (still and not shadow):
                 raise Moved
             self.write(session, projection, step, shadow=shadow)
             session.run(self._sql["move"], {**named, "position": step.until, "tip": step.tip})
@@ -256,17 +258,77 @@ class ReadModel:
         with self.engine.transaction() as session:
             session.run(self._sql["forget_failure"], {"name": name, "position": position})
 
-    def refold(self, projection: Projection, owner: Owner, step: Step, *, token: int) -> None:
-        """Replace what one key has by what it has when folded anew; the cursor stays."""
+    def refold(
+        self,
+        projection: Projection,
+        owner: Owner,
+        step: Step,
+        positions: Sequence[int],
+        *,
+        token: int,
+    ) -> bool:
+        """Replace what one key has by what it has when folded anew; the cursor stays.
+
+        `positions` are those of the key's events: rows that were written at one of them are its
+        own. Returns False, with nothing changed, when one of them is not written again as early
+        (or as late) as before: then a row of another key, which it had displaced, may be due.
+        """
         with self.engine.transaction() as session:
             held = self._progress(session, "locked", projection.name, shadow=False)
             if held is None or held.token != token or held.position != step.until:
                 raise Moved
+            if projection.state is not None:
+                for table in projection.tables:
+                    if not self._replaces(session, projection, table, owner, step, positions):
+                        return False
+                for table in projection.tables:
+                    self._remove_rows(session, projection, table, owner, positions)
             self._remove(session, projection, [owner], shadow=False)
             values = {"name": projection.name, "tenant_id": owner[0], "key": owner[1]}
             session.run(self._sql["forget_failures_of"], values)
             session.run(self._sql["settle_failures_of"], values)
             self.write(session, projection, step, shadow=False)
+            return True
+
+    def _replaces(  # noqa: PLR0913 - a table's rows before and after
+        self,
+        session: Session,
+        projection: Projection,
+        table: Table,
+        owner: Owner,
+        step: Step,
+        positions: Sequence[int],
+    ) -> bool:
+        """Tell whether every row of a key is written again, and wins its place again."""
+        where = tables.place(self.engine, projection.name, table.name, shadow=False)
+        sql = (
+            f"select {tables.select(self.engine, table)} from {where} t "
+            "where t.tenant_id = :tenant_id and t.position in (select position from {given} o)"
+        )
+        made = {_place(table, kept): kept.position for kept in step.rows.get(table.name, ())}
+        rows = session.given(sql, _POSITIONS, [list(positions)], {"tenant_id": owner[0]})
+        for tenant_id, row, position in map(reader(self.engine, table), rows):
+            again = made.get((tenant_id, *[row[name] for name in table.key]))
+            if again is None or (again > position if table.keep == "first" else again < position):
+                return False
+        return True
+
+    def _remove_rows(
+        self,
+        session: Session,
+        projection: Projection,
+        table: Table,
+        owner: Owner,
+        positions: Sequence[int],
+    ) -> None:
+        where = tables.place(self.engine, projection.name, table.name, shadow=False)
+        session.given(
+            f"delete from {where} where tenant_id = :tenant_id "
+            "and position in (select position from {given} o)",
+            _POSITIONS,
+            [list(positions)],
+            {"tenant_id": owner[0]},
+        )
 
     def set_status(self, name: str, status: Status) -> None:
         """Pause, resume, or clear a projection."""
@@ -289,6 +351,20 @@ class ReadModel:
             return bool(session.run(self._sql["renew"], values))
 
     # -- shadows
+
+    @contextmanager
+    def hold(self, name: str, token: int) -> Iterator[None]:
+        """Hold a projection still for a block, for as long as the lease on its shadow lasts."""
+        self._set_hold(name, token, "paused")
+        try:
+            yield
+        finally:
+            self._set_hold(name, token, "ready")
+
+    def _set_hold(self, name: str, token: int, status: Status) -> None:
+        values = {"name": name, "token": token, "status": status}
+        with self.engine.transaction() as session:
+            session.run(self._sql["hold"], values)
 
     def drop(self, projection: Projection, *, shadow: bool) -> None:
         """Take a projection's tables and its cursor away."""
@@ -335,13 +411,15 @@ class ReadModel:
             if shadow is None or shadow.position < max(at_least, live.position if live else 0):
                 return False
             self._hold(session, "seriatim_failures", "access exclusive", _SWITCH_PATIENCE)
+            added: dict[str, Sequence[str]] = {}
             if live is not None:
+                added = self._additions(session, projection)
                 session.run(self._sql["inherit_late"], {"name": projection.name})
                 self._drop(session, projection, shadow=False)
             for table in tables.held(projection):
-                old = tables.place(self.engine, projection.name, table.name, shadow=True)
                 new = tables.name(projection.name, table.name)
-                session.run(f"alter table {old} rename to {tables.quoted(new)}")
+                old = tables.suffixed(new, shadow=True)
+                self.engine.rename(session, old, new, added.get(new, ()))
             values = {
                 "name": projection.name,
                 "owner": live.owner if live else "",
@@ -351,6 +429,22 @@ class ReadModel:
             session.run(self._sql["enthrone"], values)
             session.run(self._sql["enthrone_failures"], {"name": projection.name})
             return True
+
+    def check_replaceable(self, projection: Projection) -> None:
+        """Raise `Conflict` when a switch would lose what users added to the live tables."""
+        with self.engine.transaction(write=False) as session:
+            if self._progress(session, "progress", projection.name, shadow=False) is not None:
+                self._additions(session, projection)
+
+    def _additions(self, session: Session, projection: Projection) -> dict[str, Sequence[str]]:
+        """Return what users added to the live tables, by table, for those in their place."""
+        named = {tables.name(projection.name, one.name): one for one in tables.held(projection)}
+        found: dict[str, Sequence[str]] = {}
+        for name in self._known_tables(session, projection, shadow=False):
+            columns = tables.kinds(named[name]) if name in named else {}
+            if self.engine.exists(session, name):
+                found[name] = self.engine.additions(session, name, columns)
+        return found
 
     def _hold(self, session: Session, table: str, mode: str, patience: str | None = None) -> None:
         for statement in self.engine.holding(table, mode, patience):

@@ -73,7 +73,7 @@ def reader(engine: Engine, table: Table) -> Callable[[tuple[Any, ...]], Found]:
 def progress_of(row: tuple[Any, ...]) -> Progress:
     """Make the progress of one row."""
     name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, *rest = row
-    updated_us, owner, token = rest
+    updated_us, owner, token, held_until_us = rest
     return Progress(
         name=name,
         shadow=bool(shadow),
@@ -87,4 +87,5 @@ def progress_of(row: tuple[Any, ...]) -> Progress:
         updated_at=format_us(updated_us),
         owner=owner,
         token=token,
+        held_until=None if held_until_us is None else format_us(held_until_us),
     )

@@ -34,6 +34,9 @@ def retry(model: ReadModel, name: str, position: int | None = None) -> int:
     The next run does it, or the runner that is at work.
     """
     wanted = [one for one in failures(model, name, position) if one.status != "passed"]
+    if position is not None and not wanted:
+        msg = f"projection {name} passes over position {position}: there is no failure to retry"
+        raise NotFound(msg, details={"projection": name, "position": position})
     for one in wanted:
         if one.status != "stopped" and not one.failure.key:
             msg = (

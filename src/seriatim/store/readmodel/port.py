@@ -12,8 +12,6 @@ from seriatim.store.engine import Purpose
 Status = Literal["ready", "paused", "failed"]
 FailureStatus = Literal["stopped", "parked", "skipped", "passed"]
 
-EVERY_TENANT = "*"
-
 PURPOSE = Purpose(
     what="the read model",
     option="--target",
@@ -24,7 +22,11 @@ PURPOSE = Purpose(
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a projection has come, in which log; `owner` is who runs it now, if anybody."""
+    """How far a projection has come, in which log; `owner` is who runs it now, if anybody.
+
+    `held_until` is set while a rebuild or verification holds it still to be compared; the hold is
+    renewed while that job lives, and ends by itself when the job was killed.
+    """
 
     name: str
     shadow: bool
@@ -38,10 +40,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
     owner: str
     token: int
+    held_until: str | None = None
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a projection stands; `lag` counts positions of the log that it has not passed."""
+    """Where a projection stands; `lag` counts positions of the log that it has not passed.
+
+    `held_until` is set while a rebuild or verification holds it still, as in `Progress`.
+    """
 
     name: str
     position: int
@@ -50,6 +56,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     running: bool
     failures: int
+    held_until: str | None = None
 
 
 class FailureRecord(msgspec.Struct, frozen=True):

@@ -36,15 +36,25 @@ create table if not exists {at}seriatim_failures (
     primary key (name, shadow, position)
 );
 
+-- The last column of these is the end of a hold. A rebuild or verification that must stop the
+-- runner for a moment marks its shadow as paused: the hold ends with the shadow's lease, so that of
+-- a killed one nothing is left. An operator's pause is the status of the live row, and stays.
+
 -- name: progress
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
-       case when expires_us > {now} then owner else '' end, token
-from {at}seriatim_projections where name = :name and shadow = :shadow;
+       case when expires_us > {now} then owner else '' end, token,
+       (select h.expires_us from {at}seriatim_projections h
+        where h.name = p.name and h.shadow = 1 and p.shadow = 0 and h.status = 'paused'
+          and h.expires_us > {now})
+from {at}seriatim_projections p where name = :name and shadow = :shadow;
 
 -- name: locked
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
-       owner, token
-from {at}seriatim_projections where name = :name and shadow = :shadow {lock};
+       owner, token,
+       (select h.expires_us from {at}seriatim_projections h
+        where h.name = p.name and h.shadow = 1 and p.shadow = 0 and h.status = 'paused'
+          and h.expires_us > {now})
+from {at}seriatim_projections p where name = :name and shadow = :shadow {lock};
 
 -- name: owned
 -- Locked against a drop, and not against the other parts of the same rebuild.
@@ -53,8 +63,11 @@ where name = :name and shadow = 1 and owner = :owner {share};
 
 -- name: all_progress
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
-       case when expires_us > {now} then owner else '' end, token
-from {at}seriatim_projections order by name, shadow;
+       case when expires_us > {now} then owner else '' end, token,
+       (select h.expires_us from {at}seriatim_projections h
+        where h.name = p.name and h.shadow = 1 and p.shadow = 0 and h.status = 'paused'
+          and h.expires_us > {now})
+from {at}seriatim_projections p order by name, shadow;
 
 -- name: add_progress
 insert into {at}seriatim_projections
@@ -69,6 +82,11 @@ where name = :name and shadow = :shadow;
 
 -- name: set_status
 update {at}seriatim_projections set status = :status where name = :name and shadow = :shadow;
+
+-- name: hold
+update {at}seriatim_projections set status = :status
+where name = :name and shadow = 1 and token = :token
+returning token;
 
 -- name: forget
 delete from {at}seriatim_projections where name = :name and shadow = :shadow;

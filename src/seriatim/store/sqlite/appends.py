@@ -6,20 +6,20 @@ import sqlite3
 from collections.abc import Sequence
 
 from seriatim.core.request import Request
+from seriatim.store.contexts import Contexts, foreseen
 from seriatim.store.grouping import Placed, decide_group
 from seriatim.store.port import Outcome
 from seriatim.store.sqlite.declarations import Declarations
 from seriatim.store.sqlite.lookups import state
 from seriatim.store.sqlite.rows import Row, tag_rows, tail_of
 from seriatim.store.sqlite.statements import SQL
-from seriatim.store.sqlite.view import Foreseen, LockedView, heads, streams_of
+from seriatim.store.sqlite.view import LockedView, evaluate, heads, streams_of
 
 
-def append(  # noqa: PLR0913 - a group and what is known beforehand
+def append(
     connection: sqlite3.Connection,
     group: Sequence[Request],
     declarations: Declarations,
-    foreseen: Foreseen,
     recorded_us: int,
     *,
     trusting: bool,
@@ -31,14 +31,15 @@ def append(  # noqa: PLR0913 - a group and what is known beforehand
     """
     head, version, ends = state(connection, streams_of(group))
     rules = declarations.rules(connection, version)
-    view = LockedView(connection, head, heads(connection, group, ends, rules), foreseen, rules)
+    contexts = evaluate(connection, Contexts(group, foreseen(group)), head)
+    view = LockedView(connection, heads(connection, group, ends, rules), contexts, head)
     if trusting:
-        placed = _all_placed(decide_group(group, view, rules, head, recorded_us))
+        placed = _all_placed(decide_group(group, view, rules, head, recorded_us, contexts.spent))
         if placed:
             _insert(connection, placed, recorded_us)
             return list(placed)
     view.look_up_known(group)
-    answers = decide_group(group, view, rules, head, recorded_us)
+    answers = decide_group(group, view, rules, head, recorded_us, contexts.spent)
     placed = [answer for answer in answers if isinstance(answer, Placed)]
     if placed:
         _insert(connection, placed, recorded_us)

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from seriatim.core.ids import event_key, idempotency_index_key, stream_key
+from seriatim.core.ids import event_keys, idempotency_index_key, stream_key
 from seriatim.core.kinds import Rules
 from seriatim.store.port import Finding
 from seriatim.store.reading import index_findings
@@ -74,7 +74,7 @@ def _keys_fit(row: Row) -> bool:
     stored_event, stored_stream, stored_key = row[10:]
     stream = None if stream_type is None else stream_key(tenant, stream_type, stream_id)
     return bool(
-        stored_event == event_key(event_id)
+        stored_event in event_keys(event_id)
         and stored_stream == stream
         and stored_key in (None, idempotency_index_key(tenant, producer, key or ""))
     )

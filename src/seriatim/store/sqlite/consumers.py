@@ -8,8 +8,8 @@ from typing import Any
 
 from seriatim.core.errors import LeaseLost
 from seriatim.core.times import format_us
-from seriatim.store.port import Cursor, Lease
-from seriatim.store.reading import check_cursor_move
+from seriatim.store.port import Cursor, Lease, SubscriptionState
+from seriatim.store.reading import check_cursor_move, subscription_state
 from seriatim.store.sqlite.statements import SQL
 
 
@@ -37,6 +37,30 @@ def cursors_after(
     """Return a page of them."""
     values = (tenant_id, purpose, after, limit)
     return [_cursor_of(row) for row in connection.execute(SQL["cursors_after"], values)]
+
+
+def subscriptions(
+    connection: sqlite3.Connection, tenant_id: str, after: str, limit: int
+) -> list[SubscriptionState]:
+    """Return a page of durable subscriptions by name."""
+    values = {"tenant": tenant_id, "after": after, "limit": limit, "now": now_us()}
+    return [subscription_state(row) for row in connection.execute(SQL["subscriptions"], values)]
+
+
+def record_failure(
+    connection: sqlite3.Connection, lease: Lease, name: str, failures: int, error: str
+) -> None:
+    """Store the last error of a subscription, if its lease still holds."""
+    values = {
+        "failures": failures,
+        "error": error,
+        "now": now_us(),
+        "tenant": lease.tenant_id,
+        "name": name,
+        "lease": lease.name,
+        "token": lease.token,
+    }
+    connection.execute(SQL["record_failure"], values)
 
 
 def cursor_room(
@@ -141,7 +165,7 @@ def _microseconds(seconds: float) -> int:
     return int(seconds * 1_000_000)
 
 
-def purge_commands(connection: sqlite3.Connection, older_than_seconds: float) -> int:
-    """Forget the commands that are older, and tell how many they were."""
-    bound = now_us() - _microseconds(older_than_seconds)
-    return connection.execute(SQL["purge_commands"], (bound,)).rowcount
+def purge_commands(connection: sqlite3.Connection, older_than_seconds: float, most: int) -> int:
+    """Forget commands that are older, so many at most, and tell how many they were."""
+    values = {"before": now_us() - _microseconds(older_than_seconds), "most": most}
+    return connection.execute(SQL["purge_commands"], values).rowcount

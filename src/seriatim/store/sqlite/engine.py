@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.values import text_time, time_text
-from seriatim.store.engine import Purpose
+from seriatim.store.engine import ENDED_EARLY, Purpose, causes, misfit
 from seriatim.store.sqlite import forking
-from seriatim.store.sqlite.failures import translated
+from seriatim.store.sqlite.failures import is_outage, translated
 from seriatim.store.sqlite.file import File
 
 _TYPES = {
@@ -36,6 +36,15 @@ class SqliteSession:
     def connection(self) -> sqlite3.Connection:
         """The driver's connection, in the transaction."""
         return self._connection
+
+    def outage(self, error: BaseException) -> Exception | None:
+        """Return the error that says the file cannot be used now."""
+        drivers = (one for one in causes(error) if isinstance(one, sqlite3.Error))
+        return next(filter(is_outage, drivers), None)
+
+    def defect(self) -> str | None:
+        """Say whether the transaction was ended by other hands."""
+        return None if self._connection.in_transaction else ENDED_EARLY
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Execute a statement."""
@@ -137,10 +146,10 @@ class SqliteEngine:
         """Return another connection to the same file."""
         return SqliteEngine(self._file.path, self._purpose)
 
-    def ready(self) -> bool:
-        """Look for the last of our own tables."""
+    def ready(self, table: str | None = None) -> bool:
+        """Look for the last of our own tables, or for another one."""
         with self.transaction(write=False) as session:
-            return bool(session.run(f"pragma table_info({self._purpose.last_table})"))
+            return bool(session.run(f"pragma table_info({table or self._purpose.last_table})"))
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Make our own tables."""
@@ -164,6 +173,38 @@ class SqliteEngine:
     def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:  # noqa: ARG002
         """Return nothing: one writer at a time, and snapshots that hold tables, need no locks."""
         return ()
+
+    def exists(self, session: SqliteSession, table: str) -> bool:
+        """Tell whether a table of this name is there."""
+        return bool(session.run(f'pragma table_info("{table}")'))
+
+    def additions(
+        self,
+        session: SqliteSession,
+        table: str,
+        columns: Collection[str],  # noqa: ARG002 - SQLite says itself what does not fit
+    ) -> Sequence[str]:
+        """Return the statements that give a new table what users added to this one."""
+        found = session.run(
+            "select sql from sqlite_master "
+            "where tbl_name = :name and type in ('index', 'trigger') and sql is not null",
+            {"name": table},
+        )
+        return [row[0] for row in found]
+
+    def rename(self, session: SqliteSession, old: str, new: str, added: Sequence[str]) -> None:
+        """Give a table the name of one that was dropped, and what users had added to that."""
+        # Otherwise SQLite refuses while a view names the table that was dropped.
+        session.run("pragma legacy_alter_table = on")
+        try:
+            session.run(f'alter table "{old}" rename to "{new}"')
+        finally:
+            session.run("pragma legacy_alter_table = off")
+        for statement in added:
+            try:
+                session.connection.execute(statement)
+            except sqlite3.Error as error:
+                raise misfit(new, statement, str(error)) from error
 
     @contextmanager
     def at_once(self) -> Iterator[SqliteSession]:

@@ -58,6 +58,18 @@ _CLEAR_AT_COMMIT = {
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_READONLY,
 }
+_OUTAGES = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
 _CONNECTION_STAYS_GOOD = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CONSTRAINT,
@@ -74,6 +86,12 @@ def is_busy(error: sqlite3.Error) -> bool:
     """Tell whether another connection was merely in the way."""
     code = code_of(error)
     return code is not None and code & _PRIMARY in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_outage(error: sqlite3.Error) -> bool:
+    """Tell whether the file is locked, or the disk or memory fails: no fault of a statement."""
+    code = code_of(error)
+    return code is not None and code & _PRIMARY in _OUTAGES
 
 
 def spoils_connection(error: BaseException) -> bool:

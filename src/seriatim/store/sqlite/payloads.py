@@ -1,14 +1,20 @@
-"""Payload predicates in SQL: the core's matcher as a function, behind a cheap search for text."""
+"""Payload predicates in SQL: the core's matcher as a function, behind a cheap search for text.
+
+SQLite swallows what a function raises: the error waits in its thread until `raised` takes it.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 from seriatim.core.canonical import canonical_text, read_json
-from seriatim.core.query import matches_json
+from seriatim.core.errors import SeriatimError
+from seriatim.core.predicate import Document, Predicate, compile_predicate
 
 _FRAGMENTS_MAX = 4
 
@@ -18,15 +24,50 @@ def register(connection: sqlite3.Connection) -> None:
     connection.create_function("payload_matches", 2, payload_matches, deterministic=True)
 
 
+class _Running(threading.local):
+    """The read that this thread runs: what may end it, and what did."""
+
+    check: Callable[[], None] | None = None
+    error: SeriatimError | None = None
+
+
+_running = _Running()
+
+
+@contextmanager
+def checked(check: Callable[[], None]) -> Iterator[None]:
+    """Let `check` end matches of this thread by raising."""
+    _running.check, _running.error = check, None
+    try:
+        yield
+    finally:
+        _running.check = None
+
+
+def current_check() -> Callable[[], None] | None:
+    """Return what may end the read that this thread runs."""
+    return _running.check
+
+
+def raised() -> SeriatimError | None:
+    """Return, once, the error that ended a match of this thread."""
+    error, _running.error = _running.error, None
+    return error
+
+
 def payload_matches(predicates: str, payload: str) -> bool:
     """Tell whether a payload satisfies one of the predicates, given as the text of their list."""
-    have = read_json(payload)
-    return any(matches_json(want, have) for want in _parsed(predicates))
+    try:
+        document = Document(payload, _running.check)
+        return any(want.holds(document.data, document) for want in _compiled(predicates))
+    except SeriatimError as error:
+        _running.error = error
+        raise
 
 
-@lru_cache(maxsize=256)
-def _parsed(predicates: str) -> Any:
-    return read_json(predicates)
+@lru_cache(maxsize=64)
+def _compiled(predicates: str) -> list[Predicate]:
+    return [compile_predicate(want) for want in read_json(predicates)]
 
 
 def condition(predicates: Sequence[Any]) -> tuple[str, dict[str, Any]]:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
+
+import msgspec
 
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
-from seriatim.core.query import Filter, Query, matches
+from seriatim.core.patterns import Names
+from seriatim.core.predicate import Document
+from seriatim.core.query import Filter, Matcher, Query
 from seriatim.core.routes import Route, routes
 from seriatim.store.sqlite import payloads
-from seriatim.store.sqlite.reads import listed
 from seriatim.store.sqlite.rows import record_of
-from seriatim.store.sqlite.walks import NO_END, WALKS_MAX, Walk, by_type, collect, highest
+from seriatim.store.sqlite.walks import (
+    NO_END,
+    WALKS_MAX,
+    Walk,
+    by_type,
+    collect,
+    highest,
+    known_types,
+    listed,
+    type_condition,
+)
 
 
 def select(  # noqa: PLR0913 - a query and its range
@@ -25,19 +40,15 @@ def select(  # noqa: PLR0913 - a query and its range
     after: int,
     until: int,
     limit: int,
+    newest_first: bool = False,
 ) -> list[EventRecord]:
     """Return the first records in (after, until] that match."""
+    query = _with_known_types(connection, tenant_id, query)
     walks = walks_of(tenant_id, query, rules, after, until)
     if walks is None:
-        rows = _whole(tenant_id).rows(connection, after, until, limit=NO_END, back=False)
-        found: list[EventRecord] = []
-        for record in map(record_of, rows):
-            if matches(query, record):
-                found.append(record)
-                if len(found) == limit:
-                    break
-        return found
-    return collect(connection, walks, after, until, limit) if walks else []
+        rows = _whole(tenant_id).rows(connection, after, until, limit=NO_END, back=newest_first)
+        return list(islice(_matching(query, map(record_of, rows)), limit))
+    return collect(connection, walks, after, until, limit, back=newest_first) if walks else []
 
 
 def context_version(  # noqa: PLR0913 - a query and its range
@@ -50,12 +61,34 @@ def context_version(  # noqa: PLR0913 - a query and its range
     until: int,
 ) -> int | None:
     """Return the highest position in (after, until] that matches, looking from the end."""
+    query = _with_known_types(connection, tenant_id, query)
     walks = walks_of(tenant_id, query, rules, after, until)
     if walks is None:
         rows = _whole(tenant_id).rows(connection, after, until, limit=NO_END, back=True)
-        found = (record.position for record in map(record_of, rows) if matches(query, record))
-        return next(found, None)
+        found = next(_matching(query, map(record_of, rows)), None)
+        return None if found is None else found.position
     return highest(connection, walks, after, until)
+
+
+def _matching(query: Query, records: Iterable[EventRecord]) -> Iterator[EventRecord]:
+    matcher = Matcher(query)
+    check = payloads.current_check()
+    for record in records:
+        if check is not None:
+            check()
+        if matcher.matches(record, Document(record.payload, check)):
+            yield record
+
+
+def _with_known_types(connection: sqlite3.Connection, tenant_id: str, query: Query) -> Query:
+    """Return the query with its patterns replaced by the types that they stand for now."""
+    filters = list(query.filters or ())
+    for index, one in enumerate(filters):
+        names = Names.of(one.types or ())
+        if names.prefixes and not names.everything:
+            known = known_types(connection, tenant_id, names)
+            filters[index] = msgspec.structs.replace(one, types=known.texts())
+    return msgspec.structs.replace(query, filters=filters) if filters else query
 
 
 def _whole(tenant_id: str) -> Walk:
@@ -81,15 +114,19 @@ def _walks_of_route(tenant_id: str, route: Route) -> list[Walk]:
         conditions.append(condition)
     if route.alternatives:
         return _along_keys(tenant_id, route, values, conditions)
+    names = route.types
+    if names is not None and names.prefixes:  # they stand for too many types
+        conditions.insert(0, type_condition(names, values))
+        names = None
     steps = [
         {**values, "stream": stream, "type": type_}
         for stream in _keys(tenant_id, one) or (None,)
-        for type_ in dict.fromkeys(one.types or (None,))
+        for type_ in ((None,) if names is None else names.values)
     ]
     narrowing = tuple(conditions)
-    if one.streams is not None and one.types is not None:
+    if one.streams is not None and names is not None:
         return [walk for step in steps for walk in by_type(step, narrowing)]
-    name = "stream" if one.streams is not None else "type" if one.types is not None else "tenant"
+    name = "stream" if one.streams is not None else "type" if names is not None else "tenant"
     return [Walk(name, step, narrowing, route.after, route.until) for step in steps]
 
 
@@ -99,8 +136,8 @@ def _along_keys(
     """Walk along tags and terms; the types and the streams are looked up on the way."""
     one = route.one
     first: list[str] = []
-    if one.types is not None and not route.proven:
-        first.append(f"events.event_type in ({listed('type', one.types, values)})")
+    if route.types is not None and not route.proven:
+        first.append(type_condition(route.types, values))
     if one.streams is not None:
         keys = _keys(tenant_id, one)
         first.append(f"events.stream_key in ({listed('stream', keys, values)})")

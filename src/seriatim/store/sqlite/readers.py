@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from seriatim.core.errors import BackendFailure
-from seriatim.store.port import too_long
-from seriatim.store.sqlite import failures, forking
+from seriatim.store.cancellation import ReadBudget
+from seriatim.store.sqlite import failures, forking, payloads
 from seriatim.store.sqlite.file import File
 
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock: a millisecond or so
@@ -50,20 +50,20 @@ class Readers:
 
     @contextmanager
     def bounded(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection whose statements are ended when they take too long."""
-        seconds = self._timeout_s
-        with self.connection() as connection:
-            if seconds is None:
-                yield connection
-                return
-            until = time.monotonic() + seconds
-            connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        """Lend a connection whose statements end when they take too long or are cancelled."""
+        budget = ReadBudget(self._timeout_s)
+        budget.check()
+        with self.connection() as connection, payloads.checked(budget.check):
+            if budget.bounded:
+                connection.set_progress_handler(budget.over, _STEPS)
             try:
                 yield connection
             except sqlite3.OperationalError as error:
+                if (cause := payloads.raised()) is not None:
+                    raise cause from error
                 if failures.code_of(error) != sqlite3.SQLITE_INTERRUPT:
                     raise
-                raise too_long(seconds) from error
+                raise budget.error() from error
             finally:
                 connection.set_progress_handler(None, 0)
 

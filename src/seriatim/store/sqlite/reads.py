@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.store.port import ReadSpec
-from seriatim.store.sqlite.walks import NO_END, WALKS_MAX, Walk, by_type, collect
+from seriatim.store.sqlite.walks import (
+    NO_END,
+    WALKS_MAX,
+    Walk,
+    by_type,
+    collect,
+    known_types,
+    type_condition,
+)
 
 _OCCURRED = "coalesce(events.occurred_us, events.recorded_us)"
 _CONDITIONS = {
@@ -20,6 +29,8 @@ _CONDITIONS = {
     "occurred_until_us": f"{_OCCURRED} <= :occurred_until_us",
     "recorded_after_us": "events.recorded_us > :recorded_after_us",
     "recorded_until_us": "events.recorded_us <= :recorded_until_us",
+    "correlation_id": "events.correlation_id = :correlation_id",
+    "causation_id": "events.causation_id = :causation_id",
     "after_seq": "coalesce(events.stream_seq, 0) > :since_seq",
 }
 _SCOPES: dict[str, tuple[str, ...]] = {
@@ -31,31 +42,48 @@ _SCOPES: dict[str, tuple[str, ...]] = {
 
 def read(connection: sqlite3.Connection, spec: ReadSpec) -> list[EventRecord]:
     """Return one page of a read."""
+    names = spec.names
+    if names is not None and names.prefixes and spec.tenant_id is not None:
+        names = known_types(connection, spec.tenant_id, names)
+        spec = msgspec.structs.replace(spec, types=names.texts())
     walks = walks_of(spec)
     if not walks:
         return []
     until = NO_END if spec.until is None else spec.until
-    return collect(connection, walks, spec.after, until, spec.limit)
+    return collect(connection, walks, spec.after, until, spec.limit, back=spec.newest_first)
 
 
 def walks_of(spec: ReadSpec) -> list[Walk]:
     """Return the walks that a read takes: one per event type where the types have an index."""
     values, conditions = _narrowed(spec)
-    types = spec.types
-    if types is not None and (spec.tenant_id is None or len(types) > WALKS_MAX):
-        conditions += (f"events.event_type in ({listed('type', types, values)})",)
-        types = None
+    names = spec.names
+    name, related = _related(spec)
+    walked_through = names is not None and (names.prefixes or len(names.values) > WALKS_MAX)
+    if names is not None and (spec.tenant_id is None or related or walked_through):
+        conditions += (type_condition(names, values),)
+        names = None
     if spec.tenant_id is None:
         return [Walk("everything", values, conditions + _stream_by_name(spec, values))]
     values["tenant"] = spec.tenant_id
     if spec.stream is not None:
         values["stream"] = stream_key(spec.tenant_id, *spec.stream)
-    if types is None:
-        return [Walk("tenant" if spec.stream is None else "stream", values, conditions)]
-    each = [{**values, "type": one} for one in dict.fromkeys(types)]
+        if related:
+            conditions += ("events.stream_key = :stream",)
+    if names is None:
+        return [Walk(name, values, conditions)]
+    each = [{**values, "type": one} for one in names.values]
     if spec.stream is None:
         return [Walk("type", one, conditions) for one in each]
     return [walk for one in each for walk in by_type(one, conditions)]
+
+
+def _related(spec: ReadSpec) -> tuple[str, bool]:
+    """Return the walk of a read without types, and whether it goes by a related id."""
+    if spec.correlation_id is not None:
+        return "correlation", True
+    if spec.causation_id is not None:
+        return "causation", True
+    return "tenant" if spec.stream is None else "stream", False
 
 
 def _narrowed(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -75,12 +103,3 @@ def _stream_by_name(spec: ReadSpec, values: dict[str, Any]) -> tuple[str, ...]:
         return ()
     values["stream_type"], values["stream_id"] = spec.stream
     return ("events.stream_type = :stream_type", "events.stream_id = :stream_id")
-
-
-def listed(name: str, items: Iterable[Any], values: dict[str, Any]) -> str:
-    """Bind every item to a parameter of its own, and return the parameters as a list in SQL."""
-    names = []
-    for number, item in enumerate(items):
-        values[f"{name}_{number}"] = item
-        names.append(f":{name}_{number}")
-    return ", ".join(names)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from seriatim.core.decide import with_free_keys
 from seriatim.core.request import Prepared
 from seriatim.store.port import Restored, check_next
 from seriatim.store.sqlite.rows import tag_rows, tail_of
 from seriatim.store.sqlite.statements import SQL
+from seriatim.store.sqlite.view import by_event_key
 
 
 def restore(connection: sqlite3.Connection, events: Sequence[Restored]) -> None:
@@ -19,8 +21,9 @@ def restore(connection: sqlite3.Connection, events: Sequence[Restored]) -> None:
     check_next(head, events)
     taken: set[bytes] = set()
     rows = []
-    for one in events:
-        event = _without_shared_key(connection, one.event, taken)
+    keyed = with_free_keys([one.event for one in events], by_event_key(connection))
+    for one, prepared in zip(events, keyed, strict=True):
+        event = _without_shared_key(connection, prepared, taken)
         place = one.position, one.append_position, one.stream_seq, one.recorded_us
         rows.append((*place, *tail_of(event)))
     connection.executemany(SQL["insert_event"], rows)

@@ -12,7 +12,7 @@ from seriatim.store.sqlite.file import File
 from seriatim.store.sqlite.statements import script, split
 from seriatim.store.sqlite.writer import Writer
 
-MIGRATIONS = ("0001_initial.sql", "0002_reading.sql")
+MIGRATIONS = ("0001_initial.sql", "0002_reading.sql", "0003_reads.sql")
 VERSION = len(MIGRATIONS)
 WORKS_FROM = 1  # the oldest program, by the version it knows, that can share this schema
 APPLICATION_ID = 0x53455249  # "SERI", so that file(1) and others know whose file it is
@@ -25,7 +25,7 @@ def ensure(file: File, writer: Writer, *, create: bool) -> None:
         raise failures.lasting(msg)
     writer.connect(create=create)
     file.remember()
-    with writer.transaction() as connection:
+    with writer.transaction(bounded=False) as connection:
         found = version_of(connection)
         if found == VERSION:
             return

@@ -57,8 +57,42 @@ select {columns} from events indexed by events_by_id where event_key = ? and ten
 -- name: between
 select {columns} from events where position between ? and ? order by position
 
+-- name: newest_of_tenant
+-- The newest events of a tenant after a position, newest first, at most so many and so many bytes
+-- (the first in any case), each with how many there are of these without the bound in bytes.
+select {columns}, newest.counted from (
+    select position, count(*) over () as counted,
+        sum(length(payload)) over (
+            order by position desc rows between unbounded preceding and 1 preceding
+        ) as heavier
+    from (
+        select position, payload from events indexed by events_by_tenant
+        where tenant_id = :tenant and position > :after order by position desc limit :events
+    )
+) as newest cross join events on events.position = newest.position
+where coalesce(newest.heavier, 0) < :bytes
+order by newest.position desc
+
 -- name: event_id_at
 select event_id from events where position = ?
+
+-- name: known_types
+-- The types of a tenant in a range of names, found by leaps along the index of types.
+with recursive known (event_type) as (
+    select (
+        select event_type from events indexed by events_by_type
+        where tenant_id = :tenant and event_type >= :first and event_type < :end
+        order by event_type limit 1
+    )
+    union all
+    select (
+        select event_type from events indexed by events_by_type
+        where tenant_id = :tenant and event_type > known.event_type and event_type < :end
+        order by event_type limit 1
+    )
+    from known where known.event_type is not null
+)
+select event_type from known where event_type is not null limit :limit
 
 -- name: streams
 select first.stream_type, first.stream_id, first.position,
@@ -132,7 +166,10 @@ values (?, ?, ?, ?, ?, ?)
 select request_hash, response, first_position, last_position from commands where command_key = ?
 
 -- name: purge_commands
-delete from commands where created_us < ?
+-- Some at a time: whoever purges many must not keep others from writing.
+delete from commands where command_key in (
+    select command_key from commands where created_us < :before limit :most
+)
 
 -- name: rules_version
 select coalesce(max(version), 0) from declarations
@@ -142,6 +179,16 @@ select what, body from declarations order by version
 
 -- name: declare
 insert into declarations (version, what, name, event_version, body) values (?, ?, ?, ?, ?)
+
+-- name: tenants
+-- From tenant to tenant along an index, so that events are not counted.
+with recursive tenants (tenant_id) as (
+    select min(tenant_id) from events
+    union all
+    select (select min(tenant_id) from events where tenant_id > tenants.tenant_id)
+    from tenants where tenant_id is not null
+)
+select tenant_id from tenants where tenant_id is not null limit ?
 
 -- name: has_type
 with recursive tenants (tenant_id) as (
@@ -186,7 +233,21 @@ insert into cursors (tenant_id, purpose, name, position, log_id, epoch, tip, que
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (tenant_id, purpose, name) do update set
     position = excluded.position, log_id = excluded.log_id, epoch = excluded.epoch,
-    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us
+    tip = excluded.tip, query = excluded.query, updated_us = excluded.updated_us, failures = 0
+
+-- name: record_failure
+update cursors set failures = :failures, last_error = :error, failed_us = :now
+where tenant_id = :tenant and purpose = 'subscription' and name = :name and exists (
+    select 1 from leases where tenant_id = :tenant and name = :lease and token = :token
+)
+
+-- name: subscriptions
+select cursors.tenant_id, cursors.name, cursors.position, cursors.query, cursors.updated_us,
+    leases.owner, cursors.failures, cursors.last_error, cursors.failed_us
+from cursors left join leases on leases.tenant_id = cursors.tenant_id
+    and leases.name = 'subscription:' || cursors.name and leases.expires_us > :now
+where cursors.tenant_id = :tenant and cursors.purpose = 'subscription' and cursors.name > :after
+order by cursors.name limit :limit
 
 -- name: lease
 select owner, token, expires_us from leases where tenant_id = ? and name = ?

@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.decide import find_by_id
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
-from seriatim.core.ids import event_key, stream_key
+from seriatim.core.ids import hash_key, stream_key
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
-from seriatim.core.request import Request
+from seriatim.core.request import Request, StoredCommand
 from seriatim.store.grouping import Placed, finish
 from seriatim.store.port import (
     Cursor,
@@ -22,8 +23,11 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     Restored,
+    StoredAppend,
     StreamSummary,
+    SubscriptionState,
 )
+from seriatim.store.reading import append_by_command, append_by_key
 from seriatim.store.sqlite import (
     appends,
     checks,
@@ -43,6 +47,8 @@ from seriatim.store.sqlite.readers import Readers
 from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.waiting import Wakeups
 from seriatim.store.sqlite.writer import Writer
+
+_PURGE_MOST = 10_000
 
 
 class SqliteStore:
@@ -119,13 +125,10 @@ class SqliteStore:
         return self._append_decided(group, trusting=True)
 
     def _append_decided(self, group: Sequence[Request], *, trusting: bool = False) -> list[Outcome]:
-        foreseen: view.Foreseen = {}
-        for request in group:
-            foreseen |= request.packed or {}
         with self._writer.transaction() as connection:
             recorded_us = consumers.now_us()
             answers = appends.append(
-                connection, group, self._declarations, foreseen, recorded_us, trusting=trusting
+                connection, group, self._declarations, recorded_us, trusting=trusting
             )
         return self._told(answers, recorded_us)
 
@@ -193,13 +196,35 @@ class SqliteStore:
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
         """Return the event with an id."""
         with self._readers.connection() as connection:
-            return view.record(connection, "by_id", (event_key(event_id), tenant_id))
+            return find_by_id(tenant_id, event_id, view.by_event_key(connection))
 
     def event_id_at(self, position: int) -> str | None:
         """Return the id of the event at a position."""
         with self._readers.connection() as connection:
             row = connection.execute(SQL["event_id_at"], (position,)).fetchone()
             return None if row is None else str(row[0])
+
+    def append_by_key(
+        self, tenant_id: str, producer_id: str | None, key: str
+    ) -> StoredAppend | None:
+        """Return the append stored under a key."""
+        return append_by_key(self._by_index, self.read, tenant_id, producer_id, key)
+
+    def append_by_command(
+        self, tenant_id: str, actor: str, endpoint: str, key: str
+    ) -> StoredAppend | None:
+        """Return the append stored under a command."""
+        stored = self._command(hash_key(tenant_id, actor, endpoint, key))
+        return append_by_command(stored, self.read, tenant_id)
+
+    def _by_index(self, idempotency_index: bytes) -> EventRecord | None:
+        with self._readers.connection() as connection:
+            return view.record(connection, "by_key", (idempotency_index,))
+
+    def _command(self, command_key: bytes) -> StoredCommand | None:
+        with self._readers.connection() as connection:
+            row = connection.execute(SQL["command"], (command_key,)).fetchone()
+            return None if row is None else StoredCommand(*row)
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         """Return the last event of a stream."""
@@ -220,14 +245,28 @@ class SqliteStore:
         with self._readers.bounded() as connection:
             return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
 
-    def select(
-        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    def select(  # noqa: PLR0913 - a query, its range and its order
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
     ) -> list[EventRecord]:
         """Return the first records in (after, until] that match a query."""
         with self._readers.bounded() as connection:
             rules = self._declarations.rules(connection)
             return queries.select(
-                connection, tenant_id, query, rules, after=after, until=until, limit=limit
+                connection,
+                tenant_id,
+                query,
+                rules,
+                after=after,
+                until=until,
+                limit=limit,
+                newest_first=newest_first,
             )
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
@@ -257,6 +296,11 @@ class SqliteStore:
         with self._readers.connection() as connection:
             return consumers.cursor(connection, tenant_id, purpose, name)
 
+    def tenants(self, limit: int) -> list[str]:
+        """Return the tenants that have events, by name."""
+        with self._readers.bounded() as connection:
+            return [row[0] for row in connection.execute(SQL["tenants"], (limit,))]
+
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         """Return how far all consumers of one purpose have come."""
         with self._readers.connection() as connection:
@@ -281,6 +325,16 @@ class SqliteStore:
         """Store a cursor; backwards only with `reset`, under a lost lease never."""
         with self._writer.transaction() as connection:
             consumers.put_cursor(connection, cursor, lease, reset=reset)
+
+    def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
+        """Return a page of durable subscriptions by name."""
+        with self._readers.connection() as connection:
+            return consumers.subscriptions(connection, tenant_id, after, limit)
+
+    def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
+        """Store the last error of a subscription, if its lease still holds."""
+        with self._writer.transaction() as connection:
+            consumers.record_failure(connection, lease, name, failures, error)
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         """Take the right to do one named thing for a while."""
@@ -309,8 +363,13 @@ class SqliteStore:
 
     def purge_commands(self, older_than_seconds: float) -> int:
         """Forget old commands, and tell how many they were."""
-        with self._writer.transaction() as connection:
-            return consumers.purge_commands(connection, older_than_seconds)
+        purged = 0
+        while True:
+            with self._writer.transaction() as connection:
+                some = consumers.purge_commands(connection, older_than_seconds, _PURGE_MOST)
+            purged += some
+            if some < _PURGE_MOST:
+                return purged
 
     # -- hints, checks, life
 

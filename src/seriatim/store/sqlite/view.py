@@ -6,19 +6,24 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seriatim.core.decide import Head, View
+from seriatim.core.decide import ByKey, Head, View
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import Rules
 from seriatim.core.query import Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq, Request, StoredCommand
+from seriatim.store.contexts import (
+    NEWEST_BYTES_MAX,
+    NEWEST_EVENTS_MAX,
+    ContextKey,
+    Contexts,
+    Seen,
+    contexts_of,
+)
 from seriatim.store.sqlite import queries
 from seriatim.store.sqlite.lookups import look_up
 from seriatim.store.sqlite.rows import Row, record_of
 from seriatim.store.sqlite.statements import SQL
-
-# By tenant and identity of the query: the head it was asked at, and its version there.
-Foreseen = dict[tuple[str, int], tuple[int, int | None]]
 
 
 def head(connection: sqlite3.Connection) -> int:
@@ -33,27 +38,46 @@ def record(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> 
     return None if row is None else record_of(row)
 
 
+def by_event_key(connection: sqlite3.Connection) -> ByKey:
+    """Return the look-up of the event stored under the key of an id."""
+    return lambda tenant_id, key: record(connection, "by_id", (key, tenant_id))
+
+
 def has_contexts(request: Request) -> bool:
     """Tell whether an append depends on a context."""
     return any(isinstance(condition, ExpectedContext) for condition in request.conditions)
 
 
-def foresee(connection: sqlite3.Connection, request: Request, rules: Rules) -> Foreseen:
-    """Evaluate the contexts of an append before the lock is taken.
-
-    The log is immutable and grows at its end only, so what was true up to a head stays true, and
-    under the lock no more than the events after it are looked at.
-    """
+def foresee(
+    connection: sqlite3.Connection, request: Request, rules: Rules
+) -> dict[ContextKey, Seen]:
+    """Evaluate the contexts of an append before the lock is taken, equal ones once."""
     seen = head(connection)
-    found: Foreseen = {}
-    for condition in request.conditions:
-        if isinstance(condition, ExpectedContext):
-            key = request.tenant_id, id(condition.query)
-            version = queries.context_version(
-                connection, request.tenant_id, condition.query, rules, after=0, until=seen
-            )
-            found[key] = seen, version
-    return found
+    return {
+        key: Seen(
+            seen,
+            queries.context_version(
+                connection, request.tenant_id, query, rules, after=0, until=seen
+            ),
+        )
+        for key, query in contexts_of((request,)).items()
+    }
+
+
+def evaluate(connection: sqlite3.Connection, contexts: Contexts, head: int) -> Contexts:
+    """Take into account, under the lock, what was appended since contexts were seen."""
+    for tenant_id, after in contexts.behind(head).items():
+        values = {
+            "tenant": tenant_id,
+            "after": after,
+            "events": NEWEST_EVENTS_MAX,
+            "bytes": NEWEST_BYTES_MAX,
+        }
+        rows = connection.execute(SQL["newest_of_tenant"], values).fetchall()
+        complete = not rows or (len(rows) == rows[0][-1] < NEWEST_EVENTS_MAX)
+        newest = (record_of(row[:-1]) for row in rows)
+        contexts.add_newest(tenant_id, newest, complete=complete, head=head)
+    return contexts
 
 
 class LockedView(View):
@@ -66,18 +90,17 @@ class LockedView(View):
     def __init__(
         self,
         connection: sqlite3.Connection,
-        head: int,
         heads: dict[bytes, Head],
-        foreseen: Foreseen,
-        rules: Rules,
+        contexts: Contexts,
+        head: int,
     ) -> None:
         self._connection = connection
-        self._head = head
         self._heads = heads
-        self._foreseen = foreseen
-        self._rules = rules
+        self._contexts = contexts
+        self._head = head
         self._known_keys: set[Row] = set()
         self._known_ids: set[Row] = set()
+        self._sought_ids: dict[Row, None] | None = None  # before any was looked up
 
     def look_up_known(self, group: Sequence[Request]) -> None:
         """Find out which keys and ids of the group's events are stored."""
@@ -90,6 +113,11 @@ class LockedView(View):
             (event.event_key, event.tenant_id) for event in events if event.given_id
         )
         self._known_ids = _known(self._connection, "known_ids", list(ids))
+        self._sought_ids = ids
+
+    def head(self) -> int:
+        """Return the log's last position."""
+        return self._head
 
     def stream_head(self, stream_key: bytes) -> Head | None:
         """Return the end of a stream."""
@@ -102,8 +130,9 @@ class LockedView(View):
         return record(self._connection, "by_key", (idempotency_index,))
 
     def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
-        """Return the event with an id."""
-        if (event_key, tenant_id) not in self._known_ids:
+        """Return the event stored under the key of an id."""
+        sought = self._sought_ids is None or (event_key, tenant_id) in self._sought_ids
+        if sought and (event_key, tenant_id) not in self._known_ids:
             return None
         return record(self._connection, "by_id", (event_key, tenant_id))
 
@@ -113,13 +142,7 @@ class LockedView(View):
 
     def context(self, tenant_id: str, query: Query) -> int | None:
         """Return the version of a context now."""
-        seen, version = self._foreseen.get((tenant_id, id(query)), (0, None))
-        if seen >= self._head:
-            return version
-        newer = queries.context_version(
-            self._connection, tenant_id, query, self._rules, after=seen, until=self._head
-        )
-        return version if newer is None else newer
+        return self._contexts.version(tenant_id, query)
 
     def command(self, command_key: bytes) -> StoredCommand | None:
         """Return what is stored under a command's key."""

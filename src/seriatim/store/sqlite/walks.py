@@ -12,10 +12,14 @@ from typing import Any
 import msgspec
 
 from seriatim.core.event import EventRecord
+from seriatim.core.patterns import Names
 from seriatim.store.sqlite.rows import Row, record_of
 from seriatim.store.sqlite.statements import SQL, WALKS
 
 WALKS_MAX = 256
+TYPES_MAX = (
+    64  # that a pattern is replaced by; more are found by a walk through the tenant's events
+)
 NO_END = (1 << 63) - 1
 READ_THROUGH = 100  # events of a stream that no index knows by type: see the schema
 
@@ -69,6 +73,41 @@ _BEYOND = {
 }
 
 
+def known_types(connection: sqlite3.Connection, tenant_id: str, names: Names) -> Names:
+    """Return the types that patterns stand for now; the patterns if these are too many.
+
+    A read ends at a head that was read before, so every type in its range is known by now.
+    """
+    known = dict.fromkeys(names.values)
+    for first, end in names.ranges():
+        room = TYPES_MAX + 1 - len(known)
+        if room > 0:
+            values = {"tenant": tenant_id, "first": first, "end": end, "limit": room}
+            rows = connection.execute(SQL["known_types"], values)
+            known.update(dict.fromkeys(row[0] for row in rows))
+    return names if len(known) > TYPES_MAX else Names(tuple(known))
+
+
+def type_condition(names: Names, values: dict[str, Any]) -> str:
+    """Return the condition that keeps types and patterns, and bind their values."""
+    ways = []
+    if names.values:
+        ways.append(f"events.event_type in ({listed('type', names.values, values)})")
+    for number, (first, end) in enumerate(names.ranges()):
+        values[f"first_{number}"], values[f"end_{number}"] = first, end
+        ways.append(f"(events.event_type >= :first_{number} and events.event_type < :end_{number})")
+    return f"({' or '.join(ways) or '1 = 0'})"
+
+
+def listed(name: str, items: Iterable[Any], values: dict[str, Any]) -> str:
+    """Bind every item to a parameter of its own, and return the parameters as a list in SQL."""
+    names = []
+    for number, item in enumerate(items):
+        values[f"{name}_{number}"] = item
+        names.append(f":{name}_{number}")
+    return ", ".join(names)
+
+
 def by_type(values: dict[str, Any], conditions: tuple[str, ...]) -> list[Walk]:
     """Return the walks that meet one type in one stream, the later events first."""
     of_type = (*conditions, "events.event_type = :type")
@@ -101,12 +140,18 @@ def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> 
     return int(low)
 
 
-def collect(
-    connection: sqlite3.Connection, walks: list[Walk], after: int, until: int, limit: int
+def collect(  # noqa: PLR0913 - walks, their range and their order
+    connection: sqlite3.Connection,
+    walks: list[Walk],
+    after: int,
+    until: int,
+    limit: int,
+    *,
+    back: bool = False,
 ) -> list[EventRecord]:
-    """Return the first records that any of the walks meets, each once, in ascending order."""
-    met = [walk.rows(connection, after, until, limit=limit, back=False) for walk in walks]
-    rows = met[0] if len(met) == 1 else _without_twins(merge(*met, key=_position))
+    """Return the first records that any of the walks meets, each once, in order of position."""
+    met = [walk.rows(connection, after, until, limit=limit, back=back) for walk in walks]
+    rows = met[0] if len(met) == 1 else _without_twins(merge(*met, key=_position, reverse=back))
     return [record_of(row) for row in islice(rows, limit)]
 
 

@@ -15,6 +15,18 @@ select {columns} from events indexed by events_by_type
 where tenant_id = :tenant and event_type = :type and position > :after and position <= :until {more}
 order by position {direction} limit :limit
 
+-- name: correlation
+select {columns} from events indexed by events_by_correlation
+where tenant_id = :tenant and correlation_id = :correlation_id
+and position > :after and position <= :until {more}
+order by position {direction} limit :limit
+
+-- name: causation
+select {columns} from events indexed by events_by_causation
+where tenant_id = :tenant and causation_id = :causation_id
+and position > :after and position <= :until {more}
+order by position {direction} limit :limit
+
 -- name: stream
 select {columns} from events indexed by events_by_stream
 where stream_key = :stream and stream_seq > :after_seq and stream_seq <= :until_seq {more}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from random import random
 from typing import TypeVar
 
-from seriatim.core.errors import BackendFailure
+from seriatim.core.errors import SeriatimError, TimedOut
 from seriatim.store.sqlite import failures, forking
 from seriatim.store.sqlite.file import File
 
@@ -19,6 +19,8 @@ _Found = TypeVar("_Found")
 _BEGIN_PAUSE_S = 0.001
 _JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 _CHECKPOINT_PAGES = 4000
+_HELD_LEAST_S = 5.0
+_STEPS = 100_000  # of SQLite's machine between two looks at the clock: some milliseconds
 
 
 class Writer:
@@ -30,15 +32,19 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the file's write lock for the block, and commit what it did unless it raised."""
+    def transaction(self, *, bounded: bool = True) -> Iterator[sqlite3.Connection]:
+        """Hold the file's write lock for the block, and commit what it did unless it raised.
+
+        Bounded, its statements end when others, who wait as long as this one, would give up.
+        """
         path = self._file.path
         with self._lock:
             connection = self._opened()
             try:
                 with failures.translated(path):
                     self._patiently(_begin, connection)
-                    yield connection
+                    with self._in_time(connection, bounded=bounded):
+                        yield connection
             except BaseException as error:
                 self._undo(connection, error)
                 raise
@@ -47,6 +53,28 @@ class Writer:
             except sqlite3.Error as error:
                 self._undo(connection, error)
                 raise failures.failure(error, path, at_commit=True) from error
+
+    @contextmanager
+    def _in_time(self, connection: sqlite3.Connection, *, bounded: bool) -> Iterator[None]:
+        if not bounded:
+            yield
+            return
+        seconds = max(self._file.busy_timeout_s, _HELD_LEAST_S)
+        until = time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if failures.code_of(error) != sqlite3.SQLITE_INTERRUPT:
+                raise
+            msg = (
+                f"it held the write lock of {self._file.path} for more than {seconds:g} s "
+                "(lock_wait_s and lock_hold_s) and was ended, so that others can write; nothing "
+                "was stored: write less at a time, or raise lock_hold_s"
+            )
+            raise TimedOut(msg, details={"ambiguous": False}) from error
+        finally:
+            connection.set_progress_handler(None, 0)
 
     def connect(self, *, create: bool = False) -> sqlite3.Connection:
         """Open the connection, making the file if that is asked for."""
@@ -103,7 +131,7 @@ class Writer:
                 time.sleep(_BEGIN_PAUSE_S * (0.5 + random()))  # noqa: S311 - only a pause
 
     def _undo(self, connection: sqlite3.Connection, error: BaseException) -> None:
-        cause = error.__cause__ if isinstance(error, BackendFailure) else error
+        cause = error.__cause__ if isinstance(error, SeriatimError) else error
         try:
             if connection.in_transaction:
                 connection.execute("rollback")

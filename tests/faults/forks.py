@@ -1,0 +1,100 @@
+"""Consumers that are made before a fork and run in its children, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.core.handling import handler
+from seriatim.opening import open_registry
+from tests.faults.consumers import events
+
+LEASE_S = 60.0
+
+
+def subscription(arguments: dict[str, Any]) -> list[Any]:
+    """Make a subscription, fork twice, and return the positions that each child handled."""
+    with seriatim.open(arguments["url"]) as log:
+        for number in range(arguments["appends"]):
+            log.append([NewEvent("placed", {"n": number})])
+        made = log.subscribe("shared", lease_s=LEASE_S, poll_s=0.05, idle_timeout=1.0)
+
+        def child(_: int) -> list[int]:
+            handled: list[int] = []
+
+            def handle(batch: Any) -> None:
+                if not handled:
+                    time.sleep(1.0)  # while the other child tries to have the lease, too
+                handled.extend(record.position for record in batch)
+
+            made.run(handle)
+            return handled
+
+        return _children(child)
+
+
+def mid_iteration(arguments: dict[str, Any]) -> list[Any]:
+    """Fork while a batch is handled; return what the child did, and what the parent handled."""
+    with seriatim.open(arguments["url"]) as log:
+        for number in range(arguments["appends"]):
+            log.append([NewEvent("placed", {"n": number})])
+        batches = iter(log.subscribe("shared", lease_s=LEASE_S, poll_s=0.05, idle_timeout=1.0))
+        first = next(batches)
+
+        def child(_: int) -> str:
+            try:
+                return f"went on at {next(batches)[0].position}"
+            except seriatim.SeriatimError as error:
+                return error.code
+
+        said = _children(child, 1)
+        rest = [record.position for batch in batches for record in batch]
+        return [*said, [first[0].position, *rest]]
+
+
+def registry(arguments: dict[str, Any]) -> list[Any]:
+    """Make a registry, fork twice, and return each child's owner and the events it claimed."""
+    made = open_registry(arguments["url"])
+    mailer = handler("mailer", effect="keyed")(lambda _, __: None)
+    made.declare(mailer)
+    owner = made.owner
+
+    def child(_: int) -> list[Any]:
+        claims = made.claim_all(mailer, events(arguments["events"])[::2])
+        won = [one.delivery.event_id for one in claims if one.verdict == "claimed"]
+        return [made.owner, won]
+
+    return [owner, *_children(child)]
+
+
+def _children(act: Callable[[int], Any], count: int = 2) -> list[Any]:
+    """Run an act in so many forked children at once, and return what each returned."""
+    pipes = []
+    for number in range(count):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            code = 0
+            try:
+                os.write(writing, json.dumps(act(number)).encode())
+            except BaseException as error:  # noqa: BLE001 - a child must never run on
+                os.write(writing, json.dumps(repr(error)).encode())
+                code = 1
+            os._exit(code)
+        os.close(writing)
+        pipes.append(reading)
+    found = []
+    for reading in pipes:
+        with os.fdopen(reading, "rb") as pipe:
+            found.append(json.loads(pipe.read()))
+    return found
+
+
+if __name__ == "__main__":
+    run = {"subscription": subscription, "mid_iteration": mid_iteration, "registry": registry}
+    sys.stdout.write(json.dumps(run[sys.argv[1]](json.loads(sys.argv[2]))))

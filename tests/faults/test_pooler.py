@@ -1,0 +1,213 @@
+"""Behind a real pgbouncer whose server connection is lost around COMMIT."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.core.doors import LOG
+from seriatim.store.engine import Purpose
+from seriatim.store.postgres.connecting import parse_url
+from seriatim.store.postgres.engine import PostgresEngine
+from tests.faults.support import check_whole
+from tests.faults.test_cut_connections import WAYS
+from tests.fixtures.pgbouncer import Pgbouncer
+from tests.fixtures.proxy import TcpProxy
+from tests.fixtures.service import running
+from tests.service.calls import Caller
+
+StartProxy = Callable[[str], TcpProxy]
+StartPooler = Callable[[str], Pgbouncer]
+Append = Callable[..., Any]
+
+
+@pytest.fixture
+def lossy(
+    proxy_to: StartProxy, pgbouncer_to: StartPooler, postgres_url: str
+) -> tuple[TcpProxy, str]:
+    """A proxy between pgbouncer and Postgres, and the log's URL through pgbouncer."""
+    proxy = proxy_to(postgres_url)
+    return proxy, pgbouncer_to(proxy.url).url
+
+
+@pytest.mark.parametrize(("append", "marker", "count"), WAYS)
+def test_answer_lost_behind_a_pooler_is_ambiguous(
+    lossy: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
+) -> None:
+    """B10: pgbouncer answers 08P01 for a stored append, which is ambiguous; a repeat finds it."""
+    proxy, url = lossy
+    with seriatim.open(url) as log:
+        log.append([NewEvent("first", {})])
+        fault = proxy.drop_replies_after(marker)
+        with pytest.raises(seriatim.BackendFailure) as failed:
+            append(log)
+        fault.wait()
+        stored = log.head()
+        receipt = append(log)
+
+    assert (failed.value.ambiguous, failed.value.retryable) == (True, True)
+    assert stored == 1 + count
+    assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, True)
+    assert check_whole(postgres_url) == 1 + count
+
+
+@pytest.mark.parametrize(("append", "marker", "count"), WAYS)
+def test_request_lost_behind_a_pooler_is_stored_once(
+    lossy: tuple[TcpProxy, str], postgres_url: str, append: Append, marker: bytes, count: int
+) -> None:
+    """B10: pgbouncer cannot tell what its server saw, so neither do we; a repeat stores it."""
+    proxy, url = lossy
+    with seriatim.open(url) as log:
+        log.append([NewEvent("first", {})])
+        fault = proxy.drop_requests_with(marker)
+        with pytest.raises(seriatim.BackendFailure) as failed:
+            append(log)
+        fault.wait()
+        receipt = append(log)
+
+    assert failed.value.ambiguous
+    assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, False)
+    assert check_whole(postgres_url) == 1 + count
+
+
+@pytest.mark.parametrize("appends", [1, 40], ids=["one", "group"])
+def test_asyncio_answers_lost_behind_a_pooler(
+    lossy: tuple[TcpProxy, str], postgres_url: str, appends: int
+) -> None:
+    """B10: an event loop's appends that were not ambiguous are not stored; repeats store once."""
+    proxy, url = lossy
+
+    async def scenario() -> None:
+        with seriatim.open(url) as log:
+            await log.aio.append([NewEvent("first", {})])
+            fault = proxy.drop_replies_after(b"append_group")
+            events = [NewEvent("placed", {"n": n}, event_id=f"e-{n}") for n in range(appends)]
+            found = await asyncio.gather(
+                *(log.aio.append([event]) for event in events), return_exceptions=True
+            )
+            fault.wait()
+            failures = [one for one in found if isinstance(one, seriatim.BackendFailure)]
+            stored = {record.event_id for record in log.read()}
+            for event, outcome in zip(events, found, strict=True):
+                if isinstance(outcome, seriatim.BackendFailure) and not outcome.ambiguous:
+                    assert event.event_id not in stored
+            again = [await log.aio.append([event]) for event in events]
+
+        assert failures
+        assert any(failure.ambiguous for failure in failures)
+        assert len({receipt.first_position for receipt in again}) == appends
+
+    asyncio.run(scenario())
+    assert check_whole(postgres_url) == 1 + appends
+
+
+def test_service_behind_a_pooler_reports_ambiguity(
+    lossy: tuple[TcpProxy, str], postgres_url: str
+) -> None:
+    """B10: `ambiguous` reaches a plain HTTP caller, and the same event id finds the stored copy."""
+    proxy, url = lossy
+    with running(url) as service:
+        caller = Caller(service.port, service.token())
+        first = {"events": [{"event_type": "first", "payload": {}}]}
+        assert caller("POST", "/v1/events", first).status == 201
+        body = {"events": [{"event_type": "placed", "payload": {}, "event_id": "e-1"}]}
+        fault = proxy.drop_replies_after(b"append_group")
+        lost = caller("POST", "/v1/events", body)
+        fault.wait()
+        again = caller("POST", "/v1/events", body)
+
+    assert (lost.status, lost.json["code"]) == (503, "backend_failure")
+    assert lost.json["details"]["ambiguous"] is True
+    assert again.status == 201
+    assert again.json["first_position"] == 2
+    assert check_whole(postgres_url) == 2
+
+
+def test_client_of_a_service_behind_a_pooler_stores_once(
+    lossy: tuple[TcpProxy, str], postgres_url: str
+) -> None:
+    """B10: the client's own next attempt finds what the lost one stored, and is no replay."""
+    proxy, url = lossy
+    with running(url) as service, seriatim.open(service.url, token=service.token()) as log:
+        log.append([NewEvent("first", {})])
+        fault = proxy.drop_replies_after(b"append_group")
+        receipt = log.append([NewEvent("placed", {})])
+        fault.wait()
+
+    assert (receipt.first_position, receipt.replayed) == (2, False)
+    assert check_whole(postgres_url) == 2
+
+
+PURPOSE = Purpose(what="the test's tables", option="--target", last_table="none", remake="none")
+
+
+@pytest.mark.parametrize("behind_pooler", [True, False], ids=["pooler", "direct"])
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_lost_commit_of_a_read_model_is_ambiguous(
+    lossy: tuple[TcpProxy, str], lost: str, *, behind_pooler: bool
+) -> None:
+    """B10, L2: a lost COMMIT beside the log is never reported as certainly not done."""
+    proxy, url = lossy
+    at = parse_url(url if behind_pooler else proxy.url, seriatim.Settings())
+    engine = PostgresEngine(at, PURPOSE)
+    with engine.transaction() as session:
+        session.run("create table kept (n bigint)")
+    drop = proxy.drop_requests_with if lost == "request" else proxy.drop_replies_after
+    fault = drop(b"COMMIT\0")
+    with pytest.raises(seriatim.BackendFailure) as failed, engine.transaction() as session:
+        session.run("insert into kept values (1)")
+    fault.wait()
+    with engine.transaction(write=False) as session:
+        [[stored]] = session.run("select count(*) from kept")
+    engine.close()
+
+    assert (failed.value.ambiguous, failed.value.retryable) == (True, True)
+    assert stored == (0 if lost == "request" else 1)
+
+
+def test_read_model_lost_before_commit_is_clear(lossy: tuple[TcpProxy, str]) -> None:
+    """B10: a transaction whose COMMIT was never sent is certainly not stored."""
+    proxy, url = lossy
+    engine = PostgresEngine(parse_url(url, seriatim.Settings()), PURPOSE)
+    with engine.transaction() as session:
+        session.run("create table kept (n bigint)")
+    fault = proxy.drop_replies_after(b"insert into kept")
+    with pytest.raises(seriatim.BackendFailure) as failed, engine.transaction() as session:
+        session.run("insert into kept values (1)")
+    fault.wait()
+    with engine.transaction(write=False) as session:
+        [[stored]] = session.run("select count(*) from kept")
+    engine.close()
+
+    assert (failed.value.ambiguous, failed.value.retryable) == (False, True)
+    assert stored == 0
+
+
+@pytest.mark.parametrize("waits", ["in its thread", "on a loop"])
+def test_rows_without_the_end_of_the_answer_are_no_receipt(
+    proxy_to: StartProxy, postgres_url: str, waits: str
+) -> None:
+    """B10, L2: rows may arrive before the commit; without the answer's end there is no receipt."""
+    proxy = proxy_to(postgres_url)
+    with seriatim.open(proxy.url) as log:
+        log.append([NewEvent("first", {})])
+        fault = proxy.drop_replies_after(b"append_group", passes_rows=True)
+        event = NewEvent("placed", {}, event_id="e-1")
+        if waits == "in its thread":
+            request = log.appender.request(log.draft(LOG, [event]))
+            outcome = log.store.at_once(request, 30.0)
+        else:
+            [outcome] = asyncio.run(_gathered(log, event))
+        fault.wait()
+
+    assert isinstance(outcome, seriatim.BackendFailure)
+    assert outcome.ambiguous
+
+
+async def _gathered(log: seriatim.Log, event: NewEvent) -> tuple[Any, ...]:
+    return await asyncio.gather(log.aio.append([event]), return_exceptions=True)

@@ -1,0 +1,121 @@
+"""Claims that are lost while their effect is under way, and claims won out of order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from seriatim.config.delivery import Registering
+from seriatim.core.errors import LeaseLost
+from seriatim.core.handling import Handler
+from seriatim.delivery.claims import JUDGED, judged
+from seriatim.delivery.entries import Asked
+from seriatim.delivery.loop import Loop
+from seriatim.delivery.registry import Registry
+from seriatim.opening import open_registry
+from tests.faults.support import wait_until
+from tests.integration.delivery.kit import claim, event, made, statuses, verdicts
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def attentive(registry_at: str) -> Iterator[Registry]:
+    """A registry whose claims are kept for long, and looked at a hundred times a second."""
+    opened = open_registry(registry_at, Registering(lease_s=900.0, heartbeat_s=0.01))
+    yield opened
+    opened.close()
+
+
+def lose(registry: Registry, by: Handler) -> None:
+    """Take all claims of a handler away from their owners, as an operator who skips them does."""
+    assert registry.skip(Asked(handler=by.name), reason="lost on purpose")
+
+
+def check_until_lost(check: Callable[[], None]) -> None:
+    """Check as a long effect does, until that raises; return if it never does."""
+    ends = time.monotonic() + PATIENCE_S
+    while time.monotonic() < ends:
+        check()
+        time.sleep(0.005)
+
+
+def test_a_handler_learns_that_its_claim_is_lost(attentive: Registry, registry: Registry) -> None:
+    """G2: `context.check()` raises once the claim is somebody else's, and the effect ends there."""
+    reached: list[str] = []
+
+    def effect(_event: Any, context: Any) -> None:
+        context.check()  # still ours
+        reached.append("begun")
+        lose(registry, by)
+        check_until_lost(context.check)
+        reached.append("gone on")
+
+    by = made(run=effect)
+    registry.declare(by)
+    tally = Loop(attentive, by).handle([event(1)])
+
+    assert reached == ["begun"]
+    assert (tally.done, tally.kept) == (0, 1)
+    assert statuses(registry) == {event(1).event_id: "skipped"}
+
+
+def test_a_block_learns_that_its_claim_is_lost(attentive: Registry, registry: Registry) -> None:
+    """G2: so does a block that holds a claim, and it is not marked done."""
+    by = made()
+    registry.declare(by)
+
+    def hold() -> None:
+        with attentive.claim(by, event(1)) as held:
+            held.check()
+            lose(registry, by)
+            check_until_lost(held.check)
+            pytest.fail("the lost claim was never noticed")
+
+    with pytest.raises(LeaseLost):
+        hold()
+    assert statuses(registry) == {event(1).event_id: "skipped"}
+
+
+def waits_for_a_lock(url: str) -> bool:
+    """Tell whether somebody waits for a lock in a database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        found = connection.execute(
+            "select count(*) from pg_stat_activity"
+            " where datname = current_database() and wait_event_type = 'Lock'"
+        ).fetchone()
+    return found is not None and found[0] > 0
+
+
+def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_url: str) -> None:
+    """G4: a strict consumer keeps no claim behind an event that another consumer has just won.
+
+    The other one's claim of event 1 is uncommitted while 1 to 3 are asked for: none is there to
+    see, and the question waits for it. So 2 and 3 are free when they are judged, and 1 is not.
+    """
+    registry, other = open_registry(empty_postgres_url), open_registry(empty_postgres_url)
+    by = made()
+    registry.declare(by)
+    wanted = [event(1), event(2), event(3)]
+    found: list[str] = []
+    asking = threading.Thread(
+        target=lambda: found.extend(verdicts(claim(registry, by, *wanted))), daemon=True
+    )
+    with other.engine.transaction() as session:
+        values = other._values(by) | {"owner": "other"}
+        won = other._rows_in(session, "claim", JUDGED, judged(wanted[:1], ()), values)
+        asking.start()
+        wait_until(lambda: waits_for_a_lock(empty_postgres_url), "the claim waits")
+    asking.join(30)
+
+    assert len(won) == 1
+    assert found == ["in_progress", "blocked", "blocked"]
+    assert statuses(registry)[event(1).event_id] == "claimed"
+    assert "claimed" not in [statuses(registry).get(one.event_id) for one in wanted[1:]]
+    for one in (registry, other):
+        one.close()

@@ -1,0 +1,194 @@
+"""B10, F9: whatever isolation the server, the database or the role has by default, a log works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+import seriatim
+from seriatim import (
+    EventType,
+    ExpectedContext,
+    ExpectedSeq,
+    Filter,
+    InvalidArgument,
+    Log,
+    NewEvent,
+    Query,
+    StreamKind,
+)
+from seriatim.core.handling import Delivery, Handler
+from seriatim.delivery.claims import Claim
+from seriatim.delivery.registry import Registry
+from seriatim.opening import open_registry
+from tests.faults.support import check_whole
+from tests.fixtures.postgres_server import PostgresServer
+from tests.integration.delivery.kit import claim, event, made
+from tests.integration.postgres.bouncer import Bouncer, find_bouncer
+
+WRITERS = 8
+ROUNDS = 12
+LEVELS = ["serializable", "repeatable read"]
+
+
+@pytest.fixture(params=LEVELS)
+def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
+    """The URL of a log in a database with another default."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        name = sql.Identifier(postgres_url.rsplit("/", 1)[1])
+        level = sql.Literal(request.param)
+        statement = sql.SQL("alter database {} set default_transaction_isolation = {}")
+        connection.execute(statement.format(name, level))
+    return postgres_url
+
+
+@pytest.fixture(scope="module")
+def bouncer(postgres_server: PostgresServer) -> Iterator[Bouncer]:
+    """A pooler in transaction mode in front of the run's server."""
+    with Bouncer(find_bouncer(), postgres_server) as started:
+        yield started
+
+
+def plain(log: Log, writer: int, number: int) -> object:
+    """Append one event."""
+    return log.append([NewEvent("one", {"n": number}, stream=("s", str(writer)))])
+
+
+def batch(log: Log, writer: int, number: int) -> object:
+    """Append many events at once."""
+    return log.append([NewEvent("many", {"n": number}, stream=("b", str(writer)))] * 40)
+
+
+def condition(log: Log, writer: int, number: int) -> object:
+    """Append on condition of a stream of one's own and of one that nobody touches."""
+    stream = ("c", str(writer))
+    last = ExpectedSeq(stream, number or None)
+    nothing = ExpectedContext(Query([Filter(types=["never"])]), None)
+    return log.append([NewEvent("conditional", {}, stream=stream)], [last, nothing])
+
+
+@pytest.mark.parametrize("act", [plain, batch, condition])
+def test_concurrent_appends_all_succeed(
+    strict_url: str, act: Callable[[Log, int, int], object]
+) -> None:
+    """B10: no serialization failure reaches a caller, from several logs with threads each."""
+    logs = [seriatim.open(strict_url) for _ in range(2)]
+    try:
+        with ThreadPoolExecutor(WRITERS) as pool:
+
+            def run(writer: int) -> None:
+                for number in range(ROUNDS):
+                    act(logs[writer % 2], writer, number)
+
+            list(pool.map(run, range(WRITERS)))
+    finally:
+        for log in logs:
+            log.close()
+    size = 40 if act is batch else 1
+    assert check_whole(strict_url) == WRITERS * ROUNDS * size
+
+
+def test_an_event_loop_appends(strict_url: str) -> None:
+    """B10: the same for appends that an event loop sends by itself."""
+
+    async def run() -> None:
+        with seriatim.open(strict_url) as one, seriatim.open(strict_url) as other:
+            await asyncio.gather(
+                *(
+                    log.aio.append([NewEvent("a", {"n": n})])
+                    for n in range(60)
+                    for log in (one, other)
+                )
+            )
+
+    asyncio.run(run())
+    assert check_whole(strict_url) == 120
+
+
+def test_behind_a_pooler(strict_url: str, bouncer: Bouncer) -> None:
+    """B10, F9: nothing depends on a session's settings."""
+    with (
+        seriatim.open(bouncer.url(strict_url.rsplit("/", 1)[1])) as log,
+        ThreadPoolExecutor(WRITERS) as pool,
+    ):
+        list(pool.map(lambda n: plain(log, n % WRITERS, n), range(60)))
+        list(pool.map(lambda n: condition(log, n, 0), range(WRITERS)))
+    assert check_whole(strict_url) == 60 + WRITERS
+
+
+def test_one_wins_a_race(strict_url: str) -> None:
+    """B9: conditions still hold: of concurrent appends on one version, one is stored."""
+    context = Query([Filter(types=["seat"])])
+    with seriatim.open(strict_url) as log, ThreadPoolExecutor(WRITERS) as pool:
+
+        def take(_: int) -> bool:
+            try:
+                log.append([NewEvent("seat", {})], ExpectedContext(context, None))
+            except seriatim.ConditionalAppendConflict:
+                return False
+            return True
+
+        assert sum(pool.map(take, range(WRITERS))) == 1
+        assert log.head() == 1
+
+
+def test_declarations_cursors_and_leases(strict_url: str) -> None:
+    """B10: what else writes beside appends is repeated and not reported."""
+    with (
+        seriatim.open(strict_url) as one,
+        seriatim.open(strict_url) as other,
+        ThreadPoolExecutor(WRITERS) as pool,
+    ):
+        logs = (one, other)
+
+        def declare(number: int) -> None:
+            logs[number % 2].declare(StreamKind(name=f"kind-{number // 2}"))
+            logs[number % 2].declare(EventType(event_type=f"type-{number // 2}"))
+
+        def lease(number: int) -> bool:
+            store: Any = logs[number % 2].store
+            held = store.claim_lease("default", "one", f"owner-{number}", 30.0)
+            return held is not None and store.renew_lease(held, 30.0)
+
+        list(pool.map(declare, range(2 * WRITERS)))
+        assert sum(pool.map(lease, range(4 * WRITERS))) == 1
+        assert len(one.store.rules().types) == WRITERS
+
+
+def _claim(by: Handler, wanted: Delivery, registry: Registry) -> Claim:
+    [found] = claim(registry, by, wanted)
+    return found
+
+
+def test_claims_of_a_registry(strict_url: str) -> None:
+    """B10, G1: two consumers, one event: one claim, and no serialization failure."""
+    mailer = made()
+    with ThreadPoolExecutor(4) as pool:
+        registries = [open_registry(strict_url) for _ in range(4)]
+        try:
+            for number in range(1, 16):
+                wanted = event(None, event_id=f"e-{number}")
+                found = list(pool.map(partial(_claim, mailer, wanted), registries))
+                assert [one.verdict for one in found].count("claimed") == 1
+        finally:
+            for registry in registries:
+                registry.close()
+
+
+def test_the_callers_own_transaction_is_told(strict_url: str) -> None:
+    """B10, B12: it must be at READ COMMITTED; the error says which level it is, and the cure."""
+    with seriatim.open(strict_url) as log, psycopg.connect(strict_url) as connection:
+        with pytest.raises(InvalidArgument, match=r"at (SERIALIZABLE|REPEATABLE READ): set conn"):
+            log.append([NewEvent("a", {})], connection=connection)
+        connection.rollback()
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        log.append([NewEvent("a", {})], connection=connection)
+        connection.commit()
+        assert log.head() == 1

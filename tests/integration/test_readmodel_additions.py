@@ -1,0 +1,139 @@
+"""A switch keeps what users added to the tables of a read model, or refuses and says why (I4)."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from seriatim.core.errors import Conflict
+from seriatim.core.projection import projection
+from seriatim.store.readmodel.model import ReadModel
+from tests.integration.readmodel_kit import LOG, begun, own, same, seats, step, taken
+
+wider = projection("seats", key="stream_id", columns={"given": int}, version=2)(same)
+
+
+def switched(model: ReadModel, made: Any = seats) -> None:
+    """Put a shadow in the place of the live tables."""
+    model.drop(made, shadow=True)
+    model.begin(made, "default", LOG, shadow=True)
+    token = model.claim("seats", "rebuild", 60, shadow=True)
+    assert token is not None
+    live = model.progress("seats")
+    model.commit(made, step(0, live.position if live else 1), token=token, shadow=True)
+    assert model.switch(made)
+
+
+@pytest.fixture
+def filled(model: ReadModel) -> ReadModel:
+    """A read model with a row."""
+    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=begun(model))
+    return model
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_sqlite_keeps_indexes_triggers_and_views(filled: ReadModel, place: str) -> None:
+    """I4: indexes, triggers and views on SQLite are there after a switch, and work."""
+    path = place.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("create index by_taken on seats (taken)")
+        file.execute("create view shown as select stream_id from seats")
+        file.execute("create table touched (n integer)")
+        file.execute(
+            "create trigger touch after insert on seats begin insert into touched values (1); end"
+        )
+        file.commit()
+        for _ in range(2):
+            switched(filled)
+            named = file.execute("select name from sqlite_master where tbl_name = 'seats'")
+            assert {"by_taken", "touch"} <= {row[0] for row in named}
+            assert file.execute("select * from shown").fetchall() == []
+    assert Path(path).exists()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_an_index_that_no_longer_fits_is_named(filled: ReadModel, place: str) -> None:
+    """I4: an index on a column that the new declaration lacks blocks the switch, by name."""
+    with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as file:
+        file.execute("create index by_taken on seats (taken)")
+        file.commit()
+    with pytest.raises(Conflict, match="by_taken"):
+        switched(filled, wider)
+    assert taken(filled) == {"1a": 1}
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_postgres_keeps_grants_indexes_and_comments(filled: ReadModel, place: str) -> None:
+    """I4: grants, on columns and to public too, indexes and comments are there after a switch."""
+    with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
+        server.execute("drop role if exists additions_reader")
+        server.execute("create role additions_reader")
+        try:
+            server.execute("grant select, update on read.seats to additions_reader")
+            server.execute("grant insert (taken) on read.seats to additions_reader")
+            server.execute("grant select on read.seats to public")
+            server.execute("create unique index by_taken on read.seats (taken) where taken > 100")
+            server.execute("comment on table read.seats is 'the show''s seats'")
+            server.execute("comment on column read.seats.taken is '100 % taken'")
+            before = _added(server)
+            for _ in range(2):
+                switched(filled)
+                assert _added(server) == before
+        finally:
+            server.execute("drop owned by additions_reader")
+            server.execute("drop role additions_reader")
+
+
+def _added(server: psycopg.Connection[Any]) -> dict[str, Any]:
+    def one(sql: str) -> list[Any]:
+        return sorted(map(str, server.execute(sql.encode()).fetchall()))
+
+    return {
+        "table": one("select relacl from pg_class where oid = 'read.seats'::regclass"),
+        "columns": one(
+            "select attname, attacl from pg_attribute where attrelid = 'read.seats'::regclass "
+            "and attacl is not null"
+        ),
+        "indexes": one(
+            "select indexdef from pg_indexes where schemaname = 'read' and tablename = 'seats' "
+            "and indexname = 'by_taken'"
+        ),
+        "comment": one("select obj_description('read.seats'::regclass)"),
+        "column comment": one("select col_description('read.seats'::regclass, 3)"),
+    }
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    ("added", "what"),
+    [
+        ("create view read.shown as select stream_id from read.seats", "view read.shown"),
+        ("alter table read.seats add constraint few check (taken < 100)", "constraint few"),
+        ("create policy mine on read.seats using (true)", "policy mine"),
+    ],
+)
+def test_postgres_refuses_to_lose_the_rest(
+    filled: ReadModel, place: str, added: str, what: str
+) -> None:
+    """I4: what cannot be carried over blocks a rebuild before its work, and is named."""
+    with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
+        server.execute(added.encode())
+        for act in (filled.check_replaceable, lambda made: switched(filled, made)):
+            with pytest.raises(Conflict, match=what):
+                act(seats)
+        assert taken(filled) == {"1a": 1}
+
+
+def test_a_first_switch_has_nothing_to_keep(model: ReadModel) -> None:
+    """I4: a projection without live tables is switched to, as before."""
+    model.check_replaceable(seats)
+    switched(model)
+    newer = msgspec.structs.replace(seats, version=3)
+    model.check_replaceable(newer)
+    switched(model, newer)

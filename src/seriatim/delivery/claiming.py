@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from seriatim.core.errors import LeaseLost
+from seriatim.core.errors import LeaseLost, LogIdentityChanged
 from seriatim.core.handling import Delivery, Handler
 from seriatim.delivery.acts import Acts
 from seriatim.delivery.claims import (
@@ -33,7 +33,7 @@ _ENDED = {
 }
 _BURIED = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
 _REFUSED = {**DELIVERED, "error": "text", "event": "text"}
-_TRIES = 3  # what became free between a claim and the look at why not is asked for again
+_TRIES = 4  # what became free between a claim and the look at why not is asked for again
 _GONE = "whoever claimed it was gone before it ended, every time"
 
 
@@ -51,9 +51,13 @@ class Claiming(Acts):
         Those of one stream that are claimed together are to be handled in the order of their
         numbers, and none of them after one that failed. `passing` are events between them that the
         handler's filter passes over; `pass_over` is told of them when the others have ended.
+
+        Raise `LogIdentityChanged`, with nothing claimed, for events of another log or epoch than
+        those that the handler has handled before.
         """
         if not deliveries:
             return []
+        deliveries, passing = self.identified(deliveries), self.identified(passing)
         claims: dict[Key, Claim] = {}
         asked = list({one.key: one for one in reversed(deliveries)}.values())
         for _ in range(_TRIES):
@@ -61,7 +65,11 @@ class Claiming(Acts):
             refused = [one for one in asked if one.key not in claims]
             if not refused:
                 break
-            refusals, asked = self._refusals(handler, refused, passing)
+            try:
+                refusals, asked = self._refusals(handler, refused, passing)
+            except LogIdentityChanged:
+                self._release_won(handler, claims)
+                raise
             claims |= refusals
             if not asked:
                 break
@@ -104,6 +112,9 @@ class Claiming(Acts):
     ) -> tuple[dict[Key, Claim], list[Delivery]]:
         """Say why, and what has become free meanwhile."""
         found = self._rows("look", JUDGED, judged(refused, passing), self._values(handler))
+        if any(row[2] in ("foreign", "unknown_log") for row in found):
+            self.admit(handler, [*refused, *passing])  # or raise
+            return {}, list(refused)
         by_key = {one.key: one for one in refused}
         spent = [by_key[row[0], row[1]] for row in found if row[2] == "exhausted"]
         if spent:
@@ -121,6 +132,11 @@ class Claiming(Acts):
             if verdict != "free"
         }
         return refusals, [by_key[row[0], row[1]] for row in found if row[2] == "free"]
+
+    def _release_won(self, handler: Handler, claims: dict[Key, Claim]) -> None:
+        won = [claim for claim in claims.values() if claim.claimed]
+        if won:
+            self.release(handler, won)
 
     def _release_overtakers(self, handler: Handler, claims: dict[Key, Claim]) -> None:
         """Give back what was claimed behind an event that another one has won meanwhile."""

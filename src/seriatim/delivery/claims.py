@@ -23,6 +23,9 @@ Status = Literal[
     "claimed", "failed", "blocked", "dead", "unknown", "done", "stale", "skipped", "passed"
 ]
 
+# Verdicts after which nobody needs the event to be delivered again.
+FINAL: tuple[Verdict, ...] = ("duplicate_done", "stale", "dead", "unknown")
+
 Key = tuple[str, str]  # tenant and event id
 Line = tuple[str, str, str]  # tenant and stream, within which order counts
 
@@ -37,7 +40,8 @@ DELIVERED = {
     "stream_seq": "integer",
     "first_seq": "integer",
 }
-JUDGED = {**DELIVERED, "wanted": "integer"}
+JUDGED = {**DELIVERED, "log_id": "text", "epoch": "integer", "wanted": "integer"}
+READ_FROM = {"tenant_id": "text", "log_id": "text", "epoch": "integer"}
 HELD = {"of_tenant": "text", "of_event": "text", "of_token": "integer"}
 
 
@@ -65,6 +69,20 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there is nothing to do, now or later."""
         return self.verdict in ("duplicate_done", "stale")
 
+    @property
+    def final(self) -> bool:
+        """Whether a consumer may move past the event: settled, or left to an operator."""
+        return self.verdict in FINAL
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """Numbers of a stream that a handler passes over, both ends included."""
+
+    line: Line
+    first_seq: int
+    from_seq: int
+    to_seq: int
+
 
 def delivered(deliveries: Sequence[Delivery]) -> list[list[Any]]:
     """Return deliveries by column."""
@@ -84,7 +102,24 @@ def delivered(deliveries: Sequence[Delivery]) -> list[list[Any]]:
 
 def judged(wanted: Sequence[Delivery], passing: Sequence[Delivery]) -> list[list[Any]]:
     """Return deliveries by column, and which of them are wanted."""
-    return [*delivered([*wanted, *passing]), [1] * len(wanted) + [0] * len(passing)]
+    every = [*wanted, *passing]
+    return [
+        *delivered(every),
+        [one.log and one.log.log_id for one in every],
+        [one.log and one.log.epoch for one in every],
+        [1] * len(wanted) + [0] * len(passing),
+    ]
+
+
+def read_from(deliveries: Iterable[Delivery]) -> list[list[Any]]:
+    """Return by column which tenants' events were read from which log."""
+    found = {(one.tenant_id, one.log) for one in deliveries}
+    pairs = sorted(found, key=lambda pair: (pair[0], str(pair[1])))
+    return [
+        [tenant_id for tenant_id, _ in pairs],
+        [log and log.log_id for _, log in pairs],
+        [log and log.epoch for _, log in pairs],
+    ]
 
 
 def held(claims: Iterable[Claim]) -> list[list[Any]]:

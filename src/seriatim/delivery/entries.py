@@ -8,6 +8,7 @@ import msgspec
 
 from seriatim.core.times import format_us
 
+RETRIED = ("failed", "dead", "unknown")
 UNFINISHED = ("claimed", "failed", "blocked", "dead", "unknown")
 
 _FILTERS = (
@@ -44,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
 
 
-class Count(msgspec.Struct, frozen=True, kw_only=True):
+class StatusCount(msgspec.Struct, frozen=True, kw_only=True):
     """How many events a handler has in one status; `expired` are claims whose lease is over."""
 
     handler: str
@@ -61,6 +62,17 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     declaration: dict[str, Any]
     status: str
     reason: str
+
+
+class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The log whose events a handler has handled for a tenant; `reason` is that of a reset."""
+
+    handler: str
+    tenant_id: str
+    log_id: str
+    epoch: int
+    reason: str
+    updated_at: str
 
 
 def stop_reason(tenant_id: str, event_id: str, error: str = "") -> str:

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
-from seriatim.core.errors import BackendFailure, LeaseLost
+from seriatim.core.errors import BackendFailure, Conflict, EventNotSettled, LeaseLost
 from seriatim.core.handling import Delivery, Handler
 from seriatim.core.reasons import reason_of
 from seriatim.delivery.claims import Claim, Verdict
+from seriatim.store.engine import Session
 
 if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry
@@ -102,11 +103,20 @@ def stable_key(delivery: Delivery) -> str:
 class Held:
     """`with registry.claim(handler, event) as claim:` the effect is had if `claim` is true.
 
-    The end of the block marks it done, an exception marks it failed and goes on its way.
+    The end of the block marks it done, an exception marks it failed and goes on its way. Without a
+    claim the verdict is final, unless the caller asked for the other ones too.
     """
 
-    def __init__(self, registry: Registry, handler: Handler, delivery: Delivery) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        handler: Handler,
+        delivery: Delivery,
+        *,
+        unsettled: Literal["raise", "return"] = "raise",
+    ) -> None:
         self._registry = registry
+        self._raises = unsettled == "raise"
         self._handler = handler
         self._delivery = delivery
         self._stack = ExitStack()
@@ -149,6 +159,8 @@ class Held:
         if claim.claimed:
             entered = self._stack.enter_context(effecting(self._registry, self._handler, [claim]))
             self.context = Context(claim, entered.connection, entered.check)
+        elif self._raises and not claim.final:
+            raise not_settled(self._handler, self._delivery, claim.verdict)
         return self
 
     def __exit__(
@@ -160,9 +172,45 @@ class Held:
         """End the claim."""
         if self._claim is None or not self._claim.claimed:
             return
-        self._stack.__exit__(kind, error, trace)
+        try:
+            self._stack.__exit__(kind, error, trace)
+        except EffectFailed as failed:
+            fail(self._registry, self._handler, self._claim, failed.error)
+            raise failed.error from failed.error.__cause__
         if isinstance(error, Exception) and not isinstance(error, LeaseLost):
             fail(self._registry, self._handler, self._claim, error)
+        elif error is not None and not isinstance(error, Exception):
+            self._interrupted(self._claim)
+
+    def _interrupted(self, claim: Claim) -> None:
+        """Free the event for the next consumer, unless its effect may not be repeated."""
+        if not self._handler.at_most_once:
+            self._registry.release(self._handler, [claim])
+
+
+_WHY = {
+    "waiting": "its last attempt failed, and it backs off",
+    "blocked": (
+        "an earlier event of its stream is not settled, or the handler is paused (seriatim "
+        "registry status, seriatim dlq list)"
+    ),
+    "in_progress": "another consumer is handling it",
+}
+
+
+def not_settled(handler: Handler, delivery: Delivery, verdict: Verdict) -> EventNotSettled:
+    """Make the error for an event that must be delivered again."""
+    msg = (
+        f"event {delivery.event_id} is not settled for handler {handler.name}: "
+        f"{_WHY.get(verdict, verdict)}; keep the cursor or offset and deliver it again"
+    )
+    details = {
+        "handler": handler.name,
+        "tenant_id": delivery.tenant_id,
+        "event_id": delivery.event_id,
+        "verdict": verdict,
+    }
+    return EventNotSettled(msg, details=details)
 
 
 class Effecting:
@@ -181,26 +229,40 @@ def effecting(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> 
             yield Effecting(beating)
         registry.mark_done(handler, claims)
         return
-    try:
-        with (
-            Beating(registry, handler, claims) as beating,
-            registry.engine.transaction() as session,
-        ):
-            try:
-                yield Effecting(beating, session.connection)
-            except Exception as error:
-                raise _Users(error) from error
-            registry.mark_done_in(session, handler, claims)
-    except _Users as raised:
-        raise raised.error from raised.error.__cause__
+    with Beating(registry, handler, claims) as beating:
+        used: Session | None = None
+        try:
+            with registry.engine.transaction() as session:
+                used = session
+                try:
+                    yield Effecting(beating, session.connection)
+                except Exception as error:
+                    if outage := session.outage(error):
+                        raise outage from outage.__cause__
+                    raise _Users(error) from error
+                if defect := session.defect():
+                    raise EffectFailed(Conflict(defect, details={"handler": handler.name}))
+                registry.mark_done_in(session, handler, claims)
+        except _Users as raised:
+            raise raised.error from raised.error.__cause__
+        except BackendFailure as failure:
+            # COMMIT is where deferred constraints speak: that is the effect's failure.
+            cause = failure.__cause__
+            if used is None or not isinstance(cause, Exception) or used.outage(cause):
+                raise
+            raise EffectFailed(cause) from cause
 
 
-class _Users(Exception):  # noqa: N818 - what a user's code raised, on its way out
-    """Carries an error past the engine, which would take it for its own."""
+class EffectFailed(Exception):  # noqa: N818 - wraps the error of one effect
+    """An effect failed by itself, or the database refused to commit it."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self.error = error
+
+
+class _Users(EffectFailed):
+    """Carries the error of a user's code past the engine, which would take it for its own."""
 
 
 def fail(registry: Registry, handler: Handler, claim: Claim, error: Exception) -> bool:

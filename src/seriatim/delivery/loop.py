@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
+from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, SeriatimError
 from seriatim.core.event import EventRecord
 from seriatim.core.handling import Delivery, Handler
 from seriatim.core.reasons import reason_of
-from seriatim.delivery.claims import Claim, Key, Line
-from seriatim.delivery.holding import Beating, Context, effecting, fail
+from seriatim.delivery.claims import Claim, Key, Line, Passed, Verdict
+from seriatim.delivery.holding import Beating, Context, EffectFailed, effecting, fail
 from seriatim.delivery.letters import Letter, Letters
-from seriatim.delivery.registry import Registry
-from seriatim.delivery.waiting import Passed
+
+if TYPE_CHECKING:
+    from seriatim.delivery.registry import Registry
 
 # Of streams that are blocked and were never seen: which numbers lie before the handler's start.
 Starts = Callable[[Handler, Sequence[Claim]], list[Passed]]
 
+# Runs what an async handler returned, to its end.
+Await = Callable[[Coroutine[Any, Any, Any]], Any]
+
 _CHUNK = 500
+
+
+class Unsettled(msgspec.Struct, frozen=True):
+    """An event whose verdict is not final, and the error of its last attempt if it just failed."""
+
+    delivery: Delivery
+    verdict: Verdict
+    due_us: int = 0
+    error: Exception | None = None
 
 
 class Tally(msgspec.Struct):
@@ -46,14 +59,6 @@ class Tally(msgspec.Struct):
         return self
 
 
-class _Failed(Exception):  # noqa: N818 - an event's failure, on its way out of a transaction
-    """One effect failed."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-
 class Loop:
     """One consumer of a handler: what it is given is settled, or kept, when it returns.
 
@@ -62,7 +67,7 @@ class Loop:
     `starts` for.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is handled, and by which means
         self,
         registry: Registry,
         handler: Handler,
@@ -70,6 +75,7 @@ class Loop:
         starts: Starts | None = None,
         letters: Letters | None = None,
         chunk: int = _CHUNK,
+        await_: Await | None = None,
     ) -> None:
         self._registry = registry
         self.handler = handler
@@ -77,11 +83,15 @@ class Loop:
         self._starts = starts if handler.start else None
         # What cannot be made once is claimed one by one: a crash leaves one unknown, not many.
         self._chunk = 1 if handler.at_most_once else chunk
+        self._await = await_ or self._in_runner
         self._runner: asyncio.Runner | None = None
+        self.unsettled: list[Unsettled] = []  # of what was handled last
+        self._open: dict[Key, Claim] = {}  # claims of this loop whose end is not recorded yet
 
     def handle(self, deliveries: Iterable[Delivery]) -> Tally:
         """Handle events in the order in which they come."""
         tally = Tally()
+        self.unsettled = []
         try:
             self.check()
         except BackendFailure:
@@ -160,8 +170,28 @@ class Loop:
             for claim in won:
                 tally += self._handle([claim.delivery])
         elif won:
-            tally += self._effects(won)
+            tally += self._ended(won)
         return tally
+
+    def _ended(self, won: Sequence[Claim]) -> Tally:
+        """Have the effects; if that ends by an error, leave no claim to its lease."""
+        self._open = {claim.delivery.key: claim for claim in won}
+        try:
+            return self._effects(won)
+        except BaseException:
+            # An unsafe effect may have happened: only its own end, or an operator, says so.
+            if self._open and not self.handler.at_most_once:
+                with (
+                    suppress(SeriatimError),
+                    closing(self._registry.another(on_outage="fail_fast")) as registry,
+                ):
+                    registry.release(self.handler, list(self._open.values()))
+            raise
+
+    def _close(self, claims: Iterable[Claim]) -> None:
+        """Note that claims have ended."""
+        for claim in claims:
+            self._open.pop(claim.delivery.key, None)
 
     def _claims(self, wanted: Sequence[Delivery], passing: Sequence[Delivery]) -> list[Claim]:
         claims = self._registry.claim_all(self.handler, wanted, passing)
@@ -196,6 +226,9 @@ class Loop:
             else:
                 tally.kept += 1
                 kept.append(claim.delivery)
+                if not claim.final:
+                    found = Unsettled(claim.delivery, claim.verdict, claim.due_us)
+                    self.unsettled.append(found)
         self._registry.outdated(self.handler, outdated)
         self._registry.keep(self.handler, kept)
         return tally
@@ -210,6 +243,8 @@ class Loop:
                 return self._apart(won)  # all of it was rolled back: some may still be ours
             # Somebody else has them, or some of them; whoever that is may need the events.
             self._registry.keep(self.handler, [claim.delivery for claim in won])
+            self._close(won)
+            self.unsettled += [Unsettled(claim.delivery, "in_progress") for claim in won]
             return Tally(kept=len(won))
 
     def _together(self, won: Sequence[Claim]) -> Tally:
@@ -219,10 +254,11 @@ class Loop:
                 for claim in won:
                     moment.check()
                     self._run(claim, Context(claim, moment.connection, moment.check))
-        except _Failed as failed:
+        except EffectFailed as failed:
             if len(won) == 1:
                 return self._fail([(won[0], failed.error)])
             return self._apart(won)
+        self._close(won)
         return Tally(done=len(won))
 
     def _apart(self, won: Sequence[Claim]) -> Tally:
@@ -255,12 +291,13 @@ class Loop:
                     try:
                         self._run(claim, Context(claim, check=beating.check))
                         done.append(claim)
-                    except _Failed as one:
+                    except EffectFailed as one:
                         failed.append((claim, one.error))
                         stuck |= self._stuck_by(claim)
         finally:
             if done:
                 self._registry.mark_done(self.handler, done)
+                self._close(done)
         tally = Tally(done=len(done))
         tally += self._give_back(back)
         tally += self._fail(failed)
@@ -270,12 +307,15 @@ class Loop:
         try:
             found = self.handler.run(_event(claim.delivery), context)
             if inspect.iscoroutine(found):
-                self._runner = self._runner or asyncio.Runner()
-                self._runner.run(found)
+                self._await(found)
         except LeaseLost:
             raise
         except Exception as error:
-            raise _Failed(error) from error
+            raise EffectFailed(error) from error
+
+    def _in_runner(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(coroutine)
 
     def _stuck_by(self, claim: Claim) -> set[Line | None]:
         """Return the stream that may not go on after a failure, if it is to be in order."""
@@ -286,6 +326,8 @@ class Loop:
         if claims:
             with suppress(LeaseLost):  # then they are somebody else's already
                 self._registry.release(self.handler, claims)
+            self._close(claims)
+            self.unsettled += [Unsettled(claim.delivery, "blocked") for claim in claims]
         return Tally(kept=len(claims))
 
     def _fail(self, failed: Sequence[tuple[Claim, Exception]]) -> Tally:
@@ -297,6 +339,8 @@ class Loop:
                 tally.dead += 1
             else:
                 tally.failed += 1
+                self.unsettled.append(Unsettled(claim.delivery, "waiting", error=error))
+            self._close([claim])
         if tally.dead and self.handler.on_poison == "stop":
             self.check()
         return tally

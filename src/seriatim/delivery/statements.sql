@@ -74,6 +74,18 @@ create index if not exists seriatim_handled_lines
 on {at}seriatim_handled (handler, tenant_id, stream_type, stream_id, stream_seq)
 where status not in ('done', 'stale');
 
+-- name: create_logs
+-- The log whose events a handler has handled for a tenant: those of another one are refused.
+create table if not exists {at}seriatim_logs (
+    handler    text   not null,
+    tenant_id  text   not null,
+    log_id     text   not null,
+    epoch      bigint not null,
+    reason     text   not null default '',
+    updated_us bigint not null,
+    primary key (handler, tenant_id)
+);
+
 -- name: judged
 -- What may be done with each of the given events, and in strict mode with those behind them;
 -- those that are not wanted hold up nothing.
@@ -90,7 +102,11 @@ from (
     from (
         select g.*, coalesce(t.last_seq, g.first_seq - 1) as last_seq,
                coalesce(e.due_us, 0) as due_us, coalesce(e.attempts, 0) as attempts,
-               case when g.wanted = 0 then 'passing'
+               case when l.log_id is not null
+                         and (g.log_id is null or g.log_id <> l.log_id or g.epoch <> l.epoch)
+                    then 'foreign'
+                    when l.log_id is null and g.log_id is not null then 'unknown_log'
+                    when g.wanted = 0 then 'passing'
                     when e.status in ('done', 'skipped', 'passed') then 'duplicate_done'
                     when e.status in ('stale', 'dead', 'unknown') then e.status
                     when h.status <> 'ready' then 'blocked'
@@ -111,6 +127,7 @@ from (
           on t.handler = g.of_handler and t.tenant_id = g.tenant_id
          and t.stream_type = g.stream_type and t.stream_id = g.stream_id
         left join {at}seriatim_handlers h on h.name = g.of_handler
+        left join {at}seriatim_logs l on l.handler = g.of_handler and l.tenant_id = g.tenant_id
     ) v
 ) w
 window line as (partition by tenant_id, stream_type, stream_id order by stream_seq
@@ -130,6 +147,39 @@ set status = 'claimed', owner = excluded.owner, token = e.token + 1, attempts = 
     due_us = excluded.due_us, updated_us = excluded.updated_us
 where e.status in ('claimed', 'failed', 'blocked') and e.due_us <= {now}
 returning tenant_id, event_id, token, attempts;
+
+-- name: foreign
+select g.tenant_id, g.log_id, g.epoch, l.log_id, l.epoch
+from {given} g left join {at}seriatim_logs l
+  on l.handler = g.of_handler and l.tenant_id = g.tenant_id
+where l.log_id is not null and (g.log_id is null or g.log_id <> l.log_id or g.epoch <> l.epoch)
+   or l.log_id is null and g.log_id is not null
+order by g.tenant_id;
+
+-- name: adopt
+insert into {at}seriatim_logs (handler, tenant_id, log_id, epoch, updated_us)
+select g.of_handler, g.tenant_id, g.log_id, g.epoch, {now}
+from {given} g
+where g.log_id is not null
+order by g.tenant_id
+on conflict (handler, tenant_id) do nothing;
+
+-- name: logs
+select handler, tenant_id, log_id, epoch, reason, updated_us
+from {at}seriatim_logs order by handler, tenant_id;
+
+-- name: other_logs
+select tenant_id, log_id, epoch from {at}seriatim_logs
+where handler = :handler and (log_id <> :log_id or epoch <> :epoch)
+order by tenant_id limit 1;
+
+-- name: open
+-- Whether anything is kept that may be due.
+select 1 from {at}seriatim_handled
+where handler = :handler and status in ('failed', 'claimed') and due_us <= {now}
+union all
+select 1 from {at}seriatim_streams where handler = :handler and waiting = 1
+limit 1;
 
 -- name: claimed_by
 -- Claims whose answer was lost on the way: every call has an owner's name of its own.
@@ -298,21 +348,23 @@ where t.handler = :handler and t.waiting = 1 and not exists (
 );
 
 -- name: due
-select tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq, first_seq,
-       event
-from {at}seriatim_handled
-where handler = :handler and status in ('failed', 'claimed') and due_us <= {now}
-  and event is not null and (:at_most_once = 0 or status = 'failed')
-order by due_us limit :limit;
+select e.tenant_id, e.event_id, e.event_type, e.position, e.stream_type, e.stream_id, e.stream_seq,
+       e.first_seq, e.event, l.log_id, l.epoch
+from {at}seriatim_handled e
+left join {at}seriatim_logs l on l.handler = e.handler and l.tenant_id = e.tenant_id
+where e.handler = :handler and e.status in ('failed', 'claimed') and e.due_us <= {now}
+  and e.event is not null and (:at_most_once = 0 or e.status = 'failed')
+order by e.due_us limit :limit;
 
 -- name: lines
 select e.tenant_id, e.event_id, e.event_type, e.position, e.stream_type, e.stream_id, e.stream_seq,
-       e.first_seq, e.event
+       e.first_seq, e.event, l.log_id, l.epoch
 from {at}seriatim_streams t
 join {at}seriatim_handled e
   on e.handler = :handler and e.tenant_id = t.tenant_id and e.stream_type = t.stream_type
  and e.stream_id = t.stream_id and e.status not in ('done', 'stale') and e.status = 'blocked'
  and e.stream_seq <= t.last_seq + :limit
+left join {at}seriatim_logs l on l.handler = t.handler and l.tenant_id = t.tenant_id
 where t.handler = :handler and t.waiting = 1 and e.event is not null and exists (
     select 1 from {at}seriatim_handled h
     where h.handler = :handler and h.tenant_id = t.tenant_id and h.stream_type = t.stream_type
@@ -413,3 +465,51 @@ where e.handler = :handler and e.updated_us <= {now} - :older_us
            where t.handler = e.handler and t.tenant_id = e.tenant_id
              and t.stream_type = e.stream_type and t.stream_id = e.stream_id), -1))
 returning event_id;
+
+-- name: tenants
+select tenant_id from {at}seriatim_logs where handler = :handler
+union select tenant_id from {at}seriatim_streams where handler = :handler
+union select tenant_id from {at}seriatim_handled where handler = :handler
+order by 1;
+
+-- name: latest
+-- Entries from the highest position down, a page at a time.
+select event_id, position, first_us from {at}seriatim_handled
+where handler = :handler and tenant_id = :tenant and position > 0 and position < :before
+order by position desc limit :limit;
+
+-- name: sources
+select source, cursor from {at}seriatim_sources where handler = :handler order by source;
+
+-- name: streams
+select stream_type, stream_id, last_seq from {at}seriatim_streams
+where handler = :handler and tenant_id = :tenant
+  and (stream_type > :type or stream_type = :type and stream_id > :id)
+order by stream_type, stream_id limit :limit;
+
+-- name: lost
+select status, count(*), min(position) from {at}seriatim_handled
+where handler = :handler and tenant_id = :tenant and position > :position
+group by status order by status;
+
+-- name: forget
+delete from {at}seriatim_handled
+where handler = :handler and tenant_id = :tenant and position > :position;
+
+-- name: lower
+update {at}seriatim_streams as t set last_seq = g.last_seq
+from {given} g
+where t.handler = g.of_handler and t.tenant_id = :tenant and t.stream_type = g.stream_type
+  and t.stream_id = g.stream_id and t.last_seq > g.last_seq;
+
+-- name: forget_streams
+delete from {at}seriatim_streams as t
+where t.handler = :handler and t.tenant_id = :tenant and exists (
+    select 1 from {given} g where g.stream_type = t.stream_type and g.stream_id = t.stream_id);
+
+-- name: keep_to
+insert into {at}seriatim_logs (handler, tenant_id, log_id, epoch, reason, updated_us)
+values (:handler, :tenant, :log_id, :epoch, :reason, {now})
+on conflict (handler, tenant_id) do update
+set log_id = excluded.log_id, epoch = excluded.epoch, reason = excluded.reason,
+    updated_us = excluded.updated_us;

@@ -7,10 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from seriatim.config.delivery import Registering
+from seriatim.core.event import EventRecord
 from seriatim.core.handling import Delivery, Handler
+from seriatim.core.tenants import check_tenant
+from seriatim.delivery.aio import AsyncRegistry
 from seriatim.delivery.claims import Claim
+from seriatim.delivery.loop import Tally
 from seriatim.delivery.outage import Outage
 from seriatim.delivery.registry import Registry
+from seriatim.delivery.settlement import settle
 
 logger = logging.getLogger("seriatim")
 
@@ -29,12 +34,26 @@ class _Unguarded:
 
     def __init__(self, settings: Registering) -> None:
         self.settings = settings
+        self.origin = None
         self.outage = Outage("fail_fast")
         self._cursors: dict[tuple[str, str], str] = {}
+
+    @property
+    def aio(self) -> AsyncRegistry:
+        return AsyncRegistry(cast("Registry", self))
+
+    def handle(self, handler: Handler, events: Any, *, wait_s: float = 0.0) -> Tally:
+        return settle(cast("Registry", self), handler, self.deliveries(events), wait_s=wait_s)
+
+    def deliveries(self, events: Any) -> list[Delivery]:
+        given = [events] if isinstance(events, EventRecord | Delivery) else list(events)
+        return [one if isinstance(one, Delivery) else Delivery.of(one) for one in given]
 
     def claim_all(
         self, _handler: Handler, deliveries: Sequence[Delivery], _passing: Any = ()
     ) -> list[Claim]:
+        for tenant_id in {one.tenant_id for one in deliveries}:
+            check_tenant(tenant_id)
         return [Claim(delivery=one, verdict="claimed", attempt=1) for one in deliveries]
 
     def mark_failed(self, handler: Handler, claim: Claim, error: str, **_: Any) -> None:
@@ -64,5 +83,5 @@ class _Unguarded:
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Remember nothing."""
 
-    declare = held_up = heartbeat = mark_done = release = _nothing
+    declare = declare_once = keeps = held_up = heartbeat = mark_done = release = _nothing
     keep = outdated = pass_over = pass_ranges = close = _nothing

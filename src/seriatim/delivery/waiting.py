@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.event import LogIdentity
 from seriatim.core.handling import Delivery, Handler
 from seriatim.delivery.acts import Acts
-from seriatim.delivery.claims import DELIVERED, Line, delivered
+from seriatim.delivery.claims import DELIVERED, Line, Passed, delivered
 
 _BODY = {**DELIVERED, "event": "text"}
 _PASSED = {
@@ -22,15 +23,6 @@ _PASSED = {
 }
 
 
-class Passed(msgspec.Struct, frozen=True):
-    """Numbers of a stream that a handler passes over, both ends included."""
-
-    line: Line
-    first_seq: int
-    from_seq: int
-    to_seq: int
-
-
 class Waiting(Acts):
     """The part of the registry that remembers what is left open."""
 
@@ -41,13 +33,18 @@ class Waiting(Acts):
             self._rows("keep", _BODY, columns, self._values(handler), then="wait")
 
     def pass_over(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
-        """Say which events the handler's own filter passes over, so that none waits for them."""
+        """Say which events the handler's own filter passes over, so that none waits for them.
+
+        Raise `LogIdentityChanged` if they are of another log than those handled before.
+        """
+        deliveries = self.identified(deliveries)
         lines: dict[Line, list[Delivery]] = {}
         for one in deliveries:
             if one.line:
                 lines.setdefault(one.line, []).append(one)
         if not lines or handler.mode != "strict":
             return
+        self.admit(handler, deliveries)
         runs = {line: _first_run(line, passed) for line, passed in lines.items()}
         moved = self.pass_ranges(handler, list(runs.values()))
         # What does not follow what is settled is remembered until it does.
@@ -89,6 +86,10 @@ class Waiting(Acts):
         found += self._look("lines", values) if len(found) < limit else []
         return [_kept(row) for row in found]
 
+    def keeps(self, handler: Handler) -> bool:
+        """Tell whether events are kept that may be due: cheaper than asking which."""
+        return bool(self._look("open", {"handler": handler.name}))
+
     def _tidy(self, handler: Handler, values: dict[str, Any]) -> None:
         with self.engine.transaction() as session:
             if handler.at_most_once:
@@ -126,7 +127,7 @@ def _first_run(line: Line, passed: Sequence[Delivery]) -> Passed:
 
 
 def _kept(row: tuple[Any, ...]) -> Delivery:
-    tenant_id, event_id, event_type, position, stream_type, stream_id, seq, first, event = row
+    tenant_id, event_id, event_type, position, stream_type, stream_id, seq, first, event, *log = row
     return Delivery(
         tenant_id=tenant_id,
         event_id=event_id,
@@ -136,4 +137,5 @@ def _kept(row: tuple[Any, ...]) -> Delivery:
         stream_seq=seq,
         first_seq=first,
         event=msgspec.Raw(event.encode()),
+        log=None if log[0] is None else LogIdentity(*log),
     )

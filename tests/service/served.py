@@ -30,7 +30,9 @@ main()
 """
 
 
-def _program(limit_bytes: int | None) -> list[str]:
+def _program(limit_bytes: int | None, script: str | None) -> list[str]:
+    if script is not None:
+        return [sys.executable, "-c", script]
     if limit_bytes is None:
         return [sys.executable, "-m", "seriatim"]
     return [sys.executable, "-c", _CONFINED, str(limit_bytes)]
@@ -39,12 +41,20 @@ def _program(limit_bytes: int | None) -> list[str]:
 class Served:
     """A service in a process of its own."""
 
-    def __init__(self, url: str, *args: str, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *args: str,
+        limit_bytes: int | None = None,
+        script: str | None = None,
+        access: str | None = None,
+    ) -> None:
         self.url = url
+        self.access = access or access_url(url)
         self.text: list[str] = []
         self._at: Future[re.Match[str]] = Future()
         self.process = subprocess.Popen(
-            [*_program(limit_bytes), "serve", "--url", url, "--port", "0", *args],
+            [*_program(limit_bytes, script), "serve", "--url", url, "--port", "0", *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -67,7 +77,7 @@ class Served:
     def caller(self, **token: Any) -> Caller:
         """Return somebody with a new token, once the service answers."""
         made = {"subject": "tester", "tenant_id": "*", "rights": RIGHTS} | token
-        with closing(open_access(access_url(self.url))) as access:
+        with closing(open_access(self.access)) as access:
             text, _ = access.create(**made)
         return Caller(self.port, text)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from seriatim.core.event import NewEvent
 from seriatim.core.handling import Delivery, Handler, handler
+from seriatim.core.request import Command
 from seriatim.delivery.registry import Registry
 from seriatim.opening import open_read_model, open_registry, read_model_url, registry_url
 from seriatim.store.port import Cursor
@@ -48,7 +49,9 @@ def bury(service: Running, registry: Registry, by: Handler, tenant: str) -> None
     """Let a handler fail for ever on one event of a tenant's."""
     registry.declare(by)
     log = service.service.view(tenant)
-    done, dead = (Delivery.of(log.event(f"{tenant}-{name}")) for name in ("one", "dead"))
+    done, dead = (
+        Delivery.of(log.event(f"{tenant}-{name}"), log=log.identity()) for name in ("one", "dead")
+    )
     registry.mark_done(by, registry.claim_all(by, [done]))
     [claim] = registry.claim_all(by, [dead])
     registry.mark_failed(by, claim, f"no {_of(tenant)}")
@@ -70,7 +73,13 @@ def _fill(service: Running, tenant: str) -> None:
             idempotency_key=f"{tenant}-key-{name}",
             metadata={"word": _of(tenant)},
         )
-        log.append([made])
+        command = Command(
+            actor="tester",
+            endpoint="POST /orders",
+            key=f"{tenant}-command-{name}",
+            response={"word": _of(tenant)},
+        )
+        log.append([made], command=command)
     store, identity = log.store, log.identity()
     cursor = Cursor(
         tenant_id=tenant,
@@ -155,6 +164,10 @@ ASKING: dict[str, Asking] = {
         {"stream_type": "order", "stream_id": f"{whose}-stream", "types": [f"{whose}.one"]}
     ),
     "GET /v1/event": lambda _, whose: Ask({"event_id": f"{whose}-one"}),
+    "GET /v1/appends": lambda _, whose: Ask({"idempotency_key": f"{whose}-key-one"}),
+    "GET /v1/commands": lambda _, whose: Ask(
+        {"actor": "tester", "endpoint": "POST /orders", "key": f"{whose}-command-one"}
+    ),
     "GET /v1/tip": lambda _, __: Ask({"position": 4}),
     "GET /v1/streams": lambda _, whose: Ask({"stream_type": f"{whose}-kind"}),
     "POST /v1/streams/last": lambda _, whose: Ask(body={"streams": [["order", f"{whose}-stream"]]}),
@@ -172,6 +185,15 @@ ASKING: dict[str, Asking] = {
     ),
     "POST /v1/leases/renew": lambda _, whose: Ask(body={"lease": _lease(whose), "seconds": 60}),
     "POST /v1/leases/release": lambda _, whose: Ask(body={"lease": _lease(whose)}),
+    "GET /v1/subscriptions": lambda _, whose: Ask({"after": f"{whose}-cursos", "limit": 1}),
+    "POST /v1/subscriptions/failure": lambda _, whose: Ask(
+        body={
+            "name": f"{whose}-cursor",
+            "lease": _lease(whose) | {"name": f"subscription:{whose}-cursor"},
+            "failures": 1,
+            "error": "no mail server",
+        }
+    ),
     "GET /v1/projections": lambda _, whose: Ask({"name": f"{whose}"}),
     "GET /v1/projections/wait": lambda _, __: Ask({"name": "seats", "position": 1}),
     "GET /v1/projections/failures": lambda _, __: Ask({"name": "seats"}),

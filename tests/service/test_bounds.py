@@ -16,9 +16,10 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.api.app import OTHER_BYTES
 from seriatim.api.fairness import Turns
-from seriatim.api.reading import ANSWER_BYTES, STREAMS_MAX
+from seriatim.api.reading import ANSWER_BYTES
+from seriatim.api.schema_bounds import STREAMS_MAX
+from seriatim.api.service import OTHER_BYTES
 from seriatim.core.errors import TimedOut
 from tests.faults.support import wait_until
 from tests.fixtures.service import Running
@@ -72,13 +73,13 @@ def test_what_appends_nothing_has_a_smaller_body(quick: Running) -> None:
     assert (answer.status, answer.json["details"]["limit"]) == (413, "request_bytes")
 
 
-def test_a_refused_append_is_not_charged(serving: Callable[..., Running]) -> None:
-    """K4: a quota counts what was stored; what was refused is given back."""
+def test_a_refused_append_is_charged(serving: Callable[..., Running]) -> None:
+    """K4: a quota counts what was sent, stored or not."""
     service = serving(bytes_per_s=300_000.0)
     who = caller(service, tenant_id="t")
     refused = who.append(event(payload={"a": "x" * (MIB + 1)}))
     assert refused.status == 413
-    assert who.append(event()).status == 201
+    assert who.append(event()).status == 429
 
 
 def test_a_used_quota_is_told_before_a_body_is_read(serving: Callable[..., Running]) -> None:

@@ -134,7 +134,7 @@ def test_a_lost_connection_stores_once(
         stored = [record.event_id for record in log.read(types=["marked"])]
 
     assert [record.event_id for record in result.records] == stored
-    assert len(stored) == 1
+    assert (len(stored), result.replayed) == (1, False)
 
 
 async def _awaited(log: Any, events: list[NewEvent]) -> Any:

@@ -6,13 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import pytest
 
 import seriatim
-from seriatim import BackendFailure, Log, NewEvent, Query, Settings, TimedOut
+from seriatim import AppendResult, BackendFailure, Command, Log, NewEvent, Query, Settings, TimedOut
 from seriatim.client.connections import Connections
 from seriatim.client.http import Http
 from seriatim.client.sending import send
@@ -37,6 +37,7 @@ from tests.service.scripted import (
     refused,
 )
 
+AMPLE_S = 60.0  # more than any machine needs: such a call ends by its answers alone
 QUICK = Settings(timeout_s=0.5, connect_timeout_s=0.5)
 HTML = {"content-type": "text/html"}
 Script = tuple[str, type[Scripted]]
@@ -202,7 +203,7 @@ def requests(count: int) -> list[Request]:
         return [store.packed(request, log.appender.rules) for request in made]
 
 
-def sent(script: Script, *answers: Told, count: int = 1, seconds: float = 1.0) -> list[Outcome]:
+def sent(script: Script, *answers: Told, count: int = 1, seconds: float = AMPLE_S) -> list[Outcome]:
     """Send appends to a service that answers so."""
     url, told = script
     told.answers[:] = answers
@@ -218,7 +219,8 @@ UNDECIDED = {
     "limit_exceeded": {"status": 413, "retryable": False},
     "unauthorized": {"status": 401, "retryable": False},
     "forbidden": {"status": 403, "retryable": False},
-    "backend_failure": {"status": 503},
+    # So long a pause ends the call at once, however much time it has.
+    "backend_failure": {"status": 503, "retry_after_s": 3600},
 }
 
 
@@ -235,7 +237,8 @@ def test_doubt_outlives_what_decides_nothing(
         "unclear": outcomes(part(503, "backend_failure", ambiguous=True)),
         "nonsense": (500, HTML, b"<html>"),
     }
-    [outcome] = sent(scripted, firsts[first], refused(**met) if whole else outcomes(part(**met)))
+    last = refused(**met) if whole else outcomes(part(**met))
+    [outcome] = sent(scripted, firsts[first], last)
 
     assert isinstance(outcome, BackendFailure)
     assert outcome.ambiguous
@@ -250,7 +253,8 @@ def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> 
     [outcome] = sent(scripted, outcomes(part(**met)))
 
     assert isinstance(outcome, seriatim.SeriatimError)
-    assert (outcome.code, outcome.details) == (code, {})
+    assert outcome.code == code
+    assert not outcome.details.get("ambiguous")
 
 
 @pytest.mark.parametrize(
@@ -287,7 +291,7 @@ def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> No
     """B10: an append is sent again, and is ambiguous if it gets no better answer."""
     nonsense = (status, HTML, b"<html>")
     [stored] = sent(scripted, nonsense, outcomes(receipt()))
-    [unknown] = sent(scripted, nonsense, seconds=0.2)
+    [unknown] = sent(scripted, (status, {**HTML, "retry-after": "3600"}, b""))
 
     assert not isinstance(stored, Exception)
     assert isinstance(unknown, BackendFailure)
@@ -297,7 +301,8 @@ def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> No
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"outcomes":[]}', b'{"outcomes":[{}]}'])
 def test_an_answer_in_another_shape_may_be_a_receipt(scripted: Script, body: bytes) -> None:
     """B10: that it was taken is all that such an answer says."""
-    [outcome] = sent(scripted, (200, JSON, body), seconds=0.2)
+    busy = refused(503, "backend_failure", retry_after_s=3600)
+    [outcome] = sent(scripted, (200, JSON, body), busy)
 
     assert isinstance(outcome, BackendFailure)
     assert outcome.ambiguous
@@ -318,3 +323,53 @@ def test_the_shortest_time_is_one_that_services_take(scripted: Script) -> None:
 
     times = {head["seriatim-timeout-s"] for head in script.heads}
     assert times == {"0.001"}
+
+
+OWN: dict[str, dict[str, Any]] = {
+    "nothing given": {},
+    "event key": {"event": {"idempotency_key": "k"}},
+    "append key": {"idempotency_key": "k"},
+    "event id": {"event": {"event_id": "e"}},
+    "command": {"command": Command(actor="a", endpoint="/x", key="c", response={"n": 1})},
+}
+
+
+def _append_marked(log: Log, how: dict[str, Any]) -> AppendResult:
+    given = {name: value for name, value in how.items() if name != "event"}
+    return log.append([NewEvent("marked", {}, **how.get("event", {}))], **given)
+
+
+@pytest.mark.parametrize("how", OWN)
+def test_own_attempt_is_no_replay(quick: Running, tenant: str, how: str) -> None:
+    """B10: an append that the call's own lost attempt stored is no replay."""
+    token = quick.token(tenant_id=tenant)
+    with TcpProxy(quick.url) as proxy, seriatim.open(proxy.url, token=token) as log:
+        fault = proxy.drop_replies_after(b'"marked"', ends=b"")
+        receipt = _append_marked(log, OWN[how])
+        fault.wait()
+        stored = list(log.read())
+
+    assert not receipt.replayed
+    assert [record.position for record in stored] == [receipt.first_position]
+    assert receipt.response == ({"n": 1} if how == "command" else None)
+
+
+@pytest.mark.parametrize("opened", ["before", "after"])
+@pytest.mark.parametrize("how", [how for how in OWN if how != "nothing given"])
+def test_earlier_append_stays_a_replay(quick: Running, tenant: str, how: str, opened: str) -> None:
+    """B10: an append that an earlier call stored is a replay, also when an attempt was lost."""
+    token = quick.token(tenant_id=tenant)
+    with ExitStack() as stack:
+        first = stack.enter_context(seriatim.open(quick.url, token=token))
+        proxy = stack.enter_context(TcpProxy(quick.url))
+        if opened == "after":
+            _append_marked(first, OWN[how])
+        log = stack.enter_context(seriatim.open(proxy.url, token=token))
+        if opened == "before":
+            _append_marked(log, OWN[how])
+        fault = proxy.drop_replies_after(b'"marked"', ends=b"")
+        receipt = _append_marked(log, OWN[how])
+        fault.wait()
+        assert len(list(log.read())) == 1
+
+    assert receipt.replayed

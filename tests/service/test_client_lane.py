@@ -112,7 +112,7 @@ def test_a_lost_connection_loses_nothing(service: Running, seen: bool) -> None:
     with TcpProxy(service.url) as proxy:
         found = run(proxy.url, service.token(tenant_id=tenant), act)
 
-    assert [one.count for one in found] == [1] * 6
+    assert [(one.count, one.replayed) for one in found] == [(1, False)] * 6
     assert stored(service, tenant) == [f"e-{n}" for n in range(6)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seriatim.core.event import NewEvent
-from seriatim.core.handling import handler
+from seriatim.core.handling import Delivery, handler
 from seriatim.delivery.entries import Declared
 from seriatim.opening import open_registry, registry_url
 from tests.fixtures.service import Running, running
@@ -108,3 +108,35 @@ def test_no_answer_says_where_a_registry_would_be(
     assert (answer.status, answer.code) == (404, "not_found")
     assert answer.json["detail"] == "there is no registry beside this log"
     assert str(tmp_path).encode() not in answer.body
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_named_event_that_is_not_there(service: Running, tmp_path: Path, act: str) -> None:
+    """L3: an act on one event is 404 when there is none, absent or foreign; a filter counts 0."""
+    stop(service, tmp_path, OURS, THEIRS)
+    ours = caller(service, tenant_id=OURS)
+    path = f"/v1/dead-letters/{act}"
+    absent, foreign, done = (
+        ours("POST", path, {"event_id": name, **ACTS[act]})
+        for name in ("nobody", f"{THEIRS}-dead", f"{OURS}-one")
+    )
+
+    for answer in (absent, foreign, done):
+        assert (answer.status, answer.code) == (404, "not_found")
+    none = ours("POST", path, {"all": True, "event_type": "nothing", **ACTS[act]})
+    assert (none.status, none.json) == (200, {"count": 0})
+
+
+def test_skip_takes_what_the_command_takes(service: Running, tmp_path: Path) -> None:
+    """G5: over HTTP anything unfinished can be skipped, a claimed event and a blocked one too."""
+    stop(service, tmp_path, OURS)
+    with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
+        registry.set_status(MAILER.name, "ready")
+        identity = service.service.view(OURS).identity()
+        claimed = Delivery(event_id="held", tenant_id=OURS, position=9, event={}, log=identity)
+        registry.claim_all(MAILER, [claimed])
+    ours = caller(service, tenant_id=OURS)
+
+    skipped = ours("POST", "/v1/dead-letters/skip", {"event_id": "held", "reason": "given up"})
+
+    assert skipped.json == {"count": 1}

@@ -264,11 +264,11 @@ class Gate:
         store = service.service.log.store
         select = store.select
 
-        def held(tenant: str, *rest: Any) -> Any:
+        def held(tenant: str, *rest: Any, **order: Any) -> Any:
             if tenant == tenant_id:
                 self.entered += 1
                 self._opened.wait(60)
-            return select(tenant, *rest)
+            return select(tenant, *rest, **order)
 
         monkeypatch.setattr(store, "select", held)
 

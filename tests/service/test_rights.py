@@ -115,6 +115,10 @@ def test_a_scope_confines_every_read(service: Running) -> None:
     assert types(who("GET", "/v1/events", after=after)) == ["shown"]
     assert types(who("GET", "/v1/events", after=after, types=["hidden"])) == []
     assert types(who("GET", "/v1/events", after=after, types=["hidden", "shown"])) == ["shown"]
+    assert types(who("GET", "/v1/events", after=after, types=["*"])) == ["shown"]
+    assert types(who("GET", "/v1/events", after=after, types=["hidden.*"])) == []
+    everything = {"filters": [{"types": ["*"]}], "min_position": after}
+    assert types(who("POST", "/v1/query", {"query": everything})) == ["shown"]
     found = who("POST", "/v1/query", {"query": {"min_position": after}})
     assert types(found) == ["shown"]
     assert found.json["context_version"] == shown.json["last_position"]

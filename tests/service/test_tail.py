@@ -184,7 +184,7 @@ def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> No
 
 LONG = Query(
     [
-        Filter(payload=[{"n": 64 * one + other, "filler": "x" * 16} for other in range(64)])
+        Filter(payload=[{"n": 64 * one + other, "filler": "x" * 16} for other in range(21)])
         for one in range(64)
     ]
 )
@@ -193,7 +193,7 @@ LONG = Query(
 def test_a_query_as_long_as_the_limits_allow_is_followed(who: Caller, service: Running) -> None:
     """K3: by a body, where an address is too short for it; by tails and subscriptions alike."""
     with seriatim.open(service.url, token=who.token) as log:
-        wanted = [{"n": n, "filler": "x" * 16} for n in (0, 4095)]
+        wanted = [{"n": n, "filler": "x" * 16} for n in (0, 4052)]
         for payload in (*wanted, {"n": 4096, "filler": "x" * 16}):
             log.append([NewEvent("x", payload)])
         tail = log.tail(LONG, after=0, idle_timeout=0.0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import psycopg
 import pytest
 
 from seriatim.access.rights import RIGHTS
@@ -16,7 +17,9 @@ from seriatim.cli.serving import _is_open
 from seriatim.cli.session import Common, Session
 from seriatim.core.fold import Failure
 from seriatim.opening import access_url, open_access, open_read_model, read_model_url
+from seriatim.store.postgres.migrate import migrate
 from tests.faults.support import wait_until
+from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.service import Running
 from tests.integration.readmodel_kit import failure, seats, step
 from tests.service.calls import Answered, Caller, caller, event, following
@@ -24,6 +27,36 @@ from tests.service.conftest import sqlite_in
 from tests.service.tenants import ASKING, NOBODYS, OURS, SECRET, THEIRS, without
 
 every_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.endpoint)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "bypassing", "confined"])
+def shared_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A log on SQLite, and on Postgres under two roles on purpose.
+
+    The superuser bypasses row-level security: nothing but each statement's own filter keeps the
+    tenants apart. A plain owner of the database is confined by it.
+    """
+    if request.param == "sqlite":
+        yield sqlite_in(tmp_path_factory.mktemp("matrix"))
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = f"matrix_{request.param}"
+    if request.param == "bypassing":
+        yield server.create_database(name, request.getfixturevalue("postgres_template"))
+        server.drop_database(name)
+        return
+    url = server.create_database(name)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"create role {name} login".encode())
+        connection.execute(f"alter database {name} owner to {name}".encode())
+    owned = url.replace("//postgres@", f"//{name}@")
+    migrate(owned)
+    yield owned
+    server.drop_database(name)
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"drop role {name}".encode())
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +199,7 @@ def test_health_and_readiness_answer_anybody(service: Running) -> None:
     assert anybody("GET", "/health").json == {"status": "alive"}
     assert anybody("GET", "/ready").json == {"status": "ready"}
     assert anybody("HEAD", "/health").status == 200
-    assert anybody("POST", "/health").status == 401
+    assert anybody("POST", "/health").status == 405
 
 
 @pytest.mark.parametrize("how", [{"tenant_id": OURS}, {"rights": ["append", "read", "act_as"]}])

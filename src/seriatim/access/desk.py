@@ -11,7 +11,7 @@ from seriatim.store.engine import Engine, Purpose, statements
 PURPOSE = Purpose(
     what="the access store",
     option="--access",
-    last_table="seriatim_secrets",
+    last_table="seriatim_token_uses",
     remake="open it again, which makes what is missing",
 )
 _CREATE = (
@@ -21,6 +21,7 @@ _CREATE = (
     "create_answers_age",
     "create_answers_whose",
     "create_secrets",
+    "create_token_uses",
 )
 
 

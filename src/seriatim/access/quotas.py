@@ -54,12 +54,13 @@ class _Bucket:
         self._left = rate * _BURST_S
         self._seen = now
 
-    def wait(self, now: float) -> float:
-        """Return in how many seconds something may pass."""
+    def wait(self, now: float, own: float = 0.0) -> float:
+        """Return in how many seconds something may pass; `own` is what it has paid already."""
         full = self.rate * _BURST_S
         self._left = min(full, self._left + (now - self._seen) * self.rate)
         self._seen = now
-        return 0.0 if self._left > 0 else (1e-3 * self.rate - self._left) / self.rate
+        left = self._left + own
+        return 0.0 if left > 0 else (1e-3 * self.rate - left) / self.rate
 
     def take(self, amount: float) -> None:
         """Take something, into debt if it is large: a single large append passes, and is paid."""
@@ -67,7 +68,7 @@ class _Bucket:
 
 
 class Meter:
-    """Counts what tenants append in this process, and refuses what is too much."""
+    """Counts what tenants send in this process, stored or not, and refuses what is too much."""
 
     def __init__(self, general: Quota, *, processes: int = 1) -> None:
         self._general = general
@@ -83,22 +84,26 @@ class Meter:
             quota.events_per_s or quota.bytes_per_s for quota in (self._general, *quotas)
         )
 
-    def check(self, tenant_id: str, now: float) -> None:
-        """Refuse a tenant that has used its quota up, with the time after which it may come."""
+    def check(self, tenant_id: str, now: float, own: int = 0) -> None:
+        """Refuse a tenant that has used its quota up, with the time after which it may come.
+
+        `own` is how many bytes of the request itself are counted already.
+        """
         if not self._counts:
             return
-        for name, bucket in zip(_BOUNDS, self._of(tenant_id, now), strict=True):
-            if bucket is not None and (wait := bucket.wait(now)):
+        paid = 0, own
+        for name, bucket, size in zip(_BOUNDS, self._of(tenant_id, now), paid, strict=True):
+            if bucket is not None and (wait := bucket.wait(now, size)):
                 raise _too_much(name, bucket.rate, wait)
 
-    def spend(self, tenant_id: str, events: int, size: int, now: float) -> None:
-        """Count an append, or refuse it."""
-        self.check(tenant_id, now)
-        self._take(tenant_id, events, size, now)
+    def charge_bytes(self, tenant_id: str, size: int, now: float) -> None:
+        """Count bytes of an append's request; negative ones were announced and never came."""
+        self._take(tenant_id, 0, size, now)
 
-    def give_back(self, tenant_id: str, events: int, size: int, now: float) -> None:
-        """Count an append no longer: nothing of it was stored."""
-        self._take(tenant_id, -events, -size, now)
+    def spend(self, tenant_id: str, events: int, size: int, now: float, own: int = 0) -> None:
+        """Count events and bytes of an append, or refuse it; `own` bytes are counted already."""
+        self.check(tenant_id, now, own)
+        self._take(tenant_id, events, size, now)
 
     def _take(self, tenant_id: str, events: int, size: int, now: float) -> None:
         if not self._counts:

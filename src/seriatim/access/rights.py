@@ -8,15 +8,15 @@ from typing import Literal, get_args
 import msgspec
 
 from seriatim.core.errors import Forbidden, InvalidArgument, LimitExceeded
-from seriatim.core.event import DEFAULT_TENANT, INFRASTRUCTURE_TENANT
+from seriatim.core.event import DEFAULT_TENANT
 from seriatim.core.ids import id_problem
 from seriatim.core.limits import DEFAULT_LIMITS
 from seriatim.core.patterns import ALL, Names, is_pattern
 from seriatim.core.query import Filter, Query
+from seriatim.core.tenants import EVERY_TENANT, is_infrastructure, tenant_problem
 
 Right = Literal["append", "read", "operate", "act_as"]
 RIGHTS: tuple[Right, ...] = get_args(Right)
-EVERY_TENANT = "*"
 ANONYMOUS = "anonymous"
 
 
@@ -34,7 +34,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Return the tenant that a request is about, or refuse the one it names."""
         wanted = self._named(named)
         operates = self.service and "operate" in self.rights
-        if wanted == INFRASTRUCTURE_TENANT and not operates:
+        if is_infrastructure(wanted) and not operates:
             raise Forbidden("this token does not reach the tenant of the infrastructure")
         return wanted
 
@@ -70,7 +70,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     def sees(self, event_type: str) -> bool:
         """Tell whether a read may show events of a type."""
-        return self.types is None or event_type in self.types
+        return self.types is None or Names.of(self.types).allows(event_type)
 
     def scoped_types(self, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Return the types that a read may show of those that it asks for."""
@@ -78,7 +78,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             return wanted
         if wanted is None:
             return self.types
-        return tuple(one for one in wanted if one in self.types)
+        return Names.of(wanted).both(Names.of(self.types)).texts()
 
     def scoped(self, query: Query) -> Query:
         """Return a query that shows no types outside the scope."""
@@ -98,10 +98,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_one_tenant(tenant_id: str) -> None:
     """Refuse what is no name of one tenant."""
-    problem = id_problem(tenant_id)
-    if tenant_id == EVERY_TENANT:
-        problem = f"must be one: {EVERY_TENANT} stands for all of them"
-    if problem:
+    if problem := tenant_problem(tenant_id):
         raise InvalidArgument(f"the tenant {problem}", details={"argument": "tenant"})
 
 
@@ -135,7 +132,7 @@ def check_types(types: Iterable[str], rights: frozenset[Right]) -> tuple[str, ..
         if id_problem(one) or not is_pattern(one) or one == ALL:
             msg = f"{one!r:.80} is neither an event type nor a pattern such as order.*"
             raise InvalidArgument(msg, details={"argument": "types"})
-        if one.endswith(".*") and "read" in rights:
+        if Names.of([one]).prefixes and "read" in rights:
             msg = f"reads are confined by exact types, not by {one!r:.80}"
             raise InvalidArgument(msg, details={"argument": "types"})
     if given and "operate" in rights:

@@ -50,6 +50,13 @@ create table if not exists {at}seriatim_secrets (
     value text not null
 );
 
+-- name: create_token_uses
+-- Beside the tokens, so that a store made by an older version gets it when it is opened.
+create table if not exists {at}seriatim_token_uses (
+    token_id text   not null primary key,
+    used_us  bigint not null
+);
+
 -- name: add_token
 insert into {at}seriatim_tokens
 (token_id, secret_hash, subject, service, tenant_id, rights, types, note, created_us, expires_us)
@@ -62,16 +69,24 @@ returning created_us, expires_us
 -- name: token
 select
     token_id, subject, service, tenant_id, rights, types, note,
-    created_us, expires_us, revoked_us, secret_hash, {now}
+    created_us, expires_us, revoked_us, used_us, secret_hash, {now}
 from {at}seriatim_tokens
+left join {at}seriatim_token_uses using (token_id)
 where token_id = :token_id
 
 -- name: tokens
 select
     token_id, subject, service, tenant_id, rights, types, note,
-    created_us, expires_us, revoked_us
+    created_us, expires_us, revoked_us, used_us
 from {at}seriatim_tokens
+left join {at}seriatim_token_uses using (token_id)
 order by created_us, token_id
+
+-- name: mark_used
+insert into {at}seriatim_token_uses (token_id, used_us)
+values (:token_id, {now} - :ago_us)
+on conflict (token_id) do update set used_us = excluded.used_us
+where {at}seriatim_token_uses.used_us < excluded.used_us
 
 -- name: any_token
 select 1 from {at}seriatim_tokens limit 1

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from seriatim.access.desk import Desk
-from seriatim.access.rights import ANONYMOUS, EVERY_TENANT, Caller, check_rights, check_types
+from seriatim.access.rights import ANONYMOUS, Caller, check_rights, check_types
 from seriatim.core.errors import InvalidArgument, NotFound, Unauthorized
-from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.core.ids import id_problem
+from seriatim.core.tenants import EVERY_TENANT, is_infrastructure
 from seriatim.core.times import format_us
 
 PREFIX = "srt"
@@ -41,6 +41,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     expires_at: str | None
     revoked_at: str | None
+    last_used_at: str | None = None  # to about a minute
 
 
 class Tokens(Desk):
@@ -72,7 +73,7 @@ class Tokens(Desk):
             msg = "a token lasts some seconds, or without an end"
             raise InvalidArgument(msg, details={"argument": "lasts"})
         allowed = check_rights(rights, service=service)
-        if tenant_id == INFRASTRUCTURE_TENANT and not (service and "operate" in allowed):
+        if is_infrastructure(tenant_id) and not (service and "operate" in allowed):
             msg = f"{tenant_id} is reached by a service with the right operate alone"
             raise InvalidArgument(msg, details={"argument": "tenant"})
         scope = check_types(types, allowed)
@@ -116,17 +117,24 @@ class Tokens(Desk):
         """Return the ids of tokens that ended not longer ago than this."""
         return [row[0] for row in self._look("ended_tokens", since_us=int(since_s * 1_000_000))]
 
+    def mark_used(self, ago_s: Mapping[str, float]) -> None:
+        """Keep how many seconds ago each token was used last."""
+        with self._apart().transaction() as session:
+            for token_id, seconds in ago_s.items():
+                values = {"token_id": token_id, "ago_us": int(seconds * 1_000_000)}
+                session.run(self._sql["mark_used"], values)
+
     def admit(self, text: str) -> tuple[Caller, int | None]:
         """Return who a token admits and, in microseconds, until when; refuse any other alike."""
         if not is_token(text):
             raise refused()
         _, token_id, secret = text.split("_", _PARTS - 1)
         found = self._look("token", token_id=token_id)
-        kept = found[0][10] if found else _hash("")
+        kept = found[0][11] if found else _hash("")
         genuine = hmac.compare_digest(kept, _hash(secret))
         if not found or not genuine:
             raise refused()
-        token, now = _token(found[0]), found[0][11]
+        token, now = _token(found[0]), found[0][12]
         expires_us, revoked_us = found[0][8], found[0][9]
         if revoked_us is not None or (expires_us is not None and expires_us <= now):
             raise refused()
@@ -156,7 +164,8 @@ def _hash(secret: str) -> str:
 
 
 def _token(row: tuple[Any, ...]) -> Token:
-    token_id, subject, service, tenant_id, rights, types, note, created, expires, revoked = row[:10]
+    token_id, subject, service, tenant_id, rights, types, note = row[:7]
+    created, expires, revoked, used = row[7:11]
     return Token(
         token_id=token_id,
         subject=subject,
@@ -168,4 +177,5 @@ def _token(row: tuple[Any, ...]) -> Token:
         created_at=format_us(created),
         expires_at=None if expires is None else format_us(expires),
         revoked_at=None if revoked is None else format_us(revoked),
+        last_used_at=None if used is None else format_us(used),
     )

@@ -16,6 +16,7 @@ from seriatim.core.errors import Unauthorized
 KNOWN_S = 2.0  # how long a token is taken for what it was: after that, revoking it has worked
 _REFUSED_S = 1.0  # and for what it was not
 _KNOWN_MAX = 10_000
+USED_EVERY_S = 60.0  # how often it is kept when a token was used
 
 
 class Admission:
@@ -26,12 +27,15 @@ class Admission:
         self._run = run
         self._known: dict[str, tuple[Caller, float]] = {}
         self._refused: dict[bytes, float] = {}
+        self._used: dict[str, float] = {}  # when each token was used, until that is kept
+        self._kept: dict[str, float] = {}  # and when it was kept
         self._asking: dict[str, asyncio.Task[Caller]] = {}
 
     async def caller(self, token: str) -> Caller:
         """Return who holds a token, or refuse it; what cannot be one costs no look."""
         known = self._known.get(token)
-        if known is not None and known[1] > time.monotonic():
+        if known is not None and (now := time.monotonic()) < known[1]:
+            self._used[known[0].token_id] = now
             return known[0]
         if not is_token(token) or self._refused.get(_hash(token), 0.0) > time.monotonic():
             raise refused()
@@ -40,6 +44,23 @@ class Admission:
             asking = self._asking[token] = asyncio.create_task(self._ask(token))
             asking.add_done_callback(lambda _: self._asking.pop(token))
         return await asyncio.shield(asking)
+
+    async def keep_uses(self, *, all_of_them: bool = False) -> None:
+        """Write when tokens were used, each at most once a minute unless the service ends."""
+        now = time.monotonic()
+        due = {
+            token_id: used
+            for token_id, used in self._used.items()
+            if all_of_them or now - self._kept.get(token_id, float("-inf")) >= USED_EVERY_S
+        }
+        if not due:
+            return
+        for token_id in due:
+            del self._used[token_id]
+        if len(self._kept) >= _KNOWN_MAX:
+            self._kept = {}
+        self._kept |= dict.fromkeys(due, now)
+        await self._run(self._access.mark_used, {one: now - used for one, used in due.items()})
 
     async def _ask(self, token: str) -> Caller:
         try:
@@ -52,7 +73,9 @@ class Admission:
         if len(self._known) >= _KNOWN_MAX:
             self._known = {}
         known_s = KNOWN_S if lasts_us is None else min(KNOWN_S, lasts_us / 1_000_000)
-        self._known[token] = caller, time.monotonic() + known_s
+        now = time.monotonic()
+        self._known[token] = caller, now + known_s
+        self._used[caller.token_id] = now
         found: Caller = caller
         return found
 

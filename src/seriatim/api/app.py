@@ -12,35 +12,64 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.bodies import Parser
-from seriatim.api.http import JSON, Gone, Headers, Receive, Request, Response, Scope, Send, Stream
+from seriatim.api.connecting import UnauthenticatedConnections
+from seriatim.api.content_coding import (
+    is_compressible,
+    is_gzipped,
+    unzipped,
+    wants_gzip,
+    zipped,
+)
+from seriatim.api.http import (
+    JSON,
+    Gone,
+    Headers,
+    Message,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    StatusError,
+    Stream,
+)
 from seriatim.api.observing import Observer, spanned
 from seriatim.api.openapi import description
+from seriatim.api.readiness import Readiness
 from seriatim.api.repeating import once
 from seriatim.api.routes import ROUTES, Route
-from seriatim.api.service import Service
+from seriatim.api.service import OTHER_BYTES, Service
+from seriatim.api.shutdown_deadline import ShutdownDeadline
+from seriatim.api.threads import LARGE_BYTES
 from seriatim.core.errors import (
     BackendFailure,
     Forbidden,
     InvalidArgument,
+    LimitExceeded,
     NotFound,
     SeriatimError,
-    TimedOut,
 )
-from seriatim.core.limits import MIB
+from seriatim.core.tenants import EVERY_TENANT
+from seriatim.store.cancellation import Cancellation, cancellable
 from seriatim.telemetry import tracing
 from seriatim.telemetry.logs import bind
 from seriatim.wire.problems import CONTENT_TYPE, Problem
 
 logger = logging.getLogger("seriatim.api")
 
-OTHER_BYTES = 4 * MIB  # of a body that appends nothing
 STALLED_S = 60.0  # a reader that takes nothing for so long is let go
+SEND_BYTES = 64 * 1024  # at once: what waits in a connection is not counted as its tenant's
+QUOTAS = ("events_per_s", "bytes_per_s")
+_START, _BODY = "http.response.start", "http.response.body"
+_VARY = (b"vary", b"accept-encoding")
+_WRONG_METHOD = 405
+_GZIP_RATIO = 4  # of text, about; what is packed closer counts once it is unpacked
 _PROBLEM = CONTENT_TYPE.encode()
 _REQUEST_ID_MAX = 128
 _CORS_HEADERS = (
@@ -60,13 +89,18 @@ class App:
         log_requests: bool = False,
         routes: Sequence[Route] = ROUTES,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        grace_s: float | None = None,
     ) -> None:
+        self._grace_s = grace_s
         self._make = make
         self._around = around
         self._log_requests = log_requests
         self._ids = map((secrets.token_hex(8) + "%08x").__mod__, itertools.count())
         self._routes = {(route.method, route.path): route for route in routes}
-        self._paths = {route.path for route in routes}
+        self._methods: dict[str, list[str]] = {}
+        for route in routes:
+            known = self._methods.setdefault(route.path, [])
+            known += ["GET", "HEAD"] if route.method == "GET" else [route.method]
         self._parsers = {
             route.endpoint: Parser(route.body)
             for route in routes
@@ -74,8 +108,11 @@ class App:
         }
         self._open = {"/health": self._health, "/ready": self._ready}
         self._for_any = {"/v1/openapi.json": self._describe, "/metrics": self._metrics}
+        for path in (*self._open, *self._for_any):
+            self._methods[path] = ["GET", "HEAD"]
         self.service: Service
         self.observer: Observer
+        self.strangers: UnauthenticatedConnections | None = None  # once there is a service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or live and end with the server."""
@@ -94,38 +131,111 @@ class App:
             self.service = await asyncio.to_thread(self._make)
             await self.service.start()
             self.observer = Observer(self.service, log_requests=self._log_requests)
-            _on_signals(self.service.hub.end)
+            self._readiness = Readiness(self.service.log.head)
+            serving = self.service.serving
+            self.strangers = UnauthenticatedConnections(
+                serving.unauthenticated_connections,
+                serving.unauthenticated_bytes,
+                self.service.bounds.met,
+            )
+            self._on_signals()
         except SeriatimError as error:
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self.observer.close()
+        self._readiness.stop()
         await self.service.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+    def _on_signals(self) -> None:
+        """Let tails end on SIGTERM and SIGINT, since the server waits for open answers first."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        deadline = None if self._grace_s is None else ShutdownDeadline(self._grace_s)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.getsignal(number)
+
+            def both(got: int, frame: Any, before: Any = before) -> None:
+                if deadline is not None:
+                    deadline.begin()
+                loop.call_soon_threadsafe(self.service.hub.end)
+                if callable(before):
+                    before(got, frame)
+
+            signal.signal(number, both)
 
     # -- one request
 
     async def _serve(self, request: Request, send: Send) -> None:
         started = time.perf_counter()
         request.request_id = _given_id(request) or next(self._ids)
-        route = self._routes.get((request.method, request.path))
+        route = self._routes.get((request.asked_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
         bind(request.request_id)
-        if tracing.active():
-            with spanned(request) as span:
-                answer = await self._answered(request, route)
-                span.set({"http.response.status_code": _status(answer)})
-        else:
-            answer = await self._answered(request, route)
-        if isinstance(answer, Stream):
-            with self.observer.tail():
-                size = await self._stream(request, answer, send)
-        else:
-            size = len(answer.body)
-            await self._send(request, answer, send)
+        # The server may begin a pipelined request in the context of the one before it.
+        work = Cancellation(nested=False)
+        if request.connection is not None:
+            request.connection.begin(work.cancel)
+        try:
+            with cancellable(work):
+                answer = await self._traced(request, route)
+                size = await self._deliver(request, answer, send)
+        finally:
+            work.cancel()  # whatever still runs for it runs in vain
+            self.service.release(request)
+            if request.connection is not None:
+                request.connection.on_lost = None
         took = time.perf_counter() - started
         self.observer.answered(request, _status(answer), took, size)
+
+    async def _traced(self, request: Request, route: Route | None) -> Response | Stream:
+        if not tracing.active():
+            return await self._answered(request, route)
+        with spanned(request) as span:
+            answer = await self._answered(request, route)
+            span.set({"http.response.status_code": _status(answer)})
+        return answer
+
+    async def _deliver(self, request: Request, answer: Response | Stream, send: Send) -> int:
+        """Send an answer, and return how many bytes of it were sent."""
+        if isinstance(answer, Stream):
+            if request.method == "HEAD":
+                await self._send(request, Response(200, b"", answer.content_type), send)
+                return 0
+            self.service.release(request)
+            with self.observer.tail():
+                return await self._stream(request, answer, send)
+        answer = await self._compressed(request, answer)
+        self._hold_answer(request, len(answer.body))
+        await self._send(request, answer, send)
+        return len(answer.body)
+
+    def _hold_answer(self, request: Request, size: int) -> None:
+        """Count an answer as its tenant's instead of the body that it answers."""
+        if request.known and not size <= request.held <= size + size // 3:
+            self.service.release(request)
+            self.service.memory.add(request.tenant_id, size)
+            request.held = size
+
+    async def _compressed(self, request: Request, answer: Response) -> Response:
+        body, accepted = answer.body, request.headers.get(b"accept-encoding", b"")
+        if not is_compressible(answer.content_type, len(body)):
+            return answer
+        varied = msgspec.structs.replace(answer, headers=(*answer.headers, _VARY))
+        if not accepted or not wants_gzip(accepted):
+            return varied
+        try:
+            if len(body) <= LARGE_BYTES or not request.known:
+                made = zipped(body)
+            else:
+                made = await self.service.run_for(request.tenant_id, zipped, body)
+        except SeriatimError:
+            return varied  # its threads are busy: better sent as it is than not at all
+        headers = (*varied.headers, (b"content-encoding", b"gzip"))
+        return msgspec.structs.replace(varied, body=made, headers=headers)
 
     async def _answered(self, request: Request, route: Route | None) -> Response | Stream:
         """Return the answer to a request; every error is one."""
@@ -133,6 +243,8 @@ class App:
             return await self._answer(request, route)
         except SeriatimError as error:
             return self._refusal(error, request)
+        except StatusError as refused:
+            return self._refusal(refused.error, request, refused.status, refused.headers)
         except Gone:
             return Response(499)
         except asyncio.CancelledError:  # the server's time to end is over: this is the last word
@@ -143,26 +255,43 @@ class App:
             msg = f"the service failed in an unforeseen way ({type(error).__name__})"
             return self._refusal(BackendFailure(msg, details={"ambiguous": True}), request)
 
-    def _refusal(self, error: SeriatimError, request: Request) -> Response:
-        return _refused(self.service.problem(error, request.request_id), error)
+    def _refusal(
+        self,
+        error: SeriatimError,
+        request: Request,
+        status: int | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> Response:
+        if isinstance(error, LimitExceeded):
+            limit = str(error.details.get("limit", ""))
+            self.service.bounds.met(limit, request.tenant_id if request.known else "")
+            if limit in QUOTAS and request.connection is not None:
+                request.connection.slow_down()
+        problem = self.service.problem(error, request.request_id)
+        if status is not None:
+            title = HTTPStatus(status).phrase
+            problem = msgspec.structs.replace(problem, status=status, title=title)
+        return _refused(problem, error, headers)
 
     async def _answer(self, request: Request, route: Route | None) -> Response | Stream:
         if route is None:
             return await self._other(request)
         caller = await self.service.caller(request.headers)
         request.caller = caller
+        if request.connection is not None:
+            request.connection.authenticated()
         request.tenant_id = caller.tenant(request.header(b"seriatim-tenant"))
+        request.known = True
         _check_rights(route, request)
         return await self._handled(route, request)
 
     async def _handled(self, route: Route, request: Request) -> Response | Stream:
         service = self.service
         if route.params is not None:
-            found = await route.handler(service, request, request.params(route.params))
-            return found if route.stream else Response(route.status, _encode(found))
-        serving = service.serving
-        bound = serving.request_bytes if route.raw else min(serving.request_bytes, OTHER_BYTES)
-        raw = await request.body(bound, serving.body_timeout_s)
+            return _response(
+                route, await route.handler(service, request, request.params(route.params))
+            )
+        raw = await self._body(route, request)
         if not _is_json(request.headers.get(b"content-type", b"")):
             msg = "the body is JSON: send Content-Type: application/json"
             raise InvalidArgument(msg, details={"argument": "content-type"})
@@ -176,42 +305,71 @@ class App:
             return pieces
 
         async def act() -> Response:
-            return Response(route.status, _encode(await route.handler(service, request, body)))
+            made = _response(route, await route.handler(service, request, body))
+            assert isinstance(made, Response)  # noqa: S101 - streams were answered above
+            return made
 
         if route.writes and b"idempotency-key" in request.headers:
             return await once(service, request, raw, act)
         return await act()
 
+    async def _body(self, route: Route, request: Request) -> bytes:
+        """Read a body within its tenant's memory and quota; what is over them is not read."""
+        service, serving = self.service, self.service.serving
+        bound = serving.request_bytes if route.raw else min(serving.request_bytes, OTHER_BYTES)
+        arrival = Arrival(service, request, metered=route.raw)
+        gzipped = is_gzipped(request)
+        told = request.told_length()
+        if told <= bound:
+            arrival.announce(told)
+        try:
+            raw = await request.body(bound, serving.body_timeout_s, arrival)
+        finally:
+            arrival.end()
+        if not gzipped:
+            return raw
+        expected = min(bound, _GZIP_RATIO * len(raw))
+        service.hold(request, expected)
+        plain = await service.run_for(request.tenant_id, unzipped, raw, bound)
+        service.hold(request, max(0, len(plain) - expected))
+        arrival.charge(max(0, len(plain) - len(raw)))
+        return plain
+
     # -- what is no route of the log
 
     async def _other(self, request: Request) -> Response:
-        if request.path in self._open and request.method in ("GET", "HEAD"):
+        reads = request.asked_method == "GET"
+        if request.path in self._open:
+            if not reads:
+                raise self._wrong_method(request)
             return await self._open[request.path]()
         if preflight := self._preflight(request):
             return preflight
         request.caller = await self.service.caller(request.headers)
-        if request.path in self._for_any and request.method == "GET":
+        if request.connection is not None:
+            request.connection.authenticated()
+        if request.path in self._for_any and reads:
             return await self._for_any[request.path](request)
-        if request.path in self._paths:
-            msg = f"{request.method[:20]} is not for this path"
-            raise InvalidArgument(msg, details={"argument": "method"})
+        if request.path in self._methods:
+            raise self._wrong_method(request)
         raise NotFound("there is no such path")
+
+    def _wrong_method(self, request: Request) -> StatusError:
+        allowed = ", ".join(self._methods[request.path])
+        msg = f"{request.method[:20]} is not for this path: {allowed}"
+        error = InvalidArgument(msg, details={"argument": "method"})
+        return StatusError(error, _WRONG_METHOD, ((b"allow", allowed.encode()),))
 
     async def _health(self) -> Response:
         return Response(200, b'{"status":"alive"}')
 
     async def _ready(self) -> Response:
         """Tell whether the store answers; anybody may ask, so nothing of it is told."""
-        try:
-            await self.service.run(self.service.log.head)
-        except TimedOut:
-            raise TimedOut("the log's store does not answer in time") from None
-        except SeriatimError:
-            raise BackendFailure("the log's store does not answer") from None
+        await self._readiness.check()
         return Response(200, b'{"status":"ready"}')
 
     async def _describe(self, _: Request) -> Response:
-        return Response(200, description())
+        return Response(200, description(self.service.limits, self.service.serving))
 
     async def _metrics(self, request: Request) -> Response:
         """Show metrics: their labels name tenants, so only who operates for all may see them."""
@@ -227,7 +385,7 @@ class App:
         if request.method != "OPTIONS" or origin is None:
             return None
         headers = (
-            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-methods", b"GET, HEAD, POST"),
             (b"access-control-allow-headers", _CORS_HEADERS),
             (b"access-control-max-age", b"600"),
         )
@@ -255,15 +413,41 @@ class App:
     async def _send(self, request: Request, answer: Response, send: Send) -> None:
         headers = self._headers(request, answer.content_type, answer.headers)
         headers.append((b"content-length", b"%d" % len(answer.body)))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        await self._push(
+            request, send, {"type": _START, "status": answer.status, "headers": headers}
+        )
+        body = memoryview(answer.body)
+        for begin in range(0, len(body) or 1, SEND_BYTES):
+            end = begin + SEND_BYTES
+            more = end < len(body)
+            piece = answer.body if len(body) <= SEND_BYTES else body[begin:end]
+            if not await self._push(
+                request, send, {"type": _BODY, "body": piece, "more_body": more}
+            ):
+                return
+
+    async def _push(self, request: Request, send: Send, message: Message) -> bool:
+        """Send a message; a reader that takes nothing for too long is let go, which is False."""
+        connection = request.connection
+        if connection is not None and not connection.stalled:
+            await send(message)  # to wait for nothing needs no clock
+            return True
+        try:
+            async with asyncio.timeout(STALLED_S):
+                await send(message)
+        except TimeoutError:
+            self.service.bounds.met("stalled_s", request.tenant_id if request.known else "")
+            if connection is not None:
+                connection.abort()
+            return False
+        return True
 
     async def _stream(self, request: Request, answer: Stream, send: Send) -> int:
         """Send pieces until they end, the reader leaves, or takes nothing for too long."""
         headers = self._headers(request, answer.content_type, answer.headers)
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._push(request, send, {"type": _START, "status": 200, "headers": headers})
         sizes = [0]
-        sending = asyncio.create_task(_send_pieces(answer, send, sizes))
+        sending = asyncio.create_task(self._send_pieces(request, answer, send, sizes))
         leaving = asyncio.create_task(request.until_gone())
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -271,23 +455,86 @@ class App:
             for task in (sending, leaving):
                 task.cancel()
             for task in (sending, leaving):
-                with suppress(asyncio.CancelledError, TimeoutError):
+                with suppress(asyncio.CancelledError):
                     await task
         return sum(sizes)
 
+    async def _send_pieces(
+        self, request: Request, answer: Stream, send: Send, sizes: list[int]
+    ) -> None:
+        pieces = answer.pieces
+        try:
+            async for piece in pieces:
+                body = memoryview(piece)
+                for begin in range(0, len(body), SEND_BYTES):
+                    part = piece if len(body) <= SEND_BYTES else body[begin : begin + SEND_BYTES]
+                    if not await self._push(
+                        request, send, {"type": _BODY, "body": part, "more_body": True}
+                    ):
+                        return
+                sizes[0] += len(piece)
+            await self._push(request, send, {"type": _BODY, "body": b"", "more_body": False})
+        finally:
+            aclose = getattr(pieces, "aclose", None)
+            if aclose is not None:
+                await aclose()
 
-async def _send_pieces(answer: Stream, send: Send, sizes: list[int]) -> None:
-    pieces = answer.pieces
-    try:
-        async for piece in pieces:
-            async with asyncio.timeout(STALLED_S):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            sizes[0] += len(piece)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-    finally:
-        aclose = getattr(pieces, "aclose", None)
-        if aclose is not None:
-            await aclose()
+
+class Arrival:
+    """Counts a body as it comes: as its tenant's memory and, of an append, against its quota."""
+
+    def __init__(self, service: Service, request: Request, *, metered: bool) -> None:
+        self._service = service
+        self._request = request
+        self._metered = metered
+        self._announced = 0
+        self._arrived = 0
+        if metered:
+            self._check()
+            if request.connection is not None:
+                request.connection.on_discard = self.charge
+
+    def announce(self, size: int) -> None:
+        """Count a body as a whole, as its head tells: it is refused before it comes."""
+        self._count(size)
+        self._announced = size
+
+    def __call__(self, size: int) -> None:
+        """Count what has come beyond what was announced."""
+        self._arrived += size
+        if (more := self._arrived - self._announced) > 0:
+            self._announced = self._arrived
+            self._count(more)
+
+    def _count(self, size: int) -> None:
+        own, self._request.paid = self._request.paid, self._request.paid + size
+        self.charge(size)
+        if self._metered and own:
+            self._check()
+        self._service.hold(self._request, size)
+
+    def _check(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._service.meter.check(self._request.tenant_id, now, self._request.paid)
+
+    def charge(self, size: int) -> None:
+        """Count bytes against the quota."""
+        if self._metered:
+            now = asyncio.get_running_loop().time()
+            self._service.meter.charge_bytes(self._request.tenant_id, size, now)
+
+    def end(self) -> None:
+        """Take back the charge for what was announced and never came."""
+        missing = self._announced - self._arrived
+        if missing > 0:
+            self._request.paid -= missing
+            self.charge(-missing)
+
+
+def _response(route: Route, found: Any) -> Response | Stream:
+    if isinstance(found, Response | Stream):
+        return found
+    return Response(route.status, _encode(found))
 
 
 def _check_rights(route: Route, request: Request) -> None:
@@ -322,27 +569,12 @@ def _is_json(content_type: bytes) -> bool:
     return content_type.split(b";", 1)[0].strip().lower() == JSON
 
 
-def _refused(problem: Problem, error: SeriatimError) -> Response:
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+def _refused(
+    problem: Problem, error: SeriatimError, headers: tuple[tuple[bytes, bytes], ...]
+) -> Response:
     if problem.status == 401:  # noqa: PLR2004
-        headers = ((b"www-authenticate", b"Bearer"),)
+        headers = (*headers, (b"www-authenticate", b"Bearer"))
     elif problem.status in (429, 503):
         wait = error.details.get("retry_after_s", 1)
-        headers = ((b"retry-after", b"%d" % max(1, round(wait + 0.499))),)
+        headers = (*headers, (b"retry-after", b"%d" % max(1, round(wait + 0.499))))
     return Response(problem.status, _encode(problem), _PROBLEM, headers)
-
-
-def _on_signals(act: Callable[[], None]) -> None:
-    """Let tails end when the process is told to: the server waits for open answers first."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before = signal.getsignal(number)
-
-        def both(got: int, frame: Any, before: Any = before) -> None:
-            loop.call_soon_threadsafe(act)
-            if callable(before):
-                before(got, frame)
-
-        signal.signal(number, both)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from seriatim.api.http import Request, Response
 from seriatim.api.permitting import check_shown, command_of, confined, signed, veiled
 from seriatim.api.repeating import REPLAYED, once
 from seriatim.api.service import Service
+from seriatim.api.threads import LARGE_BYTES
 from seriatim.core.errors import IdempotencyConflict, InvalidArgument, SeriatimError
 from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.limits import Limits
@@ -33,6 +35,7 @@ from seriatim.wire.shapes import (
 )
 
 _LEAST_S = 0.001
+_PARSED_RATIO = 4  # of the memory of a parsed body to that of its text, about
 _encode = msgspec.json.Encoder().encode
 _one = Parser(AppendBody)
 _several = Parser(AppendsBody)
@@ -58,7 +61,7 @@ def _on_condition(raw: bytes, limits: Limits) -> Asked:
     body = _conditional.quick(raw)
     if body is None:
         return asked_exactly(_as_append(parsed(raw)), limits)
-    condition = WireCondition(query=body.query, version=body.expected_version)
+    condition = WireCondition(query=body.query, version=body.expected_version, after=body.after)
     key = body.idempotency_key
     return asked(AppendBody(body.events, [condition], key, profile="facts"), limits)
 
@@ -72,7 +75,8 @@ def _as_append(value: Any) -> dict[str, Any]:
         if name not in AppendIfBody.__struct_fields__:
             msg = f"the body has no field {name!r:.80} here"
             raise InvalidArgument(msg, details={"argument": name[:80]})
-    condition = {"query": value["query"], "version": value.get("expected_version")}
+    names = {"query": "query", "expected_version": "version", "after": "after"}
+    condition = {names[name]: value[name] for name in names if name in value}
     rest = {name: value[name] for name in ("events", "idempotency_key") if name in value}
     return {**rest, "conditions": [condition], "profile": "facts"}
 
@@ -80,11 +84,25 @@ def _as_append(value: Any) -> dict[str, Any]:
 async def _done(
     service: Service, request: Request, raw: bytes, read: Callable[[bytes, Limits], Asked]
 ) -> Response:
-    service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
+    async with _room(service, request, raw):
+        return await _done_in_room(service, request, raw, read)
+
+
+def _room(service: Service, request: Request, raw: bytes) -> AbstractAsyncContextManager[None]:
+    """Return what holds memory for an append while it is parsed, checked and stored."""
+    if len(raw) <= LARGE_BYTES:
+        return nullcontext()
+    seconds = _timeout(service, request)
+    return service.memory.work(request.tenant_id, _PARSED_RATIO * len(raw), seconds)
+
+
+async def _done_in_room(
+    service: Service, request: Request, raw: bytes, read: Callable[[bytes, Limits], Asked]
+) -> Response:
     wanted = await service.at_its_size(
         request.tenant_id, len(raw), partial(read, raw, service.limits)
     )
-    result, added = await _append(service, request, wanted, raw, len(raw))
+    result, added = await _append(service, request, wanted, raw)
     # The twin of a command gets the very answer that the first one got.
     whole = result.replayed and b"idempotency-key" not in request.headers
     written = partial(_written, result, added, whole=whole)
@@ -110,13 +128,16 @@ async def append_several(service: Service, request: Request, raw: bytes) -> Resp
 
 
 async def _several_done(service: Service, request: Request, raw: bytes) -> Response:
-    service.meter.check(request.tenant_id, asyncio.get_running_loop().time())
+    async with _room(service, request, raw):
+        return await _several_in_room(service, request, raw)
+
+
+async def _several_in_room(service: Service, request: Request, raw: bytes) -> Response:
     keyed = b"idempotency-key" in request.headers
     read = partial(_parts, raw, service.limits, keyed=keyed)
     parts = await service.at_its_size(request.tenant_id, len(raw), read)
-    share = len(raw) // max(1, len(parts))
     outcomes = await asyncio.gather(
-        *(_outcome(service, request, part, index, share) for index, part in enumerate(parts))
+        *(_outcome(service, request, part, index) for index, part in enumerate(parts))
     )
     again = any(one.problem is not None and one.problem.retryable for one in outcomes)
     stored = any(one.receipt is not None for one in outcomes)
@@ -150,13 +171,11 @@ def _part(given: Any, limits: Limits, *, keyed: bool) -> _Part:
     return _Part(wanted, _encode(given) if keyed else b"")
 
 
-async def _outcome(
-    service: Service, request: Request, part: _Part, index: int, size: int
-) -> Outcome:
+async def _outcome(service: Service, request: Request, part: _Part, index: int) -> Outcome:
     try:
         if isinstance(part.wanted, SeriatimError):
             raise part.wanted
-        result, added = await _append(service, request, part.wanted, part.text, size, f"/{index}")
+        result, added = await _append(service, request, part.wanted, part.text, f"/{index}")
     except SeriatimError as error:
         return Outcome(problem=service.problem(error, request.request_id))
     # The twin of a command gets the very answer that the first one got.
@@ -167,11 +186,13 @@ async def _outcome(
 # -- each
 
 
-async def _append(  # noqa: PLR0913 - an append and where it came from
-    service: Service, request: Request, wanted: Asked, raw: bytes, size: int, part: str = ""
+async def _append(
+    service: Service, request: Request, wanted: Asked, raw: bytes, part: str = ""
 ) -> tuple[AppendResult, Added | None]:
     """Append what a caller may append, in its tenant's turn."""
     caller, tenant_id = request.caller, request.tenant_id
+    now = asyncio.get_running_loop().time
+    service.meter.spend(tenant_id, len(wanted.events), 0, now(), own=request.paid)
     caller.demand_types(event.event_type for event in wanted.events)
     events, added = signed(caller, wanted.events)
     draft = Draft(
@@ -183,19 +204,13 @@ async def _append(  # noqa: PLR0913 - an append and where it came from
         command=command_of(request, wanted.command, raw, part),
         on_id_mismatch=wanted.on_id_mismatch,
     )
-    now = asyncio.get_running_loop().time
     seconds, began = _timeout(service, request), now()
-    service.meter.spend(tenant_id, len(events), size, began)
     try:
         async with service.turns.turn(tenant_id, seconds):
             left = max(_LEAST_S, seconds - (now() - began))
             result = await service.aio(tenant_id).append_draft(draft, timeout=left)
-    except SeriatimError as error:
-        if not error.details.get("ambiguous"):
-            service.meter.give_back(tenant_id, len(events), size, now())
-        if isinstance(error, IdempotencyConflict):
-            raise veiled(caller, error) from None
-        raise
+    except IdempotencyConflict as error:
+        raise veiled(caller, error) from None
     if result.id_mismatch or (result.replayed and wanted.command is not None):
         check_shown(caller, events, result)
     return result, _traced(added, events, result)

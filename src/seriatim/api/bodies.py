@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from seriatim.api.http import invalid
 from seriatim.core.canonical import parse_json
@@ -149,12 +150,15 @@ def _condition(given: WireCondition) -> Condition:
     if (given.stream is None) == (given.query is None):
         raise _bad("a condition names a stream or a query", "conditions")
     if given.stream is not None:
-        if given.version is not None:
-            raise _bad("a stream has a seq, a query has a version", "conditions")
+        if given.version not in (None, UNSET) or given.after is not UNSET:
+            raise _bad("a stream has a seq, a query has a version or after", "conditions")
         return ExpectedSeq(given.stream, given.seq)
     if given.seq is not None:
-        raise _bad("a stream has a seq, a query has a version", "conditions")
-    return ExpectedContext(query_of(given.query), given.version)
+        raise _bad("a stream has a seq, a query has a version or after", "conditions")
+    query = query_of(given.query)
+    if given.version is UNSET and given.after is UNSET:
+        return ExpectedContext(query, None)
+    return ExpectedContext(query, given.version, given.after)
 
 
 def query_of(given: Any) -> Query:

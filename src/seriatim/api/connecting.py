@@ -1,15 +1,84 @@
-"""One connection of the server: its heads are bounded in size and time, idlers are let go."""
+"""One connection of the server: bounded heads, bounded strangers, and an end for idle peers."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import msgspec
+
+from seriatim.core.errors import InvalidArgument, LimitExceeded, SeriatimError
+from seriatim.core.extras import explained
+from seriatim.core.limits import MIB
+from seriatim.wire.problems import CONTENT_TYPE, problem_of
+
+try:
+    from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+except ModuleNotFoundError as error:
+    raise explained(error) from error
 
 HEAD_BYTES_MAX = 128 * 1024
+LINE_BYTES_MAX = 120 * 1024  # of a request line; a query string has less
 TAKES_NOTHING_MS = 90_000  # the kernel closes a connection whose peer has no room for so long
+DISCARD_MAX = 64 * MIB  # of a refused request, before the connection is closed
+SLOW_S = 1.0
+LINGER_S = 1.0  # a peer that still sends would lose the refusal if the connection closed at once
+_WRITE_HIGH = 64 * 1024
+_CONNECTION = "seriatim.connection"
+
+
+class UnauthenticatedConnections:
+    """The connections of a process that have shown no valid token yet, oldest first.
+
+    Over a bound the oldest is closed: a caller with a token needs its place for a moment only.
+    """
+
+    def __init__(self, count: int, size: int, met: Callable[[str], None]) -> None:
+        self._count = count
+        self._size = size
+        self._met = met
+        self._open: dict[Connection, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, one: Connection) -> None:
+        """Count a new connection."""
+        self._open[one] = 0
+        if len(self._open) > self._count:
+            self._close_oldest("unauthenticated_connections")
+
+    def grow(self, one: Connection, size: int) -> None:
+        """Count bytes that came before a valid token did."""
+        if one not in self._open:
+            return
+        self._open[one] += size
+        self.bytes += size
+        while self.bytes > self._size and self._open:
+            self._close_oldest("unauthenticated_bytes")
+
+    def shrink(self, one: Connection) -> None:
+        """Count the bytes of a connection no longer: its request was answered."""
+        if one in self._open:
+            self.bytes -= self._open[one]
+            self._open[one] = 0
+
+    def remove(self, one: Connection) -> None:
+        """Count a connection no longer: it has shown a token, or has ended."""
+        self.bytes -= self._open.pop(one, 0)
+
+    def _close_oldest(self, limit: str) -> None:
+        heaviest = limit == "unauthenticated_bytes"
+        found = next((one for one, size in self._open.items() if size or not heaviest), None)
+        if found is None:
+            return
+        self.remove(found)
+        self._met(limit)
+        found.transport.abort()
 
 
 class Connection(HttpToolsProtocol):
@@ -17,7 +86,13 @@ class Connection(HttpToolsProtocol):
 
     head_s = 30.0
     _head_bytes = 0
+    _discarded = 0
+    _refused = False
     _alarm: asyncio.TimerHandle | None = None
+    _strangers: UnauthenticatedConnections | None = None
+    on_lost: Callable[[], None] | None = None
+    on_discard: Callable[[int], None] | None = None
+    _pause_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; closing a connection waits for its peer, so the kernel has to bound that."""
@@ -26,15 +101,56 @@ class Connection(HttpToolsProtocol):
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         if option is not None and link is not None and link.family != socket.AF_UNIX:
             link.setsockopt(socket.IPPROTO_TCP, option, TAKES_NOTHING_MS)
+        self.transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        self._strangers = getattr(self.app, "strangers", None)
+        if self._strangers is not None:
+            self._strangers.add(self)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """End, and stop the work of a request that nobody waits for any more."""
         self._head_came()
+        if self._strangers is not None:
+            self._strangers.remove(self)
+        if self.on_lost is not None:
+            self.on_lost()
         super().connection_lost(exc)
+
+    def authenticated(self) -> None:
+        """Count this connection as a known caller's from here on."""
+        if self._strangers is not None:
+            self._strangers.remove(self)
+            self._strangers = None
+            if not self.cycle.body:
+                self.flow.resume_reading()
+
+    def begin(self, on_lost: Callable[[], None]) -> None:
+        """Begin a request; `on_lost` is called if the connection ends before it does."""
+        self.on_lost = on_lost
+        self.on_discard = None
+        self._pause_s = 0.0
+        if self.transport.is_closing():
+            on_lost()
+
+    def slow_down(self) -> None:
+        """Read the rest of a refused body later: whoever is over its quota is in no hurry."""
+        self._pause_s = SLOW_S
+        self.on_discard = None  # it was refused unread, which costs no quota
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the peer has not taken what was sent before."""
+        return self.flow.write_paused
+
+    def abort(self) -> None:
+        """Close at once, and forget what was not sent."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless it is a head without an end."""
+        if self._refused:
+            self._discard(len(data))
+            return
         super().data_received(data)
         scope: Any = self.scope  # none before the first request
         if scope is not None and getattr(self.cycle, "scope", None) is scope:
@@ -42,8 +158,94 @@ class Connection(HttpToolsProtocol):
             return
         self._head_bytes += len(data)
         self._wait_for_head()
-        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too long.")
+        if self._strangers is not None:
+            self._strangers.grow(self, len(data))
+        self._check_head(self._head_bytes)
+
+    def _check_head(self, size: int) -> bool:
+        """Refuse a head that is too long; a line without an end is the part that is."""
+        if len(getattr(self, "url", b"")) > LINE_BYTES_MAX:
+            self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, _too_long("request line", LINE_BYTES_MAX))
+        elif size > HEAD_BYTES_MAX:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self._refuse(status, _too_long("head", HEAD_BYTES_MAX))
+        else:
+            return True
+        return False
+
+    def on_headers_complete(self) -> None:
+        """Begin a request; the body of one who is not known yet is not read ahead."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if self._refused or not self._check_head(size):
+            return
+        scope: Any = self.scope
+        scope[_CONNECTION] = self
+        super().on_headers_complete()
+        if self._strangers is not None:
+            self._strangers.grow(self, size)
+            if any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers):
+                self.flow.pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body; a refused one is thrown away, up to a bound."""
+        if self._refused:
+            return
+        if self.cycle.response_complete:
+            self._discard(len(body))
+            return
+        if self._strangers is not None:
+            self._strangers.grow(self, len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request's body."""
+        self._discarded = 0
+        if not self._refused:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request."""
+        if self._strangers is not None:
+            self._strangers.shrink(self)
+        super().on_response_complete()
+        if self._pause_s and self.cycle.more_body and not self.transport.is_closing():
+            self.flow.pause_reading()
+            self.loop.call_later(self._pause_s, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no HTTP request."""
+        del msg
+        error = InvalidArgument("this is no HTTP/1.1 request", details={"argument": "request"})
+        self._refuse(HTTPStatus.BAD_REQUEST, error)
+
+    def _refuse(self, status: HTTPStatus, error: SeriatimError) -> None:
+        """Answer without an application, and close."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        problem = msgspec.structs.replace(
+            problem_of(error), status=int(status), title=status.phrase
+        )
+        body = msgspec.json.encode(problem)
+        head = (
+            f"content-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self.on_discard is not None:
+            self.on_discard(size)
+        if self._discarded > DISCARD_MAX:
+            self.transport.abort()
 
     def _wait_for_head(self) -> None:
         if self._alarm is None:
@@ -59,3 +261,14 @@ class Connection(HttpToolsProtocol):
         self._alarm = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def connection_of(scope: Any) -> Connection | None:
+    """Return the connection that a request came over, if this server runs it."""
+    found: Connection | None = scope.get(_CONNECTION)
+    return found
+
+
+def _too_long(what: str, bound: int) -> LimitExceeded:
+    msg = f"the {what} of the request is over the bound of {bound} bytes"
+    return LimitExceeded(msg, details={"limit": f"{what.replace(' ', '_')}_bytes", "bound": bound})

@@ -7,23 +7,27 @@ from typing import Literal
 
 import msgspec
 
-from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.http import Request
 from seriatim.api.service import Service
 from seriatim.core.errors import Forbidden
 from seriatim.core.limits import over
+from seriatim.core.reasons import kept_reason
+from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.arguments import bad, check_name, check_position
-from seriatim.store.port import Cursor, Lease
+from seriatim.log.subscription_status import status_page
+from seriatim.store.port import Cursor, Lease, lease_name
 from seriatim.wire.shapes import (
     CursorAnswer,
     CursorBody,
     CursorsAnswer,
     Done,
+    FailureBody,
     LeaseAnswer,
     LeaseBody,
     ReleaseBody,
     RenewAnswer,
     RenewBody,
+    SubscriptionsAnswer,
 )
 
 _LEASE_MAX_S = 86_400.0
@@ -137,6 +141,39 @@ def _sees(service: Service, request: Request, event_id: str, position: int) -> b
     """Tell whether the caller may see an event that is its own, at that very position."""
     own = service.store.event(request.tenant_id, event_id)
     return own is not None and own.position == position and request.caller.sees(own.event_type)
+
+
+class SubscriptionParams(msgspec.Struct, frozen=True):
+    """Which durable subscriptions: those with a name after this one, at most so many."""
+
+    after: str | None = None
+    limit: int = _PAGE
+
+
+async def subscriptions(
+    service: Service, request: Request, params: SubscriptionParams
+) -> SubscriptionsAnswer:
+    """List durable subscriptions by name, page by page: go on with `after` = the last name."""
+    if not 1 <= params.limit <= _PAGE:
+        raise bad("limit", f"must be from 1 to {_PAGE}")
+    after = "" if params.after is None else check_name("after", params.after)
+    store, tenant_id = service.store, request.tenant_id
+    return SubscriptionsAnswer(
+        await service.run_for(tenant_id, status_page, store, tenant_id, after, params.limit)
+    )
+
+
+async def record_failure(service: Service, request: Request, body: FailureBody) -> Done:
+    """Store the last error of a subscription, told by its owner; a lost lease stores nothing."""
+    check_name("name", body.name)
+    if not 1 <= body.failures <= _EPOCH_MAX:
+        raise bad("failures", "must be a whole number from 1")
+    lease = _own(request, body.lease)
+    if lease.name != lease_name(body.name):
+        raise bad("lease", "is not that of the subscription")
+    act, error = service.store.record_failure, kept_reason(body.error)
+    await service.run_for(request.tenant_id, act, lease, body.name, body.failures, error)
+    return Done()
 
 
 async def claim(service: Service, request: Request, body: LeaseBody) -> LeaseAnswer:

@@ -8,18 +8,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.http import Request
 from seriatim.api.service import Service
 from seriatim.core.errors import NotFound
-from seriatim.delivery.entries import Asked, Declared, Entry, stop_reason
-from seriatim.delivery.entries import Count as HandlerCount
+from seriatim.core.tenants import EVERY_TENANT
+from seriatim.delivery.entries import (
+    RETRIED,
+    UNFINISHED,
+    Asked,
+    Declared,
+    Entry,
+    KnownLog,
+    StatusCount,
+    stop_reason,
+)
 from seriatim.delivery.registry import Registry
 from seriatim.log.arguments import bad, check_position
 from seriatim.wire.shapes import Count
 
 T = TypeVar("T")
-_STATUSES = ("failed", "dead", "unknown")
 _PAGE_MAX = 1000
 
 
@@ -30,10 +37,11 @@ class RegistryParams(msgspec.Struct, frozen=True):
 
 
 class RegistryAnswer(msgspec.Struct, frozen=True):
-    """The handlers, and how many events each has in which status."""
+    """The handlers, how many events each has in which status, and the log it has handled."""
 
     handlers: list[Declared]
-    counts: list[HandlerCount]
+    counts: list[StatusCount]
+    logs: list[KnownLog]
 
 
 class EntryParams(msgspec.Struct, frozen=True):
@@ -93,7 +101,9 @@ async def registry(service: Service, request: Request, params: RegistryParams) -
 
     def counted(known: Registry) -> RegistryAnswer:
         counts = known.counts(finished=params.finished, tenant_id=request.tenant_id)
-        return RegistryAnswer([_shown(known, request, one) for one in known.handlers()], counts)
+        handlers = [_shown(known, request, one) for one in known.handlers()]
+        logs = [one for one in known.logs() if one.tenant_id == request.tenant_id]
+        return RegistryAnswer(handlers, counts, logs)
 
     return await _in_registry(service, request, counted)
 
@@ -158,7 +168,7 @@ def _asked(request: Request, body: RetryBody | SkipBody, status: Any) -> Asked:
 
 async def retry(service: Service, request: Request, body: RetryBody) -> Count:
     """Let failed, dead and unknown events be tried again at once."""
-    asked = _asked(request, body, _STATUSES)
+    asked = _asked(request, body, RETRIED)
     restart = _for_all(request)
     return Count(
         await _in_registry(service, request, lambda known: known.retry(asked, restart=restart))
@@ -166,8 +176,8 @@ async def retry(service: Service, request: Request, body: RetryBody) -> Count:
 
 
 async def skip(service: Service, request: Request, body: SkipBody) -> Count:
-    """Give failed, dead and unknown events up, for a reason that is kept."""
-    asked = _asked(request, body, _STATUSES)
+    """Count unfinished events as done, for a reason that is kept."""
+    asked = _asked(request, body, UNFINISHED)
     restart = _for_all(request)
     return Count(
         await _in_registry(

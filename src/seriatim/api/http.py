@@ -17,13 +17,15 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from seriatim.access.rights import Caller
-from seriatim.core.errors import InvalidArgument, LimitExceeded, TimedOut
+from seriatim.api.connecting import connection_of
+from seriatim.core.errors import InvalidArgument, LimitExceeded, SeriatimError, TimedOut
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
+Arrived = Callable[[int], None]
 
 JSON = b"application/json"
 _QUERY_BYTES_MAX = 64 * 1024
@@ -34,15 +36,31 @@ class Gone(Exception):  # noqa: N818 - nobody waits for an answer any more
     """The client has left."""
 
 
+class StatusError(Exception):
+    """An error whose status and headers are those of HTTP itself, such as 405 with Allow."""
+
+    def __init__(
+        self, error: SeriatimError, status: int, headers: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.status = status
+        self.headers = headers
+
+
 class Request:
     """One request: what its head says, and its body once it is asked for."""
 
     __slots__ = (
         "_receive",
         "caller",
+        "connection",
         "endpoint",
         "headers",
+        "held",
+        "known",
         "method",
+        "paid",
         "path",
         "peer",
         "query",
@@ -56,12 +74,21 @@ class Request:
         self.query: bytes = scope["query_string"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.peer: str = (scope.get("client") or ("",))[0]
+        self.connection = connection_of(scope)
         self._receive = receive
+        self.held = 0  # bytes that count against the tenant's memory
+        self.paid = 0  # bytes that count against the tenant's quota
+        self.known = False  # whether caller and tenant are known
         self.request_id = ""
         self.endpoint = ""
         # Set once the token was seen; nothing before that asks for them.
         self.caller: Caller
         self.tenant_id: str
+
+    @property
+    def asked_method(self) -> str:
+        """The method by which a route is found: HEAD is GET without a body."""
+        return "GET" if self.method == "HEAD" else self.method
 
     def header(self, name: bytes) -> str | None:
         """Return a header's text, None when it is not there."""
@@ -79,19 +106,23 @@ class Request:
         told = self.headers.get(b"content-length", b"").lstrip(b"0")
         return int(told[:_DIGITS_MAX]) if told.isdigit() else 0
 
-    async def body(self, at_most: int, seconds: float) -> bytes:
-        """Read the body whole, within bounds of size and time."""
+    async def body(self, at_most: int, seconds: float, arrived: Arrived) -> bytes:
+        """Read the body whole, within bounds of size and time.
+
+        `arrived` is called with the size of each piece before it is kept, and may refuse it.
+        """
         if (told := self.told_length()) > at_most:
-            raise _too_large(told, at_most)
+            raise too_large(told, at_most)
         message = await self._next(seconds)
         chunk: bytes = message.get("body", b"")
+        arrived(len(chunk))
         if message.get("more_body"):
-            chunk = await self._rest(chunk, at_most, seconds)
+            chunk = await self._rest(chunk, at_most, seconds, arrived)
         if len(chunk) > at_most:
-            raise _too_large(len(chunk), at_most)
+            raise too_large(len(chunk), at_most)
         return chunk
 
-    async def _rest(self, first: bytes, at_most: int, seconds: float) -> bytes:
+    async def _rest(self, first: bytes, at_most: int, seconds: float, arrived: Arrived) -> bytes:
         until = asyncio.get_running_loop().time() + seconds
         parts, size, more = [first], len(first), True
         while more:
@@ -99,7 +130,8 @@ class Request:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > at_most:
-                raise _too_large(size, at_most)
+                raise too_large(size, at_most)
+            arrived(len(parts[-1]))
             more = message.get("more_body", False)
         return b"".join(parts)
 
@@ -119,7 +151,7 @@ class Request:
         if not self.query:
             return _converted({}, kind)
         if len(self.query) > _QUERY_BYTES_MAX:
-            raise _too_large(len(self.query), _QUERY_BYTES_MAX)
+            raise too_large(len(self.query), _QUERY_BYTES_MAX)
         try:
             pairs = parse_qsl(
                 self.query.decode("ascii"),
@@ -176,6 +208,9 @@ def _gathered(pairs: list[tuple[str, str]], kind: type[Any]) -> dict[str, Any]:
         if name not in kind.__struct_fields__:
             msg = f"there is no parameter {name!r:.80} here"
             raise InvalidArgument(msg, details={"argument": name[:80]})
+        if value.lower() == "null" and name not in _text_fields(kind):
+            msg = f"the parameter {name} is null: leave it out instead"
+            raise InvalidArgument(msg, details={"argument": name})
         if name in lists:
             given.setdefault(name, []).append(value)
         elif name in given:
@@ -195,7 +230,23 @@ def _list_fields(kind: type[Any]) -> frozenset[str]:
     return known
 
 
+def _text_fields(kind: type[Any]) -> frozenset[str]:
+    """Return the parameters that are text, for which null is a word as any other."""
+    known = _TEXTS.get(kind)
+    if known is None:
+        info: Any = msgspec.inspect.type_info(kind)
+        known = frozenset(field.name for field in info.fields if _is_text(field.type))
+        _TEXTS[kind] = known
+    return known
+
+
 _LISTS: dict[type[Any], frozenset[str]] = {}
+_TEXTS: dict[type[Any], frozenset[str]] = {}
+
+
+def _is_text(kind: Any) -> bool:
+    texts = (msgspec.inspect.StrType, msgspec.inspect.LiteralType, msgspec.inspect.ListType)
+    return any(isinstance(one, texts) for one in getattr(kind, "types", (kind,)))
 
 
 def _is_list(kind: Any) -> bool:
@@ -241,7 +292,8 @@ class Stream(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def _too_large(actual: int, bound: int) -> LimitExceeded:
+def too_large(actual: int, bound: int) -> LimitExceeded:
+    """Make the error for a body or query string over its bound."""
     msg = f"request_bytes is {actual}, over the bound of {bound}"
     details = {"limit": "request_bytes", "bound": bound, "actual": actual}
     return LimitExceeded(msg, details=details)

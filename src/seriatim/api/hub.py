@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
-
-from seriatim.api.tails import Piece, Tail
+from seriatim.api.bound_log import BoundLog
+from seriatim.api.memory_budget import MemoryBudget
+from seriatim.api.tail_matcher import TailMatcher, over_budget
+from seriatim.api.tails import Tail
 from seriatim.core.errors import BackendFailure, LogIdentityChanged, SeriatimError
-from seriatim.core.event import LogIdentity, StreamRef
-from seriatim.core.query import Query, matches
+from seriatim.core.event import LogIdentity
+from seriatim.core.limits import MIB
+from seriatim.core.query import Query
 from seriatim.log.batches import PAGE, Batch, whole_appends
-from seriatim.log.pages import PAGE_BYTES, weight
+from seriatim.log.pages import weight
 from seriatim.opening import Log
 from seriatim.store.port import ReadSpec
-from seriatim.wire.records import outgoing
 
 T = TypeVar("T")
 
@@ -33,9 +34,10 @@ POLL_S = 1.0
 RETRY_S = 0.5
 LINGER_S = 0.003
 CHECK_S = 1.0
+TAIL_PAGE = 128
+TAIL_PAGE_BYTES = 2 * MIB  # of what is read at once for a tail that catches up
 
 Run = Callable[..., Awaitable[Any]]
-_encode = msgspec.json.Encoder().encode
 
 
 class _Channel:
@@ -48,40 +50,18 @@ class _Channel:
         self.identity = identity
         self.pumping = False
         self.members: set[Tail] = set()
-        self._anywhere: set[Tail] = set()
-        self._by_stream: dict[StreamRef, set[Tail]] = defaultdict(set)
-
-    def add(self, tail: Tail) -> None:
-        self.members.add(tail)
-        streams = tail.streams()
-        if streams is None:
-            self._anywhere.add(tail)
-        for stream in streams or ():
-            self._by_stream[stream].add(tail)
-
-    def remove(self, tail: Tail) -> None:
-        self.members.discard(tail)
-        self._anywhere.discard(tail)
-        for stream in tail.streams() or ():
-            self._by_stream[stream].discard(tail)
-            if not self._by_stream[stream]:
-                del self._by_stream[stream]
-
-    def concerned(self, group: Batch) -> set[Tail]:
-        """Return the tails that one append may be for."""
-        found = set(self._anywhere)
-        for record in group:
-            if record.stream is not None and record.stream in self._by_stream:
-                found |= self._by_stream[record.stream]
-        return found
 
 
 class Hub:
     """Watches the head of a log, and hands new events out to tails and waiters."""
 
-    def __init__(self, log: Log, run: Run, *, buffer: int) -> None:
+    def __init__(
+        self, log: Log, run: Run, memory: MemoryBudget, bounds: BoundLog, *, buffer: int
+    ) -> None:
         self._log = log
         self._run = run
+        self._memory = memory
+        self._bounds = bounds
         self._buffer = buffer
         self._channels: dict[str, _Channel] = {}
         self._waiters: dict[asyncio.Future[None], int] = {}
@@ -212,7 +192,7 @@ class Hub:
         elif channel.position > tail.position:
             return False
         tail.begin()
-        channel.add(tail)
+        channel.members.add(tail)
         self._interest()
         if self.head > channel.position:
             self._pump(tail.tenant_id)
@@ -223,7 +203,7 @@ class Hub:
         channel = self._channels.get(tail.tenant_id)
         if channel is None:
             return
-        channel.remove(tail)
+        channel.members.discard(tail)
         if not channel.members:
             del self._channels[tail.tenant_id]
             self._interest()
@@ -250,8 +230,7 @@ class Hub:
             while channel.position < self.head and channel.members:
                 head = self.head
                 groups, all_of_it = await self._run(_groups, self._log, tenant_id, channel, head)
-                for group in groups:
-                    _deal(channel, group)
+                await self._deal(tenant_id, channel, groups)
                 if not all_of_it or (groups and groups[-1][-1].position == head):
                     channel.position, channel.tip = groups[-1][-1].position, groups[-1][-1].event_id
                 else:
@@ -261,6 +240,25 @@ class Hub:
                 tail.fall_behind(None if error.retryable else error)
         finally:
             channel.pumping = False
+
+    async def _deal(self, tenant_id: str, channel: _Channel, groups: list[Batch]) -> None:
+        """Hand appends out to the tails that they match; tails may join meanwhile."""
+        dealt: set[Tail] = set()
+        while late := channel.members - dealt:
+            dealt |= late
+            matcher = TailMatcher(groups, late, tenant_id, self._memory)
+            while not matcher.done and not self.stopped:
+                for tail, piece in await self._run(matcher.run):
+                    if tail in channel.members and not tail.offer(piece):
+                        channel.members.discard(tail)
+                self._end_expensive(tenant_id, channel, late)
+
+    def _end_expensive(self, tenant_id: str, channel: _Channel, tails: set[Tail]) -> None:
+        for tail in tails & channel.members:
+            if error := over_budget(tail):
+                self._bounds.met(error.details["limit"], tenant_id)
+                tail.fall_behind(error)
+                channel.members.discard(tail)
 
 
 def _let_go(waiter: asyncio.Future[None]) -> None:
@@ -281,37 +279,19 @@ def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[lis
         spec = ReadSpec(tenant_id=tenant_id, limit=most, after=after, until=head)
         return log.store.read(spec)
 
-    return some_of(whole_appends(read, channel.position))
+    return some_of(whole_appends(read, channel.position, TAIL_PAGE))
 
 
-def some_of(appends: Iterator[Batch]) -> tuple[list[Batch], bool]:
+def some_of(appends: Iterator[Batch], at_most: int = TAIL_PAGE_BYTES) -> tuple[list[Batch], bool]:
     """Return the first of many appends, as many as are well held at once, and if these are all."""
     found: list[Batch] = []
     count = size = 0
     for group in appends:
         found.append(group)
         count, size = count + len(group), size + weight(group)
-        if count >= PAGE or size >= PAGE_BYTES:
+        if count >= PAGE or size >= at_most:
             return found, False
     return found, True
-
-
-def _deal(channel: _Channel, group: Batch) -> None:
-    """Hand one append out to the tails that it matches; each record is written once."""
-    texts: dict[int, bytes] = {}
-    for tail in channel.concerned(group):
-        begins = tail.query.min_position or 0  # which is no part of what matches
-        wanted = [
-            record for record in group if record.position > begins and matches(tail.query, record)
-        ]
-        if not wanted or wanted[-1].position <= tail.position:
-            continue
-        for record in wanted:
-            if record.position not in texts:
-                texts[record.position] = _encode(outgoing(record))
-        joined = b",".join(texts[record.position] for record in wanted)
-        if not tail.offer(Piece(wanted[-1].position, joined)):
-            channel.remove(tail)
 
 
 def replaced(head: int) -> LogIdentityChanged:

@@ -9,6 +9,7 @@ from typing import Any
 from seriatim.api.http import Request, Response
 from seriatim.api.service import Service
 from seriatim.telemetry import tracing
+from seriatim.telemetry.labels import NAMES_MAX
 from seriatim.telemetry.log_metrics import LogMetrics
 from seriatim.telemetry.metrics import Metrics
 from seriatim.telemetry.service_metrics import ServiceMetrics
@@ -17,6 +18,7 @@ from seriatim.wire.problems import BUSY
 logger = logging.getLogger("seriatim.api")
 
 UNKNOWN = "other"  # what is no route: whatever was asked for stays out of metrics
+LOOK_EVERY_S = 10.0  # at the lag of every tenant's consumers
 _FAULT = 500
 
 
@@ -27,7 +29,10 @@ class Observer:
         self._metrics = Metrics()
         self._log_metrics = LogMetrics(self._metrics)
         self._service_metrics = ServiceMetrics(self._metrics)
-        self._unwatch = self._log_metrics.watch(service.log)
+        service.bounds.count = self._service_metrics.bound_met
+        self._unwatch = self._log_metrics.watch(
+            service.log, lambda: service.store.tenants(NAMES_MAX), keep_s=LOOK_EVERY_S
+        )
         self._log_requests = log_requests
 
     def close(self) -> None:
@@ -54,8 +59,18 @@ class Observer:
             self._service_metrics.refused(request.tenant_id)
         if status >= _FAULT or self._log_requests:
             level = logging.WARNING if status >= _FAULT else logging.INFO
-            what = request.endpoint or UNKNOWN
-            logger.log(level, "%s %d %.1f ms", what, status, seconds * 1000)
+            taken_ms = round(seconds * 1000, 3)
+            fields: dict[str, Any] = {
+                "method": request.method,
+                "route": path,
+                "status": status,
+                "duration_ms": taken_ms,
+                "request_id": request.request_id,
+            }
+            if request.known:
+                fields |= {"tenant": request.tenant_id, "caller": request.caller.subject}
+            said = "%s %s %d %.1f ms"
+            logger.log(level, said, request.method, path, status, taken_ms, extra=fields)
 
 
 def spanned(request: Request) -> AbstractContextManager[Any]:

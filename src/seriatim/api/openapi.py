@@ -10,10 +10,18 @@ from typing import Any
 import msgspec
 
 from seriatim.api.routes import ROUTES, Route
-from seriatim.api.service import VERSION
+from seriatim.api.schema_bounds import (
+    Bounds,
+    bounded_components,
+    parameter_bounds,
+    plain,
+)
+from seriatim.api.service import OTHER_BYTES, VERSION, Serving
 from seriatim.core.errors import ALL_ERRORS
+from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.wire.problems import BUSY, CONTENT_TYPE, STATUS, Problem
 
+_SERVING = Serving()
 _REF = "#/components/schemas/{name}"
 # What any route may answer, whatever it is about.
 _ALWAYS = ("unauthorized", "forbidden", "invalid_argument", "backend_failure", "timeout")
@@ -21,20 +29,26 @@ _SAID = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
 
 
 @cache
-def description() -> bytes:
-    """Return the whole description as JSON."""
-    return msgspec.json.format(msgspec.json.encode(document()), indent=2)
+def description(limits: Limits = DEFAULT_LIMITS, serving: Serving = _SERVING) -> bytes:
+    """Return the whole description as JSON, with the bounds of this service."""
+    return msgspec.json.format(msgspec.json.encode(document(limits, serving)), indent=2)
 
 
 @cache
-def document() -> dict[str, Any]:
-    """Return the whole description as a value."""
-    components = _components()[1]
+def document(limits: Limits = DEFAULT_LIMITS, serving: Serving = _SERVING) -> dict[str, Any]:
+    """Return the whole description as a value, with the bounds of this service."""
+    components = bounded_components(_components()[1], limits)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        operation = _operation(route, limits, serving)
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
     for path in ("/health", "/ready"):
         paths[path] = {"get": _open_operation(path)}
+    made: dict[str, Any] = plain(_document(paths, components))
+    return made
+
+
+def _document(paths: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
@@ -61,19 +75,24 @@ def _components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
     return dict(zip(types, references, strict=True)), components
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Route, limits: Limits, serving: Serving) -> dict[str, Any]:
     said = inspect.getdoc(route.handler) or ""
     summary, _, more = said.partition("\n")
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{route.path[4:].replace('/', '_')}",
         "summary": summary,
         "description": f"{more.strip()}\n\n{_needs(route)}".strip(),
-        "parameters": [*_parameters(route), *_headers(route)],
+        "parameters": [
+            *_parameters(route, parameter_bounds(limits, serving)),
+            *_headers(route),
+        ],
         "responses": _responses(route),
     }
     if route.body is not None:
         schema = _components()[0][route.body]
+        bound = serving.request_bytes if route.raw else min(serving.request_bytes, OTHER_BYTES)
         operation["requestBody"] = {
+            "description": f"At most {bound} bytes, also when it was gzip (Content-Encoding).",
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
@@ -108,7 +127,7 @@ def _open_operation(path: str) -> dict[str, Any]:
     }
 
 
-def _parameters(route: Route) -> list[dict[str, Any]]:
+def _parameters(route: Route, bounds: Bounds) -> list[dict[str, Any]]:
     if route.params is None:
         return []
     (schema,), components = msgspec.json.schema_components([route.params], ref_template=_REF)
@@ -119,10 +138,20 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": name in known.get("required", ()),
-            "schema": _without_null(inner),
+            "schema": _parameter(name, _without_null(inner), bounds),
         }
         for name, inner in known.get("properties", {}).items()
     ]
+
+
+def _parameter(name: str, schema: dict[str, Any], bounds: Bounds) -> dict[str, Any]:
+    """Return the schema of a parameter with its bounds, if they are of its kind."""
+    known = bounds.get(name, {})
+    kind = {"minLength": "string", "maxItems": "array"}.get(next(iter(known), ""))
+    numeric = schema.get("type") in ("integer", "number")
+    if kind == schema.get("type") or (kind is None and numeric and schema.get("default") != -1):
+        return {**schema, **known}
+    return schema
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +192,14 @@ def _responses(route: Route) -> dict[str, Any]:
     codes = (*_ALWAYS, *route.problems, "limit_exceeded")
     if route.writes:
         codes = (*codes, "idempotency_key_reuse")
-    return {str(route.status): good, **_problems(codes)}
+    found = {str(route.status): good, **_problems(codes)}
+    if route.body is not None:
+        schema = _components()[0][Problem]
+        found["415"] = {
+            "description": "The coding of the body is not understood: gzip is, or none.",
+            "content": {CONTENT_TYPE: {"schema": schema}},
+        }
+    return found
 
 
 def _problems(codes: tuple[str, ...]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def confined(caller: Caller, condition: Any) -> Any:
     if not isinstance(condition, ExpectedContext):
         return condition
     caller.demand("read")
-    return ExpectedContext(caller.scoped(condition.query), condition.version)
+    return msgspec.structs.replace(condition, query=caller.scoped(condition.query))
 
 
 def command_of(

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, cast
 
 import msgspec
 
-from seriatim.access.rights import EVERY_TENANT
 from seriatim.api.bodies import query_of
-from seriatim.api.http import Request
+from seriatim.api.http import Request, Response
+from seriatim.api.schema_bounds import STREAMS_MAX
 from seriatim.api.service import VERSION, Service
 from seriatim.core.errors import NotFound
 from seriatim.core.event import EventRecord
 from seriatim.core.limits import MIB
 from seriatim.core.query import Query, check_query
 from seriatim.core.request import check_stream
+from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.arguments import bad, check_position, read_spec
-from seriatim.log.base import Page
+from seriatim.log.lookup import stored_by_command, stored_by_key
 from seriatim.log.pages import PAGE_EVENTS_FIRST, first_of, weight
 from seriatim.opening import Log
-from seriatim.store.port import ReadSpec
+from seriatim.store.port import ReadSpec, StoredAppend
 from seriatim.wire.records import all_outgoing, outgoing
 from seriatim.wire.shapes import (
+    FoundAppend,
     LastRecords,
     LogInfo,
     OneRecord,
@@ -38,8 +42,9 @@ from seriatim.wire.shapes import (
     VersionBody,
 )
 
-ANSWER_BYTES = 16 * MIB  # of payloads in one answer, or a little more
-STREAMS_MAX = 100
+ANSWER_BYTES = 8 * MIB  # of payloads in one answer, or a little more
+READ_BYTES = 16 * MIB  # of memory while an answer is made: two of them at once fit
+_encode = msgspec.json.Encoder().encode
 
 
 class WaitParams(msgspec.Struct, frozen=True):
@@ -50,7 +55,11 @@ class WaitParams(msgspec.Struct, frozen=True):
 
 
 class ReadParams(msgspec.Struct, frozen=True):
-    """Which events: `after` and the since-sides are exclusive, the until-sides inclusive."""
+    """Which events: `after` and the since-sides are exclusive, the until-sides inclusive.
+
+    `types` are exact types, or patterns such as `seat.*`. With `newest_first` a page begins at
+    `until` and goes down; the next one has `until` = `last_scanned` - 1.
+    """
 
     after: int = 0
     until: int | None = None
@@ -65,6 +74,9 @@ class ReadParams(msgspec.Struct, frozen=True):
     occurred_until: str | None = None
     recorded_after: str | None = None
     recorded_until: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    newest_first: bool = False
     scope: Literal["log", "traces", "aggregates"] = "log"
     wait_s: float = 0.0
 
@@ -73,6 +85,21 @@ class EventParams(msgspec.Struct, frozen=True):
     """One event, by its id."""
 
     event_id: str
+
+
+class KeyParams(msgspec.Struct, frozen=True):
+    """One append, by its idempotency key; keys are kept for each producer."""
+
+    idempotency_key: str
+    producer_id: str | None = None
+
+
+class CommandParams(msgspec.Struct, frozen=True):
+    """One append, by its command; the actor is the token's own unless named."""
+
+    endpoint: str
+    key: str
+    actor: str | None = None
 
 
 class PositionParams(msgspec.Struct, frozen=True):
@@ -112,7 +139,7 @@ async def _wait(service: Service, request: Request, after: int, head: int, secon
     return head
 
 
-async def page(service: Service, request: Request, params: ReadParams) -> PageAnswer:
+async def page(service: Service, request: Request, params: ReadParams) -> Response:
     """Read a page by position; with `wait_s`, wait for something to come when there is nothing."""
     log = service.view(request.tenant_id)
     types = request.caller.scoped_types(None if params.types is None else tuple(params.types))
@@ -132,44 +159,93 @@ async def page(service: Service, request: Request, params: ReadParams) -> PageAn
         occurred_until=params.occurred_until,
         recorded_after=params.recorded_after,
         recorded_until=params.recorded_until,
+        correlation_id=params.correlation_id,
+        causation_id=params.causation_id,
+        newest_first=params.newest_first,
     )
-    found = await service.run_for(request.tenant_id, _page, log, spec)
-    if params.wait_s and not found.records:
+    if params.wait_s and params.newest_first:
+        raise bad("wait_s", "waits for newer events: leave out newest_first")
+    found = await _read(service, request, partial(_page, log, spec))
+    if params.wait_s and not found.count:
         found = await _awaited(service, request, spec, found, params.wait_s)
-    cut = len(found.records) < spec.limit and weight(found.records) >= ANSWER_BYTES
-    return PageAnswer(all_outgoing(found.records), found.last_scanned, cut)
+    return Response(200, found.body)
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """A page as it is sent: how many records it has, and up to where it was read."""
+
+    body: bytes
+    count: int = 0
+    scanned: int = 0
+
+
+async def _read(service: Service, request: Request, act: Callable[[], _Written]) -> _Written:
+    """Read and write an answer in a thread; its bytes count as the tenant's until they are sent.
+
+    Raises `LimitExceeded` if the tenant's unsent answers leave no room.
+    """
+    tenant_id, memory = request.tenant_id, service.memory
+    seconds = service.serving.request_timeout_s
+    service.release(request)
+    async with memory.work(tenant_id, READ_BYTES, seconds):
+        memory.check_answer(tenant_id, ANSWER_BYTES)
+        found = await service.run_for(tenant_id, act)
+        service.hold(request, len(found.body) + len(found.body) // 3)  # with what it took to make
+    return found
+
+
+def _body(records: list[EventRecord], answer: PageAnswer | QueryAnswer | RecordsAnswer) -> bytes:
+    """Return an answer with records as JSON; each record is let go of once it is written.
+
+    The records and the text of an answer together take no more memory than either alone.
+    """
+    begin, _, end = _encode(answer).partition(b"[]")
+    text = bytearray(begin + b"[")
+    records.reverse()
+    while records:
+        text += _encode(outgoing(records.pop()))
+        text += b"," if records else b""
+    text += b"]" + end
+    return cast("bytes", text)  # a copy would take as much again
 
 
 async def _awaited(
-    service: Service, request: Request, spec: ReadSpec, found: Page, seconds: float
-) -> Page:
+    service: Service, request: Request, spec: ReadSpec, found: _Written, seconds: float
+) -> _Written:
     """Read on until something is there, at most so long; what was scanned is not scanned again."""
     if not 0 <= seconds <= service.serving.wait_max_s:
         raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
     log = service.view(request.tenant_id)
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    while not found.records and not service.hub.stopped and (left := until - loop.time()) > 0:
-        if spec.until is not None and found.last_scanned >= spec.until:
+    while not found.count and not service.hub.stopped and (left := until - loop.time()) > 0:
+        if spec.until is not None and found.scanned >= spec.until:
             break
-        await service.hub.moved(found.last_scanned, left)
+        await service.hub.moved(found.scanned, left)
         await service.caller(request.headers)
-        on = msgspec.structs.replace(spec, after=found.last_scanned)
-        found = await service.run_for(request.tenant_id, _page, log, on)
+        on = msgspec.structs.replace(spec, after=found.scanned)
+        found = await _read(service, request, partial(_page, log, on))
     return found
 
 
-def _page(log: Log, spec: ReadSpec) -> Page:
+def _page(log: Log, spec: ReadSpec) -> _Written:
     """Read a page, which ends early when its events are large."""
     scanned = spec.after
+    start = spec.after
+    if spec.newest_first:
+        start = (log.head() if spec.until is None else spec.until) + 1
 
-    def read(after: int, limit: int) -> list[EventRecord]:
+    def read(at: int, limit: int) -> list[EventRecord]:
         nonlocal scanned
-        part = log.page_of(msgspec.structs.replace(spec, after=after, limit=limit))
+        bound = {"until": at - 1} if spec.newest_first else {"after": at}
+        part = log.page_of(msgspec.structs.replace(spec, limit=limit, **bound))
         scanned = part.last_scanned
         return part.records
 
-    return Page(first_of(read, spec.after, spec.limit, ANSWER_BYTES), scanned)
+    records = first_of(read, start, spec.limit, ANSWER_BYTES)
+    count = len(records)
+    cut = count < spec.limit and weight(records) >= ANSWER_BYTES
+    return _Written(_body(records, PageAnswer([], scanned, cut)), count, scanned)
 
 
 def _stream(stream_type: str | None, stream_id: str | None) -> tuple[str, str] | None:
@@ -188,6 +264,37 @@ async def one(service: Service, request: Request, params: EventParams) -> OneRec
         msg = "there is no event with that id"
         raise NotFound(msg, details={"event_id": params.event_id})
     return OneRecord(outgoing(found))
+
+
+async def find_append(service: Service, request: Request, params: KeyParams) -> FoundAppend:
+    """Return the append stored under an idempotency key."""
+    log = service.view(request.tenant_id)
+    key, producer = params.idempotency_key, params.producer_id
+    found = await service.run_for(request.tenant_id, stored_by_key, log, key, producer)
+    return _shown_append(request, found)
+
+
+async def find_command(service: Service, request: Request, params: CommandParams) -> FoundAppend:
+    """Return the append stored under a command, with the command's response."""
+    actor = request.caller.subject if params.actor is None else params.actor
+    log = service.view(request.tenant_id)
+    endpoint, key = params.endpoint, params.key
+    found = await service.run_for(request.tenant_id, stored_by_command, log, actor, endpoint, key)
+    return _shown_append(request, found)
+
+
+def _shown_append(request: Request, found: StoredAppend | None) -> FoundAppend:
+    """Return what the caller may see; an append with other events in it is as good as absent."""
+    if found is None or not all(request.caller.sees(one.event_type) for one in found.records):
+        msg = "no append is stored under that key"
+        raise NotFound(msg)
+    return FoundAppend(
+        found.records[0].position,
+        found.records[-1].position,
+        all_outgoing(found.records),
+        found.request_hash,
+        found.response,
+    )
 
 
 async def tip(service: Service, request: Request, params: PositionParams) -> TipAnswer:
@@ -232,33 +339,52 @@ async def last(service: Service, request: Request, body: StreamsBody) -> LastRec
     return LastRecords([None if record is None else outgoing(record) for record in found])
 
 
-async def query(service: Service, request: Request, body: QueryBody) -> QueryAnswer:
+async def query(service: Service, request: Request, body: QueryBody) -> Response:
     """Return the events that match, and their context's version, from one snapshot."""
     wanted = request.caller.scoped(query_of(body.query))
     log = service.view(request.tenant_id)
     limit = log.settings.limits.page if body.limit is None else body.limit
 
-    return await service.run_for(request.tenant_id, _found, log, wanted, limit, body)
+    found = await _read(service, request, partial(_found, log, wanted, limit, body))
+    return Response(200, found.body)
 
 
-def _found(log: Log, wanted: Query, limit: int, body: QueryBody) -> QueryAnswer:
+def _found(log: Log, wanted: Query, limit: int, body: QueryBody) -> _Written:
     """Run a query; with large events it returns fewer of them, and says that there are more."""
     limit = log.settings.limits.check_page("limit", limit)
-    first = log.query(wanted, limit=min(limit, PAGE_EVENTS_FIRST), after=body.after, head=body.head)
+    first = log.query(
+        wanted,
+        limit=min(limit, PAGE_EVENTS_FIRST),
+        after=body.after,
+        head=body.head,
+        until=body.until,
+        newest_first=body.newest_first,
+    )
     records, left = list(first.records), limit - len(first.records)
-    if first.more and left:
+    start = max(wanted.min_position or 0, body.after or 0)
+    end = first.head if body.until is None else min(body.until, first.head)
 
-        def read(after: int, most: int) -> list[EventRecord]:
-            return log.store.select(log.tenant_id, wanted, after, first.head, most)
+    def read(at: int, most: int) -> list[EventRecord]:
+        after, until = (start, at - 1) if body.newest_first else (at, end)
+        if after >= until:
+            return []
+        newest_first = body.newest_first
+        return log.store.select(
+            log.tenant_id, wanted, after, until, most, newest_first=newest_first
+        )
 
+    more = first.more
+    if more and left:
         room = ANSWER_BYTES - weight(records)
         records += first_of(read, records[-1].position, left, room) if room > 0 else ()
+        more = bool(read(records[-1].position, 1))
     last = records[-1].position if records else None
-    more = first.more and last != first.context_version
-    return QueryAnswer(all_outgoing(records), last, first.context_version, first.head, more)
+    version, head = first.context_version, first.head
+    first.records.clear()  # they are let go of one by one
+    return _Written(_body(records, QueryAnswer([], last, version, head, more)))
 
 
-async def select(service: Service, request: Request, body: SelectBody) -> RecordsAnswer:
+async def select(service: Service, request: Request, body: SelectBody) -> Response:
     """Return the events of a range that match."""
     wanted = request.caller.scoped(query_of(body.query))
     limits = service.limits
@@ -269,14 +395,17 @@ async def select(service: Service, request: Request, body: SelectBody) -> Record
     store, tenant_id = service.log.store, request.tenant_id
 
     def read(after: int, most: int) -> list[EventRecord]:
+        if body.newest_first:
+            return store.select(tenant_id, wanted, body.after, after - 1, most, newest_first=True)
         return store.select(tenant_id, wanted, after, body.until, most)
 
-    def found() -> RecordsAnswer:
-        records = first_of(read, body.after, body.limit, ANSWER_BYTES)
+    def found() -> _Written:
+        start = body.until + 1 if body.newest_first else body.after
+        records = first_of(read, start, body.limit, ANSWER_BYTES)
         cut = len(records) < body.limit and weight(records) >= ANSWER_BYTES
-        return RecordsAnswer(all_outgoing(records), cut)
+        return _Written(_body(records, RecordsAnswer([], cut)))
 
-    return await service.run_for(tenant_id, found)
+    return Response(200, (await _read(service, request, found)).body)
 
 
 async def version(service: Service, request: Request, body: VersionBody) -> VersionAnswer:

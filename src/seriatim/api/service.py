@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,11 +21,14 @@ from seriatim.access.rights import ANONYMOUS, Caller
 from seriatim.access.store import Access
 from seriatim.access.tokens import refused
 from seriatim.api.admitting import KNOWN_S, Admission
+from seriatim.api.bound_log import BoundLog
 from seriatim.api.fairness import Turns
+from seriatim.api.http import Request
 from seriatim.api.hub import Hub
+from seriatim.api.memory_budget import MemoryBudget
 from seriatim.api.tails import Tail
 from seriatim.api.threads import Threads
-from seriatim.core.errors import Forbidden, SeriatimError
+from seriatim.core.errors import BackendFailure, Forbidden, SeriatimError
 from seriatim.core.ids import compose
 from seriatim.core.limits import KIB, MIB
 from seriatim.delivery.registry import Registry
@@ -33,7 +37,10 @@ from seriatim.opening import Log
 from seriatim.store.port import ServedStore
 from seriatim.wire.problems import Problem, problem_of
 
+logger = logging.getLogger("seriatim.api")
+
 VERSION = version("seriatim")
+OTHER_BYTES = 4 * MIB  # of a body that appends nothing
 
 _VIEWS_MAX = 10_000
 _ENDED_LOOK_S = 1.0  # how soon an open tail notices that its token has ended
@@ -63,11 +70,16 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = 30.0
     wait_max_s: float = 60.0
     tail_buffer: int = 1000
+    tenant_memory_bytes: int = 128 * MIB  # of request bodies and unsent answers
+    unauthenticated_connections: int = 2048
+    unauthenticated_bytes: int = 32 * MIB  # of heads and bodies without a valid token
+    grace_s: float = 30.0  # from SIGTERM to the end, whatever is under way
+    own_process: bool = False  # whether the process may be ended when the grace period is over
     tenant_tails: int = 5000  # half of all that may be open
     tenant_in_flight: int = 64  # appends of a tenant that is alone
     tenant_in_flight_beside: int = 4  # and while others are there
     tenant_waiting: int = 1024
-    tenant_reads: int = 4  # reads of a tenant that is alone: half of the log's connections
+    tenant_reads: int = 2  # reads of a tenant that is alone: as many answers as its memory holds
     tenant_reads_beside: int = 2
     tenant_reads_waiting: int = 16_384  # more than there may be tails
     tenant_cursors: int = 10_000  # of each purpose
@@ -114,7 +126,9 @@ class Service:
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )
         self.meter = Meter(general, processes=serving.processes)
-        self.hub = Hub(log, self.run, buffer=serving.tail_buffer)
+        self.memory = MemoryBudget(serving.tenant_memory_bytes)
+        self.bounds = BoundLog()
+        self.hub = Hub(log, self.run, self.memory, self.bounds, buffer=serving.tail_buffer)
         self._admission = Admission(access, self.run_access)
         self._open = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
@@ -139,6 +153,8 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await keeper
         self.hub.end()
+        with suppress(SeriatimError):
+            await self._admission.keep_uses(all_of_them=True)
         await asyncio.to_thread(self.log.close)
         await asyncio.to_thread(self.hub.join)
         self._threads.stop()
@@ -152,6 +168,8 @@ class Service:
             await asyncio.sleep(KNOWN_S)
             with suppress(SeriatimError):  # tried again: what was known still holds
                 await self._look_around()
+            with suppress(SeriatimError):
+                await self._admission.keep_uses()
             if time.monotonic() - purged >= self.serving.purge_every_s:
                 purged = time.monotonic()
                 with suppress(SeriatimError):
@@ -200,6 +218,19 @@ class Service:
             hours * 3600
         )
 
+    # -- memory
+
+    def hold(self, request: Request, size: int) -> None:
+        """Count bytes of a request's body or answer as its tenant's, or refuse them."""
+        self.memory.take(request.tenant_id, size)
+        request.held += size
+
+    def release(self, request: Request) -> None:
+        """Count the bytes of a request no longer."""
+        if request.held:
+            self.memory.give(request.tenant_id, request.held)
+            request.held = 0
+
     # -- who calls
 
     async def caller(self, headers: Mapping[bytes, bytes]) -> Caller:
@@ -243,6 +274,12 @@ class Service:
     def problem(self, error: SeriatimError, request_id: str) -> Problem:
         """Return an error as callers are told it: where files lie is nothing to them."""
         told = problem_of(error, request_id)
+        if isinstance(error, BackendFailure) and "host" in error.details:
+            # Where the database is is nothing to callers; the operator's log has the reason.
+            logger.error("%s", error.message)
+            msg = "the service cannot reach its database; its log says why"
+            details = {"ambiguous": error.ambiguous}
+            told = msgspec.structs.replace(told, detail=msg, details=details)
         if not self.folder or self.folder not in told.detail:
             return told
         return msgspec.structs.replace(told, detail=told.detail.replace(self.folder, ""))

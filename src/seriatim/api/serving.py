@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import gc
 import logging
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvicorn
-from uvicorn.supervisors import Multiprocess
 
 from seriatim.api.app import App
 from seriatim.api.connecting import Connection
 from seriatim.api.service import Service, Serving
+from seriatim.api.shutdown_deadline import LAST_WORDS_S, ShutdownDeadline, kill_all
 from seriatim.config import Settings
 from seriatim.config.telemetry import metrics_shared
-from seriatim.core.errors import InvalidArgument
+from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.extras import explained
 from seriatim.core.guard import DEFAULT, Guard
 from seriatim.opening import (
     access_url,
@@ -34,13 +37,19 @@ from seriatim.opening import (
     sqlite_path,
 )
 from seriatim.telemetry.exporting import spans_sent
-from seriatim.telemetry.logs import write_logs
+from seriatim.telemetry.logs import write_every_log
+
+try:
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+except ModuleNotFoundError as error:
+    raise explained(error) from error
 
 logger = logging.getLogger("seriatim.api")
 
-GRACE_S = 30
 _BACKLOG = 2048
 _SWITCH_S = 0.0005
+_MALLOC = ((-3, 256 * 1024), (-1, 8 * 1024 * 1024), (-8, 4))  # mmap and trim thresholds, arenas
 _COLLECT_AFTER = 20_000  # new objects: hardly any of a request's is left when it is answered
 
 
@@ -98,19 +107,31 @@ def make_app(place: Place, serving: Serving, opener: Opener = make_service) -> A
         partial(opener, place, serving),
         log_requests=serving.log_requests,
         around=partial(_observed, serving),
+        grace_s=serving.grace_s if serving.own_process else None,
     )
 
 
 def make_process(place: Place, serving: Serving) -> App:
     """Return the application of a process that does nothing else."""
     take_turns_quickly()
-    return make_app(place, serving, settled_service)
+    return_large_blocks()
+    own = msgspec.structs.replace(serving, own_process=True)
+    return make_app(place, own, settled_service)
 
 
 def take_turns_quickly() -> None:
     """Let the threads that read for tails in while the event loop is busy."""
     # By Python's own 5 ms at each change of threads, an event would come 30 ms late.
     sys.setswitchinterval(_SWITCH_S)
+
+
+def return_large_blocks() -> None:
+    """Let glibc give the memory of large bodies and answers back to the system at once."""
+    # By default it keeps what threads have freed: several times what is in use.
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOC:
+            mallopt(option, value)
 
 
 def settled_service(place: Place, serving: Serving) -> Service:
@@ -126,7 +147,7 @@ def settled_service(place: Place, serving: Serving) -> Service:
 @contextmanager
 def _observed(serving: Serving) -> Iterator[None]:
     """Write logs and send spans, each process for itself."""
-    stop = None if serving.log_format is None else write_logs(serving.log_format)
+    stop = None if serving.log_format is None else write_every_log(serving.log_format)
     try:
         with spans_sent("seriatim-serve", wanted=serving.otel):
             yield
@@ -153,12 +174,52 @@ def configuration(
         server_header=False,
         date_header=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=GRACE_S,
+        timeout_graceful_shutdown=max(1, int(serving.grace_s - LAST_WORDS_S)),
         ssl_certfile=place.certificate,
         ssl_keyfile=place.key,
         workers=serving.processes,
         **more,
     )
+
+
+class _Processes(Multiprocess):
+    """Several processes, which end with this one within the grace period."""
+
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], grace_s: float
+    ) -> None:
+        super().__init__(config, sockets=sockets)
+        # Each ends by itself at the same time; one that is stopped cannot, and is killed.
+        self._deadline = ShutdownDeadline(grace_s, lambda: kill_all(self.processes))
+
+    def terminate_all(self) -> None:
+        """End all processes."""
+        self._deadline.begin()
+        super().terminate_all()
+
+
+def _bound(place: Place) -> socket.socket:
+    """Take the address, or say who may have it; uvicorn would end the process instead."""
+    made = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((place.host, place.port))
+    except OSError as error:
+        made.close()
+        raise _not_bound(place, error) from None
+    made.set_inheritable(True)
+    return made
+
+
+def _not_bound(place: Place, error: OSError) -> BackendFailure:
+    at = f"{place.host}:{place.port}"
+    if error.errno == errno.EADDRINUSE:
+        msg = f"another process listens at {at} already: stop it, or serve at another --port"
+    elif error.errno == errno.EACCES:
+        msg = f"this user may not listen at {at}: take a --port from 1024 on"
+    else:
+        msg = f"this machine cannot listen at {at} ({error.strerror}): check --host and --port"
+    return BackendFailure(msg, details={"host": place.host, "port": place.port}, retryable=False)
 
 
 def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
@@ -167,7 +228,7 @@ def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
         msg = "a log in memory is one process's own: serve it with one process"
         raise InvalidArgument(msg, details={"argument": "processes"})
     config = configuration(place, serving, make_process)
-    listening = config.bind_socket()
+    listening = _bound(place)
     listening.listen(_BACKLOG)  # who is told the address may call at once, and waits for the start
     scheme = "http" if place.certificate is None else "https"
     host = f"[{place.host}]" if ":" in place.host else place.host
@@ -179,6 +240,6 @@ def serve(place: Place, serving: Serving, tell: Callable[[str], None]) -> None:
             uvicorn.Server(config).run(sockets=[listening])
         else:
             with metrics_shared():
-                Multiprocess(config, sockets=[listening]).run()
+                _Processes(config, [listening], serving.grace_s).run()
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from seriatim.api.bodies import parsed, query_of
 from seriatim.api.http import Request, Stream
-from seriatim.api.hub import replaced, some_of
-from seriatim.api.reading import shown_tip
+from seriatim.api.hub import TAIL_PAGE, TAIL_PAGE_BYTES, replaced, some_of
+from seriatim.api.reading import READ_BYTES, shown_tip
 from seriatim.api.service import Service
 from seriatim.api.tails import Piece, Tail
 from seriatim.core.errors import SeriatimError
@@ -24,6 +25,8 @@ from seriatim.wire.records import outgoing
 
 KEEP_ALIVE_MIN_S = 0.01
 KEEP_ALIVE_MAX_S = 60.0
+MEMORY_WAIT_S = 120.0  # for other readers of the tenant to take what was sent to them
+_SHARED_BYTES = 16 * 1024
 _DIGITS_MAX = 19  # of a position
 SSE = b"text/event-stream"
 NDJSON = b"application/x-ndjson"
@@ -135,7 +138,7 @@ def _start(service: Service, request: Request, params: TailParams | TailBody) ->
 
 async def _pieces(
     service: Service, request: Request, followed: Tail, form: _Events | _Lines, keep_alive_s: float
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield what a reader gets: the past, then what comes, and the past again if it was slow."""
     hub = service.hub
     hub.open_tails += 1
@@ -144,8 +147,10 @@ async def _pieces(
     identity = service.log.identity()
     try:
         while not hub.stopped:
-            async for piece in _caught_up(service, followed, identity):
-                yield form.piece(piece)
+            async with aclosing(_caught_up(service, followed, identity)) as past:
+                async for piece in past:
+                    for part in form.piece(piece):
+                        yield part
             if followed.failure is not None:
                 raise followed.failure
             if not hub.enter(followed):
@@ -153,12 +158,14 @@ async def _pieces(
             try:
                 yield form.position(followed.position)  # all that was there has been sent
                 async for piece in _live(service, request, followed, identity, keep_alive_s):
-                    yield form.piece(piece)
+                    for part in form.piece(piece):
+                        yield part
             finally:
                 hub.leave(followed)
     except SeriatimError as error:
         yield form.problem(_encode(service.problem(error, request.request_id)))
     finally:
+        followed.close()
         hub.open_tails -= 1
         hub.tails_of[followed.tenant_id] -= 1
         if not hub.tails_of[followed.tenant_id]:
@@ -168,7 +175,7 @@ async def _pieces(
 
 async def _live(
     service: Service, request: Request, followed: Tail, identity: LogIdentity, keep_alive_s: float
-) -> AsyncIterator[Piece]:
+) -> AsyncGenerator[Piece, None]:
     """Yield what comes until the reader is behind, its token has ended or the log is another."""
     while not service.hub.stopped and not followed.behind:
         piece = await followed.next(keep_alive_s)
@@ -186,7 +193,7 @@ async def _live(
 
 async def _caught_up(
     service: Service, followed: Tail, identity: LogIdentity
-) -> AsyncIterator[Piece]:
+) -> AsyncGenerator[Piece, None]:
     """Yield what there is behind the reader's position, page by page."""
     while not service.hub.stopped:
         if followed.failure is not None:
@@ -196,27 +203,57 @@ async def _caught_up(
             raise replaced(head)
         if followed.position >= head:
             return
-        pieces, scanned = await service.run_for(
-            followed.tenant_id, _past, service.log, followed, head
-        )
-        for piece in pieces:
-            if followed.failure is not None:
-                raise followed.failure
-            yield piece
-            followed.position = piece.position
+        pieces, scanned, size = await _held_past(service, followed, head)
+        try:
+            for piece in pieces:
+                if followed.failure is not None:
+                    raise followed.failure
+                yield piece
+                followed.position = piece.position
+        finally:
+            service.memory.give(followed.tenant_id, size)
         followed.position = scanned
+
+
+async def _held_past(service: Service, followed: Tail, head: int) -> tuple[list[Piece], int, int]:
+    """Read a page for a tail once its tenant's memory has room for it; return its size, too."""
+    memory, tenant_id = service.memory, followed.tenant_id
+    room = TAIL_PAGE_BYTES
+    while True:
+        await memory.wait(tenant_id, room, MEMORY_WAIT_S)
+        try:
+            async with memory.work(tenant_id, READ_BYTES, MEMORY_WAIT_S):
+                pieces, scanned = await service.run_for(
+                    tenant_id, _past, service.log, followed, head
+                )
+        except BaseException:
+            memory.give(tenant_id, room)
+            raise
+        memory.give(tenant_id, room)
+        size = sum(len(piece.records) for piece in pieces)
+        if memory.fits(tenant_id, size) or size > memory.bound:
+            return pieces, scanned, size if size <= memory.bound else 0
+        room = size  # one append is larger than a page: read it again when there is room
 
 
 def _past(log: Log, followed: Tail, head: int) -> tuple[list[Piece], int]:
     """Read a page or so of whole appends that match, and say how far that was."""
+    store, tenant_id = log.store, followed.tenant_id
     groups, all_of_it = some_of(
-        matching_appends(log.store, followed.tenant_id, followed.query, followed.position, head)
+        matching_appends(store, tenant_id, followed.query, followed.position, head, TAIL_PAGE)
     )
     pieces = [
         Piece(group[-1].position, b",".join([_encode(outgoing(record)) for record in group]))
         for group in groups
     ]
     return pieces, head if all_of_it else pieces[-1].position
+
+
+def _parts(before: bytes, records: bytes, after: bytes) -> list[bytes]:
+    """Return what is sent of an append; a large one, which tails share, is not copied."""
+    if len(records) < _SHARED_BYTES:
+        return [before + records + after]
+    return [before, records, after]
 
 
 class _Events:
@@ -226,15 +263,15 @@ class _Events:
         """Move a reader's Last-Event-ID on, without an event."""
         return b": at %d\nid: %d\n\n" % (position, position)
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: Piece) -> list[bytes]:
         """Write one append."""
         if not piece.records:
-            return self.position(piece.position)
-        return b'id: %d\nevent: append\ndata: {"position":%d,"records":[%b]}\n\n' % (
+            return [self.position(piece.position)]
+        before = b'id: %d\nevent: append\ndata: {"position":%d,"records":[' % (
             piece.position,
             piece.position,
-            piece.records,
         )
+        return _parts(before, piece.records, b"]}\n\n")
 
     def problem(self, text: bytes) -> bytes:
         """Write why it ends."""
@@ -248,11 +285,11 @@ class _Lines:
         """Tell how far the log was seen."""
         return b'{"position":%d}\n' % position
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: Piece) -> list[bytes]:
         """Write one append."""
         if not piece.records:
-            return self.position(piece.position)
-        return b'{"position":%d,"records":[%b]}\n' % (piece.position, piece.records)
+            return [self.position(piece.position)]
+        return _parts(b'{"position":%d,"records":[' % piece.position, piece.records, b"]}\n")
 
     def problem(self, text: bytes) -> bytes:
         """Write why it ends."""

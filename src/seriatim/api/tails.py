@@ -4,21 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import cached_property
 
-import msgspec
-
-from seriatim.core.errors import SeriatimError
+from seriatim.api.memory_budget import MemoryBudget
+from seriatim.core.errors import LimitExceeded, SeriatimError
 from seriatim.core.event import StreamRef
-from seriatim.core.query import Query
+from seriatim.core.query import Matcher, Query
 
 BUFFER_BYTES = 4 * 1024 * 1024
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
-    """One committed append as a tail sees it, ready to be sent; without text, only a position."""
+class Piece:
+    """One committed append as tails see it, ready to be sent; without text, only a position.
 
-    position: int
-    records: bytes = b""
+    Its text counts once as its tenant's memory, however many tails hold it.
+    """
+
+    __slots__ = ("_holders", "_memory", "_tenant_id", "position", "records")
+
+    def __init__(
+        self,
+        position: int,
+        records: bytes = b"",
+        tenant_id: str = "",
+        memory: MemoryBudget | None = None,
+    ) -> None:
+        self.position = position
+        self.records = records
+        self._tenant_id = tenant_id
+        self._memory = memory
+        self._holders = 0
+
+    def hold(self) -> bool:
+        """Let one more tail have it; False if the tenant's memory has no room for it."""
+        memory = None if self._holders else self._memory
+        if memory is not None and not memory.fits(self._tenant_id, len(self.records)):
+            return False
+        self._holders += 1
+        return True
+
+    def drop(self) -> None:
+        """Let a tail be done with it."""
+        self._holders -= 1
+        if not self._holders and self._memory is not None:
+            self._memory.give(self._tenant_id, len(self.records))
 
 
 class Tail:
@@ -30,10 +59,19 @@ class Tail:
         self.position = position
         self.behind = False
         self.failure: SeriatimError | None = None
+        self.match_failure: LimitExceeded | None = None
+        self.match_s = 0.0  # processor time that its predicates have cost, less what it may use
+        self.matched_at = 0.0
         self._room = room
         self._bytes = 0
         self._pieces: deque[Piece] = deque()
+        self._current: Piece | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @cached_property
+    def matcher(self) -> Matcher:
+        """The query, compiled once; made by the thread that matches, not by the event loop."""
+        return Matcher(self.query)
 
     def streams(self) -> set[StreamRef] | None:
         """Return the streams that the query is confined to, None when it is not."""
@@ -47,6 +85,12 @@ class Tail:
         self.behind = False
         self._forget()
 
+    def close(self) -> None:
+        """Hold nothing any more, and want nothing."""
+        self.behind = True
+        self._forget()
+        self._sent()
+
     @property
     def waiting(self) -> bool:
         """Whether something has come that was not taken yet."""
@@ -56,7 +100,8 @@ class Tail:
         """Take one more, unless there is no room: then the tail is behind."""
         if self.behind:
             return False
-        if len(self._pieces) >= self._room or self._bytes > BUFFER_BYTES:
+        full = len(self._pieces) >= self._room or self._bytes > BUFFER_BYTES
+        if full or not piece.hold():
             self.fall_behind()
             return False
         self._pieces.append(piece)
@@ -71,15 +116,25 @@ class Tail:
         self._wake()
 
     def _forget(self) -> None:
-        self._pieces.clear()
+        while self._pieces:
+            self._pieces.popleft().drop()
         self._bytes = 0
+
+    def _sent(self) -> None:
+        if self._current is not None:
+            self._current.drop()
+            self._current = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def next(self, seconds: float) -> Piece | None:
-        """Return the next piece; None when time is up or the tail is behind."""
+        """Return the next piece; None when time is up or the tail is behind.
+
+        To ask for the next one says that the one before was sent.
+        """
+        self._sent()
         if not self._pieces and not self.behind:
             loop = asyncio.get_running_loop()
             waiter = self._waiter = loop.create_future()
@@ -91,6 +146,6 @@ class Tail:
                 self._waiter = None
         if not self._pieces:
             return None
-        piece = self._pieces.popleft()
+        piece = self._current = self._pieces.popleft()
         self._bytes -= len(piece.records)
         return piece

@@ -24,6 +24,7 @@ class Threads:
 
     def __init__(self, count: int, reads: Turns, seconds: float) -> None:
         self._reads = reads
+        self.busy = 0  # how many work for tenants now
         self._seconds = seconds
         self._log = ThreadPoolExecutor(count, "seriatim-api")
         # However busy the log is, who calls is known at once.
@@ -48,8 +49,9 @@ class Threads:
             except BaseException:
                 self._reads.give(tenant_id)
                 raise
+            self.busy += 1
             work.add_done_callback(partial(self._ended, tenant_id))
-            # Who waits no longer does not end the work: its thread and its connection go on.
+            # A thread cannot be ended: it stops at its next check of the request's cancellation.
             return await asyncio.shield(work)
 
     async def at_its_size(self, tenant_id: str, size: int, act: Callable[[], T]) -> T:
@@ -57,6 +59,7 @@ class Threads:
         return act() if size <= LARGE_BYTES else await self.run_for(tenant_id, act)
 
     def _ended(self, tenant_id: str, work: asyncio.Future[Any]) -> None:
+        self.busy -= 1
         self._reads.give(tenant_id)
         if not work.cancelled():
             work.exception()  # who waited has it; if nobody does, nobody is to be told

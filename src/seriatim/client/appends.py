@@ -48,7 +48,7 @@ def _condition(condition: Condition) -> shapes.WireCondition:
     if isinstance(condition, ExpectedSeq):
         return shapes.WireCondition(stream=condition.stream, seq=condition.seq)
     query = msgspec.Raw(_encode(condition.query.as_dict()))
-    return shapes.WireCondition(query=query, version=condition.version)
+    return shapes.WireCondition(query=query, version=condition.version, after=condition.after)
 
 
 class Again(bytes):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from seriatim.core.errors import BackendFailure
 from seriatim.store.port import Closed
 
 _IDLE_MAX = 64
@@ -113,11 +114,35 @@ class Connections:
             )
         try:
             made.connect()
+        except ssl.SSLError as error:
+            raise self._tls_failure(error) from None
         except (OSError, http.client.HTTPException) as error:
             raise Unanswered(error, sent=False) from error
         made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.sock.settimeout(seconds)
         return made
+
+    @property
+    def at(self) -> str:
+        """Host and port, as messages have them."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port or (80 if self._tls is None else 443)}"
+
+    def _tls_failure(self, error: ssl.SSLError) -> BackendFailure:
+        """Return why TLS failed, which another try would not change."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            msg = (
+                f"the certificate of the service at {self.at} does not verify "
+                f"({error.verify_message}): pass verify=FILE with the certificates that are "
+                "trusted (SSL_CERT_FILE for the command line), or call it by the name in it"
+            )
+        else:
+            reason = (error.reason or "no reason was given").replace("_", " ").lower()
+            msg = (
+                f"the service at {self.at} does not speak TLS as expected ({reason}): check the "
+                "port, or use http:// where TLS ends before it"
+            )
+        return BackendFailure(msg, details={"ambiguous": False}, retryable=False)
 
     def close(self) -> None:
         """Let go of what is idle, and end the answers that somebody still reads."""

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from email.message import Message
 from http.client import HTTPConnection
@@ -29,13 +29,14 @@ class HttpExchange:
     What another try may help is deferred to the threads, which try again as they always do.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a request, and what is done with its answer
         self,
         connection: HTTPConnection,
         group: Sequence[Request],
         request: bytes,
         seconds: float,
         give_back: Callable[[HTTPConnection, Answer], None],
+        learn: Callable[[Iterable[object]], None],
     ) -> None:
         self._connection = connection
         self._socket = connection.sock
@@ -44,6 +45,7 @@ class HttpExchange:
         self._size = len(request)
         self._left = memoryview(request)
         self._give_back = give_back
+        self._learn = learn
         self._got = bytearray()
         self._head_ends = -1
         self._length = 0
@@ -115,6 +117,7 @@ class HttpExchange:
             self._connection.close()  # it says more than it was asked
         if answer.status == _OK:
             found = answers_of(self._group, answer.body)
+            self._learn(found)
             return [_or_again(*pair) for pair in zip(self._group, found, strict=True)]
         failure = refusal(answer, acts=True)
         if not may_help(failure):

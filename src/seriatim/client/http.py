@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import http.client
 import random
+import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -16,6 +17,7 @@ from seriatim.client.answers import Answer, exchanged, may_help, refusal, retry_
 from seriatim.client.connections import Connections, Unanswered
 from seriatim.client.exchange import HttpExchange
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError, TimedOut
+from seriatim.core.event import AppendResult
 from seriatim.core.request import Request
 from seriatim.telemetry import tracing
 
@@ -63,6 +65,12 @@ class Http:
         self.timeout_s = timeout_s
         tls = _context(verify) if parts.scheme == "https" else None
         self._connections = Connections(self._host, port, tls, connect_timeout_s)
+        self.known_position = 0  # the highest position that the service has named
+
+    def learn_positions(self, outcomes: Iterable[object]) -> None:
+        """Remember the last position of the receipts among these outcomes."""
+        found = [one.last_position for one in outcomes if isinstance(one, AppendResult)]
+        self.known_position = max([self.known_position, *found])
 
     def after_fork(self) -> None:
         """Begin anew in a child process: connections are the parent's."""
@@ -178,7 +186,9 @@ class Http:
         head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
         request = f"POST {self._prefix}{path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + data
         seconds = self.timeout_s + _GRACE_S
-        return HttpExchange(connection, group, request, seconds, self._give_back)
+        return HttpExchange(
+            connection, group, request, seconds, self._give_back, self.learn_positions
+        )
 
     def _give_back(self, connection: http.client.HTTPConnection, answer: Answer) -> None:
         self._connections.put_back(connection, answer.headers)
@@ -232,8 +242,23 @@ class Http:
         return headers
 
     def _unreachable(self, error: Unanswered) -> BackendFailure:
-        msg = f"the service at {self._host} does not answer ({error})"
+        msg = f"the service at {self._connections.at} does not answer: {error}"
+        if cure := _cure(error.__cause__):
+            msg = f"{msg}; {cure}"
         return BackendFailure(msg, details={"ambiguous": True} if error.sent else {})
+
+
+def _cure(cause: BaseException | None) -> str:
+    """Say what helps against a connection that could not be made or was lost."""
+    if isinstance(cause, socket.gaierror):
+        return "the host name cannot be resolved: correct the address, or check DNS"
+    if isinstance(cause, ConnectionRefusedError):
+        return "nothing listens there: start it with seriatim serve, or correct host and port"
+    if isinstance(cause, TimeoutError):
+        return "check host, port, network and firewall, or raise timeout_s"
+    if isinstance(cause, http.client.BadStatusLine | http.client.RemoteDisconnected):
+        return "check that a service speaks HTTP there, and not TLS alone (https://)"
+    return ""
 
 
 def _target(path: str, params: Mapping[str, Any]) -> str:

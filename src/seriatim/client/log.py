@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from seriatim.client.projections import RemoteProjections
 from seriatim.client.store import HttpStore
 from seriatim.client.tailing import RemoteTail
 from seriatim.core.query import Query, check_query
-from seriatim.log.arguments import check_position
 from seriatim.log.base import BaseLog, Page
 from seriatim.log.projections import Projections
-from seriatim.log.querying import QueryResult
+from seriatim.log.querying import QueryResult, Window
 from seriatim.log.subscription import Tail
 from seriatim.wire.records import all_incoming
 
 if TYPE_CHECKING:
     from seriatim.core.event import EventRecord
-    from seriatim.store.port import ReadSpec
+    from seriatim.store.port import ReadSpec, SubscriptionStatus
 
 
 class Remote(BaseLog):
@@ -37,26 +38,27 @@ class Remote(BaseLog):
         """The projections beside the log that the service serves."""
         return RemoteProjections(self, self._service)
 
+    def subscriptions(self) -> list[SubscriptionStatus]:
+        """List the tenant's durable subscriptions, as the service sees them."""
+        return list(self._service.subscription_statuses(self.tenant_id))
+
     def _scanned(self, spec: ReadSpec) -> Page:
         return Page(*self._service.page(spec))
 
-    def _found(
-        self, query: Query, limit: int | None, after: int | None, head: int | None
-    ) -> QueryResult:
+    def _found(self, query: Query, window: Window) -> QueryResult:
         check_query(query, self.settings.limits)
-        size = self.settings.limits.page
-        if limit is not None:
-            size = self.settings.limits.check_page("limit", limit)
-        for name, value in (("after", after), ("head", head)):
-            if value is not None:
-                check_position(name, value)
+        size, limit = window.check(self.settings.limits), window.limit
         records: list[EventRecord] = []
         while True:
-            found = self._service.query(self.tenant_id, query, size, after, head)
+            wanted = msgspec.structs.replace(window, limit=size)
+            found = self._service.query(self.tenant_id, query, wanted)
             records += all_incoming(found.records)
             if not found.more or len(records) == limit:
                 break
-            after, head = records[-1].position, found.head
+            on = {"after": records[-1].position}
+            if window.newest_first:
+                on = {"until": records[-1].position - 1}
+            window = msgspec.structs.replace(window, head=found.head, **on)
             size = size if limit is None else limit - len(records)
         last = records[-1].position if records else None
         return QueryResult(records, last, found.context_version, found.head, found.more)

@@ -9,6 +9,7 @@ from seriatim.client.answers import may_help
 from seriatim.client.appends import APPENDS, Again, answers_of, together
 from seriatim.client.http import Doubt, Http, pauses
 from seriatim.core.errors import BackendFailure, SeriatimError
+from seriatim.core.event import AppendResult
 from seriatim.core.request import Request
 from seriatim.store.port import Outcome
 
@@ -24,6 +25,7 @@ def send(http: Http, group: Sequence[Request], timeout: float | None = None) -> 
     Their ids make that safe: what was stored by an earlier try is answered, not stored again.
     """
     left = http.timeout_s if timeout is None else timeout
+    known_position = http.known_position
     until = time.monotonic() + left
     outcomes: dict[int, Outcome] = {}
     before = {n: one.packed for n, one in enumerate(group) if isinstance(one.packed, Again)}
@@ -44,7 +46,31 @@ def send(http: Http, group: Sequence[Request], timeout: float | None = None) -> 
             break
         in_doubt.update(index for index in todo if _ambiguous(outcomes[index]))
         time.sleep(wait)
+    for index in in_doubt:
+        _claim_own(outcomes[index], group[index], known_position)
+    http.learn_positions(outcomes.values())
     return [_known(outcomes[index], index in in_doubt) for index in range(len(group))]
+
+
+def _claim_own(outcome: Outcome, request: Request, known_position: int) -> None:
+    """Call a receipt no replay when an earlier attempt of this call stored the append.
+
+    Ids that this call made are stored by nobody else. Where the caller gave every id, an append
+    after all positions known when the call began is taken for its own.
+    """
+    if not isinstance(outcome, AppendResult) or not outcome.replayed:
+        return
+    stored = [record.event_id for record in outcome.records]
+    made = [
+        (event.event_id, found)
+        for event, found in zip(request.events, stored, strict=False)
+        if not event.given_id
+    ]
+    if made:
+        own = len(stored) == len(request.events) and all(mine == found for mine, found in made)
+    else:
+        own = outcome.first_position > known_position
+    outcome.replayed = not own
 
 
 def _tried(http: Http, group: Sequence[Request], seconds: float, doubt: Doubt) -> list[Outcome]:

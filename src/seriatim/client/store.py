@@ -25,6 +25,7 @@ from seriatim.core.kinds import (
 from seriatim.core.query import Query
 from seriatim.core.request import Request
 from seriatim.core.times import format_us
+from seriatim.log.querying import Window
 from seriatim.store.port import (
     Cursor,
     Finding,
@@ -32,7 +33,9 @@ from seriatim.store.port import (
     Outcome,
     ReadSpec,
     Restored,
+    StoredAppend,
     StreamSummary,
+    SubscriptionStatus,
 )
 from seriatim.wire import shapes
 from seriatim.wire.records import WireRecord, all_incoming, incoming
@@ -68,6 +71,7 @@ class HttpStore:
     def _info(self, **params: Any) -> shapes.LogInfo:
         raw = self.http.get("/v1/log", params, wait_s=params.get("wait_s", 0.0))
         info: shapes.LogInfo = self.decoded(raw, shapes.LogInfo)
+        self.http.known_position = max(self.http.known_position, info.head)
         return info
 
     def tenant(self) -> str:
@@ -130,7 +134,8 @@ class HttpStore:
         """Read a page: records, and how far was scanned; large ones come in several answers."""
         if spec.types == ():  # a list without members cannot be written in a query string
             head = self.head()
-            return [], max(spec.after, head if spec.until is None else min(spec.until, head))
+            last = max(spec.after, head if spec.until is None else min(spec.until, head))
+            return [], spec.after + 1 if spec.newest_first else last
         found: list[EventRecord] = []
         while True:
             raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
@@ -139,7 +144,10 @@ class HttpStore:
             if not answer.cut:
                 return found, answer.last_scanned
             limit = spec.limit - len(answer.records)
-            spec = msgspec.structs.replace(spec, after=answer.last_scanned, limit=limit)
+            on = {"after": answer.last_scanned}
+            if spec.newest_first:
+                on = {"until": answer.last_scanned - 1}
+            spec = msgspec.structs.replace(spec, limit=limit, **on)
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         if spec.tenant_id is None:
@@ -154,6 +162,30 @@ class HttpStore:
                 return None
             raise
         return incoming(self.decoded(raw, shapes.OneRecord).record)
+
+    def append_by_key(
+        self, tenant_id: str, producer_id: str | None, key: str
+    ) -> StoredAppend | None:
+        params = {"idempotency_key": key, "producer_id": producer_id}
+        return self._found_append("/v1/appends", params, tenant_id)
+
+    def append_by_command(
+        self, tenant_id: str, actor: str, endpoint: str, key: str
+    ) -> StoredAppend | None:
+        params = {"actor": actor, "endpoint": endpoint, "key": key}
+        return self._found_append("/v1/commands", params, tenant_id)
+
+    def _found_append(
+        self, path: str, params: dict[str, Any], tenant_id: str
+    ) -> StoredAppend | None:
+        try:
+            raw = self.http.get(path, params, tenant_id=tenant_id)
+        except SeriatimError as error:
+            if error.code == "not_found":
+                return None
+            raise
+        found = self.decoded(raw, shapes.FoundAppend)
+        return StoredAppend(tuple(all_incoming(found.records)), found.request_hash, found.response)
 
     def event_id_at(self, position: int) -> str | None:
         raw = self.http.get("/v1/tip", {"position": position})
@@ -181,18 +213,29 @@ class HttpStore:
         found: list[StreamSummary] = self.decoded(raw, shapes.StreamsAnswer).streams
         return found
 
-    def select(
-        self, tenant_id: str, query: Query, after: int, until: int, limit: int
+    def select(  # noqa: PLR0913 - a query, its range and its order
+        self,
+        tenant_id: str,
+        query: Query,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        newest_first: bool = False,
     ) -> list[EventRecord]:
         found: list[EventRecord] = []
         while True:
-            body = shapes.SelectBody(query.as_dict(), after, until, limit - len(found))
+            left = limit - len(found)
+            body = shapes.SelectBody(query.as_dict(), after, until, left, newest_first)
             raw = self.http.post("/v1/query/records", body, tenant_id=tenant_id)
             answer = self.decoded(raw, shapes.RecordsAnswer)
             found += all_incoming(answer.records)
             if not answer.cut:
                 return found
-            after = found[-1].position
+            if newest_first:
+                until = found[-1].position - 1
+            else:
+                after = found[-1].position
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         body = shapes.VersionBody(query.as_dict(), until)
@@ -200,11 +243,16 @@ class HttpStore:
         version: int | None = self.decoded(raw, shapes.VersionAnswer).context_version
         return version
 
-    def query(
-        self, tenant_id: str, query: Query, limit: int, after: int | None, head: int | None
-    ) -> shapes.QueryAnswer:
+    def query(self, tenant_id: str, query: Query, window: Window) -> shapes.QueryAnswer:
         """Run a query in one go: records, version and snapshot."""
-        body = shapes.QueryBody(query.as_dict(), limit, after, head)
+        body = shapes.QueryBody(
+            query.as_dict(),
+            window.limit,
+            window.after,
+            window.head,
+            window.until,
+            window.newest_first,
+        )
         raw = self.http.post("/v1/query", body, tenant_id=tenant_id)
         answer: shapes.QueryAnswer = self.decoded(raw, shapes.QueryAnswer)
         return answer
@@ -272,6 +320,22 @@ class HttpStore:
         stored: Cursor = self.decoded(raw, shapes.CursorAnswer).cursor
         return stored
 
+    def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
+        body = shapes.FailureBody(name, lease, failures, error)
+        self.http.post("/v1/subscriptions/failure", body, tenant_id=lease.tenant_id)
+
+    def subscription_statuses(self, tenant_id: str) -> Iterator[SubscriptionStatus]:
+        """Yield the durable subscriptions of a tenant, with their lag as the service sees it."""
+        after: str | None = None
+        while True:
+            params = {"after": after, "limit": _CURSORS}
+            raw = self.http.get("/v1/subscriptions", params, tenant_id=tenant_id)
+            page = self.decoded(raw, shapes.SubscriptionsAnswer).subscriptions
+            yield from page
+            if len(page) < _CURSORS:
+                return
+            after = page[-1].name
+
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         body = shapes.LeaseBody(name, owner, seconds)
         raw = self.http.post("/v1/leases", body, tenant_id=tenant_id)
@@ -332,6 +396,9 @@ def _params(spec: ReadSpec) -> dict[str, Any]:
         "occurred_until": _time(spec.occurred_until_us),
         "recorded_after": _time(spec.recorded_after_us),
         "recorded_until": _time(spec.recorded_until_us),
+        "correlation_id": spec.correlation_id,
+        "causation_id": spec.causation_id,
+        "newest_first": "true" if spec.newest_first else None,
         "scope": spec.scope,
     }
 

@@ -1,7 +1,7 @@
 """In-process telemetry events: what happened, how long it took, and to whom.
 
 Names: `store.append.stop`, `store.append.exception`, `store.idempotency.reuse`,
-`store.read_batch.stop`. Metadata never holds payloads.
+`store.read_batch.stop`, `subscription.exception`. Metadata never holds payloads.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ Name = Literal[
     "store.append.exception",
     "store.idempotency.reuse",
     "store.read_batch.stop",
+    "subscription.exception",
 ]
 
 

@@ -64,6 +64,12 @@ READ_BATCHES = Family(
 READ_RECORDS = Family(
     "seriatim_read_records_total", "counter", "Records that were read.", ("tenant",)
 )
+SUBSCRIPTION_FAILURES = Family(
+    "seriatim_subscription_failures_total",
+    "counter",
+    "Failed attempts of durable subscriptions.",
+    ("tenant", "consumer"),
+)
 READ_SECONDS = Family("seriatim_read_seconds", "histogram", "How long pages and batches took.")
 
 # -- what a log is asked when somebody looks
@@ -117,6 +123,12 @@ HTTP_REFUSALS = Family(
     "counter",
     "Requests that a quota refused.",
     ("tenant",),
+)
+HTTP_BOUNDS = Family(
+    "seriatim_http_bounds_met_total",
+    "counter",
+    "Requests, tails and connections that met a bound, by its name.",
+    ("limit", "tenant"),
 )
 HTTP_RECEIVED = Family(
     "seriatim_http_received_bytes_total", "counter", "Bytes of request bodies.", ("route",)

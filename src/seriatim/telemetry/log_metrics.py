@@ -22,12 +22,14 @@ class LogMetrics:
         self._names_max = names_max
         self._tenants = Bounded(names_max)
         self._types = Bounded(names_max)
+        self._consumers = Bounded(names_max)
         self._appends = metrics.make(families.APPENDS)
         self._events = metrics.make(families.APPEND_EVENTS)
         self._append_seconds = metrics.make(families.APPEND_SECONDS)
         self._reuses = metrics.make(families.REUSES)
         self._batches = metrics.make(families.READ_BATCHES)
         self._records = metrics.make(families.READ_RECORDS)
+        self._failures = metrics.make(families.SUBSCRIPTION_FAILURES)
         self._read_seconds = metrics.make(families.READ_SECONDS)
 
     def watch(
@@ -60,6 +62,10 @@ class LogMetrics:
             self._appended(tenant, event.metadata["error_code"], event)
         elif event.name == "store.idempotency.reuse":
             self._reuses.labels(tenant).inc()
+        elif event.name == "subscription.exception":
+            name = event.metadata["subscription"]
+            known = self._consumers.admits(tenant, name)
+            self._failures.labels(tenant, name if known else OTHER).inc()
         else:
             self._batches.labels(tenant).inc()
             self._records.labels(tenant).inc(event.measurements["count"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,12 +16,13 @@ from typing import Any, Literal, TextIO
 import msgspec
 
 from seriatim.core.errors import SeriatimError
-from seriatim.core.guard import DEFAULT, Scanned
+from seriatim.core.guard import DEFAULT
 from seriatim.core.reasons import reason_of
 from seriatim.telemetry import tracing
 
 Format = Literal["text", "json"]
-FIELDS = ("request_id", "tenant", "error_code")
+REQUEST_FIELDS = ("method", "route", "status", "duration_ms")  # in text they are the message
+FIELDS = ("request_id", "tenant", "caller", "error_code", "limit", *REQUEST_FIELDS)
 
 _HIDDEN = "these words are not shown, they look like a secret"
 _bound: ContextVar[dict[str, str]] = ContextVar("seriatim_log_fields", default={})  # noqa: B039
@@ -64,6 +66,53 @@ def write_logs(
     return undo
 
 
+def write_every_log(form: Format, *, stream: TextIO | None = None) -> Callable[[], None]:
+    """Write what any library logs, warns or raises in this process; returns the undoing.
+
+    Other loggers than `seriatim` write warnings and errors. A second call in the same process
+    changes nothing.
+    """
+    root = logging.getLogger()
+    if any(isinstance(one, _Handler) for one in root.handlers):
+        return lambda: None
+    handler = _Handler(stream)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logger = logging.getLogger("seriatim")
+    before = logger.level, sys.excepthook, threading.excepthook, sys.unraisablehook
+    root.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_of_thread
+    sys.unraisablehook = _log_unraisable
+
+    def undo() -> None:
+        root.removeHandler(handler)
+        logging.captureWarnings(capture=False)
+        level, sys.excepthook, threading.excepthook, sys.unraisablehook = before
+        logger.setLevel(level)
+
+    return undo
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return  # the command says that it was interrupted
+    logging.getLogger("seriatim").error("uncaught error", exc_info=(kind, error, trace))
+
+
+def _log_uncaught_of_thread(args: Any) -> None:
+    if args.exc_value is not None:
+        _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _log_unraisable(args: Any) -> None:
+    if args.exc_value is not None:
+        _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and what is known beside it."""
 
@@ -90,7 +139,8 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as a line, and under it the way to its error."""
-        known = "".join(f" {name}={value}" for name, value in _known(record).items())
+        fields = _known(record).items()
+        known = "".join(f" {name}={value}" for name, value in fields if name not in REQUEST_FIELDS)
         line = f"{_time(record)} {record.levelname.lower()} {_message(record)}{known}"
         if record.exc_info and record.exc_info[1] is not None:
             error, trace = record.exc_info[1], record.exc_info[2]
@@ -122,16 +172,19 @@ def _message(record: logging.LogRecord) -> str:
 
 def _shown(said: str) -> str:
     """Return words as every reader of logs can take them, unless they look like a secret."""
-    if DEFAULT.scan(Scanned(said, said)) is not None:
+    if DEFAULT.refuses(said):
         return _HIDDEN
     return said.encode(errors="backslashreplace").decode()
 
 
-def _known(record: logging.LogRecord) -> dict[str, str]:
+def _known(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields that the record or its block gives, and the span that it stands in."""
-    known = dict(_bound.get())
-    known |= {name: str(getattr(record, name)) for name in FIELDS if hasattr(record, name)}
-    known = {name: _shown(value) for name, value in known.items()}
+    known: dict[str, Any] = dict(_bound.get())
+    known |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+    known = {
+        name: value if isinstance(value, int | float) else _shown(str(value))
+        for name, value in known.items()
+    }
     ids = tracing.current_ids()
     return known if ids is None else known | {"trace_id": ids[0], "span_id": ids[1]}
 

@@ -21,10 +21,12 @@ class ServiceMetrics:
         self._seconds = metrics.make(families.HTTP_SECONDS)
         self._tails = metrics.make(families.HTTP_TAILS)
         self._refusals = metrics.make(families.HTTP_REFUSALS)
+        self._bounds = metrics.make(families.HTTP_BOUNDS)
         self._received = metrics.make(families.HTTP_RECEIVED)
         self._sent = metrics.make(families.HTTP_SENT)
         self._routes = Bounded(_ROUTES_MAX)
         self._tenants = Bounded(names_max)
+        self._limits = Bounded(names_max)
 
     def request(  # noqa: PLR0913 - what is to be known of a request
         self,
@@ -47,6 +49,10 @@ class ServiceMetrics:
     def refused(self, tenant: str) -> None:
         """Count a request that a quota refused."""
         self._refusals.labels(self._tenants.name(tenant)).inc()
+
+    def bound_met(self, limit: str, tenant: str) -> None:
+        """Count a request, tail or connection that met a bound."""
+        self._bounds.labels(self._limits.name(limit), self._tenants.name(tenant)).inc()
 
     @contextmanager
     def tail(self) -> Iterator[None]:

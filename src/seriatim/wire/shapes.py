@@ -9,7 +9,7 @@ import msgspec
 from seriatim.core.event import StreamRef
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import EventType, StreamKind
-from seriatim.store.port import Cursor, Lease, StreamSummary
+from seriatim.store.port import Cursor, Lease, StreamSummary, SubscriptionStatus
 from seriatim.store.readmodel.port import FailureRecord, Standing
 from seriatim.wire.problems import Problem
 from seriatim.wire.records import WireEvent, WireRecord
@@ -18,12 +18,17 @@ Profile = Literal["log", "traces", "facts", "aggregates"]
 
 
 class WireCondition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What must hold for an append: a stream's last number, or a context's version."""
+    """What must hold for an append: a stream's last number, or a context's version.
+
+    A query has a `version` (none: nothing may match), or `after`: nothing that matches was appended
+    after this position.
+    """
 
     stream: tuple[str, str] | None = None
     seq: int | None = None
     query: msgspec.Raw | None = None
-    version: int | None = None
+    version: int | msgspec.UnsetType | None = msgspec.UNSET
+    after: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class WireCommand(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,7 +57,8 @@ class AppendIfBody(msgspec.Struct, forbid_unknown_fields=True):
 
     events: list[WireEvent]
     query: msgspec.Raw
-    expected_version: int | None = None
+    expected_version: int | msgspec.UnsetType | None = msgspec.UNSET
+    after: int | msgspec.UnsetType = msgspec.UNSET
     idempotency_key: str | None = None
 
 
@@ -103,6 +109,16 @@ class Outcomes(msgspec.Struct, frozen=True):
     """The answers to several appends, in their order."""
 
     outcomes: list[Outcome]
+
+
+class FoundAppend(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An append found by its key or command; a command has a request hash and a response."""
+
+    first_position: int
+    last_position: int
+    records: list[WireRecord]
+    request_hash: str | None = None
+    response: Any = None
 
 
 class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +183,8 @@ class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     limit: int | None = None
     after: int | None = None
     head: int | None = None
+    until: int | None = None
+    newest_first: bool = False
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
@@ -186,6 +204,7 @@ class SelectBody(msgspec.Struct, forbid_unknown_fields=True):
     after: int
     until: int
     limit: int
+    newest_first: bool = False
 
 
 class RecordsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -256,6 +275,21 @@ class CursorAnswer(msgspec.Struct, frozen=True):
     """A cursor as it is stored."""
 
     cursor: Cursor | None
+
+
+class SubscriptionsAnswer(msgspec.Struct, frozen=True):
+    """Durable subscriptions by name: owner, cursor, lag and last error."""
+
+    subscriptions: list[SubscriptionStatus]
+
+
+class FailureBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a subscription failed with, told by the owner of its lease."""
+
+    name: str
+    lease: Lease
+    failures: int
+    error: str
 
 
 class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):

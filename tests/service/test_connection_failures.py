@@ -1,0 +1,124 @@
+"""A service out of reach, or without its database, says where, why and what helps."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import seriatim
+from seriatim import BackendFailure, Settings
+from seriatim.opening import shown_url
+from tests.fixtures.postgres_server import PostgresServer
+from tests.fixtures.processes import free_port
+from tests.fixtures.service import running
+from tests.service.calls import Caller
+from tests.service.served import served
+
+QUICK = Settings(timeout_s=1.0, connect_timeout_s=1.0)
+TOKEN = "srt_0000_a-secret-of-a-token"
+
+
+def refusal(url: str, settings: Settings = QUICK, **options: str) -> BackendFailure:
+    """Return why a log in a service cannot be opened."""
+    with pytest.raises(BackendFailure) as caught:
+        seriatim.open(url, token=TOKEN, settings=settings, **options)  # type: ignore[arg-type]
+    assert TOKEN not in str(caught.value)
+    return caught.value
+
+
+def test_nothing_listens() -> None:
+    """L2: host, port, the reason and how a service is started."""
+    port = free_port()
+    error = refusal(f"http://127.0.0.1:{port}")
+
+    assert f"127.0.0.1:{port}" in error.message
+    assert "seriatim serve" in error.message
+    assert error.retryable
+
+
+def test_unknown_host() -> None:
+    """L2: a name that cannot be resolved is called so."""
+    error = refusal("http://no-such-host.invalid:8420")
+
+    assert "no-such-host.invalid:8420" in error.message
+    assert "cannot be resolved" in error.message
+
+
+def test_a_certificate_that_does_not_verify(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    """L2: it says so at once, with the option that helps; another try would not change it."""
+    cert, key = certificate
+    url = f"sqlite:///{tmp_path}/log.db"
+    with served(url, "--certificate", str(cert), "--key", str(key)) as one:
+        at = f"https://127.0.0.1:{one.port}"
+        error = refusal(at, Settings(timeout_s=600))
+        token = one.caller().token
+        with seriatim.open(at, token=token, verify=str(cert)) as log:
+            assert log.head() == 0
+
+    assert f"127.0.0.1:{one.port}" in error.message
+    assert "certificate" in error.message
+    assert "verify=" in error.message
+    assert not error.retryable
+
+
+def test_a_port_that_speaks_no_tls(tmp_path: Path) -> None:
+    """L2: https:// to a plain port names the mistake at once."""
+    with running(f"sqlite:///{tmp_path}/log.db") as service:
+        at = f"127.0.0.1:{service.port}"
+        error = refusal(f"https://{at}", Settings(timeout_s=600))
+
+    assert at in error.message
+    assert "http://" in error.message
+    assert not error.retryable
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    """L3: `seriatim serve` names the address that another process has, and the option."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "seriatim", "serve", "--port", str(port)]
+        done = subprocess.run(
+            [*command, "--url", f"sqlite:///{tmp_path}/log.db"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "COLUMNS": "500", "NO_COLOR": "1"},
+        )
+
+    assert done.returncode != 0
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_callers_do_not_learn_where_the_database_is(
+    own_postgres: Callable[..., PostgresServer],
+) -> None:
+    """L2, K2: without its database a service answers 503; host and port are in its log alone."""
+    server = own_postgres(fsync=False)
+    with running(server.url()) as one:
+        caller = Caller(one.port, one.token())
+        assert caller("GET", "/v1/log").status == 200
+        server.stop(immediate=True)
+        answer = caller("GET", "/v1/events")
+
+    assert answer.status == 503
+    assert str(server.port) not in answer.body.decode()
+    assert "127.0.0.1" not in answer.body.decode()
+
+
+def test_displayed_addresses_hide_secrets() -> None:
+    """L2: however a URL has its password, what is displayed has it not."""
+    shown = shown_url("postgresql://u:p%40ss@h:1/d?password=abc&passfile=/x&sslkey=y&schema=s")
+
+    assert "p%40ss" not in shown
+    assert "abc" not in shown
+    assert "/x" not in shown
+    assert "schema=s" in shown

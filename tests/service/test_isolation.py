@@ -1,0 +1,442 @@
+"""One tenant cannot stop the service: memory, processor time, quotas, and the end in time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from seriatim.api import app as app_module
+from seriatim.api import tail_matcher
+from tests.faults.support import wait_until
+from tests.fixtures.postgres_server import PostgresServer
+from tests.fixtures.service import Running
+from tests.service.calls import Caller, caller, event, following
+from tests.service.served import Served, served
+from tests.service.test_hard_times import head, raw
+from tests.service.test_processes import workers_of
+
+MIB = 1024 * 1024
+BODY = 17 * MIB - 1024
+BUDGET = 128 * MIB
+SLACK = 64 * MIB
+
+
+def rss(service: Served) -> int:
+    """Return the resident memory of a service's process."""
+    return psutil.Process(service.process.pid).memory_info().rss
+
+
+@contextmanager
+def many_links(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Open connections that take little."""
+    with ExitStack() as stack:
+        links = []
+        for _ in range(count):
+            link = stack.enter_context(socket.socket())
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            link.settimeout(60)
+            link.connect(("127.0.0.1", port))
+            links.append(link)
+        yield links
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A service in a process of its own, whose memory is its own."""
+    folder = tmp_path_factory.mktemp("apart")
+    access = f"sqlite:///{folder}/access.db"
+    url = "memory:" if request.param == "memory" else f"sqlite:///{folder}/log.db"
+    with served(url, "--access", access, access=access) as one:
+        yield one
+
+
+# -- memory
+
+
+def test_unfinished_bodies_are_bounded(apart: Served) -> None:
+    """K3: a hundred unfinished bodies take the budget and little more; others are served."""
+    loud, calm = (apart.caller(tenant_id=one) for one in ("loud-bodies", "calm"))
+    assert loud.append(event()).status == calm.append(event()).status == 201
+    before = rss(apart)
+    answers: list[bytes] = []
+    sent = head(loud, "/v1/events", f"content-length: {BODY}")
+    filler = b" " * MIB
+
+    def send(link: socket.socket) -> None:
+        try:
+            link.sendall(sent)
+            for _ in range(16):
+                link.sendall(filler)
+        except OSError:
+            return
+
+    with many_links(apart.port, 100) as links:
+        senders = [threading.Thread(target=send, args=(link,)) for link in links]
+        for one in senders:
+            one.start()
+        for one in senders:
+            one.join(120)
+        grown = rss(apart) - before
+        other = calm.append(event())
+        refused = loud.append(event())
+        for link in links:
+            link.settimeout(0.05)
+            try:
+                answers.append(link.recv(4096))
+            except OSError:
+                continue
+    told = [one for one in answers if one]
+
+    assert other.status == 201
+    assert grown <= BUDGET + SLACK, grown / MIB
+    assert len(told) >= 100 - BUDGET // BODY
+    for text in told:
+        assert text.startswith(b"HTTP/1.1 429"), text[:100]
+        assert b"retry-after: " in text
+        assert b'"code":"limit_exceeded"' in text
+        assert b'"limit":"tenant_memory_bytes"' in text
+    assert refused.status in (201, 429)
+    wait_until(lambda: loud.append(event()).status == 201, "served again", within_s=60)
+
+
+def test_readers_that_take_nothing_are_bounded(apart: Served) -> None:
+    """K3: eighty readers of one tenant that take nothing cost its budget; others are served."""
+    loud, calm = (apart.caller(tenant_id=one) for one in ("loud-reads", "calm"))
+    filler = "x" * 1_000_000
+    for n in range(40):
+        assert loud.append(event("big", {"n": n, "a": filler})).status == 201
+    calm.append(event())
+    before = rss(apart)
+    with many_links(apart.port, 80) as links:
+        for number, link in enumerate(links):
+            path = ("/v1/events", "/v1/tail?after=0")[number % 4 == 3]
+            link.sendall(head(loud, path, method="GET"))
+        seen: list[int] = []
+        for _ in range(10):
+            time.sleep(0.3)
+            seen.append(rss(apart))
+        other = calm("GET", "/v1/events")
+
+    assert other.status == 200
+    assert max(seen) - before <= BUDGET + SLACK, (max(seen) - before) / MIB
+    wait_until(lambda: loud("GET", "/v1/events").status == 200, "served again", within_s=60)
+
+
+def test_a_stalled_answer_is_let_go(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: the stall limit holds for every answer, and its memory is free again."""
+    monkeypatch.setattr(app_module, "STALLED_S", 0.5)
+    service = serving()
+    who = caller(service, tenant_id="t")
+    for n in range(8):
+        who.append(event("big", {"n": n, "a": "x" * 1_000_000}))
+    memory = service.service.memory
+    with many_links(service.port, 3) as links:
+        for link in links:
+            link.sendall(head(who, method="GET"))
+        wait_until(lambda: memory.used("t") > 0, "an answer is held")
+        wait_until(lambda: not memory.used("t"), "all are let go", within_s=30)
+        wait_until(lambda: not service._server.server_state.connections, "closed", within_s=30)
+    metrics = caller(service)("GET", "/metrics").body
+
+    assert b'seriatim_http_bounds_met_total{limit="stalled_s",tenant="t"} 3.0' in metrics
+
+
+def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., Running]) -> None:
+    """K3: whatever was asked for, in the end no byte counts any more."""
+    service = serving(tenant_memory_bytes=4 * MIB)
+    who = caller(service, tenant_id="t")
+    big = {"events": [event(payload={"a": "x" * 900_000}) for _ in range(3)]}
+    assert who("POST", "/v1/events", big).status == 201
+    assert who("POST", "/v1/events", {"events": 3}).status == 400
+    zipped = gzip.compress(json.dumps(big).encode())
+    assert who("POST", "/v1/events", zipped, headers={"content-encoding": "gzip"}).status == 201
+    with following(who, after=0) as tail:
+        assert len([next(tail.lines()) for _ in range(3)]) == 3
+        who.append(event())
+        next(tail.lines())
+    raw(service.port, head(who, "/v1/events", "content-length: 9"), b"{}", timeout_s=0.2)
+
+    wait_until(lambda: not service.service.memory._tenants, "nothing is held", within_s=40)
+
+
+def test_strangers_are_bounded(serving: Callable[..., Running]) -> None:
+    """K3: connections without a token are few, and those with one are served."""
+    service = serving(unauthenticated_connections=20, unauthenticated_bytes=MIB)
+    who = caller(service, tenant_id="t")
+    app: Any = service._config.loaded_app
+    with many_links(service.port, 60) as links:
+        wait_until(lambda: len(app.strangers) <= 20, "bounded")
+        assert who.append(event()).status == 201
+        for link in links:
+            try:
+                link.sendall(b"POST /v1/events HTTP/1.1\r\nx: " + b"a" * 90_000)
+            except OSError:
+                continue
+        assert who.append(event()).status == 201
+        wait_until(lambda: app.strangers.bytes <= MIB, "bounded bytes")
+    metrics = caller(service)("GET", "/metrics").body
+
+    for limit in (b"unauthenticated_connections", b"unauthenticated_bytes"):
+        assert b'seriatim_http_bounds_met_total{limit="%b",tenant=""}' % limit in metrics
+
+
+def test_a_stranger_is_refused_by_its_head(serving: Callable[..., Running]) -> None:
+    """K3: the body of a request without a valid token is not waited for."""
+    service = serving()
+    sent = b"POST /v1/events HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
+
+    assert raw(service.port, sent, b" " * 1000).startswith(b"HTTP/1.1 401")
+
+
+# -- quotas
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"events": 3, "pad": "x" * 60_000}, 400),
+        ({"events": [event(payload={"password": "hunter2-" + "x" * 60_000})]}, 422),
+        ({"events": [event("", {"a": "x" * 60_000})]}, 400),
+        (
+            {
+                "events": [event(payload={"a": "x" * 60_000})],
+                "conditions": [{"stream": ["s", "1"], "seq": 7}],
+            },
+            409,
+        ),
+        ({"events": [event(event_id="e-1", payload={"a": "y" * 60_000})]}, 409),
+    ],
+)
+def test_refused_appends_are_charged(
+    serving: Callable[..., Running], body: dict[str, Any], status: int
+) -> None:
+    """K4: bytes count when they arrive, whatever becomes of them; then it is 429."""
+    service = serving(bytes_per_s=50_000.0)
+    who = caller(service, tenant_id="t")
+    assert who.append(event(event_id="e-1", payload={"a": 1})).status == 201
+    answers = [who("POST", "/v1/events", body) for _ in range(6)]
+    statuses = [one.status for one in answers]
+
+    assert statuses[0] == status, answers[0]
+    assert 429 in statuses
+    assert statuses.count(status) <= 3  # two seconds of the quota, and one that goes into debt
+    late = next(one for one in answers if one.status == 429)
+    assert late.json["details"]["limit"] == "bytes_per_s"
+    assert int(late.headers["retry-after"]) >= 1
+    assert caller(service, tenant_id="other").append(event()).status == 201
+
+
+def test_over_its_quota_a_body_is_not_read(serving: Callable[..., Running]) -> None:
+    """K4: the answer is there before the body is."""
+    service = serving(bytes_per_s=1000.0)
+    who = caller(service, tenant_id="t")
+    assert who.append(event(payload={"a": "x" * 10_000})).status == 201
+    answer = raw(service.port, head(who, "/v1/events", "content-length: 1000000"), b"{")
+
+    assert answer.startswith(b"HTTP/1.1 429"), answer[:200]
+
+
+def test_a_body_that_never_came_is_not_charged(serving: Callable[..., Running]) -> None:
+    """K4: what was announced and did not arrive costs nothing."""
+    service = serving(bytes_per_s=100_000.0, body_timeout_s=0.2)
+    who = caller(service, tenant_id="t")
+    for _ in range(5):
+        late = raw(service.port, head(who, "/v1/events", "content-length: 900000"), b"{")
+        assert late.startswith(b"HTTP/1.1 504"), late[:100]
+
+    assert who.append(event()).status == 201
+
+
+# -- processor time
+
+
+def hostile(values: int) -> dict[str, Any]:
+    """Return a query whose predicate wants many values of an array."""
+    return {"filters": [{"payload": [{"a": [f"v{n}" for n in range(values)]}]}]}
+
+
+def test_a_tail_is_matched_off_the_loop(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3, A1: while a tail's predicates are evaluated, `/health` is answered."""
+    service = serving()
+    who = caller(service, tenant_id="t")
+    begun, go = threading.Event(), threading.Event()
+    real = tail_matcher._matches
+
+    def slow(*given: Any) -> bool:
+        begun.set()
+        assert go.wait(60)
+        return real(*given)
+
+    monkeypatch.setattr(tail_matcher, "_matches", slow)
+    with following(who, {"query": hostile(3)}) as tail:
+        next(tail.lines())
+        who.append(event(payload={"a": ["v0", "v1", "v2"]}))
+        assert begun.wait(30)
+        assert Caller(service.port)("GET", "/health").status == 200
+        assert caller(service, tenant_id="other").append(event()).status == 201
+        go.set()
+        assert len(next(tail.lines())["records"]) == 1
+
+
+def test_a_tail_that_costs_too_much_ends(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: predicates beyond their budget end the tail with a problem that names it."""
+    monkeypatch.setattr(tail_matcher, "MATCH_BURST_S", -1.0)
+    service = serving()
+    who = caller(service, tenant_id="t")
+    with following(who, {"query": hostile(3)}) as tail:
+        lines = tail.lines()
+        next(lines)
+        who.append(event(payload={"a": ["v0"]}))
+        problem = next(one["problem"] for one in lines if "problem" in one)
+        assert next(lines, None) is None
+
+    assert (problem["code"], problem["details"]["limit"]) == ("limit_exceeded", "tail_match_s")
+    assert not service.service.hub._channels
+
+
+def test_a_tail_over_the_bound_of_comparisons_ends_alone(serving: Callable[..., Running]) -> None:
+    """K3: a tail whose predicates no index can tell apart ends; other tails of its tenant go on."""
+    service = serving()
+    who = caller(service, tenant_id="t")
+    terms = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(400))}
+    alike = [{**terms, "n": n} for n in range(200)] + [{**terms, "x": [{"p": 1, "q": 1}]}]
+    wanted = [{"x": [{"p": 1, "q": 1}], "z": [n]} for n in range(400)]
+    costly = {"filters": [{"payload": [{"a": wanted}]}]}
+    with following(who, {"query": costly}) as tail, following(who, {}) as other:
+        lines, others = tail.lines(), other.lines()
+        next(lines)
+        next(others)
+        assert who.append(event(payload={"a": alike})).status == 201
+        problem = next(one["problem"] for one in lines if "problem" in one)
+        assert next(lines, None) is None
+        assert who.append(event(payload={"n": 2})).status == 201
+        received: list[Any] = []
+        while len(received) < 2:
+            received += next(others).get("records", [])
+
+    assert (problem["code"], problem["details"]["limit"]) == ("limit_exceeded", "match_steps")
+    assert received[1]["payload"] == {"n": 2}
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_work_ends_with_its_request(
+    serving: Callable[..., Running], tmp_path: Path, backend: str
+) -> None:
+    """K3, B13: a read whose client has gone, or was told 504, does not go on."""
+    url = "memory:" if backend == "memory" else f"sqlite:///{tmp_path}/log.db"
+    service = serving(url, request_timeout_s=1.0)
+    who = caller(service, tenant_id="t")
+    # One event costs about a millisecond; the whole scan would take minutes.
+    payload = {"a": [f"w{n}" for n in range(2000)]}
+    for _ in range(40):
+        who.append(*[event(payload=payload) for _ in range(100)])
+    predicates = [{"a": [{"b": [n, "w1"]}]} for n in range(60)]
+    query = {"query": {"filters": [{"payload": predicates}]}}
+    threads = service.service._threads
+    answer = who("POST", "/v1/query", query)
+    assert answer.status in (200, 504), answer
+    wait_until(lambda: not threads.busy, "the thread has ended", within_s=10)
+    body = json.dumps(query).encode()
+    with socket.create_connection(("127.0.0.1", service.port)) as link:
+        link.sendall(head(who, "/v1/query", f"content-length: {len(body)}") + body)
+        wait_until(lambda: threads.busy == 1, "it runs", within_s=10)
+    wait_until(lambda: not threads.busy, "it has ended", within_s=10)
+
+
+# -- the end
+
+STUCK = """
+import sys, threading, time
+from seriatim.api import reading
+
+def forever(*_: object) -> None:
+    while True:
+        time.sleep(0.01)
+
+reading.first_of = forever
+from seriatim.cli import main
+main()
+"""
+
+
+def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
+    """K3: whatever a thread does, SIGTERM ends the process in the grace period."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with served(url, "--grace-s", "4", script=STUCK) as service:
+        who = service.caller(tenant_id="t")
+        who.append(event())
+        with socket.create_connection(("127.0.0.1", service.port)) as link:
+            link.sendall(head(who, method="GET"))
+            time.sleep(1.0)
+            began = time.monotonic()
+            service.process.send_signal(signal.SIGTERM)
+            service.process.wait(25)
+            took = time.monotonic() - began
+        wait_until(lambda: any("ending now" in line for line in service.text), "it says so")
+
+    assert took < 20  # without a deadline it never ends
+
+
+def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
+    """K3: of several processes, one that cannot react is killed when the grace period is over."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with served(url, "--grace-s", "4", "--processes", "2") as service:
+        who = service.caller(tenant_id="t")
+        wait_until(lambda: who.append(event()).status == 201, "served")
+        workers = workers_of(service.process.pid)
+        psutil.Process(workers[0]).suspend()
+        service.process.send_signal(signal.SIGTERM)
+        service.process.wait(30)
+        wait_until(lambda: not any(map(psutil.pid_exists, workers)), "all ended")
+
+
+# -- readiness
+
+
+@pytest.fixture
+def own_server(own_postgres: Callable[..., PostgresServer]) -> PostgresServer:
+    """A Postgres server that may be stopped."""
+    return own_postgres(fsync=False)
+
+
+def test_ready_answers_with_the_database_away(
+    own_server: PostgresServer, serving: Callable[..., Running]
+) -> None:
+    """F5: within a second it is 503, whether the server hangs or refuses; then 200 again."""
+    service = serving(own_server.create_database("log"))
+    anybody = Caller(service.port)
+    assert anybody("GET", "/ready").status == 200
+
+    def check() -> None:
+        for _ in range(3):
+            began = time.monotonic()
+            answer = anybody("GET", "/ready")
+            took = time.monotonic() - began
+            assert (answer.status, answer.code) == (503, "backend_failure")
+            assert took < 3  # a second, on a machine that is not busy; it was ten
+            assert anybody("HEAD", "/health").status == 200
+
+    with own_server.paused():
+        check()
+    wait_until(lambda: anybody("GET", "/ready").status == 200, "ready again", within_s=30)
+    own_server.stop(immediate=True)
+    check()
+    own_server.start()
+    wait_until(lambda: anybody("GET", "/ready").status == 200, "ready again", within_s=30)

@@ -1,0 +1,43 @@
+"""Lag in the service's metrics: of the consumers and projections of every tenant."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from seriatim.store.port import Cursor
+from tests.fixtures.service import Running
+from tests.service.calls import Caller, caller, event
+
+
+def lags(operator: Caller) -> dict[tuple[str, str], float]:
+    """Return the lag of every consumer, by its tenant and name."""
+    text = operator("GET", "/metrics").body.decode()
+    return {
+        (one.labels["tenant"], one.labels["consumer"]): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if one.name == "seriatim_consumer_lag_events"
+    }
+
+
+def test_the_lag_of_every_tenant_is_shown(service: Running) -> None:
+    """M2: consumers of any tenant have a lag, not only those of the default one."""
+    store, identity = service.service.log.store, service.service.log.identity()
+    head = 0
+    for tenant in ("default", "acme", "zeta"):
+        answer = caller(service, tenant_id=tenant).append(event(), event())
+        head = answer.json["last_position"]
+        made = Cursor(
+            tenant_id=tenant,
+            purpose="subscription",
+            name=f"mailer-{tenant}",
+            position=1,
+            log_id=identity.log_id,
+            epoch=identity.epoch,
+        )
+        store.put_cursor(made, lease=None, reset=False)
+
+    assert lags(caller(service)) == {
+        (tenant, f"mailer-{tenant}"): head - 1 for tenant in ("default", "acme", "zeta")
+    }
+    assert service.service.store.tenants(2) == ["acme", "default"]

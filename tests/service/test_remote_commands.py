@@ -1,0 +1,119 @@
+"""Commands with the address of a service and a token: dlq, registry, project, subscriptions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import seriatim
+from seriatim.cli.app import app
+from seriatim.core.event import NewEvent
+from seriatim.core.handling import handler
+from seriatim.opening import open_read_model, open_registry, read_model_url, registry_url
+from seriatim.store.readmodel import operating
+from tests.fixtures.service import Running, running
+from tests.integration.readmodel_kit import seats
+from tests.service.conftest import sqlite_in
+from tests.service.tenants import OURS, THEIRS, bury
+
+MAILER = handler("mailer", effect="keyed", on_poison="park")(lambda _event, _context: None)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Running]:
+    """A service with a dead letter of each of two tenants."""
+    with running(sqlite_in(tmp_path)) as one:
+        with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
+            registry.declare(MAILER)
+            for tenant in (OURS, THEIRS):
+                for name in ("one", "dead"):
+                    made = NewEvent("x", {"n": 1}, event_id=f"{tenant}-{name}")
+                    one.service.view(tenant).append([made])
+                bury(one, registry, MAILER, tenant)
+        yield one
+
+
+def ran(
+    service: Running, monkeypatch: pytest.MonkeyPatch, *args: str, **token: Any
+) -> tuple[int, list[Any]]:
+    """Run a command as a tenant's operator; return its exit code and its lines of JSON."""
+    rights = {"rights": ["read", "operate"], "tenant_id": OURS} | token
+    monkeypatch.setenv("SERIATIM_TOKEN", service.token(**rights))
+    monkeypatch.setenv("SERIATIM_URL", f"http://127.0.0.1:{service.port}")
+    result = CliRunner().invoke(app, [*args, "--json"])
+    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_dead_letters(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G5, K2: an operator lists, shows, retries and drops dead letters of the token's tenant."""
+    code, letters = ran(service, monkeypatch, "dlq", "list")
+    assert (code, [one["event_id"] for one in letters]) == (0, [f"{OURS}-dead"])
+    assert isinstance(letters[0]["event"]["payload"], dict)
+    assert ran(service, monkeypatch, "dlq", "show", f"{OURS}-dead")[1] == letters
+    assert ran(service, monkeypatch, "dlq", "show", f"{THEIRS}-dead")[0] != 0
+
+    code, done = ran(service, monkeypatch, "dlq", "retry", f"{OURS}-dead")
+    assert (code, done) == (0, [{"retried": 1}])
+    assert ran(service, monkeypatch, "dlq", "list") == (0, [])
+    code, done = ran(
+        service, monkeypatch, "dlq", "drop", "--all", "--reason", "old", tenant_id=THEIRS
+    )
+    assert (code, done) == (0, [{"skipped": 1}])
+
+
+def test_registry(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G1, K2: counts are the tenant's; what the service has no route for is refused by name."""
+    code, [known] = ran(service, monkeypatch, "registry", "status")
+    assert code == 0
+    assert [one["name"] for one in known["handlers"]] == ["mailer"]
+    assert [(one["status"], one["count"]) for one in known["counts"]] == [("dead", 1)]
+    assert ran(service, monkeypatch, "registry", "pause", "mailer")[0] == 2
+    assert ran(service, monkeypatch, "registry", "waiting")[0] == 2
+    code, done = ran(service, monkeypatch, "registry", "retry", "--all")
+    assert (code, done) == (0, [{"retried": 1}])
+
+
+def test_projections_and_subscriptions(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7, E5: both are listed for the token's tenant, and need its rights."""
+    with seriatim.open(
+        f"http://127.0.0.1:{service.port}",
+        token=service.token(rights=["read", "operate"], tenant_id=OURS),
+    ) as log:
+        log.subscribe("mailer")
+    assert ran(service, monkeypatch, "project", "status") == (0, [[]])
+    code, [one] = ran(service, monkeypatch, "subscriptions")
+    assert (code, one["name"], one["lag_events"] > 0) == (0, "mailer", True)
+    assert ran(service, monkeypatch, "subscriptions", tenant_id=THEIRS) == (0, [])
+    assert ran(service, monkeypatch, "subscriptions", rights=["read"])[0] == 3
+
+
+def test_a_hold_is_in_the_status(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: while a rebuild holds a projection, library, HTTP and command line report until when."""
+    token = service.token(rights=["read", "operate"], tenant_id=OURS)
+    identity = service.service.view(OURS).identity()
+    at = read_model_url(sqlite_in(tmp_path), OURS)
+    with (
+        closing(open_read_model(at)) as model,
+        seriatim.open(f"http://127.0.0.1:{service.port}", token=token) as log,
+    ):
+        for shadow in (False, True):
+            model.begin(seats, OURS, identity, shadow=shadow)
+        lease = model.claim("seats", "verify", 60, shadow=True)
+        assert lease is not None
+        assert [one.held_until for one in log.projections.status()] == [None]
+        with model.hold("seats", lease):
+            until = operating.known(model, "seats").held_until
+            [held] = log.projections.status()
+            _, [[shown]] = ran(service, monkeypatch, "project", "status")
+    assert until is not None
+    assert (held.status, held.held_until) == ("ready", until)
+    assert shown["status"] == f"held until {until}"
+    assert "held_until" not in shown

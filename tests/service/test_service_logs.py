@@ -1,0 +1,134 @@
+"""What a service writes: only JSON when asked for it, and requests by their fields."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from seriatim.opening import access_url, open_access
+from tests.faults.support import wait_until
+from tests.fixtures.service import Running
+from tests.service.calls import Caller, caller, event
+from tests.service.served import Served, served
+from tests.service.test_hard_times import raw
+
+# Warns, fails in a thread, and breaks in a request: none of it is to be seen as plain text.
+NOISY = """
+import asyncio, logging, sys, threading, warnings
+from seriatim.api import operating, serving
+
+def fail() -> None:
+    raise RuntimeError("in a thread")
+
+async def broken(*_: object) -> None:
+    warnings.warn("a warning of Python")
+    logging.getLogger("uvicorn.error").error("a line of uvicorn")
+    logging.getLogger("some.library").warning("a line of a library")
+    threading.Thread(target=fail).start()
+    asyncio.get_running_loop().call_exception_handler({"message": "a line of asyncio"})
+    raise RuntimeError("in a request")
+
+from seriatim.api import routes
+import msgspec
+routes.ROUTES = tuple(
+    msgspec.structs.replace(one, handler=broken) if one.path == "/v1/token" else one
+    for one in routes.ROUTES
+)
+from seriatim.api import app
+app.App.__init__.__kwdefaults__["routes"] = routes.ROUTES
+from seriatim.cli import main
+main()
+"""
+
+
+def parsed(service: Served) -> list[dict[str, Any]]:
+    """Return every line as JSON."""
+    return [json.loads(line) for text in service.text for line in text.splitlines()]
+
+
+def test_json_logs_are_only_json(tmp_path: Path) -> None:
+    """M2: banner, requests, warnings, other libraries' lines and errors are each a JSON object."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with served(url, "--log-format", "json", "--log-requests", script=NOISY) as service:
+        anybody = Caller(service.port)
+        assert anybody("GET", "/v1/token").status == 503
+        assert raw(service.port, b"no HTTP\r\n\r\n").startswith(b"HTTP/1.1 400")
+        expected = ("a warning of Python", "a line of uvicorn", "a line of a library", "uncaught")
+        wait_until(
+            lambda: all(any(one in line for line in service.text) for one in expected),
+            "all were written",
+        )
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(40) == 0
+        lines = parsed(service)
+
+    messages = " ".join(line["message"] for line in lines)
+    for said in (*expected, "a line of asyncio", "NO TOKEN IS ASKED FOR", "serving sqlite"):
+        assert said in messages
+    failed = next(line for line in lines if "unforeseen" in line["message"])
+    assert failed["exception"].endswith("in a request")
+
+
+def test_request_lines_have_fields(tmp_path: Path) -> None:
+    """M2: method, route, status, duration, tenant, caller and request id; in every process."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    args = ("--log-format", "json", "--log-requests", "--processes", "2")
+    with served(url, *args) as service:
+        who = service.caller(tenant_id="acme", subject="shop")
+        assert who.append(event()).status == 201
+        assert who("GET", "/v1/nowhere", headers={"x-request-id": "r-7"}).status == 404
+
+        def found(route: str) -> list[dict[str, Any]]:
+            return [one for one in parsed(service) if one.get("route") == route]
+
+        wait_until(lambda: bool(found("/v1/events") and found("other")), "both were logged")
+        appended, lost = found("/v1/events")[0], found("other")[0]
+
+    assert appended.pop("duration_ms") > 0
+    assert appended.pop("request_id")
+    assert {name: appended[name] for name in ("method", "status", "tenant", "caller")} == {
+        "method": "POST",
+        "status": 201,
+        "tenant": "acme",
+        "caller": "shop",
+    }
+    assert (lost["status"], lost["request_id"]) == (404, "r-7")
+
+
+# -- tokens
+
+
+def test_a_token_tells_when_it_was_used(service: Running) -> None:
+    """K2: its last use is kept soon after, and not at each request."""
+    who = caller(service, tenant_id="used")
+    access = service.service.access
+    token_id = who.token.split("_")[1] if who.token else ""
+    assert access.token(token_id).last_used_at is None
+    assert who.append(event()).status == 201
+    wait_until(lambda: access.token(token_id).last_used_at is not None, "kept", within_s=20)
+    first = access.token(token_id)
+    for _ in range(5):
+        assert who.append(event()).status == 201
+    service.run(service.service._admission.keep_uses())
+
+    assert access.token(token_id) == first
+    assert next(one for one in access.tokens() if one.token_id == token_id) == first
+    assert first.last_used_at is not None
+    assert first.last_used_at >= first.created_at
+
+
+def test_an_older_access_store_is_upgraded(shared_url: str) -> None:
+    """K2: a store made before tokens had a last use gets one when it is opened."""
+    url = access_url(shared_url)
+    with closing(open_access(url)) as access:
+        text, made = access.create(subject="s", tenant_id="t", rights=["read"])
+        with access._engine.transaction() as session:
+            session.run(f"drop table {access._engine.at}seriatim_token_uses")
+    with closing(open_access(url)) as access:
+        assert access.token(made.token_id).last_used_at is None
+        access.mark_used({made.token_id: 1.0})
+        assert access.token(made.token_id).last_used_at is not None
+        assert access.admit(text)[0].token_id == made.token_id

@@ -1,0 +1,66 @@
+"""A tail between its last page of the past and its first live event: no append is lost there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim import NewEvent
+from tests.faults.support import wait_until
+from tests.fixtures.service import Running
+from tests.service.calls import caller, event, following
+from tests.service.conftest import sqlite_in
+
+
+def is_live(line: dict[str, Any]) -> bool:
+    """Tell whether a line holds the last event."""
+    return bool(line["records"][-1]["event_type"] == "live")
+
+
+@pytest.mark.parametrize("joins", ["a busy channel", "a new channel"])
+def test_an_append_during_the_handover_is_delivered(
+    serving: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joins: str
+) -> None:
+    """E5: an append after the last look at the past and before the tail is live comes once.
+
+    The look at the head returns only after such an append was handed to the tails that are live,
+    of the same tenant or of another: the hub is then ahead of the tail that joins it.
+    """
+    url = sqlite_in(tmp_path)
+    service = serving(url)
+    hub, log = service.service.hub, service.service.log
+    own = caller(service, tenant_id="own")
+    watching = own if joins == "a busy channel" else caller(service, tenant_id="other")
+    own.append(event("past"))
+    look = log.head
+    looks: list[int] = []
+    between: list[int] = []
+
+    def look_then_append() -> int:
+        looks.append(look())
+        if len(looks) == 2:  # the past was read after the first
+            with seriatim.open(url, tenant_id="own") as beside:
+                between.append(beside.append([NewEvent("between", {})]).last_position)
+            wait_until(lambda: hub.head >= between[0], "the hub is ahead")
+            if watching is own:
+                assert next(live)["records"][0]["event_type"] == "between"
+        return looks[-1]
+
+    with following(watching) as first:
+        live = first.lines()
+        next(live)  # it is live now
+        monkeypatch.setattr(log, "head", look_then_append)
+        with following(own, after=0) as tail:
+            lines = tail.lines()
+            seen = list(itertools.takewhile(lambda line: "records" in line, lines))
+            own.append(event("live"))  # the line without records said that the tail is live
+            while not seen or not is_live(seen[-1]):
+                seen += [line for line in [next(lines)] if "records" in line]
+
+    types = [record["event_type"] for line in seen for record in line["records"]]
+    assert types == ["past", "between", "live"]

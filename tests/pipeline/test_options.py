@@ -34,6 +34,9 @@ def test_a_list_may_be_json() -> None:
     """A type with a comma in it needs a JSON list."""
     found = source_options({"url": "sqlite:///x.db", "types": '["a,b", "c.*"]'})
     assert found.scan.types == Names(("a,b",), ("c.",))
+    for wrong in ("order*", "*.paid", "a.*.b"):
+        with pytest.raises(SeriatimError, match="only at its end"):
+            source_options({"url": "sqlite:///x.db", "types": wrong})
     found = source_options({"url": "sqlite:///x.db", "types": "[x"})
     assert found.scan.types == Names(("[x",))
 
@@ -43,6 +46,7 @@ def test_a_list_may_be_json() -> None:
     [
         ({"colums": "position"}, "colums is no option .* columns"),
         ({"columns": "position,nothing"}, "columns names 'nothing'"),
+        ({"tenant": "*"}, "tenant must be one: . stands for all"),
         ({"columns": "position,position"}, "none twice"),
         ({"partitions": "0"}, "partitions must be a whole number from 1"),
         ({"partitions": "two"}, "partitions must be a whole number from 1"),

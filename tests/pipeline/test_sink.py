@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 import seriatim
-from seriatim import NewEvent
+from seriatim import BackendFailure, NewEvent
 from seriatim.pipeline import register
 from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.scan import head
@@ -200,7 +200,7 @@ def test_a_task_that_dies_and_is_tried_again(
             "'a' as event_type", "concat('{\"n\":', id, '}') as payload"
         )
         dying = frame.mapInArrow(die_once, frame.schema)
-        with pytest.raises(PySparkException, match="the worker died"):
+        with pytest.raises(BackendFailure, match="the worker died"):
             append_frame(dying, log_url)  # local masters try a task once
         before_retry = len(stored(log_url))
         report = append_frame(dying, log_url)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from seriatim.config import Settings
 from seriatim.core.patterns import Names
 from seriatim.opening import absolute_url, open_store
-from seriatim.pipeline.archive.catalog import Archive, open_archive
+from seriatim.pipeline.archive.catalog import Archive, check_segments, open_archive
 from seriatim.pipeline.archive.place import Folder, open_place
 from seriatim.pipeline.columns import NAMES, spark_schema
 from seriatim.pipeline.options import source_options
@@ -22,6 +22,13 @@ from seriatim.pipeline.scan import look
 from seriatim.pipeline.source import register
 from seriatim.pipeline.wanted import NAMED, Scan, Window
 
+# Options of Spark's Parquet reader that a user's session may have set otherwise.
+_EXACT = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
 _GLOB = re.compile(r"([\\\[\]{}*?,])")
 
 
@@ -123,9 +130,10 @@ def _sealed(  # noqa: PLR0913 - a range of an archive
     spark: SparkSession, place: Folder, archive: Archive, wanted: Scan, after: int, until: int
 ) -> DataFrame:
     inside = [one for one in archive.segments if one.last > after and one.first <= until]
+    check_segments(place, inside)
     folder = _GLOB.sub(r"\\\1", place.path)
     paths = [f"file:{folder}/{one.file}" for one in inside]
-    frame = spark.read.schema(spark_schema(NAMES)).parquet(*paths)
+    frame = spark.read.options(**_EXACT).schema(spark_schema(NAMES)).parquet(*paths)
     if inside[0].first <= after:
         frame = frame.where(f.col("position") > after)
     if inside[-1].last > until:

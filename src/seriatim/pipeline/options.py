@@ -9,8 +9,9 @@ import msgspec
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.ids import id_problem
-from seriatim.core.patterns import Names
-from seriatim.core.times import instant_us
+from seriatim.core.patterns import Names, pattern_problem
+from seriatim.core.tenants import check_tenant
+from seriatim.core.times import instant_us, time_problem
 from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.database import find_place
 from seriatim.pipeline.wanted import END, Scan, Window
@@ -92,7 +93,7 @@ def known_options(given: Mapping[str, str], known: Iterable[str]) -> dict[str, s
 def _scan(found: Mapping[str, str]) -> Scan:
     return Scan(
         columns=_columns(found.get("columns")),
-        tenants=_exact(found, "tenant"),
+        tenants=_tenant(found),
         types=_names(found, "types"),
         stream_types=_names(found, "streamType"),
         stream_ids=_exact(found, "streamId"),
@@ -128,7 +129,8 @@ def _names(found: Mapping[str, str], option: str) -> Names | None:
         return None
     wanted = listed(found[option])
     for name in wanted:
-        _check_id(option, name)
+        if problem := pattern_problem(_check_id(option, name)):
+            raise bad(option, problem)
     return Names.of(wanted)
 
 
@@ -136,6 +138,12 @@ def _exact(found: Mapping[str, str], option: str) -> Names | None:
     if option not in found:
         return None
     return Names((_check_id(option, found[option]),))
+
+
+def _tenant(found: Mapping[str, str]) -> Names | None:
+    if "tenant" not in found:
+        return None
+    return Names((check_tenant(found["tenant"], "tenant"),))
 
 
 def _check_id(option: str, value: str) -> str:
@@ -148,10 +156,9 @@ def _window(found: Mapping[str, str], what: str) -> Window:
     moments: list[int | None] = []
     for option in (f"{what}After", f"{what}Until"):
         text = found.get(option)
-        moment = None if text is None else instant_us(text)
-        if text is not None and moment is None:
-            raise bad(option, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z")
-        moments.append(moment)
+        if text is not None and (problem := time_problem(text)):
+            raise bad(option, f"{problem}, such as 2026-01-31T12:00:00Z")
+        moments.append(None if text is None else instant_us(text))
     return Window(*moments)
 
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import pyarrow as pa
 
+from seriatim.pipeline.failures import noted_errors
 from seriatim.pipeline.marks import mark
 from seriatim.pipeline.options import Options
 from seriatim.pipeline.planning import Range
@@ -20,6 +21,11 @@ from seriatim.pipeline.wanted import Scan
 
 def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
     """Read one part of a range, and its mark if marks are wanted."""
+    with noted_errors():
+        yield from _read(options, wanted, part)
+
+
+def _read(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
     settle()
     read = wanted.whole if options.packed else wanted
     if isinstance(part, Sealed) and options.archive is not None:

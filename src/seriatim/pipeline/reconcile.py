@@ -7,15 +7,16 @@ from hashlib import sha256
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
 from seriatim.core.errors import NotFound
+from seriatim.core.event import LogIdentity
 from seriatim.opening import absolute_url
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.client import offsets, spark_options
-from seriatim.pipeline.kafka.messages import HEADER, value_of
+from seriatim.pipeline.kafka.client import offsets, spark_options, topics_of
+from seriatim.pipeline.kafka.messages import HEADER, key_of, value_of
 from seriatim.pipeline.records import records_of
 from seriatim.pipeline.scan import look
 from seriatim.pipeline.source import register
@@ -24,12 +25,14 @@ _EXAMPLES = 10
 _COLUMNS = ["position", "event_id", "tenant_id", "stream_type", "stream_id"]
 _EVENTS = (
     "position bigint, event_id string, tenant_id string, stream_type string, stream_id string, "
-    "value_hash string"
+    "value_hash string, key_hash string, event_topic string"
 )
 _MESSAGES = (
-    "place string, partition int, offset bigint, position bigint, event_id string, hash string, "
-    "ours boolean"
+    "place string, topic string, partition int, offset bigint, position bigint, event_id string, "
+    "tenant string, hash string, message_key string, log_id string, epoch bigint"
 )
+# Repeats are what delivery at least once allows; everything else makes topics differ.
+_ALLOWED = ("duplicates",)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -48,9 +51,8 @@ class Reconciled(msgspec.Struct, frozen=True):
 
     @property
     def equal(self) -> bool:
-        """Whether every event is there, in order, unchanged; repeats are allowed for."""
-        bad = ("missing", "reordered", "changed", "foreign")
-        return not any(self.findings[name].count for name in bad)
+        """Whether every event is there, in order, unchanged, and nothing else; repeats may be."""
+        return not any(found.count for name, found in self.findings.items() if name not in _ALLOWED)
 
 
 def reconcile(
@@ -66,37 +68,56 @@ def reconcile(
     place = absolute_url(url)
     seen = look(place)
     end = seen.head if until is None else min(until, seen.head)
-    log = _published(spark, place, tenant_id, end).cache()
-    topics = sorted(
-        {target.topic(row.tenant_id, row.stream_type) for row in _places(log)}
-        if target.one_topic is None
-        else {target.one_topic}
-    )
-    messages = _messages(spark, target, topics, seen.identity.log_id, tenant_id).cache()
+    log = _published(spark, place, target, tenant_id, end).cache()
+    topics = {row.event_topic for row in log.select("event_topic").distinct().collect()}
+    alike = topics_of(target, tenant_id) - topics
+    messages = _messages(spark, target, sorted(topics | alike), tenant_id)
+    # A topic that only looks like one of the template's may be somebody else's.
+    others = f.col("topic").isin(*alike) & ~f.col("log_id").eqNullSafe(seen.identity.log_id)
+    messages = messages.where(~others).cache()
     try:
-        return _compared(log, messages.where(f.coalesce("position", f.lit(0)) <= end))
+        count = messages.count()  # now they are read: the log has grown further, if it has
+        head = look(place).head
+        return _compared(log, messages, seen.identity, end, max(head, seen.head), count)
     finally:
         log.unpersist()
         messages.unpersist()
 
 
-def _published(spark: SparkSession, url: str, tenant_id: str | None, until: int) -> DataFrame:
-    """Return the events of the log, and the hash of the value that a message of each has."""
+def _published(
+    spark: SparkSession, url: str, target: Target, tenant_id: str | None, until: int
+) -> DataFrame:
+    """Return the events of the log, and what the message of each must be."""
     options = {"url": url, "endingPosition": str(until), "columns": ",".join(_COLUMNS)}
     if tenant_id is not None:
         options["tenant"] = tenant_id
     reader = spark.read.format("seriatim").options(**options, packed="true")
-    return reader.load().mapInArrow(_hashed, _EVENTS)
+    # Without its settings: a task needs the template alone.
+    return reader.load().mapInArrow(_Expected(Target(target.servers, target.template)), _EVENTS)
 
 
-def _hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        hashes = [sha256(value_of(event)).hexdigest() for event in records_of(batch)]
-        yield batch.select(_COLUMNS).append_column("value_hash", pa.array(hashes, pa.string()))
+class _Expected(msgspec.Struct, frozen=True):
+    """Adds to events what their messages must be."""
 
+    target: Target
 
-def _places(log: DataFrame) -> list[Row]:
-    return log.select("tenant_id", "stream_type").distinct().collect()
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values: list[str] = []
+            keys: list[str] = []
+            topics: list[str] = []
+            for event in records_of(batch):
+                values.append(sha256(value_of(event)).hexdigest())
+                keys.append(sha256(key_of(event)).hexdigest())
+                topics.append(self.target.topic(event.tenant_id, event.stream_type))
+            made = batch.select(_COLUMNS)
+            for name, column in (
+                ("value_hash", values),
+                ("key_hash", keys),
+                ("event_topic", topics),
+            ):
+                made = made.append_column(name, pa.array(column, pa.string()))
+            yield made
 
 
 def _header(name: str) -> Column:
@@ -105,7 +126,7 @@ def _header(name: str) -> Column:
 
 
 def _messages(
-    spark: SparkSession, target: Target, topics: list[str], log_id: str, tenant_id: str | None
+    spark: SparkSession, target: Target, topics: list[str], tenant_id: str | None
 ) -> DataFrame:
     there = []
     for topic in topics:
@@ -127,47 +148,78 @@ def _messages(
     )
     made = frame.select(
         f.concat_ws("/", "topic", "partition", "offset").alias("place"),
+        "topic",
         "partition",
         "offset",
-        _header("position").cast("bigint").alias("position"),
+        _header("position").try_cast("bigint").alias("position"),
         _header("event-id").alias("event_id"),
-        f.sha2("value", 256).alias("hash"),
-        (f.coalesce(_header("log"), f.lit("")) == log_id).alias("ours"),
         _header("tenant").alias("tenant"),
+        f.sha2("value", 256).alias("hash"),
+        f.sha2("key", 256).alias("message_key"),
+        _header("log").alias("log_id"),
+        _header("epoch").try_cast("bigint").alias("epoch"),
     )
     if tenant_id is not None:
         made = made.where((f.col("tenant") == tenant_id) | f.col("tenant").isNull())
-    return made.drop("tenant")
+    return made
 
 
-def _compared(log: DataFrame, messages: DataFrame) -> Reconciled:
-    ours = messages.where("ours")
-    both = ours.alias("m").join(log.alias("e"), ["position", "event_id"], "left")
+def _compared(  # noqa: PLR0913 - both sides, and where the log ends
+    log: DataFrame,
+    messages: DataFrame,
+    identity: LogIdentity,
+    end: int,
+    head: int,
+    count: int,
+) -> Reconciled:
+    nulls = messages.where("hash is null")
+    whole = messages.where("hash is not null")
+    ours = f.coalesce(f.col("log_id") == identity.log_id, f.lit(False))
+    present = f.coalesce(f.col("epoch") == identity.epoch, f.lit(False))
+    # What was appended after the comparison began is no matter of it.
+    compared = whole.where(ours & present & (f.coalesce("position", f.lit(0)) <= end))
+    both = compared.alias("m").join(log.alias("e"), ["position", "event_id"], "left")
     known = both.where("e.value_hash is not null")
-    foreign = both.where("e.value_hash is null").select(f.col("place").alias("at"))
-    foreign = foreign.union(messages.where("not ours").select("place"))
-    stream = Window.partitionBy("tenant_id", "stream_type", "stream_id", "partition")
+    strangers = both.where("e.value_hash is null").select("place")
+    findings = {
+        "missing": _found(log.join(compared, ["position", "event_id"], "left_anti"), "position"),
+        "duplicates": _doubled(known),
+        "reordered": _found(_reordered(known), "position"),
+        "changed": _found(known.where("hash <> value_hash or not (tenant <=> tenant_id)"), "place"),
+        "wrong_keys": _found(known.where("not (message_key <=> key_hash)"), "place"),
+        "spread": _found(_spread(known), "stream"),
+        "misplaced": _found(known.where("topic <> event_topic"), "place"),
+        "nulls": _found(nulls, "place"),
+        "foreign": _found(strangers.union(whole.where(~ours).select("place")), "place"),
+        "other_epoch": _found(whole.where(ours & ~present), "place"),
+        "beyond_end": _found(whole.where(ours & present & (f.col("position") > head)), "place"),
+    }
+    return Reconciled(log.count(), count, findings)
+
+
+def _reordered(known: DataFrame) -> DataFrame:
+    """Return events whose first message comes before that of an earlier event of their stream."""
+    stream = Window.partitionBy("tenant_id", "stream_type", "stream_id", "topic", "partition")
     firsts = known.groupBy(
-        "position", "event_id", "tenant_id", "stream_type", "stream_id", "m.partition"
+        "position", "event_id", "tenant_id", "stream_type", "stream_id", "topic", "partition"
     ).agg(f.min("offset").alias("first"))
-    moved = (
+    earlier = stream.orderBy("position").rowsBetween(Window.unboundedPreceding, -1)
+    return (
         firsts.where("stream_id is not null")
-        .withColumn(
-            "before",
-            f.max("first").over(
-                stream.orderBy("position").rowsBetween(Window.unboundedPreceding, -1)
-            ),
-        )
+        .withColumn("before", f.max("first").over(earlier))
         .where("first < before")
     )
-    findings = {
-        "missing": _found(log.join(ours, ["position", "event_id"], "left_anti"), "position"),
-        "duplicates": _doubled(known),
-        "reordered": _found(moved, "position"),
-        "changed": _found(known.where("hash <> value_hash"), "place"),
-        "foreign": _found(foreign, "at"),
-    }
-    return Reconciled(log.count(), messages.count(), findings)
+
+
+def _spread(known: DataFrame) -> DataFrame:
+    """Return streams whose messages lie in several partitions, where no order holds."""
+    return (
+        known.where("stream_id is not null")
+        .groupBy("tenant_id", "stream_type", "stream_id")
+        .agg(f.countDistinct("topic", "partition").alias("places"))
+        .where("places > 1")
+        .select(f.concat_ws("/", "tenant_id", "stream_type", "stream_id").alias("stream"))
+    )
 
 
 def _doubled(known: DataFrame) -> Found:

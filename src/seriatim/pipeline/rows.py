@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from seriatim.core.canonical import canonical_text, read_json
-from seriatim.core.errors import InvalidArgument, InvalidEvent
+from seriatim.core.canonical import canonical_text, parse_json
+from seriatim.core.errors import Flaw, InvalidArgument, InvalidEvent
 from seriatim.core.event import COMMITTED_FIELDS, NewEvent
 from seriatim.core.ids import derived_uuid
 from seriatim.core.times import format_us
@@ -25,6 +25,7 @@ _EVENT_COLUMNS = {*NewEvent.__struct_fields__, "stream_type", "stream_id"} - {"s
 _READ_COLUMNS = COMMITTED_FIELDS | {"stream_seq"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_TOO_DEEP = "payload is nested too deeply"
 
 Row = dict[str, Any]
 
@@ -39,9 +40,22 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_columns(schema: t.StructType, shape: Shape) -> None:
-    """Refuse columns that no event has, or that the log alone sets, before anything is stored."""
-    names = set(schema.names)
+    """Refuse columns that no event has, of another type, or that the log alone sets.
+
+    Nothing is stored then.
+    """
+    _check_names(schema, shape)
+    _check_needed(set(schema.names), shape)
+    dropped = _READ_COLUMNS if shape.drop_committed else frozenset[str]()
+    for field in schema:
+        if field.name not in dropped and (problem := _type_problem(field.name, field.dataType)):
+            raise _refused(field.name, f"the column {field.name} {problem}")
+
+
+def _check_names(schema: t.StructType, shape: Shape) -> None:
     for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise _refused(name, f"the rows have the column {name!r:.80} twice")
         if name in _EVENT_COLUMNS or name in shape.id_columns:
             continue
         if name in COMMITTED_FIELDS or name == "occurred_text":
@@ -53,6 +67,9 @@ def check_columns(schema: t.StructType, shape: Shape) -> None:
                 raise _refused(name, msg)
         elif not (name == SOURCE_ID and shape.backfill is not None):
             raise _refused(name, f"an event has no column {name!r:.80}")
+
+
+def _check_needed(names: set[str], shape: Shape) -> None:
     if "event_type" not in names:
         raise _refused("event_type", "the column event_type is needed")
     for name in shape.id_columns:
@@ -61,6 +78,56 @@ def check_columns(schema: t.StructType, shape: Shape) -> None:
     if shape.backfill is not None and (SOURCE_ID not in names or "event_id" in names):
         msg = "a backfill takes the column source_event_id, of which it makes ids, and no event_id"
         raise _refused(SOURCE_ID, msg)
+
+
+_TEXTS = (t.StringType, t.CharType, t.VarcharType)
+_PLAIN = (*_TEXTS, t.BooleanType, t.IntegralType, t.FloatType, t.DoubleType, t.VariantType)
+
+
+def _type_problem(name: str, kind: t.DataType) -> str | None:
+    """Say why a column of this type cannot become a part of an event, None when it can."""
+    if isinstance(kind, t.NullType) or name not in {*_EVENT_COLUMNS, "occurred_text", SOURCE_ID}:
+        return None
+    shown = kind.simpleString()[:80]
+    match name:
+        case "payload":
+            if isinstance(kind, (*_TEXTS, t.VariantType)):
+                return None
+            if not isinstance(kind, t.StructType | t.MapType | t.ArrayType):
+                return f"is {shown}: it must be JSON text, a VARIANT, a struct, a map or an array"
+            return _nested_problem(kind)
+        case "tags":
+            fits = isinstance(kind, t.ArrayType) and isinstance(kind.elementType, _TEXTS)
+            return None if fits else f"is {shown}: it must be array<string>"
+        case "metadata":
+            fits = isinstance(kind, t.MapType) and all(
+                isinstance(one, _TEXTS) for one in (kind.keyType, kind.valueType)
+            )
+            return None if fits else f"is {shown}: it must be map<string,string>"
+        case "event_version" | "stream_seq":
+            fits = isinstance(kind, t.IntegralType)
+            return None if fits else f"is {shown}: it must be a whole number"
+        case "occurred_at":
+            fits = isinstance(kind, (*_TEXTS, t.TimestampType))
+            return None if fits else f"is {shown}: it must be text or a timestamp with a time zone"
+    return None if isinstance(kind, _TEXTS) else f"is {shown}: it must be text"
+
+
+def _nested_problem(kind: t.DataType) -> str | None:
+    """Say why a type inside a payload has no JSON, None when it has."""
+    if isinstance(kind, t.StructType):
+        if len(set(kind.names)) < len(kind.names):
+            return "has the same name twice in one struct"
+        return next(filter(None, (_nested_problem(field.dataType) for field in kind)), None)
+    if isinstance(kind, t.MapType):
+        if not isinstance(kind.keyType, _TEXTS):
+            return f"holds a map whose keys are {kind.keyType.simpleString()}: JSON has texts"
+        return _nested_problem(kind.valueType)
+    if isinstance(kind, t.ArrayType):
+        return _nested_problem(kind.elementType)
+    if isinstance(kind, (*_PLAIN, t.NullType)):
+        return None
+    return f"holds {kind.simpleString()[:80]}, which JSON has not: cast it to text or a number"
 
 
 def _refused(name: str, message: str) -> InvalidArgument:
@@ -83,11 +150,20 @@ class Maker:
         for row in batch.to_pylist():
             for name, read in self._readers.items():
                 if row[name] is not None:
-                    row[name] = read(row[name])
+                    row[name] = _read(read, row[name])
             yield row
 
     def event(self, row: Row) -> NewEvent:
         """Make the event of a row, or refuse it."""
+        for name in self._readers:
+            if isinstance(row[name], Unreadable):
+                raise InvalidEvent(f"{name} {row[name]}", details={"field": name})
+        try:
+            return self._event(row)
+        except RecursionError:
+            raise InvalidEvent(_TOO_DEEP, details={"field": "payload"}) from None
+
+    def _event(self, row: Row) -> NewEvent:
         fields = {k: v for k, v in row.items() if v is not None and k not in self._dropped}
         fields["event_id"] = self._id(row)
         if "payload" in fields and isinstance(fields["payload"], str):
@@ -109,7 +185,7 @@ class Maker:
                 msg = "a row of a backfill must name its source event"
                 raise InvalidEvent(msg, details={"field": SOURCE_ID})
             return derived_uuid("backfill", shape.backfill, str(source))
-        if row.get("event_id"):
+        if row.get("event_id") is not None:  # an empty one is refused as any bad id is
             return str(row["event_id"])
         names = shape.id_columns or sorted(row)
         return derived_uuid("row", shape.name, *(_text(row[name]) for name in names))
@@ -124,11 +200,38 @@ def _json_value(value: object) -> Any:
 
 
 def _json(text: str) -> Any:
+    """Parse the text of a payload; a key twice in one object is refused."""
+    raw = text.encode(errors="surrogatepass")
     try:
-        return read_json(text)
-    except ValueError:
-        msg = "payload is no JSON text"
+        value = msgspec.json.decode(raw)
+        # What comes out as it went in, once read and written again, has no key twice.
+        if msgspec.json.encode(value) == raw:
+            return value
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass  # the strict reader says what is wrong, or knows it
+    try:
+        return parse_json(text)
+    except Flaw as flaw:
+        deep = flaw.message.endswith("RecursionError")
+        msg = _TOO_DEEP if deep else f"payload is no JSON text: {flaw.message}"
         raise InvalidEvent(msg, details={"field": "payload"}) from None
+
+
+class Unreadable(str):
+    """Stands for a value that could not be read, and says why."""
+
+    __slots__ = ()
+
+
+def _read(read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except RecursionError:
+        return Unreadable("is nested too deeply")
+    except InvalidEvent as error:
+        return Unreadable(f"cannot be read: {error.message}"[:200])
+    except (TypeError, ValueError) as error:
+        return Unreadable(f"cannot be read: {error}"[:200])
 
 
 def _time(value: object) -> str:
@@ -143,17 +246,29 @@ def _time(value: object) -> str:
 def _reader(kind: t.DataType) -> Callable[[Any], Any]:
     """Return what turns a value of a Spark type, as Arrow shows it, into one that JSON has."""
     if isinstance(kind, t.VariantType):
-        return lambda value: t.VariantVal(value["value"], value["metadata"]).toPython()
+        # Its JSON, not its Python values: fractions and large numbers would be decimals there.
+        return lambda value: _json(t.VariantVal(value["value"], value["metadata"]).toJson())
     if isinstance(kind, t.StructType):
         parts = {f.name: _reader(f.dataType) for f in kind}
         return lambda value: {k: parts[k](v) for k, v in value.items() if v is not None}
     if isinstance(kind, t.MapType):
         inner = _reader(kind.valueType)
-        return lambda value: {str(k): None if v is None else inner(v) for k, v in _pairs(value)}
+        return lambda value: _object(
+            (str(k), None if v is None else inner(v)) for k, v in _pairs(value)
+        )
     if isinstance(kind, t.ArrayType):
         inner = _reader(kind.elementType)
         return lambda value: [None if one is None else inner(one) for one in value]
     return lambda value: value
+
+
+def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    given = list(pairs)
+    found = dict(given)
+    if len(found) < len(given):
+        msg = "a map has the same key twice"
+        raise ValueError(msg)
+    return found
 
 
 def _pairs(value: Any) -> Any:

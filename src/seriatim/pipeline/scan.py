@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from seriatim.core.errors import BackendFailure
 from seriatim.core.event import LogIdentity
 from seriatim.core.patterns import Names
+from seriatim.core.times import EARLIEST_US, LATEST_US
 from seriatim.pipeline import decode
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.database import (
@@ -177,7 +178,9 @@ def _occurred(raw: pa.RecordBatch, _name: str) -> pa.Array:
     given, recorded = _plain(raw, "occurred_us"), raw.column("recorded_us")
     if given.null_count == len(given):
         return decode.instants(recorded)
-    return decode.instants(given if given.null_count == 0 else pc.coalesce(given, recorded))
+    found = given if given.null_count == 0 else pc.coalesce(given, recorded)
+    # Earlier versions took instants that neither Python nor Spark can show; their text is kept.
+    return decode.instants(pc.min_element_wise(pc.max_element_wise(found, EARLIEST_US), LATEST_US))
 
 
 _MAKERS: dict[str, Callable[[pa.RecordBatch, str], Any]] = {

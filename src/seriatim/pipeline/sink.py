@@ -17,7 +17,9 @@ from seriatim.core.errors import InvalidArgument, InvalidEvent
 from seriatim.core.event import DEFAULT_TENANT
 from seriatim.core.guard import BUILT_IN, DEFAULT
 from seriatim.core.ids import id_problem
+from seriatim.core.tenants import check_tenant
 from seriatim.opening import absolute_url
+from seriatim.pipeline.failures import noted_errors, translated
 from seriatim.pipeline.options import bad, known_options, listed
 from seriatim.pipeline.refused import Reason, RefusedRows, keep_files
 from seriatim.pipeline.rows import Maker, Shape, check_columns
@@ -64,9 +66,10 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     found = known_options(given, SINK_OPTIONS)
     if not found.get("url"):
         raise bad("url", "is needed: the log's address, such as sqlite:///app.db")
-    for name in ("tenant", "backfill"):
-        if name in found and (problem := id_problem(found[name])):
-            raise bad(name, problem)
+    if "backfill" in found and (problem := id_problem(found["backfill"])):
+        raise bad("backfill", problem)
+    if "tenant" in found:
+        check_tenant(found["tenant"], "tenant")
     if found.get("guard", DEFAULT.name) not in BUILT_IN:
         raise bad("guard", f"must be one of {', '.join(sorted(BUILT_IN))}")
     committed = found.get("committed", "refuse")
@@ -121,7 +124,7 @@ class SinkWriter(ds.DataSourceArrowWriter):
         """Append the rows of one task; a failed database fails it, and Spark tries again."""
         options = self._options
         maker = Maker(self._schema, options.shape)
-        with RefusedRows(options.refused) as refused:
+        with noted_errors(), RefusedRows(options.refused) as refused:
             rows = (row for batch in iterator for row in maker.rows(batch))
             counts = append_rows(
                 options.url, maker, rows, refused, tenant_id=options.tenant, guard=options.guard
@@ -168,5 +171,6 @@ def append_frame(frame: DataFrame, url: str, **options: Any) -> AppendReport:
     with tempfile.TemporaryDirectory(prefix="seriatim-") as folder:
         address = absolute_url(url)
         own = {"url": address, "report": f"{folder}/report", "refused": _DROP, **given}
-        frame.write.format("seriatim").options(**own).mode("append").save()
+        with translated():
+            frame.write.format("seriatim").options(**own).mode("append").save()
         return msgspec.json.decode(Path(own["report"]).read_bytes(), type=AppendReport)

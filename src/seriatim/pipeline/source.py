@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +25,8 @@ from seriatim.pipeline.sealed import plan
 from seriatim.pipeline.sink import SinkWriter, sink_options
 from seriatim.pipeline.streaming import StreamReader
 from seriatim.pipeline.wanted import END
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 class SeriatimSource(ds.DataSource):
@@ -77,6 +81,22 @@ def _fitted(options: Options, schema: t.StructType) -> Options:
     raise InvalidArgument(msg)
 
 
+class _FilterPush:
+    """The method by which Spark hands filters to a reader.
+
+    Where push-down is disabled, Spark refuses every reader that has a method of its own, although
+    its filters are then applied by Spark with the same result. So this one passes for Spark's.
+    """
+
+    __func__ = staticmethod(ds.DataSourceReader.pushFilters)
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[ds.Filter]) -> list[ds.Filter]:
+        return self._reader.narrow(filters)
+
+
 class BatchReader(ds.DataSourceReader):
     """Reads the log as it is at planning, up to its head or the ending position."""
 
@@ -84,8 +104,13 @@ class BatchReader(ds.DataSourceReader):
         self._options = options
         self._pushed = Pushed(options.scan)
 
-    def pushFilters(self, filters: list[ds.Filter]) -> list[ds.Filter]:  # noqa: N802
+    @property
+    def pushFilters(self) -> _FilterPush:  # noqa: N802
         """Take over the filters that the log answers itself."""
+        return _FilterPush(self)
+
+    def narrow(self, filters: list[ds.Filter]) -> list[ds.Filter]:
+        """Read fewer events by these filters, and return those that Spark must apply."""
         self._pushed, kept = push(self._pushed, filters)
         return kept
 
@@ -117,6 +142,30 @@ class BatchReader(ds.DataSourceReader):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `seriatim` known to a session, with filters pushed down to the log."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(SeriatimSource)
+    """Make the format `seriatim` known to a session.
+
+    Filters are pushed down to the log if the session allows it: Spark does not by default, so the
+    setting is made unless the user has made it.
+    """
+    if spark.conf.get(PUSHDOWN, None) is None:
+        spark.conf.set(PUSHDOWN, "true")
+    with _active(spark):
+        spark.dataSource.register(SeriatimSource)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the thread's active one for a block.
+
+    Spark refuses to register a format in one session while another active one has it.
+    """
+    before = SparkSession.getActiveSession()
+    sessions: Any = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001 - Python has no setter
+    if before is None:
+        yield
+        return
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - as above
+    try:
+        yield
+    finally:
+        sessions.setActiveSession(before._jsparkSession)  # noqa: SLF001 - as above

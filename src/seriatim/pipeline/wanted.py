@@ -40,6 +40,8 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     stream_types: Names | None = None
     stream_ids: Names | None = None
     event_ids: Names | None = None
+    correlation_ids: Names | None = None
+    causation_ids: Names | None = None
     occurred: Window = Window()
     recorded: Window = Window()
     share: Share | None = None
@@ -63,4 +65,6 @@ NAMED = {
     "stream_types": "stream_type",
     "stream_ids": "stream_id",
     "event_ids": "event_id",
+    "correlation_ids": "correlation_id",
+    "causation_ids": "causation_id",
 }

@@ -75,7 +75,7 @@ def headers(message: Message) -> dict[str, str]:
     return {name: value.decode() for name, value in found}
 
 
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 180.0) -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + seconds
     while not true():

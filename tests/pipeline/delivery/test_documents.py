@@ -32,6 +32,8 @@ from tests.pipeline.events import stored
 
 ROOT = Path(__file__).parents[3]
 
+LOG = seriatim.LogIdentity("8a4f7d8e-2b58-4c6e-9d5b-000000000001", 1)
+
 
 def index_of(port: int) -> Handler:
     """Make a projection whose documents hold the last number of their stream."""
@@ -60,7 +62,7 @@ def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
     with IndexServer() as index:
         handler = index_of(index.port)
         loop = Loop(registry, handler, chunk=5)
-        loop.handle(seriatim.Delivery.of(one) for one in events)
+        loop.handle(seriatim.Delivery.of(one, log=LOG) for one in events)
 
         assert index.documents == expected(url)
         for key in index.documents:
@@ -79,7 +81,7 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
         "orders", lambda: HttpIndex(1), retry=msgspec.structs.replace(QUICK, attempts=1)
     )
     tally = Loop(registry, declare(lambda _: {})).handle(
-        [seriatim.Delivery.of(one) for one in stored(url)]
+        [seriatim.Delivery.of(one, log=LOG) for one in stored(url)]
     )
     registry.close()
 

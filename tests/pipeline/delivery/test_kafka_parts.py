@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from seriatim import NewEvent
+from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.opening import open_log
@@ -194,3 +197,14 @@ def test_a_checkpoint_of_another_target(folder: Folder) -> None:
     """H2: checkpoints of two targets do not mix."""
     with pytest.raises(Conflict, match="name another place"):
         Checkpoints(folder, "kafka://k/other").check(at(5), LOG, 10, "e5")
+
+
+def test_an_old_window_is_not_trusted(folder: Folder) -> None:
+    """H3: ids that a checkpoint kept without their tenants are not read; the rest of it is."""
+    text = canonical_text(msgspec.to_builtins(at(7)) | {"recent": ["order-1"]})
+    data = f"{text}\n{sha256(text.encode()).hexdigest()}\n".encode()
+    folder.create(f"{FOLDER}/{7:020d}-{'0' * 16}.json", data)
+    found = Checkpoints(folder, "kafka://k/t").last()
+
+    assert found is not None
+    assert (found.position, found.delivered) == (7, ())

@@ -50,8 +50,9 @@ def handled(events: list[EventRecord], declared: Handler, tmp_path: Path) -> Non
     registry = open_registry(place, Registering())
     registry.declare(declared)
     registry.close()
+    headers = {"first_seq": b"1", "log_id": "8a4f7d8e-2b58-4c6e-9d5b-000000000001", "epoch": 1}
     rows = [
-        {"topic": "t", "partition": 0, "offset": n, "value": value_of(one), "first_seq": b"1"}
+        {"topic": "t", "partition": 0, "offset": n, "value": value_of(one), **headers}
         for n, one in enumerate(events)
     ]
     work = Work(handler=declared, registry=place, settings=Registering())

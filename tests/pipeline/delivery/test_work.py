@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import defaultdict
@@ -16,7 +17,12 @@ from pyspark.sql import SparkSession
 import seriatim
 from seriatim import NewEvent
 from seriatim.config.delivery import Registering
-from seriatim.core.errors import BackendFailure, Conflict, InvalidArgument
+from seriatim.core.errors import (
+    BackendFailure,
+    Conflict,
+    InvalidArgument,
+    LogIdentityChanged,
+)
 from seriatim.core.handling import Handler
 from seriatim.delivery.entries import Asked
 from seriatim.delivery.loop import Tally
@@ -156,6 +162,75 @@ def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path:
     assert (tally.done, tally.duplicate) == (count, count)
     assert in_order(notes(tmp_path))
     assert work(spark, noter, None, source=target, registry=place) == Tally()
+
+
+def test_a_topic_of_a_restored_log(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """G9: over Kafka the headers name log and epoch; messages of others, or of none, stop it."""
+    from confluent_kafka import Producer
+
+    filled(postgres_url, streams=1, each=1)
+    target = made_topic(topic_url, partitions=1)
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    place = f"sqlite:///{tmp_path}/registry.db"
+    assert work(spark, noting(tmp_path), None, source=target, registry=place).done == 2
+    [first, _] = messages(target)
+    given: Any = first.headers()
+    for nth, (name, value) in enumerate([("epoch", b"77"), ("log", b"another"), ("log", None)]):
+        other = made_topic(f"{topic_url}-{nth}", partitions=1)
+        changed = [(one, value if one == f"seriatim-{name}" else text) for one, text in given]
+        producer = Producer(other.client)
+        kept = [(one, text) for one, text in changed if text is not None]
+        producer.produce(other.one_topic or "", first.value(), first.key(), headers=kept)
+        producer.flush()
+        with pytest.raises(LogIdentityChanged, match="noter"):
+            work(spark, noting(tmp_path), None, source=other, registry=place)
+
+    assert len(notes(tmp_path)) == 2
+
+
+def test_a_restored_log_under_a_worker(spark: SparkSession, tmp_path: Path) -> None:
+    """G9: after a restore a worker stops, and after a reset it handles what is new, once."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    filled(url, streams=1, each=1)
+    shutil.copy(tmp_path / "log.db", tmp_path / "copy.db")
+    filled(url, streams=1, each=1)
+    assert work(spark, noting(tmp_path), url).done == 4
+    shutil.copy(tmp_path / "copy.db", tmp_path / "log.db")
+    with seriatim.open(url) as log:
+        log.store.raise_epoch()
+    filled(url, streams=1, each=2)
+    with pytest.raises(LogIdentityChanged):
+        work(spark, noting(tmp_path), url)
+    registry = open_registry(registry_url(url))
+    with seriatim.open(url) as log:
+        [report] = registry.reset("noter", log, reason="restored")
+    registry.close()
+
+    assert (report.position, report.forgotten) == (2, {"done": 2})
+    assert work(spark, noting(tmp_path), url).done == 4
+    assert len(notes(tmp_path)) == 8
+
+
+def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) -> None:
+    """G10: on a worker a deferred constraint fails its event alone, and ends the run's wait."""
+    count = filled(postgres_url, streams=3, each=2)
+    registry = open_registry(registry_url(postgres_url))
+    with registry.engine.transaction() as session:
+        session.run("create table public.known (n bigint primary key)")
+        session.run(
+            "create table public.effects (event_id text, stream_id text, seq bigint references "
+            "public.known (n) deferrable initially deferred, pid bigint)"
+        )
+        session.run("insert into public.known values (1)")
+    tally = work(spark, transactional(), postgres_url)
+    failed = registry.entries(Asked(status=("failed", "dead")))
+    registry.close()
+
+    # The second event of each stream names a number that is not known.
+    assert tally.done == count - 3
+    assert [(one.stream_seq, "known" in one.error) for one in failed] == [(2, True)] * 3
 
 
 def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from seriatim import EventRecord, Log, NewEvent, Projection, projection
 from seriatim.core.fold import Digest, Fold
-from seriatim.core.ids import compose
 from seriatim.pipeline.project.projector import Projector
 from tests.contract.profiles.traces_kit import PAYLOADS
 
@@ -80,8 +79,12 @@ def plain_fold(records: Iterable[EventRecord], made: Projection) -> Fold:
             or (one.endswith(".*") and record.event_type.startswith(one[:-1]))
             for one in made.events
         )
-        key = key_of(made, record)
-        if wanted and key is not None:
+        try:
+            key = key_of(made, record) if wanted else None
+        except (TypeError, ValueError) as error:
+            fold.fail((record.tenant_id, ""), record, error)
+            continue
+        if key is not None:
             fold.add(key, record)
     return fold
 
@@ -90,16 +93,7 @@ def key_of(made: Projection, record: EventRecord) -> str | None:
     """Return the key of a record as the declaration says."""
     if made.stream_types is not None and record.stream_type not in made.stream_types:
         return None
-    if callable(made.key):
-        return made.key(record)
-    assert made.key is not None
-    if made.key == "stream":
-        return compose(*record.stream) if record.stream else None
-    if made.key.startswith("payload."):
-        found = record.data.get(made.key.partition(".")[2])
-    else:
-        found = getattr(record, made.key)
-    return None if found is None else str(found)
+    return made.key_of(record)
 
 
 def plain_digest(records: Iterable[EventRecord], made: Projection) -> str:

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from seriatim import InvalidArgument, Log, frame_projection
+from seriatim import InvalidArgument, Log, NewEvent, frame_projection
+from seriatim.core import envelope
 from seriatim.pipeline.columns import spark_schema
 from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.projector import Projector
@@ -35,6 +36,22 @@ def test_activity_counts_like_python(start: Start, log: Log) -> None:
     )
     assert job.verify().equal
     assert job.rebuild().digest == caught_up
+
+
+def test_times_of_earlier_versions_break_nothing(
+    start: Start, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A1, I1: instants that are refused now and were stored before are still projected."""
+    monkeypatch.setattr(envelope, "time_problem", lambda _: None)
+    given = ["9999-12-31T23:59:60Z", "0001-01-01T00:00:00+23:59", "2016-12-31T12:00:60Z"]
+    given += ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
+    log.append([NewEvent("old", {}, occurred_at=text) for text in given])
+    job = start(activity)
+    job.run()
+
+    assert sum(row["events"] for row in _all_rows(job)) == len(given)
+    assert job.verify().equal
+    assert [record.occurred_at for record in log.read()] == given
 
 
 def test_an_empty_batch_of_a_stream(start: Start, log: Log) -> None:

@@ -125,7 +125,7 @@ def test_a_checkpoint_of_another_log(start: Start, log: Log, tmp_path: Path, spa
     with (
         seriatim.open(other_url) as other,
         Projector(spark, seats, other_url) as foreign,
-        adding_live(spark, other, 9),
+        adding_live(foreign.spark, other, 9),
     ):
         follow(foreign, 9, folder)
     fill(log, 20)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 
-from seriatim.core.errors import LogIdentityChanged, NotFound
+from seriatim.core.errors import BackendFailure, LogIdentityChanged, NotFound
 from seriatim.pipeline.archive.files import read_file
-from seriatim.pipeline.archive.place import Place, open_place
+from seriatim.pipeline.archive.place import Folder, Place, open_place
 from seriatim.pipeline.archive.seals import (
     HEADER,
     Segment,
@@ -19,6 +21,7 @@ from seriatim.pipeline.archive.seals import (
     decoded_header,
     decoded_segment,
 )
+from seriatim.pipeline.columns import NAMES
 from seriatim.pipeline.digest import digest_text
 
 
@@ -110,7 +113,67 @@ def read_segment(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of a segment in (after, until], by position, in the columns asked for.
 
-    Row groups outside of the range are not read; one is in memory at a time.
+    Row groups outside of the range are not read; one is in memory at a time. Raises
+    `BackendFailure` when the file's size, its row count or a position in the range is not as
+    sealed. A changed row at its own position has none of these signs: `check_file` finds it.
     """
-    with open_place(at).file(segment.file) as source:
-        yield from read_file(source, columns, after, until)
+    wanted = list(NAMES if columns is None else columns)
+    low = max(after, segment.first - 1)
+    high = segment.last if until is None else min(until, segment.last)
+    try:
+        yield from _sealed_events(open_place(at), segment, wanted, low, high)
+    except NotFound:
+        raise _damaged(segment, "is missing") from None
+
+
+def _sealed_events(
+    place: Place, segment: Segment, wanted: list[str], low: int, high: int
+) -> Iterator[pa.RecordBatch]:
+    size = place.size(segment.file)
+    if size != segment.bytes:
+        raise _damaged(segment, f"has {size} bytes, {segment.bytes} were sealed")
+    read = wanted if "position" in wanted else [*wanted, "position"]
+    reached = low
+    with place.file(segment.file) as source:
+        for batch in read_file(source, read, low, high, count=segment.count):
+            end = reached + batch.num_rows
+            if not batch.column("position").equals(pa.array(range(reached + 1, end + 1))):
+                raise _damaged(segment, f"does not hold every position after {reached} once")
+            reached = end
+            yield batch.select(wanted)
+    if reached != max(low, high):
+        raise _damaged(segment, f"ends at position {reached}, not at {high}")
+
+
+def _damaged(segment: Segment, problem: str) -> BackendFailure:
+    msg = f"the archive's {segment.file} {problem}: run seriatim archive verify"
+    return BackendFailure(msg, details={"name": segment.file}, retryable=False)
+
+
+def check_segments(place: Folder, segments: Sequence[Segment]) -> None:
+    """Compare the files of segments with their seals: size, row count and every position.
+
+    For readers that open the files themselves. A file that has not changed since it was last
+    compared is not read again.
+    """
+    with ThreadPoolExecutor(_CHECKS_AT_ONCE, "seriatim-seals") as pool:
+        list(pool.map(partial(_check_segment, place), segments))
+
+
+def _check_segment(place: Folder, segment: Segment) -> None:
+    try:
+        seen = (place, segment.name, segment.sha256, place.version(segment.file))
+    except NotFound:
+        raise _damaged(segment, "is missing") from None
+    if seen in _compared:
+        return
+    for _ in read_segment(place, segment, ["position"]):
+        pass
+    if len(_compared) >= _COMPARED_MAX:
+        _compared.clear()
+    _compared.add(seen)
+
+
+_CHECKS_AT_ONCE = 8
+_COMPARED_MAX = 100_000
+_compared: set[tuple[Folder, str, str, tuple[int, ...]]] = set()

@@ -105,12 +105,22 @@ class SegmentWriter:
 
 
 def read_file(
-    source: Any, columns: Sequence[str] | None = None, after: int = 0, until: int | None = None
+    source: Any,
+    columns: Sequence[str] | None = None,
+    after: int = 0,
+    until: int | None = None,
+    *,
+    count: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events in (after, until] of a segment's file, a row group in memory at a time."""
+    """Yield the events in (after, until] of a segment's file, a row group in memory at a time.
+
+    With `count`, a file with more or fewer rows than that is refused before anything is read.
+    """
     wanted = list(NAMES if columns is None else columns)
     try:
         file = pq.ParquetFile(source, pre_buffer=True)
+        if count is not None and file.metadata.num_rows != count:
+            _refuse_count(file.metadata.num_rows, count)
         _check_columns(file.schema_arrow, wanted)
         groups = [_range(file, index) for index in range(file.num_row_groups)]
         for index, (first, last) in enumerate(groups):
@@ -128,6 +138,11 @@ def read_file(
         reason = str(error).partition("\n")[0][:200]
         msg = f"a segment's file is damaged or no Parquet file: {reason}"
         raise BackendFailure(msg, retryable=False) from error
+
+
+def _refuse_count(found: int, sealed: int) -> None:
+    msg = f"it holds {found} events, {sealed} were sealed"
+    raise ValueError(msg)
 
 
 def _check_columns(schema: pa.Schema, wanted: Sequence[str]) -> None:

@@ -42,6 +42,10 @@ class Place(Protocol):
         """Return a small object."""
         ...
 
+    def size(self, name: str) -> int:
+        """Return the size of an object in bytes."""
+        ...
+
     def names(self, under: str) -> list[str]:
         """Return the names that begin with `under` and a slash, sorted."""
         ...
@@ -103,6 +107,17 @@ class Folder(msgspec.Struct, frozen=True):
         """Return a small object."""
         with _told(name):
             return self._at(name).read_bytes()
+
+    def size(self, name: str) -> int:
+        """Return the size of a file in bytes."""
+        with _told(name):
+            return self._at(name).stat().st_size
+
+    def version(self, name: str) -> tuple[int, ...]:
+        """Return numbers that change whenever the file is replaced or written to."""
+        with _told(name):
+            found = self._at(name).stat()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def names(self, under: str) -> list[str]:
         """Return the names of one folder, sorted."""
@@ -199,6 +214,11 @@ class Bucket(msgspec.Struct, frozen=True):
         """Return a small object."""
         with _told(name):
             return bytes(obstore.get(self._store, name).bytes())
+
+    def size(self, name: str) -> int:
+        """Return the size of an object in bytes."""
+        with _told(name):
+            return int(obstore.head(self._store, name)["size"])
 
     def names(self, under: str) -> list[str]:
         """Return the names under a prefix, sorted."""

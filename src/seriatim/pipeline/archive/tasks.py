@@ -19,6 +19,7 @@ from seriatim.pipeline.archive.files import HashingSink, SegmentWriter, hash_fil
 from seriatim.pipeline.archive.place import Place
 from seriatim.pipeline.archive.seals import VERSION, Segment, file_name
 from seriatim.pipeline.digest import added, batch_digest, digest_text
+from seriatim.pipeline.failures import translated
 from seriatim.pipeline.scan import EVERYTHING, scan
 
 _Item = TypeVar("_Item")
@@ -36,7 +37,8 @@ def on_spark(
     width = max(1, context.defaultParallelism)
     for start in range(0, len(items), width):
         part = items[start : start + width]
-        done = context.parallelize(part, len(part)).map(partial(_caught, act)).collect()
+        with translated():
+            done = context.parallelize(part, len(part)).map(partial(_caught, act)).collect()
         for outcome in done:
             if isinstance(outcome, SeriatimError):
                 raise outcome

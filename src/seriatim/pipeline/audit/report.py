@@ -23,6 +23,8 @@ from seriatim.pipeline.audit import checks
 from seriatim.pipeline.audit.order import Disorder, check_order
 from seriatim.pipeline.audit.rows import rows_of_log, spans_of
 from seriatim.pipeline.digest import digest_of_words, digest_text
+from seriatim.pipeline.failures import translated
+from seriatim.pipeline.session import own_session
 from seriatim.store.port import Finding
 
 SHOWN_MAX = 20
@@ -70,8 +72,14 @@ def audit(
     progress: Progress | None = None,
 ) -> AuditReport:
     """Audit the log up to its head as it is now, and with a place its archive too."""
+    with translated():
+        return _audited(own_session(spark), url, archive, progress or (lambda _: None))
+
+
+def _audited(
+    spark: SparkSession, url: str, archive: str | Place | None, tell: Progress
+) -> AuditReport:
     started = time.perf_counter()
-    tell = progress or (lambda _: None)
     with closing(open_store(url, Settings(), create=False)) as store:
         head = store.head()
         rules = store.rules()

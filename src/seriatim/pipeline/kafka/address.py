@@ -19,6 +19,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]*")
 _ESCAPED = re.compile(rb"[^A-Za-z0-9-]")
 _TOPIC_MAX = 249
 _DIGEST = 16
+_ANY_NAME = "[A-Za-z0-9_-]+"  # what `escaped` makes of a name
 _NO_STREAM = "_"  # no name becomes this: an underscore is always followed by two digits
 _SECRET = re.compile(r"password|secret|\.pem$|\.key$|oauthbearer\.config|token", re.IGNORECASE)
 
@@ -57,6 +58,16 @@ class Target(msgspec.Struct, frozen=True):
         if len(made) <= _TOPIC_MAX:
             return made
         return f"{made[: _TOPIC_MAX - _DIGEST - 1]}.{sha256(made.encode()).hexdigest()[:_DIGEST]}"
+
+    def may_be(self, topic: str, tenant_id: str | None) -> bool:
+        """Tell whether a topic's name follows the template, for one tenant or any."""
+        tenant = _ANY_NAME if tenant_id is None else re.escape(escaped(tenant_id))
+        holes = {"tenant": tenant, "stream_type": _ANY_NAME}
+        pattern = "".join(
+            re.escape(text) + ("" if name is None else f"(?:{holes[name]})")
+            for text, name, _, _ in Formatter().parse(self.template)
+        )
+        return re.fullmatch(pattern, topic) is not None
 
 
 def parse_target(url: str, settings: Mapping[str, str] | None = None) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import msgspec
@@ -9,8 +10,10 @@ import msgspec
 from seriatim.core.event import EventRecord
 from seriatim.delivery.letters import Letter
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.client import Sending
+from seriatim.pipeline.kafka.client import Sending, TooLarge
 from seriatim.pipeline.kafka.messages import HEADER, Header, key_of, value_of
+
+logger = logging.getLogger("seriatim")
 
 _TIMEOUT_S = 30.0
 
@@ -23,11 +26,34 @@ class TopicLetters:
 
     def send(self, letters: list[Letter]) -> None:
         """Deliver letters, or raise."""
-        sending = Sending(self._target, _TIMEOUT_S)
+        sending = Sending(self._target, _TIMEOUT_S, alone_bytes=0)
         for letter in letters:
             topic = sending.topic(letter.delivery.tenant_id, None)
-            sending.send(topic, *_message(letter), time.time_ns() // 1_000_000)
+            key, value, headers = _message(letter)
+            try:
+                sending.send(topic, key, value, headers, _now_ms())
+            except TooLarge as refused:
+                logger.warning("a dead letter is sent without its event: %s", refused)
+                sending.send(topic, key, _without_event(letter, refused), headers, _now_ms())
         sending.flush()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _without_event(letter: Letter, refused: TooLarge) -> bytes:
+    """Return what stands in a letter whose event its topic does not take."""
+    one = letter.delivery
+    return msgspec.json.encode(
+        {
+            "flaw": f"the event has {refused.size} bytes, which this topic refuses: read it from "
+            "the log by its id, or raise max.message.bytes",
+            "tenant_id": one.tenant_id,
+            "event_id": one.event_id,
+            "position": one.position,
+        }
+    )
 
 
 def _message(letter: Letter) -> tuple[bytes, bytes, list[Header]]:
@@ -42,6 +68,9 @@ def _message(letter: Letter) -> tuple[bytes, bytes, list[Header]]:
         (f"{HEADER}event-type", one.event_type.encode()),
         (f"{HEADER}first-seq", b"%d" % one.first_seq),
     ]
+    if one.log is not None:  # so that a worker can read the topic like any other
+        headers.append((f"{HEADER}log", one.log.log_id.encode()))
+        headers.append((f"{HEADER}epoch", b"%d" % one.log.epoch))
     event = one.event
     if isinstance(event, msgspec.Raw):
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from seriatim.core.event import EventRecord, LogIdentity
+from seriatim.core.tenants import tenant_problem
 from seriatim.telemetry.tracing import TRACE_FIELDS
 from seriatim.wire.records import WireRecord, incoming, outgoing
 
@@ -78,5 +79,8 @@ def record_of(value: bytes) -> EventRecord:
     found = _decoder.decode(value)
     if found.schema != SCHEMA:
         msg = f"the message has schema {found.schema!r:.40}, this reads {SCHEMA}"
+        raise ValueError(msg)
+    if problem := tenant_problem(found.tenant_id):
+        msg = f"the message's tenant_id {problem}"
         raise ValueError(msg)
     return incoming(found)

@@ -11,14 +11,12 @@ from typing import IO
 
 import msgspec
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from seriatim import config
 from seriatim.core.errors import BackendFailure, LogIdentityChanged
 from seriatim.core.event import LogIdentity
+from seriatim.core.extras import explained
 from seriatim.pipeline.archive.place import Place, open_place
 from seriatim.pipeline.archive.tasks import Span
 from seriatim.pipeline.columns import EVENTS
@@ -30,6 +28,13 @@ from seriatim.pipeline.lake.exporting import (
     Written,
     export,
 )
+
+try:
+    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+    from deltalake.transaction import AddAction
+except ModuleNotFoundError as error:
+    raise explained(error) from error
 
 _LOG_ID = "seriatim.logId"
 

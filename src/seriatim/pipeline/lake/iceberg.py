@@ -8,14 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import IO, Any
 
-from pyiceberg import exceptions as problems
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.io import load_file_io
-from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import LogIdentity
+from seriatim.core.extras import explained
 from seriatim.pipeline.archive.tasks import Span
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.lake.exporting import (
@@ -26,6 +23,14 @@ from seriatim.pipeline.lake.exporting import (
     Written,
     export,
 )
+
+try:
+    from pyiceberg import exceptions as problems
+    from pyiceberg.catalog import Catalog, load_catalog
+    from pyiceberg.io import load_file_io
+    from pyiceberg.table import Table
+except ModuleNotFoundError as error:
+    raise explained(error) from error
 
 _LOG_ID = "seriatim.log-id"
 _EPOCH = "seriatim.epoch"

@@ -18,12 +18,14 @@ from seriatim.store.readmodel.port import Step
 from seriatim.telemetry import tracing
 
 
-class Side(msgspec.Struct, frozen=True):
+class Side(msgspec.Struct):
     """The live tables or their shadow, and the right to write them."""
 
     token: int
     shadow: bool = False
     owner: str = ""  # of the shadow
+    read: int = 0  # events folded since the last count, which ended at the next position
+    counted: int = 0
 
 
 def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
@@ -62,6 +64,7 @@ def _applied(job: Job, given: Given, position: int, side: Side) -> int:
     step = outcome.step
     step.after, step.until, step.tip = position, until, job.tip(until)
     job.model.commit(job.projection, step, token=side.token, shadow=side.shadow)
+    side.read += outcome.read
     return until
 
 

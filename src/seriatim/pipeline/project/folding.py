@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from seriatim.core.canonical import canonical_text
+from seriatim.core.errors import ProjectionFailed
 from seriatim.core.event import EventRecord
 from seriatim.core.fold import Fold, Kept, Owner, Shape
-from seriatim.core.projection import STREAM, Projection, Table, is_path
-from seriatim.core.values import VALUES
+from seriatim.core.projection import Projection, Table
+from seriatim.core.projection_key import STREAM, is_path, key_path, payload_key
 from seriatim.opening import open_read_model
-from seriatim.pipeline.project.outcome import batches_of, lines_of
+from seriatim.pipeline.failures import noted_errors
+from seriatim.pipeline.project.outcome import batches_of, count_line, lines_of
 from seriatim.pipeline.records import records_of
 from seriatim.store.readmodel.model import ReadModel
 from seriatim.store.readmodel.port import Step
@@ -45,19 +47,20 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold a partition whose events come in ascending position."""
-        yield from self.outcome(batches, read_model(self.target))
+        with noted_errors():
+            yield from self.outcome(batches, read_model(self.target))
 
     def outcome(
         self, batches: Iterable[pa.RecordBatch], model: ReadModel
     ) -> Iterator[pa.RecordBatch]:
         """Fold events that come in ascending position."""
-        fold, marks = self.folded(batches, model, fresh=self.only is not None)
-        yield from batches_of(lines_of(fold, marks))
+        fold, marks, read = self.folded(batches, model, fresh=self.only is not None)
+        yield from batches_of((count_line(read), *lines_of(fold, marks)))
 
     def folded(
         self, batches: Iterable[pa.RecordBatch], model: ReadModel, *, fresh: bool
-    ) -> tuple[Fold, list[tuple[int, int]]]:
-        """Return the fold over a partition, and the ranges its events were taken from."""
+    ) -> tuple[Fold, list[tuple[int, int]], int]:
+        """Return the fold over a partition, the ranges of its events, and their number."""
         parked, passed = model.exceptions(self.projection.name, shadow=self.shadow)
         fold = Fold(
             self.projection,
@@ -66,15 +69,17 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         )
         marks: list[tuple[int, int]] = []
         known: set[Owner] = set()
+        read = 0
         for batch in batches:
             found = list(self._events(batch, marks))
+            read += len(found)
             if not fresh:
                 owners = {(event.tenant_id, key) for key, event in found} - known
                 known |= owners
                 fold.states |= self._states(model, list(owners))
             for key, event in found:
                 self._take(fold, key, event)
-        return fold, marks
+        return fold, marks, read
 
     def _events(
         self, batch: pa.RecordBatch, marks: list[tuple[int, int]]
@@ -100,9 +105,9 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         if key:
             fold.add(key, event)
             return
-        # The function that gives the key failed before the shuffle: hear its reason now.
+        # No key could be found before the shuffle: find the reason now.
         try:
-            key_of(self.projection, event)
+            self.projection.key_of(event)
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
             fold.fail((event.tenant_id, ""), event, error)
 
@@ -113,14 +118,15 @@ class Loader(Folder, frozen=True, kw_only=True):
     owner: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Store rows and states, and send back failures only."""
-        model = read_model(self.target)
-        fold, marks = self.folded(batches, model, fresh=True)
-        for step in steps_of(fold):
-            model.load(self.projection, step, self.owner)
+        """Store rows and states, and send back failures and the number of events."""
+        with noted_errors():
+            model = read_model(self.target)
+            fold, marks, read = self.folded(batches, model, fresh=True)
+            for step in steps_of(fold):
+                model.load(self.projection, step, self.owner)
         empty = Fold(self.projection)
         empty.failures = fold.failures
-        yield from batches_of(lines_of(empty, marks))
+        yield from batches_of((count_line(read), *lines_of(empty, marks)))
 
 
 def steps_of(fold: Fold) -> Iterator[Step]:
@@ -150,26 +156,6 @@ def key_fields(projection: Projection) -> tuple[str, ...]:
     return ("payload",) if is_path(key) else (key,)
 
 
-def key_of(projection: Projection, event: EventRecord) -> str | None:
-    """Return the key of an event as Python finds it; None passes the event over."""
-    event = projection.upcast(event)
-    key: Any
-    if callable(projection.key):
-        key = projection.key(event)
-    else:
-        key = _found(event.data, str(projection.key).split(".")[1:])
-    if key is not None and (not isinstance(key, str) or not key):
-        msg = f"a key is a text that is not empty, got {type(key).__name__}"
-        raise TypeError(msg)
-    return None if key is None else VALUES[str].keep(key)
-
-
-def _found(value: Any, path: Sequence[str]) -> str | None:
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value if value is None or isinstance(value, str) else canonical_text(value)
-
-
 class Keyer(msgspec.Struct, frozen=True):
     """Adds the key column where Python must find it; empty where that fails."""
 
@@ -177,15 +163,24 @@ class Keyer(msgspec.Struct, frozen=True):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Add the column to every batch."""
+        key = self.projection.key
+        path = key_path(key) if isinstance(key, str) and not self.projection.upcasters else None
         for batch in batches:
-            keys = [self._key(event) for event in records_of(batch)]
+            keys = self._keys(batch) if path is None else self._keys_at(path, batch)
             yield batch.append_column(KEY, pa.array(keys, pa.string()))
 
-    def _key(self, event: EventRecord) -> str | None:
-        if not event.event_type:
-            return None
+    def _keys(self, batch: pa.RecordBatch) -> Iterator[str | None]:
+        for event in records_of(batch):
+            yield self._key(self.projection.key_of, event) if event.event_type else None
+
+    def _keys_at(self, path: Sequence[str], batch: pa.RecordBatch) -> Iterator[str | None]:
+        find = partial(payload_key, path)
+        for payload in batch.column("payload").to_pylist():
+            yield self._key(find, payload)
+
+    def _key(self, find: Callable[[Any], str | None], given: Any) -> str | None:
         try:
-            return key_of(self.projection, event)
+            return find(given)
         except Exception:  # noqa: BLE001 - the fold tells it with the event
             return ""
 
@@ -201,17 +196,33 @@ class FrameLoader(msgspec.Struct, frozen=True, kw_only=True):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Store every batch, and send nothing back."""
         table = self.projection.tables[0]
-        model = read_model(self.target)
-        for batch in batches:
-            rows = list(kept_rows(table, batch, self.until))
-            step = Step(after=0, until=0, tip="", rows={table.name: rows})
-            model.load(self.projection, step, self.owner)
+        with noted_errors():
+            model = read_model(self.target)
+            for batch in batches:
+                rows = list(kept_rows(table, batch, self.until))
+                step = Step(after=0, until=0, tip="", rows={table.name: rows})
+                model.load(self.projection, step, self.owner)
         yield from ()
 
 
 def kept_rows(table: Table, batch: pa.RecordBatch, until: int) -> Iterator[Kept]:
-    """Yield the rows of a DataFrame in their kept form."""
+    """Yield the rows of a DataFrame in their kept form; say which row cannot be stored."""
     shape, names = Shape(table), list(table.fields)
     for found in batch.to_pylist():
-        row = shape.kept({name: found[name] for name in names})
-        yield Kept(found["tenant_id"], until, row)
+        try:
+            row = shape.kept({name: found[name] for name in names})
+        except (TypeError, ValueError) as error:
+            key = {name: found[name] for name in table.key}
+            msg = (
+                f"the transformation of table {table.name} made a row that cannot be stored, with "
+                f"key {key!r:.200}: {error}"
+            )
+            raise ProjectionFailed(msg, details={"table": table.name}) from None
+        yield Kept(_tenant(table, found["tenant_id"]), until, row)
+
+
+def _tenant(table: Table, tenant_id: str | None) -> str:
+    if tenant_id is None:
+        msg = f"the transformation of table {table.name} made a row without a tenant_id"
+        raise ProjectionFailed(msg, details={"table": table.name})
+    return tenant_id

@@ -7,19 +7,25 @@ from datetime import datetime
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from seriatim.core.errors import InvalidArgument
-from seriatim.core.projection import STREAM, Projection, Table, is_path
+from seriatim.core.errors import InvalidArgument, ProjectionFailed, SeriatimError
+from seriatim.core.projection import Projection, Table
+from seriatim.core.projection_key import STORED, STREAM
+from seriatim.core.reasons import reason_of
+from seriatim.core.tenants import EVERY_TENANT
+from seriatim.core.times import EARLIEST_US, LATEST_US
 from seriatim.pipeline.columns import NAMES, spark_schema
+from seriatim.pipeline.failures import SPARK_ERRORS, noted_errors
 from seriatim.pipeline.marks import MARK_TYPE
 from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows, key_fields
-from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, batches_of
+from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, Line, batches_of
 from seriatim.pipeline.records import RECORD, batch_of, records_of
-from seriatim.store.readmodel.port import EVERY_TENANT
 
+_SAME_IN_SPARK = STORED - {"occurred_at", "recorded_at"}
 _MERGES: dict[str, Callable[[str], Column]] = {"sum": f.sum, "min": f.min, "max": f.max}
 _TYPES: dict[type, tuple[type[t.DataType], ...]] = {
     str: (t.StringType,),
@@ -30,10 +36,37 @@ _TYPES: dict[type, tuple[type[t.DataType], ...]] = {
 }
 
 
-def folded(events: DataFrame, folder: Folder, *, spread: int) -> DataFrame:
+class KeylessCount:
+    """Counts the events without a key while Spark drops them, without a second read.
+
+    Spark counts again the events of a stage that it had to repeat: the number may be too high.
+    """
+
+    def __init__(self) -> None:
+        self._observation = Observation()
+
+    def observe(self, events: DataFrame) -> DataFrame:
+        """Count while these events are read."""
+        events_without = f.count(f.when(f.col(KEY).isNull(), 1))
+        return events.observe(self._observation, events_without.alias("events"))
+
+    def result(self) -> int | None:
+        """Return the number after the read has ended.
+
+        It is None if no event had a key: Spark then leaves the counted step out of its plan.
+        """
+        try:
+            return int(self._observation.get["events"])
+        except Py4JJavaError:  # an assertion of Spark about a row without columns
+            return None
+
+
+def folded(
+    events: DataFrame, folder: Folder, *, spread: int, keyless: KeylessCount | None = None
+) -> DataFrame:
     """Fold events in tasks, each key's in one of them and in ascending position."""
     # Marks have no key, and go where they may.
-    parts = ready(events, folder.projection).repartition(spread, "tenant_id", KEY)
+    parts = ready(events, folder.projection, keyless).repartition(spread, "tenant_id", KEY)
     return parts.sortWithinPartitions("position").mapInArrow(folder, SPARK_OUTCOME)
 
 
@@ -43,11 +76,16 @@ def needed(projection: Projection) -> Sequence[str]:
     return tuple(dict.fromkeys((*always, *key_fields(projection))))
 
 
-def ready(events: DataFrame, projection: Projection) -> DataFrame:
+def ready(
+    events: DataFrame, projection: Projection, keyless: KeylessCount | None = None
+) -> DataFrame:
     """Return the events that have a key, with it, and the marks."""
     if KEY in events.columns:  # a stream is prepared once
         return events
-    found = keyed(events, projection).where(f.col(KEY).isNotNull() | is_mark())
+    every = keyed(events, projection)
+    if keyless is not None:
+        every = keyless.observe(every)
+    found = every.where(f.col(KEY).isNotNull() | is_mark())
     packed = RECORD in events.columns
     return found.select("position", "tenant_id", KEY, RECORD) if packed else found
 
@@ -58,14 +96,15 @@ def is_mark() -> Column:
 
 
 def keyed(events: DataFrame, projection: Projection) -> DataFrame:
-    """Add the key column."""
+    """Add the key column, as `seriatim.core.projection_key` defines it.
+
+    Spark's own expressions find only keys that are the same text there: texts and whole numbers.
+    Times, floats and nested values would depend on the session or on Java.
+    """
     key = projection.key
-    if not isinstance(key, str) or (is_path(key) and projection.upcasters):
+    if not isinstance(key, str) or key not in _SAME_IN_SPARK:
         schema = t.StructType([*events.schema.fields, t.StructField(KEY, t.StringType())])
         return events.mapInArrow(Keyer(projection), schema)
-    if is_path(key):
-        path = "$" + "".join(f"['{part}']" for part in key.split(".")[1:])
-        return events.withColumn(KEY, f.get_json_object("payload", path))
     if key == STREAM:
         return events.withColumn(
             KEY, f.concat(_part("stream_type"), f.lit(":"), _part("stream_id"))
@@ -81,12 +120,13 @@ def _part(column: str) -> Column:
 
 def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> DataFrame:
     """Return the rows of a DataFrame projection: one for each key, checked and named."""
-    assert projection.transform is not None  # noqa: S101 - for the type checker
     given = events.where(~is_mark())
     if projection.upcasters:
         given = given.mapInArrow(_Upcaster(projection), spark_schema(tuple(given.columns)))
+    if "occurred_at" in given.columns:
+        given = given.withColumn("occurred_at", _within_bounds(f.col("occurred_at")))
     table = projection.tables[0]
-    rows = projection.transform(given)
+    rows = _called(projection, given)
     if not isinstance(rows, DataFrame):
         raise _bad(projection, f"returned {type(rows).__name__}, not a DataFrame")
     if "tenant_id" not in rows.columns:
@@ -96,6 +136,28 @@ def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> Da
     _check_columns(projection, table, rows)
     merged = [_MERGES[rule](column).alias(column) for column, rule in table.merge.items()]
     return rows.groupBy("tenant_id", *table.key).agg(*merged)
+
+
+def _within_bounds(moment: Column) -> Column:
+    """Return a time that Python can show: earlier versions and archives took any."""
+    earliest, latest = (f.timestamp_micros(f.lit(us)) for us in (EARLIEST_US, LATEST_US))
+    return f.least(f.greatest(moment, earliest), latest)
+
+
+def _called(projection: Projection, given: DataFrame) -> object:
+    """Call the user's transformation; whatever it raises is told in one message."""
+    assert projection.transform is not None  # noqa: S101 - for the type checker
+    try:
+        return projection.transform(given)
+    except (SeriatimError, *SPARK_ERRORS):
+        raise
+    except Exception as error:
+        raise _failed(projection, error) from error
+
+
+def _failed(projection: Projection, error: Exception) -> ProjectionFailed:
+    msg = f"the transformation of projection {projection.name} failed with {reason_of(error)}"
+    return ProjectionFailed(msg, details={"projection": projection.name})
 
 
 def sent(rows: DataFrame, projection: Projection, until: int) -> DataFrame:
@@ -141,10 +203,12 @@ class _Sender(msgspec.Struct, frozen=True):
     until: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        coder = Coder(self.table)
-        for batch in batches:
-            yield from batches_of(
-                ("row", self.table.name, kept.tenant_id, None, kept.position, coder.text(kept.row))
-                for kept in kept_rows(self.table, batch, self.until)
-                if kept.row is not None
-            )
+        with noted_errors():
+            for batch in batches:
+                yield from batches_of(self._lines(batch))
+
+    def _lines(self, batch: pa.RecordBatch) -> Iterator[Line]:
+        coder, name = Coder(self.table), self.table.name
+        for kept in kept_rows(self.table, batch, self.until):
+            if kept.row is not None:
+                yield "row", name, kept.tenant_id, None, kept.position, coder.text(kept.row)

@@ -14,6 +14,7 @@ from seriatim.core.errors import Conflict, LogIdentityChanged, ProjectionFailed
 from seriatim.core.event import DEFAULT_TENANT, LogIdentity
 from seriatim.core.fold import Failure
 from seriatim.core.projection import Projection
+from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.cursors import problem_with
 from seriatim.opening import absolute_url, open_read_model, open_store, read_model_url
 from seriatim.pipeline.events import events, name_list
@@ -21,8 +22,8 @@ from seriatim.pipeline.options import source_options
 from seriatim.pipeline.project import frames, shares
 from seriatim.pipeline.project.folding import Folder
 from seriatim.pipeline.project.outcome import OUTCOME, Outcome, outcome_of
-from seriatim.pipeline.source import register
-from seriatim.store.readmodel.port import EVERY_TENANT, Progress
+from seriatim.pipeline.session import own_session
+from seriatim.store.readmodel.port import Progress
 
 BATCH_EVENTS = 200_000
 SMALL_EVENTS = 2_000  # a range that is folded where it is, in the driver
@@ -70,8 +71,7 @@ class Job:
         batch_events: int = BATCH_EVENTS,
         watcher: Watcher | None = None,
     ) -> None:
-        register(spark)
-        self.spark = spark
+        self.spark = own_session(spark)
         self.projection = projection
         self.url = absolute_url(url)  # tasks may run in another folder
         self.tenant_id = tenant_id
@@ -145,8 +145,10 @@ class Job:
         """Fold a batch of events in tasks, and gather what came of it."""
         parts = spread or self.spread
         columns = self._share_columns(parts)
+        keyless = None
         if isinstance(given, DataFrame) or columns is None:
-            made = frames.folded(self._frame(given), folder, spread=parts)
+            keyless = frames.KeylessCount() if folder.shadow else None
+            made = frames.folded(self._frame(given), folder, spread=parts, keyless=keyless)
         else:
             share = shares.ShareFolder(
                 folder=folder,
@@ -158,7 +160,18 @@ class Job:
                 shares=parts,
             )
             made = shares.folded(self.spark, share)
-        return outcome_of(self.projection, made.toArrow())
+        return self._counted(given, outcome_of(self.projection, made.toArrow()), keyless)
+
+    def _counted(
+        self, given: Given, outcome: Outcome, keyless: frames.KeylessCount | None
+    ) -> Outcome:
+        """Add the events that were dropped for want of a key to those that were folded."""
+        if keyless is not None:
+            dropped = keyless.result()
+            if dropped is None:
+                dropped = self._frame(given).select("position").count()
+            outcome.read += dropped
+        return outcome
 
     def _share_columns(self, parts: int) -> tuple[str, ...] | None:
         """Return the columns by which so many tasks find their own events, None if they cannot."""
@@ -175,10 +188,12 @@ class Job:
 
     def outcome_here(self, given: Given, folder: Folder) -> Outcome:
         """Fold a batch of few events in the driver, which a second stage would only delay."""
-        ready = frames.ready(self._frame(given), self.projection)
+        keyless = frames.KeylessCount() if folder.shadow else None
+        ready = frames.ready(self._frame(given), self.projection, keyless)
         found = ready.toArrow().sort_by("position")
         lines = folder.outcome(found.to_batches(), self.model)
-        return outcome_of(self.projection, pa.Table.from_batches(lines, OUTCOME))
+        outcome = outcome_of(self.projection, pa.Table.from_batches(lines, OUTCOME))
+        return self._counted(given, outcome, keyless)
 
     def tip(self, position: int) -> str:
         """Return the id of the event at a position, by which the log is known again."""

@@ -1,4 +1,4 @@
-"""What tasks send back to the driver: rows, states, failures, and the range that they saw."""
+"""What tasks send back to the driver: rows, states, failures, the range and how many events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seriatim.store.readmodel.port import FailureStatus, Step
 
 OUTCOME = pa.schema(
     [
-        ("kind", pa.string()),  # own, row, state, failure or mark
+        ("kind", pa.string()),  # own, row, state, failure, mark or count
         ("table", pa.string()),
         ("tenant_id", pa.string()),
         ("key", pa.string()),
@@ -81,6 +81,11 @@ def lines_of(fold: Fold, marks: Iterable[tuple[int, int]]) -> Iterator[Line]:
                 yield "row", name, kept.tenant_id, None, kept.position, coders[name].text(kept.row)
 
 
+def count_line(events: int) -> Line:
+    """Return the line that reports how many events a task read."""
+    return "count", None, None, None, events, None
+
+
 def batches_of(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
     """Yield lines as Spark takes them."""
     group: list[Line] = []
@@ -100,10 +105,11 @@ def _batch(group: list[Line]) -> pa.RecordBatch:
 
 
 class Outcome(msgspec.Struct):
-    """What a whole batch did: a step without its place, and the range that was seen."""
+    """What a whole batch did: a step without its place, the range and the number of events."""
 
     step: Step
     seen: tuple[int, int] | None
+    read: int = 0
 
     @property
     def first_failure(self) -> Failure | None:
@@ -132,10 +138,14 @@ class _Gathered:
         self._rows: dict[str, dict[tuple[Any, ...], Kept]] = {}
         self._step = Step(after=0, until=0, tip="")
         self._marks: list[tuple[int, int]] = []
+        self._read = 0
         self._status = _STATUS[projection.on_failure]
 
     def mark(self, _t: Any, _tenant: Any, _key: Any, position: int, body: str) -> None:
         self._marks.append((int(body), position))
+
+    def count(self, _t: Any, _tenant: Any, _key: Any, events: int, _body: Any) -> None:
+        self._read += events
 
     def failure(self, _t: Any, _tenant: Any, _key: Any, _position: Any, body: str) -> None:
         self._step.failures.append((msgspec.json.decode(body, type=Failure), self._status))
@@ -159,4 +169,4 @@ class _Gathered:
 
     def outcome(self) -> Outcome:
         self._step.rows = {table: list(rows.values()) for table, rows in self._rows.items()}
-        return Outcome(self._step, covered(self._marks))
+        return Outcome(self._step, covered(self._marks), self._read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seriatim.pipeline.failures import translated
 from seriatim.pipeline.project import rebuilding
 from seriatim.pipeline.project.job import Job
 from seriatim.pipeline.project.rebuilding import Proof
@@ -34,11 +35,13 @@ class Projector(Job):
 
     def rebuild(self, *, accept: bool = False) -> Proof:
         """Fold the whole log anew beside what is there, compare, and switch at once."""
-        return rebuilding.rebuild(self, accept=accept)
+        with translated():
+            return rebuilding.rebuild(self, accept=accept)
 
     def verify(self) -> Proof:
         """Prove that the read model equals a fold of its log, or name the first difference."""
-        return rebuilding.verify(self)
+        with translated():
+            return rebuilding.verify(self)
 
     def status(self) -> Progress | None:
         """Return how far it has come, None before its first run."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.errors import Conflict, NotFound, ProjectionFailed
+from seriatim.core.errors import BackendFailure, Conflict, NotFound, ProjectionFailed
 from seriatim.core.event import LogIdentity
 from seriatim.core.fold import Digest
 from seriatim.core.projection import Table
@@ -64,6 +64,7 @@ def rebuild(job: Job, *, accept: bool = False) -> Proof:
     With an unchanged declaration a difference blocks the switch, unless it is accepted.
     """
     live = job.model.progress(job.projection.name)
+    job.model.check_replaceable(job.projection)  # now, and not after hours of work
     with _shadow(job) as side:
         if live is not None and _comparable(job, live):
             _fold_all(job, side, live.position)
@@ -75,6 +76,13 @@ def rebuild(job: Job, *, accept: bool = False) -> Proof:
             proof = _described(job)
         _switch(job, side)
         return msgspec.structs.replace(proof, switched=True)
+
+
+def replace(job: Job) -> None:
+    """Fold the whole log into a shadow and switch to it, without comparing."""
+    with _shadow(job) as side:
+        _fold_all(job, side, job.store.head())
+        _switch(job, side)
 
 
 def verify(job: Job) -> Proof:
@@ -135,9 +143,49 @@ def _fold_all(job: Job, side: Side, until: int) -> None:
     first = outcome.first_failure
     if first is not None and job.projection.on_failure == "stop":
         raise job.stopped(first)
+    side.read += outcome.read
+    _check_count(job, side, until)
     step = Step(after=0, until=until, tip=job.tip(until), failures=outcome.step.failures)
     job.model.commit(job.projection, step, token=side.token, shadow=True)
     tell(1.0)
+
+
+def _check_count(job: Job, side: Side, until: int) -> None:
+    """Raise `BackendFailure` if fewer events reached the shadow than the log holds up to here."""
+    read = None if job.projection.is_frame else side.read  # a DataFrame's reads are Spark's own
+    if until > side.counted:
+        _compare_count(job, read, side.counted, until)
+    side.read, side.counted = 0, until
+
+
+def _compare_count(job: Job, read: int | None, after: int, until: int) -> None:
+    """Raise `BackendFailure` unless so many events were read as the log holds in a range.
+
+    Without a number, the events are counted by a read of their own; only an archive can then
+    hold other events than the log.
+    """
+    if read is None and job.archive is None:
+        return
+    expected = _stored_count(job, after, until)
+    # Spark counts a repeated stage twice: only a read of its own is exact.
+    if read is None or read > expected:
+        read = job.events(after, until).select("position").count()
+    if read != expected:
+        check = "seriatim archive verify" if job.archive else "seriatim verify"
+        msg = (
+            f"projection {job.projection.name} read {read} events after position {after} and "
+            f"up to {until}, the log holds {expected}: nothing was switched; run {check}"
+        )
+        details = {"position": until, "read": read, "expected": expected}
+        raise BackendFailure(msg, details=details, retryable=False)
+
+
+def _stored_count(job: Job, after: int, until: int) -> int:
+    filters = {k: v for k, v in job.options.items() if k not in ("columns", "packed")}
+    if not filters.keys() - {"url"}:
+        return until - after  # positions have no gaps
+    stored = job.spark.read.format("seriatim").options(**filters, columns="position")
+    return stored.options(startingPosition=after, endingPosition=until).load().count()
 
 
 def _loaded(job: Job, side: Side, until: int, parts: int) -> Outcome:
@@ -153,20 +201,21 @@ def _loaded(job: Job, side: Side, until: int, parts: int) -> Outcome:
     return job.outcome((0, until), loader_of_keys, spread=parts)
 
 
-def _advance(job: Job, side: Side, until: int) -> None:
-    """Bring the shadow to a position, in batches as a run has them."""
+def _advance(job: Job, side: Side, until: int) -> int:
+    """Bring the shadow to a position, in batches as a run has them; return the position."""
     known = job.model.progress(job.projection.name, shadow=True)
     at = known.position if known else 0
     while at < until:
         end = min(until, at + job.batch_events)
         at = apply_batch(job, (at, end), at, side)
+    return at
 
 
 def _switch(job: Job, side: Side) -> None:
-    _advance(job, side, job.store.head())
+    _check_count(job, side, _advance(job, side, job.store.head()))
     while not job.model.switch(job.projection):
         live = job.model.progress(job.projection.name)
-        _advance(job, side, live.position if live else 0)
+        _check_count(job, side, _advance(job, side, live.position if live else 0))
 
 
 def _described(job: Job) -> Proof:
@@ -192,16 +241,13 @@ def _compared(job: Job, side: Side) -> Proof:
         live = job.model.progress(name)
         _advance(job, side, live.position if live else 0)
     # The log grows faster than this follows: hold the runner for the last step.
-    job.model.set_status(name, "paused")
-    try:
+    with job.model.hold(name, side.token):
         for _ in range(_HELD_ROUNDS):
             if (proof := _compared_now(job)) is not None:
                 return proof
             time.sleep(0.5)
             live = job.model.progress(name)
             _advance(job, side, live.position if live else 0)
-    finally:
-        job.model.set_status(name, "ready")
     msg = f"projection {name} could not be held still to be compared: pause it, and try again"
     raise Conflict(msg, details={"projection": name})
 

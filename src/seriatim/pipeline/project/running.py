@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from seriatim.core.errors import Conflict, LeaseLost, SeriatimError
+from seriatim.pipeline.failures import translated
 from seriatim.pipeline.project.applying import Side, apply_batch
 from seriatim.pipeline.project.job import SMALL_EVENTS, Job, Report
 from seriatim.pipeline.project.leasing import kept_lease
@@ -42,7 +44,8 @@ class Runner:
         self._checkpoint = checkpoint
         self._lease_s = lease_s
         self._until = until
-        self._owner = uuid.uuid4().hex
+        self._owner = ""
+        self._pid = 0
         self._failed = 0
         self._began = (time.monotonic(), 0)
 
@@ -59,7 +62,7 @@ class Runner:
         if token is None:
             return True
         try:
-            with kept_lease(self._job.target, self._name, token, self._lease_s):
+            with kept_lease(self._job.target, self._name, token, self._lease_s), translated():
                 return self._worked(token)
         except (LeaseLost, Moved):
             return self._until()  # a rebuild was switched to, or another runner was faster
@@ -73,6 +76,9 @@ class Runner:
             progress = self._job.begin()
             if progress.status != "ready":
                 self._wait_or_raise(progress)
+                continue
+            if progress.held_until is not None:  # ends by itself, and soon
+                time.sleep(_GLANCE_S)
                 continue
             mend(self._job, token=token)
             position = self._caught_up(progress.position, token)
@@ -112,9 +118,9 @@ class Runner:
             raise LeaseLost(f"projection {self._name} has another runner, or was rebuilt")
         if self._job.store.head() - progress.position > _FAR * SMALL_EVENTS:
             return True  # more than a stream of small batches is made for
-        return progress.status != "ready" or any(
-            one.again for one in self._job.model.failures(self._name)
-        )
+        if progress.status != "ready" or progress.held_until is not None:
+            return True
+        return any(one.again for one in self._job.model.failures(self._name))
 
     # -- waiting
 
@@ -142,6 +148,8 @@ class Runner:
         return self._until()
 
     def _claimed(self) -> int | None:
+        if self._pid != os.getpid():  # a forked child is another runner
+            self._owner, self._pid = uuid.uuid4().hex, os.getpid()
         told = False
         while not self._until():
             token = self._job.model.claim(self._name, self._owner, self._lease_s)

@@ -13,7 +13,7 @@ from seriatim.core.ids import compose
 from seriatim.core.projection import Projection
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.project.folding import KEY, Folder, key_fields
-from seriatim.pipeline.project.outcome import SPARK_OUTCOME
+from seriatim.pipeline.project.outcome import SPARK_OUTCOME, batches_of, count_line
 from seriatim.pipeline.reading import settle
 from seriatim.pipeline.scan import scan
 from seriatim.pipeline.wanted import Scan, Share
@@ -47,18 +47,23 @@ class ShareFolder(msgspec.Struct, frozen=True, kw_only=True):
         settle()
         for batch in batches:
             for nth in batch.column(0).to_pylist():
-                yield from self.folder(self._events(nth))
+                keyless: list[int] = []
+                yield from self.folder(self._events(nth, keyless))
+                yield from batches_of([count_line(sum(keyless))])
 
-    def _events(self, nth: int) -> Iterator[pa.RecordBatch]:
+    def _events(self, nth: int, keyless: list[int]) -> Iterator[pa.RecordBatch]:
         share = Share(("tenant_id", *self.columns), nth, self.shares)
         mine = msgspec.structs.replace(self.wanted, share=share)
-        return map(self._keyed, scan(self.url, mine, self.after, self.until))
+        for batch in scan(self.url, mine, self.after, self.until):
+            kept = self._with_key(batch)
+            keyless.append(batch.num_rows - kept.num_rows)
+            yield kept.append_column(KEY, _keys(kept, self.columns))
 
-    def _keyed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for name in self.columns:
             if batch.column(name).null_count:
                 batch = batch.filter(pc.is_valid(batch.column(name)))
-        return batch.append_column(KEY, _keys(batch, self.columns))
+        return batch
 
 
 def _keys(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.Array:

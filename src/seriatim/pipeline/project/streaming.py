@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from seriatim.pipeline.failures import failure_of
+from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.job import SMALL_EVENTS, Job
 
@@ -70,7 +69,9 @@ class Stream:
         """Wait a while; tell whether the stream has ended, or raise what ended it."""
         try:
             return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
-        except PySparkException as error:
-            if self._raised is not None:
-                raise self._raised from None
-            raise failure_of(error) from error
+        except SPARK_ERRORS as error:
+            # Spark's own words for what a batch raised are only a copy of it.
+            raised = error if self._raised is None else self._raised
+            if isinstance(raised, SPARK_ERRORS):
+                raise failure_of(raised) from None
+            raise raised from None

@@ -33,7 +33,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     tip: str
     written_at: str
-    recent: tuple[str, ...] = ()  # the last events' ids, which a second look need not send again
+    # The last events by tenant and id, which a second look need not send again. Checkpoints once
+    # kept ids without tenants, as `recent`: those tell no events apart, and are not read.
+    delivered: tuple[tuple[str, str], ...] = ()
 
     @property
     def data(self) -> bytes:

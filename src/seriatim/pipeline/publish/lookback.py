@@ -11,32 +11,35 @@ from seriatim.core.event import EventRecord
 from seriatim.core.times import instant_us
 from seriatim.store.port import ReadSpec, Store
 
+Key = tuple[str, str]  # tenant and event id: an id is unique within its tenant only
+
 _PAGE = 10_000
 
 
 class Lookback:
     """Looks back as far as it is told, in time and in events; off, it does nothing."""
 
-    def __init__(self, store: Store, settings: Publishing) -> None:
+    def __init__(self, store: Store, settings: Publishing, tenant_id: str | None = None) -> None:
         self._store = store
         self._settings = settings
-        self._recent: deque[str] = deque(maxlen=settings.dedup_max_events)
+        self._tenant_id = tenant_id
+        self._recent: deque[Key] = deque(maxlen=settings.dedup_max_events)
 
     @property
     def _on(self) -> bool:
         return self._settings.lookback_s > 0 and self._settings.lookback_max_keys > 0
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """The ids that a checkpoint keeps."""
+    def kept(self) -> tuple[Key, ...]:
+        """The events that a checkpoint keeps."""
         most = self._settings.dedup_checkpoint_max_events
         return tuple(self._recent)[-most:] if most else ()
 
-    def remember(self, ids: Iterable[str]) -> None:
+    def remember(self, ids: Iterable[Key]) -> None:
         """Take over what a checkpoint kept."""
         self._recent.extend(ids)
 
-    def before(self, after: int) -> tuple[int, frozenset[str]]:
+    def before(self, after: int) -> tuple[int, frozenset[Key]]:
         """Return where to begin instead, and which events need not be sent again."""
         if not self._on or not after:
             return after, frozenset()
@@ -52,10 +55,17 @@ class Lookback:
         if not self._on or not self._recent.maxlen:
             return
         after = max(after, until - self._recent.maxlen)
-        self._recent.extend(event.event_id for event in self._events(after, until))
+        self._recent.extend(
+            (event.tenant_id, event.event_id) for event in self._events(after, until)
+        )
 
     def _events(self, after: int, until: int) -> Iterator[EventRecord]:
+        """Read the events that this publisher sends: what it never sent is not known."""
         while after < until:
-            page = self._store.read(ReadSpec(tenant_id=None, limit=_PAGE, after=after, until=until))
+            page = self._store.read(
+                ReadSpec(tenant_id=self._tenant_id, limit=_PAGE, after=after, until=until)
+            )
+            if not page:
+                return
             yield from page
             after = page[-1].position

@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 from seriatim.config import Settings
 from seriatim.config.delivery import Publishing
 from seriatim.core.errors import BackendFailure, LeaseLost
-from seriatim.core.event import INFRASTRUCTURE_TENANT
+from seriatim.core.event import INFRASTRUCTURE_TENANT, LogIdentity
 from seriatim.core.ids import hash_key
+from seriatim.core.tenants import check_tenant
 from seriatim.core.times import format_us
 from seriatim.opening import absolute_url, open_store
 from seriatim.pipeline.archive.place import open_place
 from seriatim.pipeline.events import events
-from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
+from seriatim.pipeline.failures import translated
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import make_topics
 from seriatim.pipeline.project.job import Report, Watcher
@@ -69,14 +70,14 @@ class Publisher:
         self._url = absolute_url(url)
         self._target = target
         self._settings = settings or Publishing()
-        self._tenant_id = tenant_id
+        self._tenant_id = None if tenant_id is None else check_tenant(tenant_id)
         self._create = create_topics
         self._lease_s = lease_s
         self._watcher = watcher or (lambda _: None)
         self._store = open_store(url, Settings(), create=False)
         self._what = f"{target} of {'every tenant' if tenant_id is None else tenant_id}"
         self._checkpoints = Checkpoints(open_place(checkpoints), self._what)
-        self._lookback = Lookback(self._store, self._settings)
+        self._lookback = Lookback(self._store, self._settings, tenant_id)
         self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
         self._lease_ended = threading.Event()
         self._failed = 0
@@ -127,7 +128,7 @@ class Publisher:
             tip = self._store.event_id_at(last.position) if last.position else None
             self._checkpoints.check(last, self._store.identity(), self._store.head(), tip)
             position = last.position
-            self._lookback.remember(last.recent)
+            self._lookback.remember(last.delivered)
         self.done.position = position
         if self._create is not None and self._target.one_topic is not None:
             make_topics(self._target, [self._target.one_topic], *self._create)
@@ -168,31 +169,44 @@ class Publisher:
             settings=self._settings,
             known=known,
         )
-        try:
+        with translated():
             rows = over_shares(self._spark, sender.part.shares, sender, SENT).collect()
-        except SPARK_ERRORS as error:
-            raise failure_of(error) from error
         if self._lease_ended.is_set():
             msg = "another publisher has the lease now; what was sent may be sent again by it"
             raise LeaseLost(msg)
-        self._lookback.passed(after, until)
+        refused = min(
+            (row for row in rows if row.position is not None),
+            key=lambda row: row.position,
+            default=None,
+        )
+        # Every share is delivered up to the first event that the broker refused.
+        reached = until if refused is None else refused.position - 1
+        if reached > after:
+            self._move(sender.log, after, reached)
+        self.done.sent += sum(row.sent for row in rows)
+        self.done.skipped += sum(row.skipped for row in rows)
+        if refused is not None:
+            event_id = self._store.event_id_at(refused.position)
+            raise _refused(refused.position, event_id, refused.reason)
+        return until
+
+    def _move(self, log: LogIdentity, after: int, reached: int) -> None:
+        """Remember that everything up to a position was delivered."""
+        self._lookback.passed(after, reached)
         self._checkpoints.move(
             Checkpoint(
-                log_id=sender.log.log_id,
-                epoch=sender.log.epoch,
+                log_id=log.log_id,
+                epoch=log.epoch,
                 target=self._what,
-                position=until,
-                tip=self._store.event_id_at(until) or "",
+                position=reached,
+                tip=self._store.event_id_at(reached) or "",
                 written_at=format_us(time.time_ns() // 1000),
-                recent=self._lookback.kept,
+                delivered=self._lookback.kept,
             )
         )
         self._failed = 0
-        self.done.position = until
+        self.done.position = reached
         self.done.steps += 1
-        self.done.sent += sum(row.sent for row in rows)
-        self.done.skipped += sum(row.skipped for row in rows)
-        return until
 
     def _make_topics(self, after: int, until: int) -> None:
         """Make the topics of a template that a part of the log needs."""
@@ -274,3 +288,14 @@ class Publisher:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not until():
             time.sleep(min(0.2, seconds))
+
+
+def _refused(position: int, event_id: str | None, reason: str) -> BackendFailure:
+    """Make the error for an event that is too large for its topic."""
+    msg = (
+        f"Kafka refuses event {event_id} at position {position}, {reason}; raise "
+        "max.message.bytes of the topic (and message.max.bytes, if you set it), then publish "
+        "again: everything before it is delivered"
+    )
+    details = {"position": position, "event_id": event_id, "kafka": "MSG_SIZE_TOO_LARGE"}
+    return BackendFailure(msg, details=details, retryable=False)

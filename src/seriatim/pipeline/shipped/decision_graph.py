@@ -69,6 +69,7 @@ _TABLES = [
 @projection(
     "decision_graph",
     key="stream_id",
+    version=2,
     stream_types=[TRACE_KIND],
     tables=_TABLES,
     state=Trace,

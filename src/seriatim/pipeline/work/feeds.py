@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.core.errors import LogIdentityChanged
 from seriatim.core.event import LogIdentity
+from seriatim.delivery.reset import LogCursor
 from seriatim.log.cursors import problem_with
 from seriatim.pipeline.spread import Part, over_shares, shares_for
 from seriatim.pipeline.work.tasks import TALLY, LogTask, Work
@@ -32,15 +33,6 @@ class Feed(Protocol):
     def next(self, work: Work, cursor: str | None) -> Batch | None:
         """Return the batch behind a cursor, None when there is none yet."""
         ...
-
-
-class LogCursor(msgspec.Struct, frozen=True):
-    """How far a log was read, and by which event it is known again."""
-
-    log_id: str
-    epoch: int
-    position: int
-    tip: str
 
 
 class LogFeed:
@@ -79,7 +71,9 @@ class LogFeed:
         )
         tip = self._store.event_id_at(until) or ""
         behind = LogCursor(identity.log_id, identity.epoch, until, tip)
-        job = over_shares(self._spark, part.shares, LogTask(work=work, part=part), TALLY)
+        job = over_shares(
+            self._spark, part.shares, LogTask(work=work, part=part, log=identity), TALLY
+        )
         return Batch(job, msgspec.json.encode(behind).decode(), until - after, head - until)
 
     def _position(self, work: Work, cursor: str | None) -> int:

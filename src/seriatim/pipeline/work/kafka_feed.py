@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged
@@ -78,6 +78,18 @@ class KafkaFeed:
         return msgspec.json.encode(named).decode()
 
     def _read(self, frame: DataFrame) -> DataFrame:
-        first = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER}first-seq")
-        value = f.get(first, f.lit(0))["value"]
-        return frame.select("topic", "partition", "offset", "value", value.alias("first_seq"))
+        return frame.select(
+            "topic",
+            "partition",
+            "offset",
+            "value",
+            _header("first-seq").alias("first_seq"),
+            _header("log").cast("string").alias("log_id"),
+            # What is no number is no epoch.
+            _header("epoch").cast("string").try_cast("bigint").alias("epoch"),
+        )
+
+
+def _header(name: str) -> Column:
+    found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER}{name}")
+    return f.get(found, f.lit(0))["value"]

@@ -11,23 +11,24 @@ import pyarrow as pa
 
 from seriatim.config import Settings
 from seriatim.config.delivery import Registering
-from seriatim.core.event import EventRecord
+from seriatim.core.errors import LogIdentityChanged
+from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.handling import Delivery, Handler
 from seriatim.core.patterns import ALL, Names
-from seriatim.delivery.claims import Claim
+from seriatim.delivery.claims import Claim, Passed
 from seriatim.delivery.letters import Letters
 from seriatim.delivery.loop import Loop, Tally
+from seriatim.delivery.origin import starts_in
 from seriatim.delivery.outage import Outage
 from seriatim.delivery.registry import Registry
-from seriatim.delivery.waiting import Passed
 from seriatim.opening import open_registry, open_store
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.messages import record_of
+from seriatim.pipeline.kafka.messages import HEADER, record_of
 from seriatim.pipeline.reading import settle
 from seriatim.pipeline.spread import Part
 from seriatim.pipeline.wanted import Scan
 from seriatim.pipeline.work.traced import traced
-from seriatim.store.port import ReadSpec, Store
+from seriatim.store.port import Store
 from seriatim.telemetry.exporting import Exporting, joined
 
 TALLY = ", ".join(f"{name} bigint" for name in Tally.__struct_fields__)
@@ -67,29 +68,15 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
         return TopicLetters(self.letters)
 
-    def delivery(self, event: EventRecord) -> Delivery:
+    def delivery(self, event: EventRecord, log: LogIdentity) -> Delivery:
         """Return what the registry must know of a record."""
-        return Delivery.of(event, 0 if event.stream_type in self.zero_based else 1)
+        return Delivery.of(event, 0 if event.stream_type in self.zero_based else 1, log)
 
     def starts(self, handler: Handler, blocked: Sequence[Claim]) -> list[Passed]:
         """Look up where streams stand at the handler's start: what lies before is passed over."""
-        found: dict[tuple[str, str, str], Passed] = {}
-        for claim in blocked:
-            one = claim.delivery
-            if one.line is None or one.line in found or self.log is None:
-                continue
-            tenant_id, stream_type, stream_id = one.line
-            spec = ReadSpec(
-                tenant_id=tenant_id,
-                stream=(stream_type, stream_id),
-                after=handler.start,
-                until=one.position,
-                limit=1,
-            )
-            for first in _store(os.getpid(), self.log).read(spec):
-                last = (first.stream_seq or 0) - 1
-                found[one.line] = Passed(one.line, one.first_seq, one.first_seq, last)
-        return [one for one in found.values() if one.to_seq >= one.from_seq]
+        if self.log is None:
+            return []
+        return starts_in(_store(os.getpid(), self.log), handler, blocked)
 
 
 @lru_cache(maxsize=4)  # a worker's process serves many tasks
@@ -107,12 +94,14 @@ class LogTask(msgspec.Struct, frozen=True, kw_only=True):
 
     work: Work
     part: Part
+    log: LogIdentity
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the numbers of shares, and give what became of their events."""
         for batch in batches:
             for nth in batch.column(0).to_pylist():
-                yield self.work.handled(map(self.work.delivery, self._events(nth)))
+                deliveries = (self.work.delivery(one, self.log) for one in self._events(nth))
+                yield self.work.handled(deliveries)
 
     def _events(self, nth: int) -> Iterator[EventRecord]:
         handler = self.work.handler
@@ -168,7 +157,20 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
             return strange(row, error)
         if self.tenant_id is not None and event.tenant_id != self.tenant_id:
             return None
-        return Delivery.of(event, 0 if first == b"0" else 1)
+        return Delivery.of(event, 0 if first == b"0" else 1, self._log(row))
+
+    def _log(self, row: dict[str, object]) -> LogIdentity:
+        """Return the identity that a message's headers name, or raise `LogIdentityChanged`."""
+        log_id, epoch = row["log_id"], row["epoch"]
+        if log_id is None or epoch is None:
+            place = f"{row['topic']}/{row['partition']}/{row['offset']}"
+            msg = (
+                f"message {place} does not say of which log it is (headers {HEADER}log and "
+                f"{HEADER}epoch): handler {self.work.handler.name} stops, because it cannot tell "
+                "new events from those it has handled"
+            )
+            raise LogIdentityChanged(msg, details={"handler": self.work.handler.name})
+        return LogIdentity(str(log_id), int(str(epoch)))
 
 
 def strange(row: dict[str, object], error: Exception) -> Delivery:

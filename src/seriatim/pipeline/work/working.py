@@ -15,9 +15,10 @@ from seriatim.config import Settings
 from seriatim.config.delivery import Registering
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.handling import Delivery, Handler
+from seriatim.core.tenants import check_tenant
 from seriatim.delivery.loop import Tally, stopped
 from seriatim.opening import absolute_url, open_registry, open_store, registry_url
-from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
+from seriatim.pipeline.failures import translated
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.project.job import Report, Watcher
 from seriatim.pipeline.spread import zero_based
@@ -56,6 +57,8 @@ class Worker:
         metrics: JobMetrics | None = None,
     ) -> None:
         known = settings or Registering()
+        if tenant_id is not None:
+            check_tenant(tenant_id)
         _check(handler, url, source, registry, known, letters)
         place = absolute_url(registry or registry_url(url or ""))
         self._spark = spark
@@ -127,11 +130,12 @@ class Worker:
 
     def _round(self) -> bool:
         """Handle what is due and one batch of what is new; tell whether there was nothing."""
+        # First the feed, which stops at a restored log: what was kept may be of its lost future.
+        cursor = self._registry.cursor(self._handler, self._feed.name)
+        batch = self._feed.next(self._work, cursor)
         due = self._registry.due(self._handler, _DUE)
         if due:
             self._handled(self._waited(due))
-        cursor = self._registry.cursor(self._handler, self._feed.name)
-        batch = self._feed.next(self._work, cursor)
         if batch is None:
             return not due
         told: tracing.Attributes = {
@@ -172,10 +176,8 @@ class Worker:
         return spread.select("delivery").mapInArrow(KeptTask(work=self._work), TALLY)
 
     def _handled(self, job: DataFrame) -> None:
-        try:
+        with translated():
             rows = job.collect()
-        except SPARK_ERRORS as error:
-            raise failure_of(error) from error
         for row in rows:
             self.done += Tally(**row.asDict())
         if self._metrics is not None:

@@ -1,0 +1,95 @@
+"""Files and logs that are not what was written to them: found by reading them again."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+from pyspark.sql import SparkSession
+
+from seriatim import BackendFailure
+from seriatim.pipeline.archive.catalog import segments
+from seriatim.pipeline.archive.place import Folder
+from seriatim.pipeline.archive.restoring import restore
+from seriatim.pipeline.archive.writing import archive
+from tests.pipeline.archive.kit import fill
+
+Damage = Callable[[bytes], bytes]
+
+
+def flip(data: bytes) -> bytes:
+    """Change one byte of the first events."""
+    return data[:100] + bytes([data[100] ^ 1]) + data[101:]
+
+
+def tear(data: bytes) -> bytes:
+    """Lose the end."""
+    return data[:-64]
+
+
+def empty(_: bytes) -> bytes:
+    """Lose everything."""
+    return b""
+
+
+class Unreliable(Folder, frozen=True):
+    """A folder on a disk that keeps other bytes than it was given, and reports success."""
+
+    damage: Damage = flip
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        """Write a file, and damage it when it is complete."""
+        with super().writing(name) as sink:
+            yield sink
+        path = Path(self.path, name)
+        path.write_bytes(self.damage(path.read_bytes()))
+
+
+@pytest.mark.parametrize("damage", [flip, tear, empty])
+def test_a_file_that_was_not_kept_is_not_sealed(
+    spark: SparkSession, tmp_path: Path, damage: Damage
+) -> None:
+    """J1: what is sealed was read back; a disk that lost bytes ends the run with an error."""
+    url, at = f"sqlite:///{tmp_path}/log.db", f"{tmp_path}/archive"
+    fill(url, 20)
+
+    with pytest.raises(BackendFailure):
+        archive(spark, url, Unreliable(at, damage), segment_events=10)
+
+    assert segments(at) == []
+    assert list(Path(at, "segments").iterdir()) == []
+    assert archive(spark, url, at, segment_events=10).end == 20
+
+
+def change_event(path: Path, position: int) -> None:
+    """Change an event's label in spite of the triggers."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("drop trigger events_keep_update")
+        database.execute(
+            """update events set metadata = '{"a":"b"}' where position = ?""", [position]
+        )
+
+
+@pytest.mark.parametrize("changed", [1, 3])
+def test_a_restored_log_that_differs_is_refused(
+    spark: SparkSession, tmp_path: Path, changed: int
+) -> None:
+    """J1: at its end a restore compares every event, also those that were there before it."""
+    path, at = tmp_path / "log.db", f"{tmp_path}/archive"
+    partial = tmp_path / "partial.db"  # as a restore that was killed leaves it
+    fill(f"sqlite:///{path}", 4)
+    shutil.copy(path, partial)
+    fill(f"sqlite:///{path}", 6)
+    archive(spark, f"sqlite:///{path}", at, segment_events=5)
+    change_event(partial, changed)
+
+    with pytest.raises(BackendFailure, match="and the restored log differ") as caught:
+        restore(spark, at, f"sqlite:///{partial}")
+    assert caught.value.details["position"] == changed
+    assert not caught.value.retryable

@@ -1,0 +1,160 @@
+"""Events near the log's bound on their way to Kafka: delivered, or named and final."""
+
+from __future__ import annotations
+
+import random
+import threading
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.core.errors import BackendFailure
+from seriatim.core.handling import RetryPolicy
+from seriatim.delivery.entries import Asked
+from seriatim.opening import open_registry, registry_url
+from seriatim.pipeline.kafka.address import Target, parse_target
+from seriatim.pipeline.publish.publishing import Publisher
+from seriatim.pipeline.reconcile import reconcile
+from seriatim.pipeline.work.working import Worker
+from tests.pipeline.delivery.effects import noting
+from tests.pipeline.delivery.kit import headers, messages, records
+from tests.pipeline.delivery.test_publish import publish
+
+LARGE = 1_048_010
+SET = AlterConfigOpType.SET
+FULL = 1024 * 1024
+
+
+def text(size: int) -> str:
+    """Return a text that compression does not shorten much, of so many bytes in JSON."""
+    return b64encode(random.Random(size).randbytes(size)).decode()[:size]
+
+
+def appended(url: str, *sizes: int, before: int = 5, after: int = 5) -> None:
+    """Append small events, one for each size whose payload has so many bytes, and small ones."""
+    with seriatim.open(url) as log:
+        for number in range(before):
+            log.append([NewEvent("small", {"n": number}, stream=("order", "o-1"))])
+        for size in sizes:
+            payload = {"t": text(size - len('{"t":""}'))}
+            log.append(
+                [NewEvent("large", payload, stream=("order", "o-1"), event_id=f"big-{size}")]
+            )
+        for number in range(after):
+            log.append([NewEvent("small", {"n": number}, stream=("order", "o-1"))])
+
+
+def narrow_topic(url: str, limit: int) -> Target:
+    """Make a topic with a bound."""
+    target = parse_target(url)
+    wanted = NewTopic(target.one_topic or "", 1, 1, config={"max.message.bytes": str(limit)})
+    admin = AdminClient({**target.client})  # must outlive its answers
+    for made in admin.create_topics([wanted]).values():
+        made.result()
+    return target
+
+
+def test_every_event_within_the_bound_is_published(
+    spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H1: topics that the publisher makes take the largest event that the log takes."""
+    appended(log_url, LARGE, FULL)
+    with seriatim.open(log_url) as log:  # the envelope may hold what JSON escapes
+        tags = tuple('"' * 255 + chr(48 + nth) for nth in range(60))
+        log.append([NewEvent("large", {"t": text(FULL - 8)}, tags=tags)])
+    publish(spark, log_url, topic_url, tmp_path / "c", create_topics=(2, 1))
+    target = parse_target(topic_url)
+
+    assert len(records(target)) == 13
+    assert reconcile(spark, log_url, target).equal
+
+
+def test_a_topic_that_refuses_is_named(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H2: the error names position and event and is final; what was delivered is not repeated."""
+    appended(postgres_url, LARGE)
+    target = narrow_topic(topic_url, 1_000_000)
+    for _ in range(3):
+        with pytest.raises(BackendFailure, match="big-1048010 at position 6") as raised:
+            publish(spark, postgres_url, topic_url, tmp_path / "c")
+        assert not raised.value.retryable
+        assert raised.value.details["position"] == 6
+        assert raised.value.details["event_id"] == "big-1048010"
+    assert [one.position for one in records(target)] == [1, 2, 3, 4, 5]
+
+    wider = ConfigEntry("max.message.bytes", "4000000", incremental_operation=SET)
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC, target.one_topic or "", incremental_configs=[wider]
+    )
+    admin = AdminClient({**target.client})
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result()
+    done = publish(spark, postgres_url, topic_url, tmp_path / "c")
+
+    assert (done.sent, done.position) == (6, 11)
+    assert [one.position for one in records(target)] == list(range(1, 12))
+
+
+def test_a_live_run_ends(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H2: a live publisher does not try for ever what no try can deliver."""
+    appended(postgres_url, 300_000, before=40, after=0)
+    target = narrow_topic(topic_url, 100_000)
+    ended = threading.Timer(120, lambda: None)
+    ended.start()
+    with (
+        Publisher(spark, postgres_url, target, str(tmp_path / "c")) as publisher,
+        pytest.raises(BackendFailure, match="big-300000 at position 41"),
+    ):
+        publisher.run(live=True, until=lambda: not ended.is_alive())
+    ended.cancel()
+
+    assert publisher.done.position == 40
+    assert len(messages(target)) == 40
+
+
+def test_a_small_message_is_refused_too(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """H2: whatever the bound is, the client's own too, the event over it is named."""
+    appended(postgres_url, 20_000, before=3, after=0)
+    narrow_topic(topic_url, 5_000)
+    with pytest.raises(BackendFailure, match="big-20000 at position 4") as raised:
+        publish(spark, postgres_url, topic_url, tmp_path / "c")
+    assert not raised.value.retryable
+
+
+def test_a_large_dead_letter(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """G5: a large event reaches the dead-letter topic, and where it cannot, word of it does."""
+    appended(postgres_url, LARGE, before=0, after=0)
+    (tmp_path / "poison").write_text(f"big-{LARGE}")
+    for nth, limit in enumerate((1_000_000, 4_000_000)):
+        letters = narrow_topic(f"{topic_url}-{nth}", limit)
+        noter = noting(tmp_path, retry=RetryPolicy(attempts=1), name=f"noter-{nth}")
+        with Worker(spark, noter, url=postgres_url, letters=letters) as worker:
+            assert worker.run().dead == 1
+        [message] = messages(letters)
+        assert headers(message)["seriatim-event-id"] == f"big-{LARGE}"
+        value = message.value() or b""
+        assert (b"raise max.message.bytes" in value) == (limit < LARGE)
+        assert (len(value) > LARGE) == (limit > LARGE)
+    registry = open_registry(registry_url(postgres_url))
+    dead = registry.entries(Asked(status="dead"))
+    registry.close()
+
+    assert [one.event["event_id"] for one in dead] == [f"big-{LARGE}"] * 2

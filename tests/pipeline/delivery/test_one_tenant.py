@@ -1,0 +1,65 @@
+"""Publishers and workers for one tenant: they see no event of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.pipeline.spread import Part
+from tests.pipeline.delivery.effects import notes, noting
+from tests.pipeline.delivery.kit import made_topic, records
+from tests.pipeline.delivery.test_publish import publish
+from tests.pipeline.delivery.test_work import work
+
+EACH = 4
+
+
+@pytest.fixture
+def shared_log(log_url: str) -> str:
+    """A log in which two tenants have streams of the same names."""
+    for number in range(EACH):
+        for tenant in ("a", "b"):
+            with seriatim.open(log_url, tenant_id=tenant) as log:
+                event = NewEvent(
+                    "order.changed", stream=("order", "1"), event_id=f"{tenant}-{number}"
+                )
+                log.append([event])
+    return log_url
+
+
+def ids(tenant: str) -> list[str]:
+    """Return the ids of a tenant's events."""
+    return [f"{tenant}-{number}" for number in range(EACH)]
+
+
+@pytest.mark.parametrize("shares", [1, 3])
+def test_a_share_of_one_tenant(shared_log: str, shares: int) -> None:
+    """K2: a range that is spread over tasks for one tenant holds its events alone."""
+    part = Part(url=shared_log, tenant_id="a", after=0, until=2 * EACH, shares=shares)
+    found = [event for nth in range(shares) for event in part.events(nth)]
+
+    assert {event.tenant_id for event in found} == {"a"}
+    assert [event.event_id for event in found] == ids("a")
+
+
+def test_a_worker_of_one_tenant(spark: SparkSession, shared_log: str, tmp_path: Path) -> None:
+    """K2: a worker for one tenant handles its events alone."""
+    tally = work(spark, noting(tmp_path), shared_log, tenant_id="a")
+
+    assert [one[0] for one in notes(tmp_path)] == ids("a")
+    assert tally.done == EACH
+
+
+def test_a_publisher_of_one_tenant(
+    spark: SparkSession, shared_log: str, topic_url: str, tmp_path: Path
+) -> None:
+    """K2: a publisher for one tenant sends its events alone, and passes over the others."""
+    target = made_topic(topic_url)
+    done = publish(spark, shared_log, topic_url, tmp_path / "c", tenant_id="b")
+
+    assert [event.event_id for event in records(target)] == ids("b")
+    assert (done.sent, done.position) == (EACH, 2 * EACH)

@@ -1,0 +1,60 @@
+"""A publisher that loses its lease in the middle of a step: it leaves the checkpoint alone."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from seriatim.core.event import INFRASTRUCTURE_TENANT
+from seriatim.pipeline.archive.place import Folder
+from seriatim.pipeline.publish.checkpoint import Checkpoints
+from seriatim.pipeline.publish.publishing import Publisher
+from seriatim.store.port import Lease
+from tests.pipeline.delivery.kit import filled, made_topic, messages, until
+
+
+def test_without_its_lease_a_publisher_moves_no_checkpoint(
+    spark: SparkSession,
+    postgres_url: str,
+    topic_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H2: what it sent is sent again by the one that has the lease; the checkpoint is not its own.
+
+    The lease passes to another publisher when this one looks at the head, and is known as lost
+    before the step is sent.
+    """
+    count = filled(postgres_url, each=2)
+    target = made_topic(topic_url)
+    lost = threading.Event()
+    with Publisher(spark, postgres_url, target, str(tmp_path / "c"), lease_s=0.3) as publisher:
+        store: Any = publisher._store
+        claim, head = store.claim_lease, store.head
+        leases: list[Lease] = []
+
+        def claimed(*args: Any) -> Lease | None:
+            if lost.is_set():
+                return None  # another one has it
+            leases.append(claim(*args))
+            return leases[-1]
+
+        def taken_over() -> int:
+            if not lost.is_set():
+                store.release_lease(leases[0])
+                assert claim(INFRASTRUCTURE_TENANT, leases[0].name, "another", 600.0)
+                until(publisher._lease_ended.is_set)
+                lost.set()
+            return int(head())
+
+        monkeypatch.setattr(store, "claim_lease", claimed)
+        monkeypatch.setattr(store, "head", taken_over)
+        done = publisher.run(until=lambda: lost.is_set() and len(messages(target)) >= count)
+
+    assert len(messages(target)) == count
+    assert Checkpoints(Folder(str(tmp_path / "c")), "").last() is None
+    assert (done.position, done.steps) == (0, 0)

@@ -1,0 +1,196 @@
+"""Whatever ends a task is told in one message, and a live run outlives what may pass (I7)."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from seriatim import (
+    BackendFailure,
+    EventRecord,
+    Log,
+    NewEvent,
+    Projection,
+    SeriatimError,
+    frame_projection,
+    projection,
+)
+from seriatim.core.errors import InvalidArgument, ProjectionFailed
+from seriatim.pipeline.failures import failure_of
+from seriatim.pipeline.project.projector import Projector
+from tests.pipeline.project.kit import rows_of
+
+Start = Callable[..., Projector]
+
+
+def deadly_key(event: EventRecord) -> str:
+    """Kill this worker's process at an event that says so, once."""
+    marker = event.data.get("kill")
+    if marker and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "all"
+
+
+@projection("counted", key=deadly_key, columns={"events": int})
+def counted(state: dict[str, Any] | None, _event: EventRecord) -> dict[str, Any]:
+    """Count all events."""
+    return {"events": (state["events"] if state else 0) + 1}
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_live_run_outlives_killed_workers(start: Start, log: Log, tmp_path: Path) -> None:
+    """I2, I7: Python workers that are killed delay a live run, and every event counts once."""
+    job = start(counted)
+    log.append([NewEvent("thing", {"kill": str(tmp_path / "in-catch-up")})])
+    done = threading.Event()
+    ended: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            job.run(live=True, until=done.is_set)
+        except BaseException as error:  # noqa: BLE001 - the test tells it
+            ended.append(error)
+
+    def wait_for(position: int) -> None:
+        deadline = time.monotonic() + 120
+        while (status := job.model.progress("counted")) is None or status.position < position:
+            assert not ended, ended
+            assert time.monotonic() < deadline, status
+            time.sleep(0.1)
+
+    runner = threading.Thread(target=follow)
+    runner.start()
+    try:
+        wait_for(1)
+        for number in range(2):
+            log.append([NewEvent("thing", {"kill": str(tmp_path / f"live-{number}")})])
+            wait_for(number + 2)
+    finally:
+        done.set()
+        runner.join(60)
+    assert {one.name for one in tmp_path.iterdir()} >= {"in-catch-up", "live-0", "live-1"}
+    assert rows_of(job)["all"]["events"] == 3
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_killed_worker_is_one_message(start: Start, log: Log, tmp_path: Path) -> None:
+    """L2: a run that is not live ends with one clear error, which may be tried again."""
+    log.append([NewEvent("thing", {"kill": str(tmp_path / "once")})])
+    job = start(counted)
+    with pytest.raises(BackendFailure, match="Python process was killed") as told:
+        job.run()
+    assert told.value.retryable
+    assert "\n" not in told.value.message
+    assert told.value.__cause__ is None
+    assert job.run().position == 1
+
+
+def framed(transform: Callable[[DataFrame], Any]) -> Projection:
+    """Declare a DataFrame projection by type."""
+    columns = {"events": int}
+    return frame_projection("framed", key={"name": str}, columns=columns, merge={"events": "sum"})(
+        transform
+    )
+
+
+def null_key(given: DataFrame) -> DataFrame:
+    """Group by something that an event may not have."""
+    return given.groupBy(f.col("actor_id").alias("name")).agg(f.count("*").alias("events"))
+
+
+def wrong_type(given: DataFrame) -> DataFrame:
+    """Return a text where a number was declared."""
+    return given.select(f.col("event_type").alias("name"), f.lit("1").alias("events"))
+
+
+def strict(batches: Iterable[Any]) -> Iterator[Any]:
+    """Refuse every batch of events."""
+    for _ in batches:
+        msg = "we do not\nsell hats"
+        raise ValueError(msg)
+    yield from ()
+
+
+def raises_in_a_task(given: DataFrame) -> DataFrame:
+    """Call a function of Python that fails."""
+    return given.mapInArrow(strict, "name string, events bigint")
+
+
+def raises_in_the_driver(_given: DataFrame) -> DataFrame:
+    """Fail at once."""
+    msg = "no such shop"
+    raise LookupError(msg)
+
+
+def unknown_column(given: DataFrame) -> DataFrame:
+    """Ask for what is not there."""
+    return given.select(f.col("hat").alias("name"), f.lit(1).alias("events"))
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("transform", "kind", "words"),
+    [
+        (null_key, ProjectionFailed, "name must have a value"),
+        (wrong_type, InvalidArgument, "string in column events, declared as int"),
+        (raises_in_a_task, BackendFailure, "ValueError: we do not sell hats"),
+        (raises_in_the_driver, ProjectionFailed, "LookupError: no such shop"),
+        (unknown_column, BackendFailure, "hat"),
+    ],
+)
+def test_the_users_reason_is_told(
+    start: Start, log: Log, transform: Any, kind: type[SeriatimError], words: str
+) -> None:
+    """I7: an error from a transformation is one line with its own reason, in every job."""
+    log.append([NewEvent("thing")])
+    job = start(framed(transform))
+    for act in (job.run, job.rebuild):
+        with pytest.raises(kind) as told:
+            act()
+        assert words in told.value.message
+        assert "\n" not in told.value.message
+        assert len(told.value.message) < 600
+        assert not told.value.retryable
+
+
+AT = "\n\tat x.y(Z.scala:1)"
+CALL = "An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted"
+CRASH = "\nCaused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+KILLED = CALL + AT + CRASH + AT + "\nCaused by: java.io.EOFException" + AT
+CHAINED = """[X] Traceback (most recent call last):
+  File 'a', line 1, in f
+    g()
+KeyError: 'a'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File 'a', line 2, in f
+shop.NoSale: not today
+ SQLSTATE: 38000"""
+DIVIDED = CALL + AT + "\nCaused by: java.lang.ArithmeticException: / by zero" + AT
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "retryable"),
+    [
+        (KILLED, "killed, or crashed", True),
+        (CHAINED + AT, "a Spark task failed with NoSale: not today", False),
+        (DIVIDED, "Spark failed: / by zero", False),
+        ("", "no reason given", False),
+    ],
+)
+def test_texts_of_spark(text: str, words: str, retryable: bool) -> None:
+    """L2: of a page of Java the reason is left."""
+    told = failure_of(Exception(text))
+    assert words in told.message
+    assert "\n" not in told.message
+    assert told.retryable is retryable

@@ -1,0 +1,134 @@
+"""The digest of events: every column that a record has is part of it, or is named here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from seriatim.core.event import EventRecord
+from seriatim.pipeline.columns import EVENTS, NAMES
+from seriatim.pipeline.digest import batch_digest, event_hash
+
+# Columns that are no part of the digest on purpose, and what stands for them.
+LEFT_OUT = {
+    "recorded_at": "the store's own time is never part of a digest",
+    "payload": "payload_hash stands for it",
+    "occurred_at": "occurred_text stands for it, and recorded_at where the log set it",
+}
+TIME = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
+CHANGED: dict[pa.DataType, Any] = {
+    pa.int64(): 8,
+    pa.int32(): 9,
+    pa.string(): "other",
+    pa.map_(pa.string(), pa.string()): [("label", "other")],
+    pa.list_(pa.string()): ["other"],
+    pa.timestamp("us", tz="UTC"): datetime(2026, 1, 1, tzinfo=UTC),
+}
+
+
+def base() -> dict[str, Any]:
+    """Return an event with a value in every column."""
+    known: dict[pa.DataType, Any] = {
+        pa.int64(): 7,
+        pa.int32(): 1,
+        pa.map_(pa.string(), pa.string()): [("label", "value")],
+        pa.list_(pa.string()): ["tag"],
+        pa.timestamp("us", tz="UTC"): TIME,
+    }
+    return {field.name: known.get(field.type, f"a {field.name}") for field in EVENTS}
+
+
+def digest(event: dict[str, Any]) -> int:
+    """Return the digest of one event."""
+    return batch_digest(pa.RecordBatch.from_pylist([event], schema=EVENTS))
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Return events that differ from the base in one column each, or in a null there."""
+    found = {"nothing": base()}
+    for field in EVENTS:
+        if field.name in LEFT_OUT:
+            continue
+        found[field.name] = base() | {field.name: CHANGED[field.type]}
+        if field.nullable:
+            found[f"{field.name} null"] = base() | {field.name: None}
+            if field.type == pa.string():
+                found[f"{field.name} empty"] = base() | {field.name: ""}
+    return found
+
+
+def test_every_field_of_a_record_is_a_column() -> None:
+    """J1: a new field of a record must be decided about: part of the digest, or left out."""
+    spelled = {"occurred_text"}  # the producer's own spelling, which a record has in occurred_at
+
+    assert set(EventRecord.__struct_fields__) == set(NAMES) - spelled
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LEFT_OUT])
+def test_each_column_alone_changes_the_digest(name: str) -> None:
+    """J1: events that differ in one column have different digests."""
+    changed = base() | {name: CHANGED[EVENTS.field(name).type]}
+
+    assert digest(changed) != digest(base())
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_is_left_out_changes_nothing(name: str) -> None:
+    """A1: these columns are no part of a digest."""
+    changed = base() | {name: CHANGED[EVENTS.field(name).type]}
+
+    assert digest(changed) == digest(base())
+
+
+def test_no_two_variants_share_a_digest() -> None:
+    """J1: a null, an empty text and another value are told apart in every column."""
+    digests = {name: digest(event) for name, event in variants().items()}
+
+    assert len(set(digests.values())) == len(digests)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"tags": ["a", "b"]}, {"tags": ["b", "a"]}),
+        ({"tags": ["a", "b"]}, {"tags": ["a"]}),
+        ({"tags": [""]}, {"tags": []}),
+        ({"metadata": [("a", "b")]}, {"metadata": [("b", "a")]}),
+        ({"metadata": [("a", "")]}, {"metadata": []}),
+        ({"tags": ["x"], "metadata": []}, {"tags": [], "metadata": [("x", "")]}),
+        ({"actor_type": "a", "actor_id": ""}, {"actor_type": "", "actor_id": "a"}),
+    ],
+)
+def test_values_do_not_run_into_each_other(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """J1: neither order nor the bounds between values are lost."""
+    assert digest(base() | left) != digest(base() | right)
+
+
+def test_spark_computes_the_same(spark: SparkSession) -> None:
+    """J1: Spark's own expression tells the same events apart, and agrees on each."""
+    events = list(variants().values())
+    rows = [event | {"metadata": dict(event["metadata"])} for event in events]
+    columns = {
+        name: [row[name] for row in rows]
+        for name in NAMES
+        if name not in ("occurred_at", "recorded_at")
+    }
+    types = {name: EVENTS.field(name).type for name in columns}
+    table = pa.table(
+        {
+            name: pa.array(
+                [list(one.items()) if isinstance(one, dict) else one for one in values], types[name]
+            )
+            for name, values in columns.items()
+        }
+    )
+    hashes = [
+        row.hash
+        for row in spark.createDataFrame(table).select(event_hash().alias("hash")).collect()
+    ]
+
+    assert [int(one, 16) for one in hashes] == [digest(event) for event in events]

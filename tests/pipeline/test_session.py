@@ -1,0 +1,112 @@
+"""A user's own session keeps its settings, and our jobs are right beside it (I3)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import NewEvent
+from seriatim.pipeline.audit import audit
+from seriatim.pipeline.events import events
+from seriatim.pipeline.project.projector import Projector
+from seriatim.pipeline.session import session
+from seriatim.pipeline.shipped import activity
+from seriatim.pipeline.source import PUSHDOWN, register
+from tests.pipeline.project.kit import rows_of, stored_digest
+
+OWN = {
+    "spark.sql.session.timeZone": "Asia/Kolkata",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "7",
+    "spark.sql.execution.arrow.pyspark.enabled": "false",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.sql.ansi.enabled": "false",
+}
+
+
+@pytest.fixture
+def users(spark: SparkSession) -> SparkSession:
+    """A session of a user with settings of their own."""
+    own = spark.newSession()
+    for key, value in OWN.items():
+        own.conf.set(key, value)
+    return own
+
+
+@pytest.mark.parametrize("chosen", [None, "true", "false"])
+def test_register_keeps_what_the_user_has_set(
+    users: SparkSession, tmp_path: Path, chosen: str | None
+) -> None:
+    """J2: push-down is on unless the user has set it; the events are the same either way."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with seriatim.open(url) as log:
+        for number in range(6):
+            log.append([NewEvent("even" if number % 2 == 0 else "odd", {"n": number})])
+    if chosen is not None:
+        users.conf.set(PUSHDOWN, chosen)
+    before = {key: users.conf.get(key) for key in OWN}
+    register(users)
+    read = users.read.format("seriatim").options(url=url, columns="position,event_type").load()
+    found = read.where("event_type = 'odd' and position > 2").orderBy("position").collect()
+
+    assert users.conf.get(PUSHDOWN) == (chosen or "true")
+    assert {key: users.conf.get(key) for key in OWN} == before
+    assert [tuple(row) for row in found] == [(4, "odd"), (6, "odd")]
+    assert events(users, url, types=["odd"]).count() == 3
+
+
+@pytest.mark.parametrize("threaded", [False, True], ids=["same thread", "another thread"])
+def test_a_session_of_ours_leaves_the_users_alone(
+    spark: SparkSession, users: SparkSession, monkeypatch: pytest.MonkeyPatch, threaded: bool
+) -> None:
+    """J2: where Spark runs already, ours is another session on it, from any thread."""
+    monkeypatch.setattr("seriatim.pipeline.session._made", [])  # as if Spark were the user's
+    before = {key: spark.conf.get(key) for key in OWN}
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    made: list[SparkSession] = []
+
+    def make() -> None:
+        made.append(session(settings={"spark.sql.shuffle.partitions": "5"}))
+
+    try:
+        if threaded:
+            thread = threading.Thread(target=make)
+            thread.start()
+            thread.join()
+        else:
+            make()
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Kolkata"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before["spark.sql.session.timeZone"]))
+
+    assert {key: spark.conf.get(key) for key in OWN} == before
+    assert {key: users.conf.get(key) for key in OWN} == OWN
+    assert made[0].conf.get("spark.sql.session.timeZone") == "UTC"
+    assert made[0].conf.get("spark.sql.shuffle.partitions") == "5"
+    assert made[0].sparkContext is spark.sparkContext
+    assert session() is made[0]
+
+
+def test_jobs_do_not_depend_on_the_users_settings(
+    spark: SparkSession, users: SparkSession, tmp_path: Path
+) -> None:
+    """I3: hours are those of UTC in any session, and the session is as it was."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with seriatim.open(url) as log:
+        for minute in (5, 35, 55):
+            log.append([NewEvent("thing", occurred_at=f"2026-01-01T10:{minute:02}:00Z")])
+    digests = []
+    for number, one in enumerate((spark, users)):
+        with Projector(one, activity, url, target=f"sqlite:///{tmp_path}/{number}.db") as job:
+            job.run()
+            digests.append(stored_digest(job))
+            [row] = rows_of(job).values()
+            assert (row["hour"].isoformat(), row["events"]) == ("2026-01-01T10:00:00+00:00", 3)
+            assert job.verify().equal
+    assert digests[0] == digests[1]
+    told = [audit(one, url).types[0].first_recorded_at for one in (spark, users)]
+    assert told[0] == told[1]
+    assert {key: users.conf.get(key) for key in OWN} == OWN

@@ -1,0 +1,129 @@
+"""What a frame must hold to become events: refused by schema, or row by row, never altered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from seriatim import InvalidArgument, SeriatimError
+from seriatim.pipeline import register
+from seriatim.pipeline.scan import head
+from seriatim.pipeline.sink import append_frame
+from tests.pipeline.events import stored
+
+
+@pytest.fixture(autouse=True)
+def _registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+@pytest.fixture
+def log_url(tmp_path: Any) -> str:
+    """The URL of an empty log."""
+    import seriatim
+
+    url = f"sqlite:///{tmp_path}/log.db"
+    seriatim.open(url).close()
+    return url
+
+
+@pytest.mark.parametrize(
+    ("column", "made", "words"),
+    [
+        ("tags", "'red,blue'", "array<string>"),
+        ("tags", "array(1, 2)", "array<string>"),
+        ("tags", "map('a', 'b')", "array<string>"),
+        ("metadata", "'a=b'", "map<string,string>"),
+        ("metadata", "map('a', 1)", "map<string,string>"),
+        ("metadata", "named_struct('a', 'b')", "map<string,string>"),
+        ("payload", "1", "JSON text, a VARIANT, a struct"),
+        ("payload", "array(current_date())", "cast it to text"),
+        ("payload", "named_struct('at', current_timestamp())", "cast it to text"),
+        ("payload", "named_struct('at', cast(1.5 as decimal(5,2)))", "cast it to text"),
+        ("payload", "named_struct('x', array(named_struct('b', cast('a' as binary))))", "binary"),
+        ("payload", "map(1, 'a')", "JSON has texts"),
+        ("payload", "named_struct('a', 1, 'a', 2)", "same name twice"),
+        ("event_version", "'2'", "whole number"),
+        ("event_version", "2.0", "whole number"),
+        ("occurred_at", "current_date()", "timestamp with a time zone"),
+        ("occurred_at", "timestamp_ntz'2024-01-01 00:00:00'", "timestamp with a time zone"),
+        ("occurred_at", "20240101", "timestamp with a time zone"),
+        ("event_id", "7", "must be text"),
+        ("stream_id", "7", "must be text"),
+        ("actor_id", "cast('a' as binary)", "must be text"),
+        ("correlation_id", "array('a')", "must be text"),
+    ],
+)
+def test_columns_of_another_type_are_refused_at_once(
+    spark: SparkSession, log_url: str, column: str, made: str, words: str
+) -> None:
+    """A2, B2: a column whose type an event does not have is refused before anything is stored."""
+    frame = spark.range(3).select(f.lit("a").alias("event_type"), f.expr(made).alias(column))
+    with pytest.raises(InvalidArgument, match=column) as told:
+        append_frame(frame, log_url)
+    assert words in told.value.message
+    with pytest.raises(PySparkException, match=column):
+        frame.write.format("seriatim").option("url", log_url).mode("append").save()
+    assert head(log_url) == 0
+
+
+def test_columns_of_nothing_are_taken(spark: SparkSession, log_url: str) -> None:
+    """A1: a column without a type holds nothing but nulls, which say nothing."""
+    frame = spark.range(1).selectExpr("'a' as event_type", "null as tags", "null as actor_id")
+    assert append_frame(frame, log_url).appended == 1
+
+
+def nested(levels: int) -> str:
+    """Return JSON of so many levels."""
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+@pytest.mark.parametrize("as_variant", [False, True])
+def test_rows_that_are_no_events_are_refused_as_rows(
+    spark: SparkSession, log_url: str, tmp_path: Any, as_variant: bool
+) -> None:
+    """A2, A4, K3: each bad row is refused with its reason, and all others are stored."""
+    good = [("one", '{"n": 1}'), ("two", '{ "n" : 1.50, "é": "\\u00e9" }')]
+    bad = [("", '{"n": 2}'), ("deep", nested(400))]
+    if not as_variant:
+        bad += [
+            ("twice", '{"a": 1, "a": 2}'),
+            ("inner", '{"x": [{"b": {}, "b": {}}]}'),
+            ("deepest", nested(5000)),
+            ("torn", '{"a":'),
+            ("nan", '{"a": NaN}'),
+        ]
+    rows = spark.createDataFrame([*good, *bad], "event_id string, payload string")
+    rows = rows.withColumn("event_type", f.lit("a")).coalesce(1)
+    if as_variant:
+        rows = rows.withColumn("payload", f.parse_json("payload"))
+
+    report = append_frame(rows, log_url, refused=str(tmp_path / "refused"))
+
+    assert (report.appended, report.refused) == (2, len(bad)), report
+    assert {one.event_id for one in stored(log_url)} == {"one", "two"}
+    lines = [
+        json.loads(line)
+        for path in (tmp_path / "refused").iterdir()
+        for line in path.read_text().splitlines()
+    ]
+    assert {line["row"]["event_id"] for line in lines} == {event_id for event_id, _ in bad}
+    reasons = {line["row"]["event_id"]: line["message"] for line in lines}
+    assert "event_id" in reasons[""]
+    if not as_variant:
+        assert "twice" in reasons["twice"]
+        assert "twice" in reasons["inner"]
+        assert "deep" in reasons["deepest"]
+
+
+def test_a_refusal_reaches_python_whole(spark: SparkSession, log_url: str) -> None:
+    """L1: what the driver refuses is an error of ours, also through Spark."""
+    frame = spark.range(1).selectExpr("'a' as event_type", "'x' as hat")
+    with pytest.raises(SeriatimError, match="no column 'hat'") as told:
+        append_frame(frame, log_url)
+    assert told.value.code == "invalid_argument"

@@ -87,7 +87,7 @@ class Program:
         return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
     def started(self, *args: str) -> subprocess.Popen[bytes]:
-        """Start a command that goes on and hears Ctrl-C, also where a shell made us deaf to it."""
+        """Start a command in a process group of its own; it handles Ctrl-C even if we ignore it."""
         return subprocess.Popen(
             [sys.executable, "-c", HEARING, *args],
             stdin=subprocess.DEVNULL,
@@ -95,4 +95,5 @@ class Program:
             stderr=subprocess.PIPE,
             cwd=self.folder,
             env=self.env,
+            process_group=0,
         )

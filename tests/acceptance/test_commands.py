@@ -199,6 +199,41 @@ def test_export_and_import_carry_a_log_over(program: Program) -> None:
     assert not (program.folder / "log.ndjson.gz.part").exists()
 
 
+def test_import_of_one_tenant_declares_nothing(program: Program) -> None:
+    """K2, A8: a file's declarations apply to the whole log, so they need an option."""
+    source = seriatim.open(f"sqlite:///{program.folder}/source.db")
+    source.declare(seriatim.StreamKind(name="order", catalogue="closed"))
+    source.close()
+    program("export", "rules.ndjson", "--url", f"sqlite:///{program.folder}/source.db")
+
+    left = program("import", "rules.ndjson", "--tenant", "acme")
+    free = program("append", "placed", "--stream", "order", "1")
+    asked = program("import", "rules.ndjson", "--tenant", "acme", "--declarations", "--json").json
+    closed = program("append", "placed", "--stream", "order", "2")
+
+    assert "--declarations" in left.err
+    assert free.code == 0
+    assert (asked["ok"], asked["undeclared"]) == (True, 0)
+    assert closed.code != 0
+    assert "closed catalogue" in closed.err
+
+
+def test_import_bounds_an_append_while_reading(program: Program) -> None:
+    """K3: a small file with a huge append is refused by line and bound, the rest is taken."""
+    with gzip.open(program.folder / "bomb.ndjson.gz", "wt") as file:
+        for number in range(50_000):
+            line = {"append_position": 1, "event_type": "x", "event_id": f"e-{number}"}
+            file.write(json.dumps(line) + "\n")
+        file.write('{"event_type": "x", "event_id": "after"}\n')
+
+    done = program("import", "bomb.ndjson.gz", "--json")
+
+    assert done.code == 1
+    assert (done.json["appended"], done.json["refused"]) == (1, 50_000)
+    assert "line 1" in done.json["refusals"][0]["message"]
+    assert "append_events" in done.json["refusals"][0]["message"]
+
+
 def test_import_keeps_the_order_of_appends_of_all_sizes(program: Program) -> None:
     """C3: large and small appends of one stream arrive in order, and a second time as replays."""
     source = seriatim.open(f"sqlite:///{program.folder}/source.db")

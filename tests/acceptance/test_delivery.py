@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import seriatim
-from seriatim import NewEvent
+from seriatim import NewEvent, handler, open_registry
+from seriatim.opening import registry_url
 from tests.acceptance.program import Program
 from tests.fixtures.spark import with_kafka
 
@@ -71,6 +72,43 @@ def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> N
     assert (paused.code, "paused: deploying" in paused.err) == (5, True)
     assert sqlite("registry", "resume", "seats").code == 0
     assert "Traceback" not in missing.err + both.err + paused.err
+
+
+def test_what_operators_name_and_see(sqlite: Program) -> None:
+    """L3, G9: a named event that is not there is `not_found`; a reset reports what it does."""
+    fill(sqlite, "1A", "1B")
+    url = sqlite.env["SERIATIM_URL"]
+    seats = handler("seats", effect="keyed")(lambda _event, _context: None)
+    with seriatim.open(url) as log:
+        registry = open_registry(registry_url(url), log=log)
+        records = list(log.read())
+        registry.mark_done(seats, registry.claim_all(seats, registry.deliveries(records[:1])))
+        registry.claim_all(seats, registry.deliveries(records[1:]))
+        registry.close()
+        log.store.raise_epoch()
+    status = sqlite("registry", "status")
+    finished = sqlite("registry", "status", "--finished", "--json")
+    acts = [
+        sqlite("dlq", "retry", "--event", "nobody"),
+        sqlite("dlq", "drop", "--event", "nobody", "--reason", "none"),
+        sqlite("registry", "retry", "--event", "nobody"),
+        sqlite("registry", "skip", "--event", "nobody", "--reason", "none"),
+        sqlite("dlq", "show", "nobody"),
+        sqlite("registry", "prune", "nobody", "--days", "1"),
+        sqlite("registry", "reset", "nobody", "--reason", "none"),
+    ]
+    dry = sqlite("registry", "reset", "seats", "--reason", "restored", "--dry-run", "--json")
+    reset = sqlite(
+        "registry", "reset", "seats", "--reason", "restored", "--position", "1", "--json"
+    )
+
+    assert "not declared" in status.out
+    assert "claimed" in status.out
+    assert [one["epoch"] for one in finished.json["logs"]] == [1]
+    for act in acts:
+        assert (act.code, "not_found" in act.err, "Traceback" in act.err) == (3, True, False)
+    assert (dry.code, dry.json["position"], dry.json["forgotten"]) == (0, 2, {})
+    assert (reset.code, reset.json["epoch"], reset.json["forgotten"]) == (0, 2, {"claimed": 1})
 
 
 def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:

@@ -1,5 +1,10 @@
 """The commands on Spark, as a user types them: projections, archive, audit and lake."""
 
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,8 +80,8 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
     [
         (("project", "run", "nowhere:seats"), "cannot be imported"),
         (("project", "run", "seats"), "none that is shipped"),
-        (("project", "status", "--failures", "seats"), "no projection 'seats'"),
-        (("project", "pause", "seats"), "no projection 'seats'"),
+        (("project", "status", "--failures", "seats"), "there are no projections at"),
+        (("project", "pause", "seats"), "there are no projections at"),
         (("project", "status", "--target", "ftp://x"), "the read model lives in a database"),
         (("archive",), "says where the segments go"),
         (("lake", "iceberg", "a.b", "--catalog", "uri"), "is written key=value"),
@@ -88,3 +93,79 @@ def test_wrong_commands_are_told(sqlite: Program, command: tuple[str, ...], said
     assert ran.code in (2, 3)
     assert said in ran.err.replace("\n", " ")
     assert "Traceback" not in ran.err
+
+
+FRAMES = """
+import seriatim
+
+
+def price(batches):
+    raise ValueError("hats have no price")
+    yield
+
+
+@seriatim.frame_projection(
+    "prices", key={"name": str}, columns={"price": int}, merge={"price": "sum"}
+)
+def prices(given):
+    return given.mapInArrow(price, "name string, price bigint")
+"""
+
+
+def test_an_error_inside_a_task_is_one_line(sqlite: Program) -> None:
+    """L2: what a user's function raised in a task is told in one line, not in pages of Java."""
+    Path(sqlite.folder, "shop.py").write_text(FRAMES)
+    fill(sqlite, ["1A"])
+    failed = sqlite("project", "run", "shop:prices")
+
+    assert failed.code != 0
+    assert "ValueError: hats have no price" in failed.err
+    assert len(failed.err.strip().splitlines()) == 1, failed.err
+
+
+def wait_for(log: seriatim.Log, name: str) -> None:
+    """Wait until a projection, which may not have begun, has passed the log's head."""
+    deadline = time.monotonic() + 200
+    while True:
+        with suppress(seriatim.SeriatimError):
+            log.projections.wait_for(name, log.head(), 1.0)
+            return
+        assert time.monotonic() < deadline, "the projection does not follow"
+        time.sleep(0.2)
+
+
+def test_ctrl_c_ends_a_job_on_spark_quietly(sqlite: Program) -> None:
+    """I7: Ctrl-C ends a live projection with its code, and prints no stack of Python or Java.
+
+    As from a terminal, every process of the foreground group gets the signal.
+    """
+    Path(sqlite.folder, "shop.py").write_text(DECLARED)
+    fill(sqlite, ["1A"])
+    following = sqlite.started("project", "run", "shop:seats", "--live")
+    with seriatim.open(sqlite.env["SERIATIM_URL"]) as log:
+        for seat in ("1B", "1C"):
+            log.append([NewEvent("seat.reserved", {"seat": seat}, stream=("show", "1"))])
+            wait_for(log, "seats")
+    os.killpg(following.pid, signal.SIGINT)
+    check_quiet(following)
+
+
+def test_ctrl_c_while_spark_starts_leaves_nothing_behind(sqlite: Program) -> None:
+    """I7: Ctrl-C before Spark runs ends the command and its JVM, and prints no stack."""
+    Path(sqlite.folder, "shop.py").write_text(DECLARED)
+    starting = sqlite.started("project", "run", "shop:seats")
+    deadline = time.monotonic() + 200
+    while not list(Path(sqlite.folder).glob("seriatim-java-*")):  # made right before the JVM
+        assert time.monotonic() < deadline, "Spark does not start"
+        assert starting.poll() is None
+        time.sleep(0.05)
+    os.killpg(starting.pid, signal.SIGINT)
+    check_quiet(starting)
+
+
+def check_quiet(interrupted: subprocess.Popen[bytes]) -> None:
+    """Wait for a command that got Ctrl-C, and for all processes that it started."""
+    _, told = interrupted.communicate(timeout=120)  # the JVM has the same streams
+    assert interrupted.returncode == 130
+    for trace in (b"Traceback", b"Exception", b"KeyboardInterrupt", b"\tat ", b"java"):
+        assert trace not in told, told

@@ -22,6 +22,7 @@ from seriatim.cli.read import read
 from seriatim.cli.serving import serve
 from seriatim.cli.session import AsJson, Common, Tenant, Url
 from seriatim.cli.streams import streams
+from seriatim.cli.subscriptions import subscriptions
 from seriatim.cli.tail import tail
 from seriatim.cli.verify import verify
 from seriatim.cli.working import work
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "read": read,
     "tail": tail,
     "streams": streams,
+    "subscriptions": subscriptions,
     "query": query,
     "import": import_,
     "export": export,

@@ -50,6 +50,7 @@ def append(  # noqa: PLR0913 - an event has that many fields
     key: given.Key = None,
     expect_seq: given.ExpectSeq = None,
     expect_version: given.ExpectVersion = None,
+    expect_after: given.ExpectAfter = None,
     expect_query: given.ExpectQuery = None,
     url: Url = None,
     tenant: Tenant = None,
@@ -81,7 +82,7 @@ def append(  # noqa: PLR0913 - an event has that many fields
         named = {name: value for name, value in fields.items() if value is not None}
         conditions = [
             *_expected_seq(stream, expect_seq),
-            *_expected_context(expect_query, expect_version),
+            *_expected_context(expect_query, expect_version, expect_after),
         ]
         events = [_event(named)] if batch is None else _batch(batch, named)
         with one.open() as log:
@@ -126,13 +127,17 @@ def _expected_seq(stream: given.Pair, text: str | None) -> list[Condition]:
     return [ExpectedSeq(stream, number_or_none(text, "--expect-seq"))]
 
 
-def _expected_context(query: str | None, version: str | None) -> list[Condition]:
-    if (query is None) != (version is None):
-        raise bad("--expect-version", "comes together with --expect-query")
-    if query is None or version is None:
+def _expected_context(query: str | None, version: str | None, after: int | None) -> list[Condition]:
+    if version is not None and after is not None:
+        raise bad("--expect-after", "and --expect-version exclude each other")
+    if (query is None) != (version is None and after is None):
+        raise bad("--expect-query", "comes together with --expect-version or --expect-after")
+    if query is None:
         return []
-    expected = number_or_none(version, "--expect-version")
-    return [ExpectedContext(query_from_json(query, "--expect-query"), expected)]
+    context = query_from_json(query, "--expect-query")
+    if after is not None:
+        return [ExpectedContext(context, after=after)]
+    return [ExpectedContext(context, number_or_none(version or "", "--expect-version"))]
 
 
 def _show(one: Session, result: AppendResult) -> None:

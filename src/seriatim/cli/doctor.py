@@ -11,6 +11,7 @@ import typer
 from seriatim.cli import exits
 from seriatim.cli.output import findings_table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.core.errors import BackendFailure
 from seriatim.opening import examine
 from seriatim.store.port import Finding
 
@@ -29,7 +30,16 @@ def doctor(
         ok = all(finding.level not in problems for finding in findings)
         _show(one, findings, ok)
         if not ok:
-            raise typer.Exit(exits.FOUND_PROBLEMS)
+            raise typer.Exit(exits.FOUND_PROBLEMS if _opens(one) else exits.BACKEND)
+
+
+def _opens(one: Session) -> bool:
+    """Tell whether the log can be opened in spite of what was found."""
+    try:
+        one.open().close()
+    except BackendFailure:
+        return False
+    return True
 
 
 def _show(one: Session, findings: list[Finding], ok: bool) -> None:

@@ -59,6 +59,10 @@ ExpectVersion = Annotated[
     _Text,
     _option("--expect-version", "Only if it is still the context's version.", "N|none"),
 ]
+ExpectAfter = Annotated[
+    _Number,
+    _option("--expect-after", "Only if nothing of the context came after this position.", "N"),
+]
 ExpectQuery = Annotated[
-    _Text, _option("--expect-query", "The context of --expect-version.", "JSON")
+    _Text, _option("--expect-query", "The context of --expect-version or --expect-after.", "JSON")
 ]

@@ -11,7 +11,10 @@ from seriatim.core.query import EVERYTHING, Filter, Query
 from seriatim.log.arguments import bad
 
 Types = Annotated[
-    list[str] | None, typer.Option("--type", help="Only this event type; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--type", help="Only this event type, or those of a pattern such as seat.*; repeatable."
+    ),
 ]
 Stream = Annotated[
     tuple[str, str] | None,

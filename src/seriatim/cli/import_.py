@@ -25,13 +25,20 @@ LINE_BYTES_MAX = 32 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 
 
-def import_(
+def import_(  # noqa: PLR0913 - a command's arguments and options
     ctx: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="NDJSON, gzipped or not; - reads stdin.")
     ],
     url: Url = None,
     tenant: Tenant = None,
+    declarations: Annotated[
+        bool,
+        typer.Option(
+            "--declarations",
+            help="Also declare the file's kinds, types and indexes, for every tenant of the log.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Append the events of an export, of all tenants unless --tenant names one.
@@ -43,13 +50,13 @@ def import_(
         if str(file) != "-" and not file.is_file():
             raise bad("FILE", f"is not there: {file}")
         with one.open(create=True) as log:
-            report = _import(one, log, file)
+            report = _import(one, log, file, declarations=declarations)
         _show(one, report)
         if not report.ok:
             raise typer.Exit(exits.FOUND_PROBLEMS)
 
 
-def _import(one: Session, log: Log, file: Path) -> ImportReport:
+def _import(one: Session, log: Log, file: Path, *, declarations: bool) -> ImportReport:
     size = None if str(file) == "-" else file.stat().st_size
     with progress_bar(one.err, quiet=one.as_json) as bar, _opened(file) as (raw, lines):
         task = bar.add_task("import", total=size)
@@ -58,7 +65,13 @@ def _import(one: Session, log: Log, file: Path) -> ImportReport:
             if size is not None:
                 bar.update(task, completed=raw.tell())
 
-        return import_events(log, _lines(lines), tenant_id=one.tenant, progress=update)
+        return import_events(
+            log,
+            _lines(lines),
+            tenant_id=one.tenant,
+            declarations=declarations,
+            progress=update,
+        )
 
 
 @contextmanager
@@ -110,5 +123,10 @@ def _show(one: Session, report: ImportReport) -> None:
             reason = Text(plain(each.message))
             shown.add_row(str(each.line), str(each.events), each.code, reason)
         one.out.print(shown)
+    if report.undeclared:
+        one.notice(
+            f"{report.undeclared} declarations of the file were not applied: "
+            "--declarations applies them, to the whole log"
+        )
     if not report.whole:
         one.notice("the file was cut off: it has no end line, or other events than it says")

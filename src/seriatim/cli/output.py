@@ -6,24 +6,47 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from rich import box
-from rich.cells import set_cell_size
-from rich.console import Console
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.rule import Rule
+from rich.table import Column, Table
 from rich.text import Text
 
 from seriatim.core.event import EventRecord
 from seriatim.store.port import Finding
 
+_NO_END = 100_000  # columns of what is no terminal
+_FRAME = 100
+_TEXT_MIN = 20  # columns that free text needs to be read
+_PAYLOAD_MIN = 30
+# Columns of free text, which may be wrapped; all others hold ids, names and numbers.
+_FREE_TEXT = {"error", "reason", "finding", "note", "examples", "types", "rights", "quota", "runs"}
 _LEVELS = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
 class Terminal(Console):
-    """A console that lets a broken pipe through instead of ending the program itself."""
+    """A console that lets a broken pipe through instead of ending the program itself.
+
+    Into a pipe or a file it writes lines as long as they are: nothing is wrapped or cut.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not self.is_terminal and options.get("width") is None:
+            self.width = _NO_END
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, leaving a line that is too long to the terminal instead of cutting it."""
+        if not self.is_terminal and any(isinstance(one, Panel | Rule) for one in objects):
+            options.setdefault("width", _FRAME)  # frames and rules would fill the whole line
+        super().print(*objects, **{"crop": False, **options})
 
     def on_broken_pipe(self) -> None:
         """Leave it to the session, which ends quietly."""
@@ -57,52 +80,69 @@ def silence_stdout() -> None:
 
 
 class EventLines:
-    """Events as aligned lines, printed as they come, in flat memory."""
+    """Events as aligned lines, printed as they come, in flat memory.
+
+    On a terminal the payload is cut at the end of its line, and has a line of its own where the
+    first one has too little room. Names and ids are never cut.
+    """
+
+    _WIDTHS: ClassVar = {
+        "position": 8,
+        "recorded (UTC)": 19,
+        "type": 18,
+        "stream": 18,
+        "actor": 12,
+    }
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._headed = False
-        room = max(0, console.width - 80)
-        self._widths = {
-            "position": 8,
-            "recorded (UTC)": 19,
-            "type": 18 + room // 5,
-            "stream": 18 + room // 5,
-        }
 
     def show(self, record: EventRecord) -> None:
         """Print one event, the first one under a heading."""
         if not self._headed:
             self._headed = True
-            self._print([(name, "bold") for name in (*self._widths, "payload")])
-        self._print(
-            [
-                (str(record.position), "cyan"),
-                (record.recorded_at[:19].replace("T", " "), "dim"),
-                (record.event_type, "green"),
-                (stream_label(record), "magenta"),
-                (record.payload, ""),
-            ]
-        )
+            self._print([(name, "bold") for name in self._WIDTHS], "payload", "bold")
+        cells = [
+            (str(record.position), "cyan"),
+            (record.recorded_at[:19].replace("T", " "), "dim"),
+            (record.event_type, "green"),
+            (stream_label(record), "magenta"),
+            (actor_label(record), "blue"),
+        ]
+        self._print(cells, record.payload, "")
 
-    def _print(self, cells: list[tuple[str, str]]) -> None:
-        line = Text(no_wrap=True, overflow="ellipsis")
-        widths = [*self._widths.values(), None]
-        for index, ((text, style), width) in enumerate(zip(cells, widths, strict=True)):
+    def _print(self, cells: list[tuple[str, str]], payload: str, style: str) -> None:
+        line = Text()
+        for index, ((text, colour), width) in enumerate(
+            zip(cells, self._WIDTHS.values(), strict=True)
+        ):
             shown = plain(text)
-            if index == 0:
-                shown = shown.rjust(width or 0)
-            elif width is not None:
-                shown = _fitted(shown, width)
-            line.append(shown, style or None)
+            missing = " " * max(0, width - cell_len(shown))
+            line.append(missing + shown if index == 0 else shown + missing, colour)
             line.append("  ")
+        room = self._console.width - line.cell_len
+        text = plain(payload)
+        if room < _PAYLOAD_MIN and cell_len(text) > room:
+            line.rstrip()
+            line.append("\n" + " " * 10)
+            room = self._console.width - 10
+        line.append(_cut(text, room), style or None)
         line.rstrip()
-        self._console.print(line, no_wrap=True, overflow="ellipsis")
+        self._console.print(line, no_wrap=True, overflow="ignore")
 
 
-def _fitted(text: str, width: int) -> str:
-    fitted = set_cell_size(text, width)
-    return fitted if fitted.rstrip() == text else set_cell_size(text, width - 1) + "…"
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)) + "…"
+
+
+def actor_label(record: EventRecord) -> str:
+    """Return who did it, for people."""
+    if record.actor_id is None:
+        return record.actor_type or "–"
+    return (
+        record.actor_id if record.actor_type is None else f"{record.actor_type} {record.actor_id}"
+    )
 
 
 def stream_label(record: EventRecord) -> str:
@@ -112,22 +152,83 @@ def stream_label(record: EventRecord) -> str:
     return f"{record.stream_type} {record.stream_id} #{record.stream_seq}"
 
 
+class Listing(Table):
+    """A table that never breaks an id: where it does not fit, its rows stand below each other."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render as a table if ids, names and numbers fit in their columns, else row by row."""
+        room = options.max_width
+        widths = [
+            Measurement.get(console, options.update(max_width=_NO_END), cell).maximum
+            for cell in map(_widest, self.columns)
+        ]
+        free = [str(column.header) in _FREE_TEXT for column in self.columns]
+        gaps = 3 * len(widths)
+        needed = sum(
+            min(width, _TEXT_MIN) if may_wrap else width
+            for width, may_wrap in zip(widths, free, strict=True)
+        )
+        if needed + gaps <= room:
+            for column, width, may_wrap in zip(self.columns, widths, free, strict=True):
+                if not may_wrap:
+                    column.no_wrap, column.min_width = True, width
+            yield from super().__rich_console__(console, options)
+            return
+        rows = zip(*(list(column.cells) for column in self.columns), strict=True)
+        for row in rows:
+            for column, cell in zip(self.columns, row, strict=True):
+                text = cell if isinstance(cell, Text) else Text(str(cell))
+                line = Text(f"{column.header}: ", style="bold") if column.header else Text()
+                line.append_text(Text("", style="not bold").append_text(text))
+                yield Text.assemble(
+                    line, overflow="fold" if column.header in _FREE_TEXT else "ignore"
+                )
+            yield Text("")
+
+
+def _widest(column: Column) -> Text:
+    cells = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in column.cells]
+    return max([Text(str(column.header)), *cells], key=_longest_line)
+
+
+def _longest_line(text: Text) -> int:
+    return max((cell_len(line) for line in text.plain.splitlines()), default=0)
+
+
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
     """Return an empty table in the style of all commands."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    made = Listing(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return made
 
 
-def pairs(values: Mapping[str, object]) -> Table:
-    """Return names and values as a table without lines."""
-    made = Table(box=None, show_header=False, pad_edge=False)
-    made.add_column(style="bold")
-    made.add_column(overflow="fold")
-    for name, value in values.items():
-        made.add_row(name, Text(plain(value)))
+def pairs(values: Mapping[str, object]) -> Text:
+    """Return names and values as aligned lines; a long one is left to the terminal."""
+    width = max(map(cell_len, values), default=0)
+    made = Text(no_wrap=True, overflow="ignore")
+    for number, (name, value) in enumerate(values.items()):
+        made.append("\n" if number else "")
+        made.append(set_cell_size(name, width), "bold")
+        made.append(f"  {plain(value)}")
     return made
+
+
+class EventFields:
+    """Events with every field, one below the other."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._first = True
+
+    def show(self, record: EventRecord) -> None:
+        """Print one event, after an empty line unless it is the first."""
+        if not self._first:
+            self._console.print()
+        self._first = False
+        fields = record.as_dict() | {"payload": record.payload}
+        shown = {name: value for name, value in fields.items() if value not in (None, {}, [])}
+        self._console.print(pairs(shown))
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -17,13 +17,21 @@ from seriatim.cli.output import pairs, plain, table, write_json
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.cli.sparking import ArchiveAt, Master, spark_session, watching
 from seriatim.config import Settings
+from seriatim.core.errors import NotFound
 from seriatim.core.event import DEFAULT_TENANT
 from seriatim.core.projection import Projection
+from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.arguments import bad
-from seriatim.opening import open_read_model, open_store, read_model_url
+from seriatim.opening import (
+    find_read_model,
+    is_service,
+    open_store,
+    read_model_url,
+    shown_url,
+)
 from seriatim.store.readmodel import operating
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import EVERY_TENANT, Progress
+from seriatim.store.readmodel.port import FailureRecord, Progress, Standing
 from seriatim.telemetry.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
@@ -164,13 +172,47 @@ def status(  # noqa: PLR0913 - of what, and where
 ) -> None:
     """Show every projection: how far it is, how far behind, who runs it, and what failed."""
     with session(ctx, Common(url, tenant, as_json)) as one:
+        if is_service(one.url):
+            _show_served(one, target, failures)
+            return
         place = _place(one, target, all_tenants=all_tenants)
-        with closing(open_read_model(place.target)) as model:
+        with closing(open_store(one.url, Settings(), create=False)) as store:
+            head = store.head()
+        model = find_read_model(place.target)
+        if model is None and failures is None:
+            _show_progress(one, [], head, None)
+            return
+        with closing(model or _no_projections(place.target)) as known:
             if failures is not None:
-                _show_failures(one, model, failures)
-                return
-            with closing(open_store(one.url, Settings(), create=False)) as store:
-                _show_progress(one, model.every(), store.head(), model)
+                _show_failures(one, operating.failures(known, failures))
+            else:
+                _show_progress(one, known.every(), head, known)
+
+
+def _no_projections(target: str) -> ReadModel:
+    raise NotFound(f"there are no projections at {shown_url(target)}: seriatim project run")
+
+
+def _show_served(one: Session, target: str | None, failures: str | None) -> None:
+    """Show the projections beside the log that a service serves."""
+    if target is not None:
+        raise bad("target", "is where a service has it: leave it out")
+    with one.open() as log:
+        if failures is not None:
+            _show_failures(one, log.projections.failures(failures))
+            return
+        standings = log.projections.status()
+    shown = [_shown(standing) for standing in standings]
+    if one.as_json:
+        write_json(shown)
+        return
+    _print_rows(one, shown)
+
+
+def _shown(standing: Standing) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(standing) | {"status": _status(standing)}
+    del row["held_until"]  # the status has it
+    return row
 
 
 def _acts(act: Callable[[ReadModel, str], object], said: str) -> Callable[..., None]:
@@ -253,7 +295,8 @@ def _operated(
 ) -> Iterator[tuple[Session, ReadModel]]:
     with session(ctx, common) as one:
         place = _place(one, target, all_tenants=all_tenants)
-        with closing(open_read_model(place.target)) as model:
+        model = find_read_model(place.target) or _no_projections(place.target)
+        with closing(model):
             yield one, model
 
 
@@ -311,16 +354,16 @@ def _say(one: Session, name: str, said: str) -> None:
         one.out.print(Text(plain(f"{name}: {said}")))
 
 
-def _show_progress(one: Session, every: list[Progress], head: int, model: ReadModel) -> None:
+def _show_progress(one: Session, every: list[Progress], head: int, model: ReadModel | None) -> None:
     shown = [
         {
             "projection": progress.name + (" (rebuild)" if progress.shadow else ""),
             "tenant": progress.tenant_id,
             "position": progress.position,
             "lag": max(0, head - progress.position),
-            "status": progress.status,
+            "status": _status(progress),
             "running": bool(progress.owner),
-            "failures": len(model.failures(progress.name, shadow=progress.shadow)),
+            "failures": len(model.failures(progress.name, shadow=progress.shadow)) if model else 0,
             "updated_at": progress.updated_at,
         }
         for progress in every
@@ -328,14 +371,27 @@ def _show_progress(one: Session, every: list[Progress], head: int, model: ReadMo
     if one.as_json:
         write_json(shown)
         return
-    made = table(*(shown[0] if shown else ["projection"]), right=("position", "lag", "failures"))
-    for row in shown:
+    _print_rows(one, shown)
+
+
+def _print_rows(one: Session, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        one.notice("no projections")
+        return
+    made = table(*rows[0], right=("position", "lag", "failures"))
+    for row in rows:
         made.add_row(*(plain(f"{v:,}" if type(v) is int else v) for v in row.values()))
     one.out.print(made)
 
 
-def _show_failures(one: Session, model: ReadModel, name: str) -> None:
-    found = operating.failures(model, name)
+def _status(progress: Progress | Standing) -> str:
+    """Return the status, and whether a rebuild or verification holds the projection for now."""
+    if progress.status == "ready" and progress.held_until is not None:
+        return f"held until {progress.held_until}"
+    return progress.status
+
+
+def _show_failures(one: Session, found: list[FailureRecord]) -> None:
     if one.as_json:
         write_json(found)
         return

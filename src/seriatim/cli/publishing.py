@@ -167,7 +167,9 @@ def needing_kafka() -> Iterator[None]:
 
 def kafka_target(url: str, kafka: list[str] | None, file: Path | None) -> Target:
     """Return where Kafka is, with settings from a file and from the command line."""
-    from seriatim.pipeline.kafka.address import parse_target  # noqa: PLC0415 - slow to import
+    with needing_kafka():  # before Spark starts
+        from seriatim.pipeline.kafka import client  # noqa: F401, PLC0415
+        from seriatim.pipeline.kafka.address import parse_target  # noqa: PLC0415 - slow to import
 
     settings: dict[str, str] = {}
     if file is not None:

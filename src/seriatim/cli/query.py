@@ -36,6 +36,13 @@ def query(  # noqa: PLR0913 - what to look for, and which part of it to show
             show_default=False,
         ),
     ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(help="Show only events up to this position.", show_default=False),
+    ] = None,
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="From the last match down.")
+    ] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
@@ -46,11 +53,13 @@ def query(  # noqa: PLR0913 - what to look for, and which part of it to show
         if min_position is not None:
             wanted = msgspec.structs.replace(wanted, min_position=min_position)
         with one.open() as log:
-            found = log.query(wanted, limit=limit, head=head)
-        _show(one, found)
+            found = log.query(
+                wanted, limit=limit, head=head, until=until, newest_first=newest_first
+            )
+        _show(one, found, newest_first=newest_first)
 
 
-def _show(one: Session, found: QueryResult) -> None:
+def _show(one: Session, found: QueryResult, *, newest_first: bool) -> None:
     if one.as_json:
         write_json(
             {
@@ -67,6 +76,7 @@ def _show(one: Session, found: QueryResult) -> None:
         lines.show(record)
     version = "none" if found.context_version is None else str(found.context_version)
     one.out.print(f"context version {version} · {len(found.records)} events · head {found.head}")
-    if found.more:
+    if found.more and found.last_returned_position:
         last = found.last_returned_position
-        one.notice(f"there are more: go on with --min-position {last} --head {found.head}")
+        on = f"--until {last - 1}" if newest_first else f"--min-position {last}"
+        one.notice(f"there are more: go on with {on} --head {found.head}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from seriatim.cli.filters import Stream, Types
-from seriatim.cli.output import EventLines, pairs, write_line
+from seriatim.cli.output import EventFields, EventLines, write_line
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.event import EventRecord
 from seriatim.log.transfer import record_line
@@ -37,6 +37,11 @@ def read(  # noqa: PLR0913 - a read can be narrowed in that many ways
     occurred_until: Annotated[_Text, _Time] = None,
     recorded_after: Annotated[_Text, _Time] = None,
     recorded_until: Annotated[_Text, _Time] = None,
+    correlation_id: Annotated[_Text, typer.Option(help="Only with this correlation id.")] = None,
+    causation_id: Annotated[_Text, typer.Option(help="Only with this causation id.")] = None,
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="From the last event down.")
+    ] = False,
     event_id: Annotated[_Text, typer.Option(help="Only this event, with every field.")] = None,
     limit: Annotated[
         int | None,
@@ -45,6 +50,7 @@ def read(  # noqa: PLR0913 - a read can be narrowed in that many ways
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Every field of each event.")] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
@@ -62,6 +68,9 @@ def read(  # noqa: PLR0913 - a read can be narrowed in that many ways
         "occurred_until": occurred_until,
         "recorded_after": recorded_after,
         "recorded_until": recorded_until,
+        "correlation_id": correlation_id,
+        "causation_id": causation_id,
+        "newest_first": newest_first,
     }
     with session(ctx, Common(url, tenant, as_json)) as one, one.open() as log:
         if event_id is not None:
@@ -70,17 +79,24 @@ def read(  # noqa: PLR0913 - a read can be narrowed in that many ways
             for record in log.read(limit=limit, **filters):
                 write_line(record_line(record))
         else:
-            _show(one, log, filters, None if everything else limit or SCREEN)
+            lines = EventFields(one.out) if wide else EventLines(one.out)
+            _show(one, lines, log, filters, None if everything else limit or SCREEN)
 
 
-def _show(one: Session, log: Log, filters: dict[str, Any], limit: int | None) -> None:
+def _show(
+    one: Session,
+    lines: EventLines | EventFields,
+    log: Log,
+    filters: dict[str, Any],
+    limit: int | None,
+) -> None:
     """Print a screenful, and how to go on when there is more."""
     records: Iterator[EventRecord] = log.read(**filters)
-    lines = EventLines(one.out)
     last = 0
     for count, record in enumerate(records):
         if count == limit:
-            one.notice(f"there are more: go on with --after {last}, or read --all")
+            on = f"--until {last - 1}" if filters["newest_first"] else f"--after {last}"
+            one.notice(f"there are more: go on with {on}, or read --all")
             return
         lines.show(record)
         last = record.position
@@ -92,7 +108,4 @@ def _show_one(one: Session, record: EventRecord) -> None:
     if one.as_json:
         write_line(record_line(record))
         return
-    fields = record.as_dict() | {"payload": record.payload}
-    one.out.print(
-        pairs({name: value for name, value in fields.items() if value not in (None, {}, [])})
-    )
+    EventFields(one.out).show(record)

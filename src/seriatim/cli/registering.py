@@ -11,11 +11,12 @@ import typer
 
 from seriatim.cli import exits
 from seriatim.cli.output import pairs, plain, table, write_json
+from seriatim.cli.remote_registry import KnownRegistry, RemoteRegistry
 from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
-from seriatim.delivery.entries import Asked, Entry
-from seriatim.delivery.registry import Registry
+from seriatim.core.errors import NotFound
+from seriatim.delivery.entries import RETRIED, UNFINISHED, Asked, Entry
 from seriatim.log.arguments import bad
-from seriatim.opening import open_registry, registry_url
+from seriatim.opening import is_service, open_registry, registry_url
 
 app = typer.Typer(no_args_is_help=True, help="What handlers have done, and what is open.")
 letters = typer.Typer(no_args_is_help=True, help="Dead letters: events that handlers gave up.")
@@ -36,6 +37,9 @@ HandlerName = Annotated[
 EventId = Annotated[
     str | None, typer.Option("--event", help="Only this event.", show_default=False)
 ]
+OneEvent = Annotated[
+    str | None, typer.Argument(metavar="[EVENT]", help="The event's id.", show_default=False)
+]
 EventKind = Annotated[
     str | None, typer.Option("--type", help="Only events of this type.", show_default=False)
 ]
@@ -54,10 +58,14 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with the 
 @contextmanager
 def _opened(
     ctx: typer.Context, common: Common, registry: str | None
-) -> Iterator[tuple[Session, Registry]]:
+) -> Iterator[tuple[Session, KnownRegistry]]:
     with session(ctx, common) as one:
-        place = registry or registry_url(one.url)
-        with closing(open_registry(place, create=False)) as opened:
+        known: KnownRegistry
+        if registry is None and is_service(one.url):
+            known = RemoteRegistry(one.open())
+        else:
+            known = open_registry(registry or registry_url(one.url), create=False)
+        with closing(known) as opened:
             yield one, opened
 
 
@@ -103,17 +111,19 @@ def status(  # noqa: PLR0913 - what to count, and where
             opened.counts(finished=finished, tenant_id=one.tenant),
         )
         if one.as_json:
-            write_json({"handlers": handlers, "counts": counts})
+            write_json({"handlers": handlers, "counts": counts, "logs": opened.logs()})
             return
         made = table("handler", "runs", "status", "events", "first", right=("events", "first"))
-        for handler in handlers:
-            mine = [count for count in counts if count.handler == handler.name]
-            name, said = plain(handler.name), plain(f"{handler.status} {handler.reason}".strip())
+        runs = {one.name: f"{one.status} {one.reason}".strip() for one in handlers}
+        # A consumer may claim for a handler that nobody has declared.
+        for name in sorted(runs.keys() | {count.handler for count in counts}):
+            mine = [count for count in counts if count.handler == name]
+            said = plain(runs.get(name, "not declared"))
             if not mine:
-                made.add_row(name, said, "nothing open", "0", "–")
+                made.add_row(plain(name), said, "nothing open", "0", "–")
             for count in mine:
                 cells = (count.status, f"{count.count:,}", f"{count.first_position:,}")
-                made.add_row(name, said, *cells)
+                made.add_row(plain(name), said, *cells)
         one.out.print(made)
 
 
@@ -133,7 +143,7 @@ def _listed(  # noqa: PLR0913 - the filters of a listing
         found = opened.entries(asked, limit)
         if one.as_json:
             for entry in found:
-                write_json(entry)
+                write_json(_with_payload(entry))
             return
         made = table("position", "handler", "event", "type", "tries", "due", "error")
         for entry in found:
@@ -193,6 +203,7 @@ def _done(one: Session, what: str, count: int) -> None:
 def _retrying(statuses: tuple[str, ...], what: str) -> Any:
     def command(  # noqa: PLR0913 - the filters
         ctx: typer.Context,
+        named: OneEvent = None,
         event: EventId = None,
         all_: All = False,
         handler: HandlerName = None,
@@ -204,8 +215,9 @@ def _retrying(statuses: tuple[str, ...], what: str) -> Any:
         as_json: AsJson = False,
     ) -> None:
         with _opened(ctx, Common(url, tenant, as_json), registry) as (one, opened):
-            _check_meant(event, all_)
-            asked = _asked(one, handler, event, kind, stream, status=statuses)
+            asked = _asked(
+                one, handler, _meant(named, event, all_=all_), kind, stream, status=statuses
+            )
             _done(one, "retried", opened.retry(asked))
 
     command.__doc__ = what
@@ -216,6 +228,7 @@ def _skipping(statuses: tuple[str, ...], what: str) -> Any:
     def command(  # noqa: PLR0913 - the filters
         ctx: typer.Context,
         reason: Reason,
+        named: OneEvent = None,
         event: EventId = None,
         all_: All = False,
         handler: HandlerName = None,
@@ -227,27 +240,30 @@ def _skipping(statuses: tuple[str, ...], what: str) -> Any:
         as_json: AsJson = False,
     ) -> None:
         with _opened(ctx, Common(url, tenant, as_json), registry) as (one, opened):
-            _check_meant(event, all_)
-            asked = _asked(one, handler, event, kind, stream, status=statuses)
+            asked = _asked(
+                one, handler, _meant(named, event, all_=all_), kind, stream, status=statuses
+            )
             _done(one, "skipped", opened.skip(asked, reason))
 
     command.__doc__ = what
     return command
 
 
-def _check_meant(event: str | None, all_: bool) -> None:
-    if (event is None) == (not all_):
+def _meant(named: str | None, event: str | None, *, all_: bool) -> str | None:
+    """Return the one event that is meant, as an argument or an option; None for all."""
+    if named is not None and event is not None:
+        raise bad("event", "is named twice")
+    one = named if event is None else event
+    if (one is None) == (not all_):
         raise bad("event", "name one event, or say --all")
+    return one
 
 
 app.command("retry", epilog=exits.as_help())(
-    _retrying(("failed", "dead", "unknown"), "Let events be tried again, at once.")
+    _retrying(RETRIED, "Let events be tried again, at once.")
 )
 app.command("skip", epilog=exits.as_help())(
-    _skipping(
-        ("claimed", "failed", "blocked", "dead", "unknown"),
-        "Count unfinished events as done, for a reason.",
-    )
+    _skipping(UNFINISHED, "Count unfinished events as done, for a reason.")
 )
 letters.command("retry", epilog=exits.as_help())(
     _retrying(("dead",), "Let dead letters be tried again, at once.")
@@ -273,16 +289,26 @@ def show(  # noqa: PLR0913 - which one
         for entry in found:
             _show(one, entry)
         if not found:
-            raise typer.Exit(exits.FOUND_PROBLEMS)
+            msg = f"there is no dead letter of event {event!r:.80}"
+            raise NotFound(msg, details={"event_id": event})
 
 
 def _show(one: Session, entry: Entry) -> None:
     if one.as_json:
-        write_json(entry)
+        write_json(_with_payload(entry))
         return
     shown = msgspec.to_builtins(entry)
     shown["event"] = msgspec.json.encode(entry.event).decode()
     one.out.print(pairs({name: plain(value) for name, value in shown.items() if value is not None}))
+
+
+def _with_payload(entry: Entry) -> dict[str, Any]:
+    """Return a dead letter whose event has its payload as JSON, not as text."""
+    shown = msgspec.structs.asdict(entry)
+    event = entry.event
+    if isinstance(event, dict) and isinstance(event.get("payload"), str):
+        shown["event"] = {**event, "payload": msgspec.Raw(event["payload"].encode())}
+    return shown
 
 
 @app.command("pause", epilog=exits.as_help())
@@ -312,6 +338,58 @@ def resume(  # noqa: PLR0913 - whom, and where
     """Let a handler go on that was paused or has stopped."""
     with _opened(ctx, Common(url, tenant, as_json), registry) as (_, opened):
         opened.set_status(handler, "ready")
+
+
+@app.command("reset", epilog=exits.as_help())
+def reset(  # noqa: PLR0913 - whom, to what, and why
+    ctx: typer.Context,
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The handler's name.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept.")],
+    position: Annotated[
+        int | None,
+        typer.Option(
+            "--position",
+            min=0,
+            help="The head of the log right after its restore. [default: the highest position at "
+            "which registry and log hold the same event]",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report.")] = False,
+    registry: RegistryAt = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a handler go on with a log that was restored or replaced.
+
+    Entries of events that the log does not hold any more are forgotten. Without --tenant, for every
+    tenant that the handler knows. Stop its consumers first.
+    """
+    with _opened(ctx, Common(url, tenant, as_json), registry) as (one, opened), one.open() as log:
+        found = opened.reset(
+            handler,
+            log,
+            reason=reason,
+            tenant_id=one.tenant,
+            position=position,
+            dry_run=dry_run,
+        )
+        if one.as_json:
+            for report in found:
+                write_json(report)
+            return
+        made = table("tenant", "epoch", "position", "forgotten", "streams", right=("position",))
+        for report in found:
+            lost = ", ".join(f"{status} {count:,}" for status, count in report.forgotten.items())
+            made.add_row(
+                plain(report.tenant_id),
+                str(report.epoch),
+                f"{report.position:,}",
+                lost or "–",
+                f"{report.streams:,}",
+            )
+        one.out.print(made)
 
 
 @app.command("prune", epilog=exits.as_help())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+import logging
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +14,16 @@ from seriatim.cli.observing import LogFormat, Otel, checked_format
 from seriatim.cli.registering import RegistryAt
 from seriatim.cli.session import AccessAt, AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.limits import MIB
 from seriatim.opening import absolute_url, access_url, open_access, open_log, shown_url
+from seriatim.telemetry.logs import write_every_log
 
 if TYPE_CHECKING:
     from seriatim.api.serving import Place
 
+logger = logging.getLogger("seriatim.api")
+
+_FIRST_TOKEN = "The first `seriatim token create` ends that."  # noqa: S105 - no secret
 Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any.")]
 Processes = Annotated[
@@ -42,6 +49,18 @@ Cors = Annotated[
         "--cors", metavar="ORIGIN", help="Let pages of this origin call.", show_default=False
     ),
 ]
+TenantMemory = Annotated[
+    int,
+    typer.Option(
+        "--tenant-memory-mib",
+        min=1,
+        help="Memory of a tenant's request bodies and unsent answers, in each process.",
+    ),
+]
+Grace = Annotated[
+    float,
+    typer.Option("--grace-s", min=1, help="Seconds from SIGTERM until the process has ended."),
+]
 LogRequests = Annotated[
     bool, typer.Option("--log-requests", help="Log every request, not only what failed here.")
 ]
@@ -64,6 +83,8 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
     insecure: Insecure = False,
     events_per_second: EventsPerS = 0.0,
     bytes_per_second: BytesPerS = 0.0,
+    tenant_memory_mib: TenantMemory = 128,
+    grace_s: Grace = 30.0,
     cors: Cors = None,
     log_requests: LogRequests = False,
     otel: Otel = None,
@@ -75,7 +96,8 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
     as_json: AsJson = False,
 ) -> None:
     """Serve the log over HTTP until interrupted; what was accepted is finished."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
+    common = Common(url, tenant, as_json)
+    with session(ctx, common, whole_log=True) as one, ExitStack() as stack:
         try:
             from seriatim.api.service import Serving  # noqa: PLC0415 - an extra
             from seriatim.api.serving import Place  # noqa: PLC0415
@@ -83,6 +105,8 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
         except ModuleNotFoundError as error:
             msg = "the service needs its extra: pip install 'seriatim[server]'"
             raise BackendFailure(msg, retryable=False) from error
+        form = checked_format(log_format)
+        stack.callback(write_every_log(form))
         place = Place(
             url=absolute_url(one.url),
             host=host,
@@ -93,20 +117,31 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
             registry=registry,
         )
         serving = Serving(
-            open_on_loopback=_is_open(one, place, insecure=insecure),
+            open_on_loopback=_is_open(one, place, insecure=insecure, as_log=form == "json"),
             events_per_s=events_per_second,
             bytes_per_s=bytes_per_second,
             processes=processes,
+            tenant_memory_bytes=tenant_memory_mib * MIB,
+            grace_s=grace_s,
             cors_origins=tuple(cors or ()),
             log_requests=log_requests,
-            log_format=checked_format(log_format),
+            log_format=form,
             otel=otel,
         )
+        say = partial(_say, one, as_log=serving.log_format == "json")
         with suppress(KeyboardInterrupt):  # told to end, and it did when all was finished
-            run(place, serving, lambda at: one.notice(f"serving {shown_url(one.url)} at {at}"))
+            run(place, serving, lambda at: say(f"serving {shown_url(one.url)} at {at}"))
 
 
-def _is_open(one: Session, place: Place, *, insecure: bool) -> bool:
+def _say(one: Session, message: str, *, as_log: bool) -> None:
+    """Tell a person, or the logs when they are for a machine."""
+    if as_log:
+        logger.info(message)
+    else:
+        one.notice(message)
+
+
+def _is_open(one: Session, place: Place, *, insecure: bool, as_log: bool = False) -> bool:
     """Say how the service is guarded, and whether it asks for tokens at all."""
     from seriatim.api.service import is_loopback  # noqa: PLC0415 - an extra
     from seriatim.api.serving import is_embedded  # noqa: PLC0415
@@ -123,16 +158,17 @@ def _is_open(one: Session, place: Place, *, insecure: bool) -> bool:
     if _any_token(one.url, place.access):
         return False
     if embedded and loopback:
-        one.err.print(
-            "[bold yellow]NO TOKEN IS ASKED FOR[/]: anybody on this machine can read and append. "
-            "The first `seriatim token create` ends that.",
-            soft_wrap=True,
-        )
+        told = ": anybody on this machine can read and append. " + _FIRST_TOKEN
+        if as_log:
+            logger.warning("NO TOKEN IS ASKED FOR%s", told)
+        else:
+            one.err.print(f"[bold yellow]NO TOKEN IS ASKED FOR[/]{told}", soft_wrap=True)
         return True
-    one.notice(
+    msg = (
         f"no token was made for {shown_url(one.url)} yet, so nobody can call: "
         "seriatim token create --service NAME --tenant TENANT --rights append,read"
     )
+    _say(one, msg, as_log=as_log)
     return False
 
 

@@ -17,7 +17,9 @@ from seriatim.cli import exits
 from seriatim.cli.output import Terminal, plain, silence_stdout
 from seriatim.config import default_url
 from seriatim.core.canonical import parse_json
-from seriatim.core.errors import Flaw, SeriatimError
+from seriatim.core.errors import BackendFailure, Flaw, SeriatimError
+from seriatim.core.extras import extra_of, missing_text
+from seriatim.core.tenants import check_tenant
 from seriatim.log.arguments import bad
 from seriatim.opening import Log, open_log
 
@@ -108,11 +110,19 @@ def session(ctx: typer.Context, common: Common, *, whole_log: bool = False) -> I
     try:
         if whole_log and one.tenant is not None:
             raise bad("tenant", "does not narrow this: it is about the log of all tenants")
+        if one.tenant is not None:
+            check_tenant(one.tenant, "tenant")
         yield one
         sys.stdout.flush()
     except SeriatimError as error:
         one.fail(error)
         raise typer.Exit(exits.exit_code(error)) from None
+    except ModuleNotFoundError as error:
+        extra = extra_of(error)
+        if extra is None:
+            raise
+        one.fail(BackendFailure(missing_text(error, extra), retryable=False))
+        raise typer.Exit(exits.BACKEND) from None
     except KeyboardInterrupt:
         raise typer.Exit(exits.INTERRUPTED) from None
     except BrokenPipeError:

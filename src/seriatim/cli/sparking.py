@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,10 +60,30 @@ def spark_session(
         msg = f"this command runs on Spark and misses {error.name}: pip install 'seriatim[spark]'"
         raise BackendFailure(msg, retryable=False) from error
     waiting = one.err.status("starting Spark …") if one.err.is_terminal else nullcontext()
-    with waiting:
-        spark = session(master, settings=pairs_of("conf", conf))
-    with using(spark):
-        yield spark
+    with _quiet_interrupts():
+        with waiting:
+            spark = session(master, settings=pairs_of("conf", conf))
+        with using(spark):
+            yield spark
+
+
+@contextmanager
+def _quiet_interrupts() -> Iterator[None]:
+    """Keep the gateway to Java from logging a stack when Ctrl-C ends one of its calls."""
+    root, gateway = logging.getLogger(), logging.getLogger("py4j")
+    level = gateway.level
+    root.addFilter(_is_not_the_gateways)
+    gateway.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_the_gateways)
+        gateway.setLevel(level)
+
+
+def _is_not_the_gateways(record: logging.LogRecord) -> bool:
+    # It logs by the root logger itself.
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def pairs_of(option: str, given: list[str] | None) -> dict[str, str]:

@@ -10,13 +10,14 @@ import msgspec
 import typer
 
 from seriatim.access.quotas import Quota
-from seriatim.access.rights import EVERY_TENANT, RIGHTS
+from seriatim.access.rights import RIGHTS
 from seriatim.access.store import Access
 from seriatim.cli import exits
 from seriatim.cli.output import plain, table, write_json
 from seriatim.cli.session import AccessAt, AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.errors import NotFound
 from seriatim.core.event import DEFAULT_TENANT
+from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.arguments import bad
 from seriatim.opening import access_url, open_access
 
@@ -56,9 +57,13 @@ Note = Annotated[str, typer.Option("--note", help="What it is for, for those who
 
 
 @contextmanager
-def _opened(ctx: typer.Context, common: Common, at: str | None) -> Iterator[tuple[Session, Access]]:
-    with session(ctx, common) as one, closing(open_access(at or access_url(one.url))) as access:
-        yield one, access
+def _opened(
+    ctx: typer.Context, common: Common, at: str | None, *, create: bool = True
+) -> Iterator[tuple[Session, Access]]:
+    with session(ctx, common) as one:
+        place = at or access_url(one.url)
+        with closing(open_access(place, create=create)) as access:
+            yield one, access
 
 
 @app.command("create", epilog=exits.as_help())
@@ -79,8 +84,6 @@ def create(  # noqa: PLR0913 - what a token says
     with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
         if all_tenants and one.tenant is not None:
             raise bad("tenant", "or --all-tenants, not both")
-        if one.tenant == EVERY_TENANT:
-            raise bad("tenant", f"must be one: for all of them say --all-tenants, not {one.tenant}")
         whose = EVERY_TENANT if all_tenants else one.tenant or DEFAULT_TENANT
         text, made = access.create(
             subject=service,
@@ -113,13 +116,13 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List all tokens, without their secrets."""
-    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
         found = [made for made in access.tokens() if one.tenant in (None, made.tenant_id)]
         if one.as_json:
             for made in found:
                 write_json(made)
             return
-        shown = table("id", "of", "tenant", "rights", "types", "expires", "revoked", "note")
+        shown = table("id", "of", "tenant", "rights", "types", "expires", "revoked", "used", "note")
         for made in found:
             shown.add_row(
                 made.token_id,
@@ -129,6 +132,7 @@ def list_(
                 plain(", ".join(made.types or ["all"])),
                 (made.expires_at or "never")[:19],
                 (made.revoked_at or "–")[:19],
+                (made.last_used_at or "never")[:19],
                 plain(made.note),
             )
         one.out.print(shown)
@@ -144,7 +148,7 @@ def revoke(  # noqa: PLR0913 - which one, and where
     as_json: AsJson = False,
 ) -> None:
     """End a token: within two seconds no service takes it any more."""
-    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
         access.revoke(token_id)
         if one.as_json:
             write_json({"revoked": token_id})
@@ -183,7 +187,7 @@ def list_quotas(
     as_json: AsJson = False,
 ) -> None:
     """List the tenants that have a quota of their own."""
-    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
         found = [known for known in access.quotas() if one.tenant in (None, known.tenant_id)]
         if one.as_json:
             for known in found:
@@ -204,7 +208,7 @@ def remove_quota(
     as_json: AsJson = False,
 ) -> None:
     """Let the service's general quota hold for a tenant again."""
-    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
+    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
         whose = one.tenant or DEFAULT_TENANT
         if not access.remove_quota(whose):
             raise NotFound("this tenant has no quota of its own", details={"tenant_id": whose})

@@ -17,8 +17,8 @@ from rich.tree import Tree
 
 from seriatim.cli.scenes.decision import TRACE
 from seriatim.cli.scenes.stage import Stage, sheet
+from seriatim.core.tenants import EVERY_TENANT
 from seriatim.opening import open_read_model, read_model_url
-from seriatim.store.readmodel.port import EVERY_TENANT
 
 if TYPE_CHECKING:
     from seriatim.pipeline.project.projector import Projector

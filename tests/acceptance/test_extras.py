@@ -1,0 +1,110 @@
+"""Commands in an installation that misses an extra, and reading commands on a mistyped path."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.program import TIMEOUT_S, Program
+
+BLOCKED = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from seriatim.cli import main
+main()
+"""
+SPARK = {"pyspark", "pyarrow", "adbc_driver_manager", "obstore"}
+
+
+def without(program: Program, modules: set[str], *args: str) -> tuple[int, str]:
+    """Run a command where modules are missing; return its exit code and what it says."""
+    ran = subprocess.run(
+        [sys.executable, "-c", BLOCKED.format(blocked=modules), *args],
+        capture_output=True,
+        cwd=program.folder,
+        env=program.env,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return ran.returncode, ran.stdout.decode() + ran.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("modules", "extra", "args"),
+    [
+        (SPARK, "spark", ("project", "run", "activity")),
+        (SPARK, "spark", ("audit",)),
+        ({"confluent_kafka"}, "kafka", ("publish", "--to", "kafka://127.0.0.1:1/topic")),
+        ({"uvicorn", "httptools"}, "server", ("serve", "--port", "0")),
+        ({"psycopg", "psycopg_pool"}, "postgres", ("read", "--url", "postgresql://h/x")),
+        ({"psycopg", "psycopg_pool"}, "postgres", ("init", "--url", "postgresql://h/x")),
+        ({"typer", "rich"}, "cli", ("read",)),
+    ],
+)
+def test_a_missing_extra_is_named(
+    sqlite: Program, modules: set[str], extra: str, args: tuple[str, ...]
+) -> None:
+    """L3: the command says what to install, and prints no traceback."""
+    code, said = without(sqlite, modules, *args)
+
+    assert code in (2, 4), said
+    assert f"{extra}]" in said or f"{extra}," in said, said
+    assert "pip install" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("project", "status"),
+        ("project", "pause", "x"),
+        ("token", "list"),
+        ("quota", "list"),
+        ("registry", "status"),
+        ("dlq", "list"),
+        ("subscriptions",),
+        ("doctor",),
+    ],
+)
+def test_reading_creates_no_file(lone: Program, tmp_path: Path, args: tuple[str, ...]) -> None:
+    """L3: a mistyped path is an error, and leaves nothing behind."""
+    ran = lone(*args, "--url", "sqlite:///missing.db")
+
+    assert ran.code in (3, 4), ran
+    assert "Traceback" not in ran.err
+    assert list(tmp_path.glob("missing*")) == []
+
+
+def test_doctor_on_a_missing_log(lone: Program) -> None:
+    """F9: what cannot be opened at all ends with exit code 4, and the cure is named."""
+    ran = lone("doctor", "--url", "sqlite:///missing.db", "--json")
+
+    assert ran.code == 4
+    [finding] = ran.json["findings"]
+    assert "seriatim init" in finding["cure"]
+
+
+def test_pipes_get_whole_lines(sqlite: Program) -> None:
+    """A4: into a pipe nothing is wrapped or cut, whatever COLUMNS says; ids stay whole."""
+    stream = "s-" + "0123456789" * 12
+    sqlite.env["COLUMNS"] = "40"
+    payload = '{"text":"' + "x" * 300 + '"}'
+    sqlite("append", "seat.reserved", payload, "--stream", "show", stream, "--actor", "user", "ada")
+
+    read, wide, streams = sqlite("read").out, sqlite("read", "--wide").out, sqlite("streams").out
+    [line] = [one for one in read.splitlines() if "seat.reserved" in one]
+    assert payload in line
+    assert f"show {stream} #1" in line
+    assert "user ada" in line
+    assert f"stream_id        {stream}" in wide
+    assert "payload_hash" in wide
+    assert any(stream in one for one in streams.splitlines())

@@ -1,0 +1,157 @@
+"""`*` stands for every tenant: no entry point takes it as the name of one (K2)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import Delivery, InvalidArgument, Log, NewEvent, open_registry
+from seriatim.core.event import EventRecord
+from seriatim.log.importing import import_events
+from seriatim.log.transfer import export_log
+from seriatim.pipeline.kafka.address import Target
+from seriatim.pipeline.kafka.messages import record_of, value_of
+from seriatim.pipeline.options import source_options
+from seriatim.pipeline.publish.publishing import Publisher
+from seriatim.pipeline.sink import sink_options
+from seriatim.pipeline.work.working import Worker
+from tests.acceptance.program import Program
+
+ALL = "*"
+UNUSED = cast(SparkSession, None)  # the name is refused before Spark is touched
+TARGET = Target("127.0.0.1:9")
+
+
+@seriatim.handler("reserved", effect="keyed")
+def reserved(_event: EventRecord, _effect: Any) -> None:
+    """Do nothing."""
+
+
+class Place:
+    """A log with one event, and the address of a registry."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder}/log.db"
+        self.registry = f"sqlite:///{folder}/registry.db"
+        self.log: Log = seriatim.open(self.url)
+        self.log.append([NewEvent("seat.reserved", {"seat": "1A"}, stream=("show", "s-1"))])
+
+    @property
+    def record(self) -> EventRecord:
+        """Return the event as if it were of the reserved tenant."""
+        [event] = self.log.read()
+        return msgspec.structs.replace(event, tenant_id=ALL)
+
+    def lines(self) -> list[bytes]:
+        """Return the log's export."""
+        written: list[bytes] = []
+        export_log(self.log.store, written.append)
+        return b"".join(written).splitlines(keepends=True)
+
+
+def claim_one(place: Place) -> None:
+    """Claim a delivery in a `with` block."""
+    with (
+        closing(open_registry(place.registry)) as registry,
+        registry.claim(reserved, Delivery(event_id="e", tenant_id=ALL)),
+    ):
+        pytest.fail("it was claimed")
+
+
+def claim_many(place: Place) -> None:
+    """Claim deliveries at once, the reserved name among others."""
+    given = [Delivery(event_id="e"), Delivery(event_id="e", tenant_id=ALL)]
+    with closing(open_registry(place.registry)) as registry:
+        registry.claim_all(reserved, given)
+
+
+def handle_record(place: Place) -> None:
+    """Handle a record of the reserved tenant."""
+    with closing(open_registry(place.registry, log=place.log)) as registry:
+        registry.handle(reserved, place.record)
+
+
+def reset(place: Place) -> None:
+    """Reset a handler for the reserved tenant."""
+    with closing(open_registry(place.registry)) as registry:
+        registry.reset("reserved", place.log, reason="restored", tenant_id=ALL)
+
+
+ENTRIES: dict[str, Callable[[Place], object]] = {
+    "open": lambda place: seriatim.open(place.url, tenant_id=ALL),
+    "for_tenant": lambda place: place.log.for_tenant(ALL),
+    "for_tenant, awaited": lambda place: place.log.aio.for_tenant(ALL),
+    "import": lambda place: import_events(place.log, place.lines(), tenant_id=ALL),
+    "export": lambda place: export_log(place.log.store, len, tenant_id=ALL),
+    "claim": claim_one,
+    "claim_all": claim_many,
+    "handle": handle_record,
+    "reset": reset,
+    "Worker": lambda place: Worker(UNUSED, reserved, url=place.url, tenant_id=ALL),
+    "Publisher": lambda place: Publisher(UNUSED, place.url, TARGET, "kept", tenant_id=ALL),
+    "source": lambda place: source_options({"url": place.url, "tenant": ALL}),
+    "sink": lambda place: sink_options({"url": place.url, "tenant": ALL}),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A log with one event."""
+    made = Place(tmp_path)
+    yield made
+    made.log.close()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_function_takes_it_as_a_tenant(place: Place, entry: str) -> None:
+    """K2: `*` is refused with `invalid_argument` that names the argument."""
+    with pytest.raises(InvalidArgument, match=r"must be one: \* stands for all") as refused:
+        ENTRIES[entry](place)
+    assert refused.value.details["argument"] in ("tenant_id", "tenant")
+
+
+def test_an_imported_event_cannot_be_of_it(place: Place) -> None:
+    """K2: an export that holds the reserved name is refused event by event, and stores nothing."""
+    lines = [line.replace(b'"tenant_id":"default"', b'"tenant_id":"*"') for line in place.lines()]
+    assert lines != place.lines()
+    with seriatim.open("memory:") as empty:
+        report = import_events(empty, lines)
+        assert (report.appended, empty.head()) == (0, 0)
+        assert [one.code for one in report.refusals] == ["invalid_argument"]
+
+
+def test_a_message_cannot_be_of_it(place: Place) -> None:
+    """K2: a message of the reserved tenant is no event, and becomes a dead letter."""
+    with pytest.raises(ValueError, match="stands for all"):
+        record_of(value_of(place.record))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("append", "seat.reserved", "{}"),
+        ("read",),
+        ("tail",),
+        ("streams",),
+        ("import", "export.ndjson"),
+        ("export", "written.ndjson"),
+        ("publish", "--to", "kafka://127.0.0.1:9/{tenant}"),
+        ("work", "shop:mail"),
+        ("registry", "status"),
+        ("dlq", "list"),
+        ("project", "status"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_takes_it_as_a_tenant(sqlite: Program, command: tuple[str, ...]) -> None:
+    """K2: `--tenant '*'` ends a command with one line before it does anything."""
+    Path(sqlite.folder, "export.ndjson").write_bytes(b"")
+    ran = sqlite(*command, "--tenant", ALL)
+    assert ran.code == 2
+    assert "stands for all" in ran.err.replace("\n", " ")
+    assert "Traceback" not in ran.err

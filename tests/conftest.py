@@ -4,6 +4,7 @@ import pytest
 
 pytest_plugins = [
     "tests.fixtures.kafka_broker",
+    "tests.fixtures.pgbouncer",
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
     "tests.fixtures.quick_java",

@@ -31,6 +31,10 @@ class TestCursor(testing.CursorContract):
     """E5: cursors and leases."""
 
 
+class TestDecision(testing.DecisionContract):
+    """C8."""
+
+
 class TestDeclaration(testing.DeclarationContract):
     """A5, A8."""
 
@@ -53,6 +57,18 @@ class TestLimit(testing.LimitContract):
 
 class TestManners(testing.MannersContract):
     """B13, L2."""
+
+
+class TestNewestFirst(testing.NewestFirstContract):
+    """E7: newest first."""
+
+
+class TestPattern(testing.PatternContract):
+    """E7: patterns."""
+
+
+class TestRelation(testing.RelationContract):
+    """E7: correlation and causation."""
 
 
 class TestPredicate(testing.PredicateContract):

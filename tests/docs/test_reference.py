@@ -107,7 +107,8 @@ def test_every_error_is_documented() -> None:
         for one in ALL_ERRORS
     ]
 
-    assert expected == [row[:3] for row in rows(read("docs/reference/errors.md"))]
+    codes = read("docs/reference/errors.md").partition("\n## ")[0]
+    assert expected == [row[:3] for row in rows(codes)]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ def test_exit_codes_are_documented() -> None:
 
 def test_every_guard_and_rule_is_documented() -> None:
     """The built-in guards and the rules that they are made of are told, and no others."""
-    rules = [rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)]
+    rules = {rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)}  # one may have several patterns
 
     assert sorted([*BUILT_IN, *rules]) == sorted(told("howto/guard.md"))
 

@@ -5,7 +5,7 @@ import re
 
 from tests.tidy.source import modules
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 SENTENCE_ENDS = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!etc)[.!?](?=\s+[A-Z])")
 
@@ -17,7 +17,7 @@ def is_one_sentence(docstring: str | None) -> bool:
 
 
 def test_files_are_short() -> None:
-    """A file over the limit holds two things: split it by what they are for."""
+    """Split a file over the limit by purpose; smaller files are not cut to fit a number."""
     sizes = {module.place: len(module.text.splitlines()) for module in modules()}
     long = {place: size for place, size in sizes.items() if size > FILE_LINES_MAX}
 

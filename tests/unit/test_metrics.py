@@ -235,6 +235,7 @@ def test_every_family_can_be_shown() -> None:
     assert len(set(names)) == len(names) >= 26
     assert all(name.startswith("seriatim_") for name in names)
     assert labels == {
+        "limit",
         "tenant",
         "outcome",
         "event_type",

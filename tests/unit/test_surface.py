@@ -9,6 +9,7 @@ from typing import Any
 
 import seriatim
 from seriatim.core import errors
+from seriatim.log.aio import AsyncLog
 
 CONTRACT_CODES = """
 empty_append, invalid_argument, invalid_event, schema_violation, invalid_query,
@@ -74,3 +75,20 @@ def test_importing_needs_no_extra() -> None:
     )
 
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+# Parts of a log that need no await, or are made of the public ones; profiles have `aio` of their
+# own, and `aio.call` runs anything else.
+NOT_AWAITED = {
+    *("aio", "traces", "facts", "aggregates", "catalogue", "settings", "store", "telemetry"),
+    *("tenant_id", "appender", "places", "draft", "page_of", "batches_of"),
+}
+
+
+def test_the_awaited_log_is_complete() -> None:
+    """B13, E7: whatever a log does can be awaited under the same name."""
+    sync = {name for name in dir(seriatim.Log) if not name.startswith("_")} - NOT_AWAITED
+
+    assert sorted(sync - set(dir(AsyncLog))) == []
+    assert hasattr(AsyncLog, "__aenter__")
+    assert hasattr(AsyncLog, "__aexit__")

@@ -1,13 +1,14 @@
 """An export holds everything, and an import stores it once, whatever happens in between."""
 
 import json
-from collections.abc import Iterable
+import tracemalloc
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from seriatim.core.decide import StaleRules
-from seriatim.core.errors import BackendFailure, Conflict, InvalidEvent
+from seriatim.core.errors import BackendFailure, Conflict, InvalidEvent, SchemaViolation
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
@@ -85,7 +86,7 @@ def test_an_export_goes_into_an_empty_log_whole() -> None:
     """C3: ids, keys, numbers, times, tags and the borders of appends arrive as they were."""
     source, target = full_log(), new_log()
 
-    report = import_events(target, exported(source))
+    report = import_events(target, exported(source), declarations=True)
 
     assert report.ok, report.refusals
     assert counts(report) == (9, 0, 0)
@@ -98,7 +99,7 @@ def test_a_second_import_stores_nothing() -> None:
     """C3: what is stored already is recognised by its event ids."""
     source, target = full_log(), new_log()
     lines = exported(source)
-    import_events(target, lines)
+    import_events(target, lines, declarations=True)
 
     again = import_events(target, lines)
 
@@ -111,7 +112,7 @@ def test_an_interrupted_import_can_be_repeated() -> None:
     source, target = full_log(), new_log()
     lines = exported(source)
 
-    half = import_events(target, lines[:4])
+    half = import_events(target, lines[:4], declarations=True)
     whole = import_events(target, lines)
 
     assert not half.whole
@@ -130,6 +131,73 @@ def test_one_tenant_can_be_taken_out_and_in() -> None:
     assert counts(taken) == counts(narrowed) == (4, 0, 0)
     assert narrowed.skipped == 5
     assert {line["tenant_id"] for line in kept(out) + kept(into)} == {"acme"}
+
+
+@pytest.mark.parametrize("tenant_id", [None, "acme"])
+def test_declarations_are_applied_only_when_asked_for(tenant_id: str | None) -> None:
+    """K2, A8: a file without events closes no stream kind for everybody, unless it is told to."""
+    source, target = new_log(), new_log()
+    source.declare(StreamKind(name="order", closing_types=("placed",), catalogue="closed"))
+    lines = exported(source)
+
+    left = import_events(target, lines, tenant_id=tenant_id)
+    target.append([NewEvent("placed", stream=("order", "1"))])
+    target.append([NewEvent("shipped", stream=("order", "1"))])
+    asked = import_events(target, lines, tenant_id=tenant_id, declarations=True)
+    again = import_events(target, lines, tenant_id=tenant_id)
+
+    assert (left.ok, left.undeclared) == (True, 1)
+    assert (asked.undeclared, again.undeclared) == (0, 0)
+    assert target.store.rules().kind_of("order").catalogue == "closed"
+    with pytest.raises(SchemaViolation):
+        target.append([NewEvent("placed", stream=("order", "2"))])
+
+
+def _one_append(events: int, payload: bytes = b"{}") -> Iterator[bytes]:
+    yield b'{"event_type":"x","event_id":"before"}\n'
+    for number in range(events):
+        yield b'{"append_position":2,"event_type":"x","event_id":"e-%d","payload":%b}\n' % (
+            number,
+            payload,
+        )
+    yield b'{"event_type":"x","event_id":"after"}\n'
+
+
+@pytest.mark.parametrize(
+    ("events", "payload", "limit", "bound"),
+    [
+        (100_000, b"{}", "append_events", 10_000),
+        (10_001, b"{}", "append_events", 10_000),
+        (100, b'{"text":"%b"}' % (b"x" * 1_000_000), "append_bytes", 16 * 2**20),
+    ],
+)
+def test_an_append_over_a_bound_is_not_kept_in_memory(
+    events: int, payload: bytes, limit: str, bound: int
+) -> None:
+    """K3: an append that no log takes is refused while it is read, naming line and bound."""
+    target = new_log()
+    tracemalloc.start()
+    report = import_events(target, _one_append(events, payload))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert counts(report) == (2, 0, events)
+    assert report.reasons == {"limit_exceeded": events}
+    [refusal] = report.refusals
+    assert (refusal.line, refusal.events) == (2, events)
+    assert limit in refusal.message
+    assert "line 2" in refusal.message
+    assert str(bound) in refusal.message
+    assert peak < 64 * 2**20
+
+
+def test_an_append_at_its_bound_is_taken() -> None:
+    """K3: as many events as an append may have arrive as one append."""
+    target = new_log()
+    report = import_events(target, _one_append(10_000))
+
+    assert counts(report) == (10_002, 0, 0)
+    assert {record.append_position for record in target.read(after=1, until=10_001)} == {2}
 
 
 def test_what_the_log_refuses_is_reported_and_passed_over() -> None:
@@ -211,7 +279,7 @@ def test_other_declarations_stop_the_import() -> None:
     target.declare(StreamKind(name="case"))
 
     with pytest.raises(Conflict):
-        import_events(target, exported(full_log()))
+        import_events(target, exported(full_log()), declarations=True)
 
     assert target.head() == 0
 

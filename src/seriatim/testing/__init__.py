@@ -22,6 +22,7 @@ _MODULES = (
     "commands",
     "conditions",
     "cursors",
+    "decisions",
     "declarations",
     "factories",
     "guards",
@@ -29,6 +30,8 @@ _MODULES = (
     "identity",
     "limits",
     "manners",
+    "newest_first",
+    "patterns",
     "query",
     "reads",
     "records",
@@ -47,12 +50,15 @@ from seriatim.testing.bad_input import BadInputContract  # noqa: E402
 from seriatim.testing.commands import CommandContract  # noqa: E402
 from seriatim.testing.conditions import ConditionContract  # noqa: E402
 from seriatim.testing.cursors import CursorContract  # noqa: E402
+from seriatim.testing.decisions import DecisionContract  # noqa: E402
 from seriatim.testing.declarations import DeclarationContract  # noqa: E402
 from seriatim.testing.guards import GuardContract  # noqa: E402
 from seriatim.testing.idempotency import IdempotencyContract  # noqa: E402
 from seriatim.testing.identity import IdentityContract  # noqa: E402
 from seriatim.testing.limits import LimitContract  # noqa: E402
 from seriatim.testing.manners import MannersContract  # noqa: E402
+from seriatim.testing.newest_first import NewestFirstContract, RelationContract  # noqa: E402
+from seriatim.testing.patterns import PatternContract  # noqa: E402
 from seriatim.testing.query import PredicateContract, QueryContract  # noqa: E402
 from seriatim.testing.reads import ReadContract  # noqa: E402
 from seriatim.testing.records import RecordContract  # noqa: E402
@@ -68,16 +74,20 @@ CONTRACTS: tuple[type, ...] = (
     CommandContract,
     ConditionContract,
     CursorContract,
+    DecisionContract,
     DeclarationContract,
     GuardContract,
     IdempotencyContract,
     IdentityContract,
     LimitContract,
     MannersContract,
+    NewestFirstContract,
+    PatternContract,
     PredicateContract,
     QueryContract,
     ReadContract,
     RecordContract,
+    RelationContract,
     SubscriptionContract,
     TelemetryContract,
     TenantContract,
@@ -92,16 +102,20 @@ __all__ = [
     "CommandContract",
     "ConditionContract",
     "CursorContract",
+    "DecisionContract",
     "DeclarationContract",
     "GuardContract",
     "IdempotencyContract",
     "IdentityContract",
     "LimitContract",
     "MannersContract",
+    "NewestFirstContract",
+    "PatternContract",
     "PredicateContract",
     "QueryContract",
     "ReadContract",
     "RecordContract",
+    "RelationContract",
     "SubscriptionContract",
     "TelemetryContract",
     "TenantContract",

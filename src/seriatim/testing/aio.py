@@ -45,6 +45,32 @@ def run(act: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(act, PATIENCE_S))
 
 
+async def _acts(log: Log) -> None:
+    """Do each act of the awaited log that only looks something up."""
+    aio = log.aio
+    assert await aio.last_event(("s", "1")) is None
+    stored = await aio.append([event(stream=("s", "1"), event_id="e-1"), event("other")])
+    assert (await aio.event("e-1")).position == stored.first_position
+    last = await aio.last_event(("s", "1"))
+    assert last is not None
+    assert last.event_id == "e-1"
+    assert [one.stream_id for one in await aio.streams()] == ["1"]
+    assert await aio.identity() == log.identity()
+    assert [positions(one) async for one in aio.read_batches(batch_size=1)] == [[1], [2]]
+    down = [record.position async for record in aio.read(newest_first=True)]
+    assert down == [2, 1]
+    down = [record.position async for record in aio.read_stream(("s", "1"), newest_first=True)]
+    assert down == [1]
+    await aio.declare(StreamKind(name="case"))
+    await aio.reset_subscription("mailer", 1)
+    assert [(one.name, one.position) for one in await aio.subscriptions()] == [("mailer", 1)]
+    other = aio.for_tenant("other")
+    assert [record async for record in other.read()] == []
+    with pytest.raises(SeriatimError):
+        await other.event("e-1")
+    assert await aio.purge_commands() == 0
+
+
 class SlowStore(Borrowed):
     """A store that gives leases back, looks conditions up and tells its rules behind a gate."""
 
@@ -98,6 +124,23 @@ def _following_threads() -> list[str]:
 
 class AsyncContract:
     """Every act that matters, awaited."""
+
+    def test_every_act(self, log: Log) -> None:
+        """B13, E7: what the log offers can be awaited, with the same answers."""
+        run(_acts(log))
+
+    def test_a_block_closes_the_log(self, log: Log) -> None:
+        """B13: `async with` closes the log at its end."""
+
+        async def use() -> None:
+            with borrowing(log) as other:
+                async with other.aio as aio:
+                    await aio.append(events(1))
+                    assert await aio.head() == 1
+                with pytest.raises(SeriatimError):
+                    await other.aio.append(events(1))
+
+        run(use())
 
     def test_append_read_and_query(self, log: Log) -> None:
         """B1: the awaited log is the same log."""

@@ -116,6 +116,78 @@ class ConditionContract:
             assert (error.expected, error.actual) == (stale, 1)
         assert log.append(events(1)).first_position == 2
 
+    def test_nothing_after_a_position(self, log: Log) -> None:
+        """D7: `after=N` holds while nothing that matches was appended after N."""
+        seat = event("seat.reserved", payload={"seat": "12A"})
+        log.append(events(2), ExpectedContext(SEAT, after=0))
+        log.append([seat], ExpectedContext(SEAT, after=2))
+        log.append(events(3))
+
+        for after in (3, 4, 6):
+            log.append(events(1), ExpectedContext(SEAT, after=after))
+        for after in (0, 1, 2):
+            with refused(log, "conditional_append_conflict", after=after, actual=3) as caught:
+                log.append(events(2), ExpectedContext(SEAT, after=after))
+            error = caught[0]
+            assert isinstance(error, ConditionalAppendConflict)
+            assert (error.after, error.actual, error.expected) == (after, 3, None)
+        everything = Query()
+        with refused(log, "conditional_append_conflict", after=8, actual=9):
+            log.append(events(1), ExpectedContext(everything, after=8))
+        log.append([event(stream=("s", "1"))], [ExpectedContext(everything, after=9)])
+
+    def test_after_a_position_beyond_the_head(self, log: Log) -> None:
+        """D7, E5: nobody has seen what is not there: `invalid_argument`, and nothing is stored."""
+        log.append(events(2))
+
+        for after in (3, 10**9, 2**63 - 1):
+            with refused(log, "invalid_argument", argument="after", head=2):
+                log.append(events(1), ExpectedContext(SEAT, after=after))
+        log.append(events(1), ExpectedContext(SEAT, after=2))
+
+    def test_version_or_after(self, log: Log) -> None:
+        """D7: a context has one bound, of the right kind."""
+        log.append(events(2))
+        context: Any = ExpectedContext
+
+        for wrong in (
+            context(SEAT),
+            context(SEAT, None, 1),
+            context(SEAT, version=1, after=1),
+            context(SEAT, after=None),
+            context(SEAT, after=-1),
+            context(SEAT, after=True),
+            context(SEAT, after="1"),
+            context(SEAT, after=2**63),
+        ):
+            with refused(log, "invalid_argument"):
+                log.append(events(1), wrong)
+
+    def test_races_after_a_position(self, log: Log) -> None:
+        """D7, B9: of appends that race on one context, exactly one wins."""
+        log.append(events(3))
+        seat = event("seat.reserved", payload={"seat": "12A"})
+        mine = [event("other"), seat]
+
+        outcomes = at_once(lambda _: log.append(mine, ExpectedContext(SEAT, after=3)), 8)
+
+        assert sum(isinstance(one, AppendResult) for one in outcomes) == 1
+        assert all(isinstance(one, AppendResult | ConditionalAppendConflict) for one in outcomes), (
+            outcomes
+        )
+        assert log.head() == 5
+
+    def test_retry_after_a_position(self, log: Log) -> None:
+        """D7, B4: a retry of a stored append returns its receipt, whatever came since."""
+        seat = event("seat.reserved", payload={"seat": "12A"})
+        first = log.append([seat], ExpectedContext(SEAT, after=0), "key")
+        log.append([seat])
+
+        again = log.append([seat], ExpectedContext(SEAT, after=0), "key")
+
+        assert again.replayed
+        assert again.first_position == first.first_position
+
     def test_absent_equals_absent_only(self, log: Log) -> None:
         """D5: a version for a context that has none is a conflict."""
         log.append(events(1))

@@ -24,6 +24,17 @@ class GuardContract:
             ({"payload": {AWS: 1}}, "$.*"),
             ({"tags": ("fine", AWS)}, "tags[1]"),
             ({"metadata": {"label": AWS}}, "metadata.label"),
+            ({"payload": {"password": 123456}}, "$.password"),
+            ({"payload": {"password": ["x"]}}, "$.password[0]"),
+            ({"metadata": {AWS: "a"}}, "metadata.*"),
+            ({"event_type": AWS}, "event_type"),
+            ({"event_id": AWS}, "event_id"),
+            ({"stream": (AWS, "a")}, "stream_type"),
+            ({"stream": ("order", AWS)}, "stream_id"),
+            ({"producer_id": AWS}, "producer_id"),
+            ({"request_id": AWS}, "request_id"),
+            ({"app_id": AWS}, "app_id"),
+            ({"env_id": AWS}, "env_id"),
             ({"actor_id": AWS}, "actor_id"),
             ({"source_system": AWS}, "source_system"),
             ({"correlation_id": AWS}, "correlation_id"),
@@ -63,6 +74,8 @@ class GuardContract:
                 log.append([started(payload=payload | {"note": text})])
         with refused(log, "pii_policy_violation", path="tags[0]", guard="traces-v1"):
             log.append([started(tags=("password=x",))])
+        with refused(log, "pii_policy_violation", path="producer_id", guard="traces-v1"):
+            log.append([started(producer_id="task-42")])
         log.append([started(payload=payload | {"token=": "a key is not scanned"})])
 
     def test_a_users_own_guard(self, log: Log) -> None:

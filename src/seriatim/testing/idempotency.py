@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from typing import Any
 
 import pytest
 
 from seriatim.core.doors import AGGREGATES
 from seriatim.core.event import AppendResult
+from seriatim.core.ids import event_key
 from seriatim.opening import Log
 from seriatim.testing.factories import (
     at_once,
@@ -51,6 +53,10 @@ COMPARED: dict[str, tuple[dict[str, Any], str]] = {
     "fewer tags": ({"tags": ("a",)}, "tags"),
 }
 
+# An id that is hashed to an index key, and the UUID that is that key.
+HASHED = "order-1"
+UUID_OF_HASH = str(uuid.UUID(bytes=event_key(HASHED)))
+
 NOT_COMPARED: dict[str, dict[str, Any]] = {
     "stream_seq": {"stream_seq": 9},
     "occurred_at": {"occurred_at": "2020-01-01T00:00:00Z"},
@@ -69,6 +75,37 @@ def _base(**fields: Any) -> Any:
 
 class IdempotencyContract:
     """C1 to C4, C7: a retry finds what it stored; other content is a conflict."""
+
+    @pytest.mark.parametrize("ids", [(HASHED, UUID_OF_HASH), (UUID_OF_HASH, HASHED)])
+    def test_ids_that_share_an_index_key(self, log: Log, ids: tuple[str, str]) -> None:
+        """C3, A4: two ids are two events, one after another and found by their own ids."""
+        for number, event_id in enumerate(ids, start=1):
+            assert log.append([event(event_id=event_id, n=number)]).first_position == number
+        for number, event_id in enumerate(ids, start=1):
+            found = log.event(event_id)
+            assert (found.event_id, found.position) == (event_id, number)
+            again = log.append([event(event_id=event_id, n=number)])
+            assert (again.replayed, again.first_position) == (True, number)
+            with refused(log, "idempotency_conflict", fields=["payload"]):
+                log.append([event(event_id=event_id, n=9)])
+        assert [record.event_id for record in log.read()] == list(ids)
+
+    def test_ids_that_share_an_index_key_in_one_append(self, log: Log) -> None:
+        """C3, C4: also within one batch, and in appends of other tenants."""
+        both = [event(event_id=HASHED, n=1), event(event_id=UUID_OF_HASH, n=2)]
+        assert log.append(both).count == 2
+        assert log.append(both).replayed
+        assert log.event(UUID_OF_HASH).data == {"n": 2}
+        other = log.for_tenant("other")
+        assert other.append([event(event_id=UUID_OF_HASH, n=3)]).first_position == 3
+        with refused(log, "not_found"):
+            other.event(HASHED)
+
+    def test_only_one_of_two_ids_is_stored(self, log: Log) -> None:
+        """C3, L3: an id is not found because another one has its key."""
+        log.append([event(event_id=HASHED)])
+        with refused(log, "not_found"):
+            log.event(UUID_OF_HASH)
 
     def test_a_retry_returns_the_original(self, log: Log) -> None:
         """C2: the same key with the same content gives the first record back."""

@@ -8,6 +8,7 @@ from typing import Any
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.limits import Limits
 from seriatim.core.query import Filter, Query
+from seriatim.core.request import ExpectedContext
 from seriatim.opening import Log
 from seriatim.testing.factories import borrowing, event, events, refuse_all, refused
 
@@ -88,8 +89,9 @@ class LimitContract:
     def test_64_filters_of_64_predicates(self, log: Log) -> None:
         """K3: a query has at most 64 filters with at most 64 entries on each side."""
         log.append(events(2))
-        most = Query([Filter(payload=[{"n": number} for number in range(64)])] * 64)
-        assert log.query(most).context_version == 2
+        most = Query([Filter(payload=[{"n": number} for number in range(32)])] * 64)
+        wide = Query([Filter(payload=[{"n": number} for number in range(64)])] * 32)
+        assert log.query(most).context_version == log.query(wide).context_version == 2
 
         refuse_all(
             log,
@@ -101,6 +103,59 @@ class LimitContract:
                 "depth": (Query([Filter(payload=[nested(65)])]), "limit_exceeded", "payload_depth"),
             },
         )
+
+    def test_4096_values(self, log: Log) -> None:
+        """K3: the predicates of a query, of its filters together, have at most 4,096 values."""
+        log.append([event(payload={"a": list(range(4094)), "b": {"c": 1}})])
+        most = Query([Filter(payload=[{"a": list(range(4094))}])])
+        assert log.query(most).context_version == 1
+        assert log.append([event()], ExpectedContext(most, 1)).first_position == 2
+
+        half = Filter(payload=[list(range(2048))])
+        for more in (Query([half, half]), Query([Filter(payload=[list(range(4096))])])):
+            with refused(log, "limit_exceeded", limit="predicate_values", bound=4096):
+                log.query(more)
+            with refused(log, "limit_exceeded", limit="predicate_values", bound=4096):
+                log.append([event()], ExpectedContext(more, None))
+
+    def test_64_conditions_with_256_filters(self, log: Log) -> None:
+        """K3: an append has at most 64 conditions, and 256 filters in all of them together."""
+        one = ExpectedContext(Query([Filter(types=["absent"], payload=[{"n": 1}])] * 4), None)
+        assert log.append([event()], [one] * 64).first_position == 1
+
+        with refused(log, "limit_exceeded", limit="conditions", bound=64):
+            log.append([event()], [one] * 65)
+        more = ExpectedContext(Query([Filter(types=["absent"])] * 5), None)
+        with refused(log, "limit_exceeded", limit="condition_filters", bound=256):
+            log.append([event()], [*[one] * 63, more])
+
+    def test_costly_predicates_end(self, log: Log) -> None:
+        """K3, D3: large arrays on both sides are matched; what cannot be in bounds is refused."""
+        texts = [f"text-{number}" for number in range(20_000)]
+        objects = [{"k": {"l": number}, "m": "same"} for number in range(5_000)]
+        log.append([event(payload={"a": texts, "b": objects})])
+        many = [{"m": "same", "k": {"l": number}} for number in range(1000)]
+        for want, expected in [
+            ({"a": texts[-3000:]}, 1),
+            ({"a": [*texts[-3000:], "absent"]}, None),
+            ({"b": many}, 1),
+            ({"b": [*many, {"m": "other"}]}, None),
+        ]:
+            query = Query([Filter(payload=[want])])
+            assert log.query(query).context_version == expected
+            with refused(log, "conditional_append_conflict", expected=7, actual=expected):
+                log.append([event()], ExpectedContext(query, 7))
+
+        alike: dict[str, Any] = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(500))}
+        have = [{**alike, "n": number} for number in range(400)]
+        have.append({**alike, "x": [{"p": 1, "q": 1}]})
+        log.append([event("hostile", payload={"a": have})])
+        endless = [{"x": [{"p": 1, "q": 1}], "z": [number]} for number in range(500)]
+        query = Query([Filter(types=["hostile"], payload=[{"a": endless}])])
+        with refused(log, "limit_exceeded", limit="match_steps"):
+            log.query(query)
+        with refused(log, "limit_exceeded", limit="match_steps"):
+            log.append([event()], ExpectedContext(query, None))
 
     def test_long_integers(self, log: Log) -> None:
         """K3: integers have as many digits as every backend and reader can hold."""

@@ -308,6 +308,11 @@ class ReadContract:
                 "recorded_until",
             ),
             "no time": ({"occurred_after": "yesterday"}, "occurred_after"),
+            "before the year 1": (
+                {"occurred_after": "0001-01-01T00:00:00+23:59"},
+                "occurred_after",
+            ),
+            "after the year 9999": ({"recorded_until": "9999-12-31T23:59:60Z"}, "recorded_until"),
             "no zone": ({"recorded_until": "2024-01-01T00:00:00"}, "recorded_until"),
             "time a number": ({"recorded_after": 1}, "recorded_after"),
             "types a string": ({"types": "a"}, "types"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from seriatim.core.event import EventRecord
 from seriatim.core.query import Filter, Query
 from seriatim.log.subscription import Subscription
 from seriatim.opening import Log
+from seriatim.store.port import SubscriptionStatus
+from seriatim.telemetry.bus import TelemetryEvent
 from seriatim.testing.factories import (
     PATIENCE_S,
     Collector,
@@ -209,6 +212,77 @@ class SubscriptionContract:
         eventually(lambda: subscription.position == 3)
         assert isinstance(subscription.last_error, ValueError)
         assert subscription.failures == 0
+
+    def test_a_failure_is_reported(self, log: Log, caplog: pytest.LogCaptureFixture) -> None:
+        """E5, M1: it is logged, told to telemetry, and listed with owner, cursor, lag and error."""
+        log.append(events(2))
+        log.append(events(1))
+        token = "ghp_" + "a1B2" * 9
+        told: list[TelemetryEvent] = []
+        undo = log.telemetry.subscribe(told.append)
+        subscription = log.subscribe("mailer", backoff_s=0.001, **QUICK)
+        listed: list[SubscriptionStatus] = []
+
+        errors = ["no mail server", f"no mail server for {token}"]
+
+        def handler(_: list[EventRecord]) -> None:
+            if subscription.failures:
+                listed.extend(log.subscriptions())
+            if errors:
+                raise ValueError(errors.pop(0))
+
+        with caplog.at_level(logging.WARNING, logger="seriatim"):
+            subscription.run(handler)
+        undo()
+
+        assert caplog.text.count("subscription 'mailer'") == 2
+        assert "no mail server" in caplog.text
+        assert token not in caplog.text
+        failed = [one for one in told if one.name == "subscription.exception"]
+        assert [one.measurements["failures"] for one in failed] == [1, 2]
+        assert failed[0].metadata["subscription"] == "mailer"
+        assert failed[0].metadata["tenant_id"] == log.tenant_id
+        first, second = listed
+        assert (first.name, first.position, first.failures) == ("mailer", 0, 1)
+        assert first.last_error == "ValueError: no mail server"
+        assert first.owner
+        assert first.last_error_at
+        assert (first.head, first.lag_events) == (3, 3)
+        assert first.lag_seconds >= 0
+        assert second.failures == 2
+        assert token not in (second.last_error or "")
+        [after] = log.subscriptions()
+        assert (after.position, after.failures, after.owner) == (3, 0, None)
+        assert (after.lag_events, after.lag_seconds) == (0, 0.0)
+        assert after.last_error  # what happened stays known
+
+    def test_subscriptions_are_listed(self, log: Log) -> None:
+        """E5, K2: those of a tenant by name; what does not match the query is no lag."""
+        for name in ("b", "a"):
+            list(log.subscribe(name, Query([Filter(types=["x"])]), **QUICK))
+        log.for_tenant("other").subscribe("c")
+        log.append([event("y"), event("y")])
+
+        assert [(one.name, one.lag_events) for one in log.subscriptions()] == [("a", 0), ("b", 0)]
+        log.append([event("x"), event("y")])
+        assert [(one.name, one.lag_events) for one in log.subscriptions()] == [("a", 2), ("b", 2)]
+        assert [one.name for one in log.for_tenant("other").subscriptions()] == ["c"]
+        assert log.for_tenant("third").subscriptions() == []
+
+    def test_a_lost_lease_stores_no_failure(self, log: Log) -> None:
+        """E5: only the owner tells what failed."""
+        log.subscribe("s")
+        lost = log.store.claim_lease(log.tenant_id, "subscription:s", "one", 60.0)
+        assert lost is not None
+        log.store.release_lease(lost)
+        held = log.store.claim_lease(log.tenant_id, "subscription:s", "two", 60.0)
+        assert held is not None
+
+        log.store.record_failure(lost, "s", 1, "lost")
+        assert [(one.owner, one.last_error) for one in log.subscriptions()] == [("two", None)]
+        log.store.record_failure(held, "s", 7, "held")
+        [one] = log.subscriptions()
+        assert (one.failures, one.last_error) == (7, "held")
 
     def test_backoff_grows(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         """E5: each failure waits longer than the one before, up to a cap."""

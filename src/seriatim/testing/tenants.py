@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.errors import NotFound
+from seriatim.core.errors import NotFound, SeriatimError
 from seriatim.core.kinds import StreamKind
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq
@@ -96,3 +96,12 @@ class TenantContract:
         assert [positions(list(log.for_tenant(name).read())) for name in names] == [
             [number] for number in range(1, 6)
         ]
+
+    def test_the_name_of_all_is_no_tenants(self, log: Log) -> None:
+        """K2: `*` stands for every tenant, so nobody appends or reads under that name."""
+        with refused(log, "invalid_argument") as caught:
+            log.for_tenant("*")
+        assert "stands for all" in caught[0].message
+        with pytest.raises(SeriatimError):
+            log.append([event(tenant_id="*")])
+        assert log.head() == 0

@@ -52,7 +52,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
         "trace_seq": 0,
         "event_type": "TraceStarted",
         "occurred_at": "2026-03-01T10:00:00+01:00",
-        "producer_id": "desk-agent",
+        "producer_id": "deal-agent",
         "source_system": "desk",
         "source_subsystem": "rules",
         "actor_type": "agent",
@@ -68,7 +68,7 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
     fields = msgspec.structs.asdict(stored)
     assert {name: fields[name] for name in expected} == expected
     assert set(fields) - set(expected) == {"recorded_at", "payload_json", "payload_hash"}
-    assert stored.source == Source("desk", "rules", "desk-agent")
+    assert stored.source == Source("desk", "rules", "deal-agent")
     assert stored.actor == Actor("agent", "agent-7")
     assert stored.tags == ["b", "a"]
 
@@ -367,6 +367,7 @@ def test_a_float_is_named_by_its_path(log: seriatim.Log) -> None:
         ({"tags": ["fine", "AKIA123"]}, "tags[1]"),
         ({"causation_event_id": "token=abc"}, "causation_event_id"),
         ({"source": {"system": "ghp_x"}}, "source.system"),
+        ({"producer_id": "task-42"}, "producer_id"),
         ({"actor": {"actor_type": "agent", "actor_id": "sk-1"}}, "actor.actor_id"),
         ({"idempotency_key": "secret=1"}, "idempotency_key"),
     ],

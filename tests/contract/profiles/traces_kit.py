@@ -48,7 +48,7 @@ def envelope(
         "trace_seq": trace_seq,
         "event_type": event_type,
         "occurred_at": f"2026-03-01T10:00:{trace_seq % 60:02d}+01:00",
-        "producer_id": "desk-agent",
+        "producer_id": "deal-agent",
         "source": {"system": "desk", "subsystem": "rules"},
         "actor": {"actor_type": "agent", "actor_id": "agent-7"},
         "idempotency_key": f"{trace_id}/{trace_seq}",

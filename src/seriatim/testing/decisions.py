@@ -1,0 +1,250 @@
+"""C8: a retry of a decided command returns the first receipt; appends are found by their keys."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import IdempotencyKeyReuse, SeriatimError
+from seriatim.core.event import AppendResult, EventRecord, NewEvent
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import Command, ExpectedSeq
+from seriatim.opening import Log
+from seriatim.testing.factories import at_once, event, events, refuse_all, refused, unchanged
+
+STOCK = ("stock", "sku-1")
+TAKEN = Query([Filter(tags=["sku-1"])])
+STYLES = pytest.mark.parametrize("style", ["sync", "aio", "coroutine"])
+
+
+class NotEnoughStockError(Exception):
+    """The decider refuses."""
+
+
+def command(**fields: Any) -> Command:
+    """Make a command; fields given replace the made ones."""
+    made: dict[str, Any] = {"actor": "u-1", "endpoint": "POST /orders", "key": "c-1"}
+    return Command(**(made | {"request": {"count": 1}, "response": {"order": "o-1"}} | fields))
+
+
+class Taking:
+    """Takes the last piece once; a second run finds none and raises."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.runs = 0
+        self._count = count
+
+    def __call__(self, records: list[EventRecord]) -> list[NewEvent]:
+        """Decide."""
+        self.runs += 1
+        if records:
+            raise NotEnoughStockError
+        return events(self._count, "taken", stream=STOCK, tags=("sku-1",))
+
+
+def decide(log: Log, style: str, context: Any, decider: Any, **options: Any) -> AppendResult | None:
+    """Decide by a call, on an event loop, or there with a decider that is a coroutine."""
+    if style == "sync":
+        return log.decide(context, decider, **options)
+
+    async def awaited(records: list[EventRecord]) -> list[NewEvent]:
+        made: list[NewEvent] = decider(records)
+        return made
+
+    used = decider if style == "aio" else awaited
+    return asyncio.run(log.aio.decide(context, used, **options))
+
+
+def found_by(style: str, sync: Callable[[], Any], awaited: Callable[[], Any]) -> Any:
+    """Look something up by a call or on an event loop."""
+
+    async def act() -> Any:
+        return await awaited()
+
+    return sync() if style == "sync" else asyncio.run(act())
+
+
+class DecisionContract:
+    """C8: look the key up first."""
+
+    @STYLES
+    @pytest.mark.parametrize("context", [STOCK, TAKEN], ids=["stream", "context"])
+    @pytest.mark.parametrize("by", ["key", "command"])
+    def test_a_retry_returns_the_first_receipt(
+        self, log: Log, by: str, context: Any, style: str
+    ) -> None:
+        """C8: the decider runs once; it would refuse the retry, which returns the receipt."""
+        how: dict[str, Any] = {"idempotency_key": "k-1"} if by == "key" else {"command": command()}
+        decider = Taking(3)
+        first = decide(log, style, context, decider, **how)
+        with unchanged(log):
+            again = decide(log, style, context, decider, **how)
+
+        assert first is not None
+        assert again is not None
+        assert decider.runs == 1
+        assert (first.replayed, again.replayed) == (False, True)
+        assert (first.first_position, first.count) == (again.first_position, again.count) == (1, 3)
+        assert first.records == again.records
+        assert first.response == again.response
+        assert again.response == (None if by == "key" else {"order": "o-1"})
+
+    def test_without_a_key_the_decider_runs_again(self, log: Log) -> None:
+        """C8: nothing is looked up for who named nothing."""
+        decider = Taking()
+        log.decide(STOCK, decider)
+        with pytest.raises(NotEnoughStockError):
+            log.decide(STOCK, decider)
+
+        assert decider.runs == 2
+
+    def test_another_request_under_the_command(self, log: Log) -> None:
+        """C8, C5: the key of a command with another request is refused before the decider runs."""
+        decider = Taking()
+        log.decide(STOCK, decider, command=command())
+        with unchanged(log), pytest.raises(IdempotencyKeyReuse):
+            log.decide(STOCK, decider, command=command(request={"count": 2}))
+
+        assert decider.runs == 1
+
+    def test_a_refusal_leaves_the_key_free(self, log: Log) -> None:
+        """C8: what a decider refused or left alone was not decided, and may be tried again."""
+
+        def refuse(_: list[EventRecord]) -> list[NewEvent]:
+            raise NotEnoughStockError
+
+        with unchanged(log):
+            with pytest.raises(NotEnoughStockError):
+                log.decide(STOCK, refuse, idempotency_key="k-1")
+            assert log.decide(STOCK, lambda _: [], idempotency_key="k-1") is None
+        result = log.decide(STOCK, Taking(), idempotency_key="k-1")
+
+        assert result is not None
+        assert not result.replayed
+
+    @pytest.mark.parametrize("by", ["key", "command"])
+    def test_duplicates_at_once_are_decided_once(self, log: Log, by: str) -> None:
+        """C8, C5: racers with one key store one decision, and all get its receipt."""
+        how: dict[str, Any] = {"idempotency_key": "k-1"} if by == "key" else {"command": command()}
+
+        def act(number: int) -> AppendResult | None:
+            # Each would decide otherwise, and on another number of events.
+            made = events(1 + number % 3, f"by-{number}", stream=STOCK)
+            return log.decide(STOCK, lambda _: made, attempts=50, **how)
+
+        answers = at_once(act, 8)
+
+        assert [one for one in answers if isinstance(one, SeriatimError) or one is None] == []
+        results = [one for one in answers if isinstance(one, AppendResult)]
+        assert all(one.records == results[0].records for one in results)
+        assert sum(not one.replayed for one in results) == 1
+        assert log.head() == results[0].count
+
+    def test_keys_are_per_producer(self, log: Log) -> None:
+        """C8, C1: decide names the producer of its events, under whom their key is kept."""
+
+        def decider(_: list[EventRecord]) -> list[NewEvent]:
+            return [event("taken", producer_id="p-1")]
+
+        with refused(log, "invalid_argument", argument="producer_id"):
+            log.decide(STOCK, decider, idempotency_key="k-1")
+        first = log.decide(TAKEN, decider, idempotency_key="k-1", producer_id="p-1")
+        again = log.decide(TAKEN, decider, idempotency_key="k-1", producer_id="p-1")
+
+        assert first is not None
+        assert again is not None
+        assert again.records == first.records
+        assert log.find_append("k-1") is None
+        assert log.find_append("k-1", producer_id="p-1") is not None
+
+    @pytest.mark.parametrize("style", ["sync", "aio"])
+    def test_an_append_is_found_by_its_key(self, log: Log, style: str) -> None:
+        """C8: a key for the whole append, or an event's own, finds the whole append."""
+        log.append(events(2, "before"))
+        whole = log.append(events(20), idempotency_key="k-1")
+        single = log.append([event(n=1, idempotency_key="a"), event(n=2, idempotency_key="b")])
+        log.append(events(2, "after"))
+
+        def find(key: str) -> AppendResult | None:
+            found: AppendResult | None = found_by(
+                style, lambda: log.find_append(key), lambda: log.aio.find_append(key)
+            )
+            return found
+
+        for key in ("k-1", "k-1/0", "k-1/19"):
+            found = find(key)
+            assert found is not None
+            assert (found.records, found.replayed) == (whole.records, True)
+        for key in ("a", "b"):
+            found = find(key)
+            assert found is not None
+            assert found.records == single.records
+        assert [find(key) for key in ("k-2", "k", "k-1/20", "A")] == [None] * 4
+
+    @pytest.mark.parametrize("style", ["sync", "aio"])
+    def test_an_append_is_found_by_its_command(self, log: Log, style: str) -> None:
+        """C8: actor, endpoint and key find the append and the stored response."""
+        log.append(events(1, "before"))
+        stored = log.append(events(2), command=command())
+        names = {"actor": "u-1", "endpoint": "POST /orders", "key": "c-1"}
+
+        def find(**other: str) -> AppendResult | None:
+            given = names | other
+            found: AppendResult | None = found_by(
+                style,
+                lambda: log.find_command(**given),
+                lambda: log.aio.find_command(**given),
+            )
+            return found
+
+        found = find()
+        assert found is not None
+        assert (found.records, found.response) == (stored.records, {"order": "o-1"})
+        for other in ({"actor": "u-2"}, {"endpoint": "POST /returns"}, {"key": "c-2"}):
+            assert find(**other) is None
+
+    def test_foreign_and_absent_are_equal(self, log: Log) -> None:
+        """C8, K2: another tenant finds nothing, as if nothing were stored."""
+        log.append(events(1), idempotency_key="k-1", command=command())
+        other = log.for_tenant("other")
+
+        assert other.find_append("k-1") is None
+        assert other.find_command(actor="u-1", endpoint="POST /orders", key="c-1") is None
+
+    def test_a_large_append_is_found_whole(self, log: Log) -> None:
+        """C8: an append of many events comes back in order, and nothing beside it."""
+        log.append(events(3, "before"))
+        stored = log.append(events(300), ExpectedSeq(("s", "1"), None), "k-1", command=command())
+        log.append(events(3, "after"))
+        found = log.find_append("k-1")
+        by_command = log.find_command(actor="u-1", endpoint="POST /orders", key="c-1")
+
+        assert found is not None
+        assert by_command is not None
+        assert found.records == by_command.records == stored.records
+
+    def test_what_is_looked_up_is_checked(self, log: Log) -> None:
+        """C8, C1: what cannot be a key, an actor or an endpoint is refused by name."""
+        bad = "invalid_argument"
+        refuse_all(
+            log,
+            log.find_append,
+            {
+                "empty": ("", bad, "idempotency_key"),
+                "NUL": ("a\0", bad, "idempotency_key"),
+                "long": ("x" * 201, bad, "idempotency_key"),
+            },
+        )
+        refuse_all(
+            log,
+            lambda given: log.find_command(**given),
+            {
+                "actor": ({"actor": "", "endpoint": "e", "key": "k"}, bad, "actor"),
+                "endpoint": ({"actor": "a", "endpoint": " e", "key": "k"}, bad, "endpoint"),
+                "key": ({"actor": "a", "endpoint": "e", "key": ""}, bad, "key"),
+            },
+        )

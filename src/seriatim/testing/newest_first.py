@@ -1,0 +1,190 @@
+"""E7: reads from the newest event down, and reads by correlation and causation."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.core.event import NewEvent
+from seriatim.core.query import Filter, Query
+from seriatim.opening import Log
+from seriatim.testing.factories import event, events, numbers, positions, refused, trace
+
+
+def downwards(log: Log, **filters: Any) -> list[int]:
+    """Return the positions of a read, newest first, which pages and batches must agree with."""
+    whole = positions(list(log.read(newest_first=True, **filters)))
+    assert whole == positions(list(log.read(**filters)))[::-1]
+    batches = log.read_batches(batch_size=2, newest_first=True, **filters)
+    assert [position for batch in batches for position in positions(batch)] == whole
+    paged: list[int] = []
+    after, until = filters.get("after", 0), filters.get("until", log.head())
+    while until > after:
+        page = log.page(**{**filters, "until": until}, limit=2, newest_first=True)
+        paged += positions(page.records)
+        assert page.last_scanned <= until or not page.records
+        until = page.last_scanned - 1
+    assert paged == whole
+    return whole
+
+
+class NewestFirstContract:
+    """Any read also newest first, with the same filters and the same bounds."""
+
+    def _fill(self, log: Log) -> None:
+        for number in range(12):
+            log.append(
+                [
+                    event(
+                        f"t{number % 3}",
+                        payload={"n": number % 2},
+                        stream=("s", str(number % 2)),
+                        app_id="app" if number % 4 else None,
+                        tags=("even",) if number % 2 else (),
+                    )
+                ]
+            )
+
+    def test_by_position(self, log: Log) -> None:
+        """E7, E1: `after` stays exclusive and `until` inclusive."""
+        log.append(events(5))
+
+        assert downwards(log) == [5, 4, 3, 2, 1]
+        assert downwards(log, after=2) == [5, 4, 3]
+        assert downwards(log, until=3) == [3, 2, 1]
+        assert downwards(log, after=1, until=3) == [3, 2]
+        assert downwards(log, after=3, until=3) == []
+        assert positions(list(log.read(newest_first=True, limit=2))) == [5, 4]
+
+    def test_an_empty_log(self, log: Log) -> None:
+        """E7: there is nothing to read, and nothing to go on with."""
+        page = log.page(newest_first=True)
+
+        assert (page.records, page.last_scanned) == ([], 1)
+        assert list(log.read(newest_first=True)) == []
+        assert log.query(newest_first=True).records == []
+
+    def test_by_stream(self, log: Log) -> None:
+        """E7, E2: by descending number of the stream."""
+        self._fill(log)
+        stream = ("s", "1")
+
+        found = [record.stream_seq for record in log.read_stream(stream, newest_first=True)]
+        assert found == numbers(log, stream)[::-1] == [6, 5, 4, 3, 2, 1]
+        assert downwards(log, stream=stream) == [12, 10, 8, 6, 4, 2]
+        assert downwards(log, stream=stream, until=9) == [8, 6, 4, 2]
+        assert downwards(log, stream=stream, since_seq=3) == [12, 10, 8]
+        assert downwards(log, stream=stream, types=["t1"]) == [8, 2]
+        limited = log.read_stream(stream, newest_first=True, since=2, limit=2)
+        assert positions(list(limited)) == [12, 10]
+
+    def test_long_streams(self, log: Log) -> None:
+        """E7: a long stream and its types, from any bound down."""
+        log.append([event(f"t{number % 2}", stream=("s", "1")) for number in range(250)])
+
+        assert downwards(log, stream=("s", "1"), types=["t1"], after=90, until=110) == (
+            list(range(110, 90, -2))
+        )
+        assert downwards(log, stream=("s", "1"), after=200) == list(range(250, 200, -1))
+
+    def test_with_filters(self, log: Log) -> None:
+        """E7: every filter of a read is kept, and an empty page still moves on."""
+        self._fill(log)
+        log.append(trace("t")[:2])
+
+        assert downwards(log, types=["t0", "t1"], app_id="app") == [11, 10, 8, 7, 4, 2]
+        assert downwards(log, types=[]) == []
+        assert downwards(log, scope="traces") == [14, 13]
+        assert downwards(log, scope="aggregates", until=3) == [3, 2, 1]
+        page = log.page(types=["absent"], newest_first=True, after=4)
+        assert (page.records, page.last_scanned) == ([], 5)
+
+    def test_tenants(self, log: Log) -> None:
+        """K2: a tenant sees its own events, in this direction too."""
+        log.append(events(2))
+        log.for_tenant("other").append(events(2))
+
+        assert downwards(log) == [2, 1]
+        assert downwards(log.for_tenant("other")) == [4, 3]
+
+    def test_queries(self, log: Log) -> None:
+        """E7, D1: a query newest first has the same version; pages keep its snapshot."""
+        self._fill(log)
+        for filters, wanted in (
+            ([], list(range(12, 0, -1))),
+            ([Filter(types=["t1"])], [11, 8, 5, 2]),
+            ([Filter(payload=[{"n": 1}])], [12, 10, 8, 6, 4, 2]),
+            ([Filter(tags=["even"], types=["t1"])], [8, 2]),
+            ([Filter(types=["t1"]), Filter(streams=[("s", "1")])], [12, 11, 10, 8, 6, 5, 4, 2]),
+        ):
+            query = Query(filters)
+            whole = log.query(query, newest_first=True, head=12)
+            assert positions(whole.records) == wanted
+            assert whole.context_version == max(wanted)
+            assert not whole.more
+            part = log.query(query, newest_first=True, after=4, until=8)
+            assert positions(part.records) == [one for one in wanted if 4 < one <= 8]
+            paged: list[int] = []
+            page = log.query(query, newest_first=True, limit=2, head=12)
+            log.append([event("t1", payload={"n": 1}, tags=("even",), stream=("s", "1"))])
+            paged += positions(page.records)
+            while page.more:
+                until = paged[-1] - 1
+                page = log.query(query, newest_first=True, limit=2, until=until, head=page.head)
+                paged += positions(page.records)
+                assert page.context_version == max(wanted)
+            assert paged == wanted
+
+    def test_bad_arguments(self, log: Log) -> None:
+        """E3: bounds that are reversed, and an order that is none, are refused."""
+        with refused(log, "invalid_argument", argument="until"):
+            list(log.read(newest_first=True, after=3, until=2))
+        with refused(log, "invalid_argument", argument="until"):
+            log.query(newest_first=True, after=3, until=2)
+        for wrong in ("yes", 1, None):
+            with refused(log, "invalid_argument", argument="newest_first"):
+                log.page(newest_first=wrong)
+
+
+class RelationContract:
+    """E7: reads by `correlation_id` and `causation_id`."""
+
+    def _fill(self, log: Log) -> None:
+        made = [
+            NewEvent("a", {}, correlation_id="c-1", stream=("s", "1")),
+            NewEvent("b", {}, correlation_id="c-1", causation_id="x", stream=("s", "2")),
+            NewEvent("a", {}, correlation_id="c-2", causation_id="x"),
+            NewEvent("a", {}),
+            NewEvent("b.c", {}, correlation_id="c-1", causation_id="y", stream=("s", "1")),
+        ]
+        log.append(made)
+        log.for_tenant("other").append([NewEvent("a", {}, correlation_id="c-1", causation_id="x")])
+
+    def test_alone_and_together(self, log: Log) -> None:
+        """E7: each by itself, both, and none that has such an id; tenants stay apart."""
+        self._fill(log)
+
+        assert downwards(log, correlation_id="c-1") == [5, 2, 1]
+        assert downwards(log, causation_id="x") == [3, 2]
+        assert downwards(log, correlation_id="c-1", causation_id="x") == [2]
+        assert downwards(log, correlation_id="absent") == []
+        assert downwards(log.for_tenant("other"), correlation_id="c-1") == [6]
+
+    def test_with_other_filters(self, log: Log) -> None:
+        """E7: beside types, patterns, streams, numbers and bounds."""
+        self._fill(log)
+
+        assert downwards(log, correlation_id="c-1", types=["a", "b"]) == [2, 1]
+        assert downwards(log, correlation_id="c-1", types=["b.*"]) == [5]
+        assert downwards(log, correlation_id="c-1", stream=("s", "1")) == [5, 1]
+        assert downwards(log, causation_id="y", stream=("s", "1"), since_seq=1) == [5]
+        assert downwards(log, correlation_id="c-1", stream=("s", "1"), types=["a"]) == [1]
+        assert downwards(log, correlation_id="c-1", after=1, until=4) == [2]
+
+    def test_bad_ids(self, log: Log) -> None:
+        """E3: what no id can be is refused."""
+        for name in ("correlation_id", "causation_id"):
+            for wrong in ("\x00", "\ud800", 7):
+                given: dict[str, Any] = {name: wrong}
+                with refused(log, "invalid_argument", argument=name):
+                    list(log.read(**given))

@@ -1,0 +1,168 @@
+"""E7: a pattern such as `seat.*` means the same wherever event types are named."""
+# ruff: noqa: PLR2004, S101 - tests assert expected values
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim.core.indexes import PayloadIndex
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import ExpectedContext
+from seriatim.opening import Log
+from seriatim.testing.factories import event, positions, refused
+
+TYPES = [
+    "seat.held",
+    "seat.sold",
+    "seat",
+    "seats.sold",
+    "order.paid",
+    "seat.",
+    "seat.a.b",
+    "Seat.x",
+]
+"""The types of positions 1 to 8."""
+
+# Each list of names with the positions of the types that it stands for.
+NAMED: list[tuple[list[str], list[int]]] = [
+    (["seat.*"], [1, 2, 6, 7]),
+    (["seat.a.*"], [7]),
+    (["seat.*", "order.paid"], [1, 2, 5, 6, 7]),
+    (["seat.*", "seat.held"], [1, 2, 6, 7]),
+    (["seat.*", "order.*"], [1, 2, 5, 6, 7]),
+    (["*"], [1, 2, 3, 4, 5, 6, 7, 8]),
+    (["*", "seat"], [1, 2, 3, 4, 5, 6, 7, 8]),
+    (["absent.*"], []),
+    (["absent.*", "seat"], [3]),
+    (["seat.%", "seat._", "seat.?"], []),
+]
+REFUSED = ["seat*", "*.sold", "seat.*.b", "**", ".*", "*seat", "seat.**"]
+
+
+class PatternContract:
+    """One grammar and one matcher: reads, queries, conditions, tails and subscriptions."""
+
+    def _fill(self, log: Log) -> None:
+        log.append([event(name, stream=("s", "1")) for name in TYPES])
+        log.for_tenant("other").append([event("seat.other")])
+
+    def test_reads(self, log: Log) -> None:
+        """E7: in reads by position and by stream, in both directions."""
+        self._fill(log)
+
+        for names, wanted in NAMED:
+            for more in ({}, {"stream": ("s", "1")}):
+                filters: dict[str, Any] = {"types": names, **more}
+                assert positions(list(log.read(**filters))) == wanted, names
+                assert positions(log.page(**filters).records) == wanted
+                down = positions(list(log.read(newest_first=True, **filters)))
+                assert down == wanted[::-1], names
+                assert positions(list(log.read(limit=2, batch_size=1, **filters))) == wanted[:2]
+
+    def test_queries(self, log: Log) -> None:
+        """E7, D2: in the filters of a query, beside tags, streams and predicates."""
+        self._fill(log)
+        log.append([event("seat.sold", payload={"n": 1}, tags=("t",)), event("late", tags=("t",))])
+
+        for names, wanted in NAMED:
+            found = log.query(Query([Filter(types=names)], min_position=0), until=8)
+            assert positions(found.records) == wanted, names
+            found = log.query(Query([Filter(types=names, streams=[("s", "1")])]))
+            assert positions(found.records) == wanted, names
+            assert found.context_version == (wanted[-1] if wanted else None)
+        for one in (
+            Filter(types=["seat.*"], tags=["t"]),
+            Filter(types=["seat.*"], payload=[{"n": 1}]),
+            Filter(types=["seat.*"], payload=[{"n": 1}], tags=["t"]),
+        ):
+            assert positions(log.query(Query([one])).records) == [10]
+        assert positions(log.query(Query([Filter(types=["*"], tags=["t"])])).records) == [10, 11]
+
+    def test_many_types(self, log: Log) -> None:
+        """E7: a pattern may stand for any number of types."""
+        log.append([event(f"n{i % 2}.{i}", stream=("s", str(i % 3))) for i in range(300)])
+
+        wanted = list(range(2, 301, 2))
+        assert positions(list(log.read(types=["n1.*"]))) == wanted
+        assert positions(list(log.read(types=["n1.*"], newest_first=True))) == wanted[::-1]
+        query = Query([Filter(types=["n1.*"])])
+        assert positions(log.query(query).records) == wanted
+        assert log.query(query).context_version == 300
+        inside = Query([Filter(types=["n1.*"], streams=[("s", "1")])])
+        assert positions(log.query(inside).records) == list(range(2, 301, 6))
+        assert positions(list(log.read(types=["n1.*"], stream=("s", "1")))) == (
+            list(range(2, 301, 6))
+        )
+
+    def test_conditions(self, log: Log) -> None:
+        """E7, D5: a condition covers types that appear after the context was read."""
+        seats = Query([Filter(types=["seat.*"])])
+        log.append([event("order.paid")], ExpectedContext(seats, None))
+        log.append([event("seat.held")], ExpectedContext(seats, None))
+        version = log.query(seats).context_version
+        assert version == 2
+        log.append([event("seat.of.a.new.type")])
+
+        with refused(log, "conditional_append_conflict", expected=2, actual=3):
+            log.append([event("seat.sold")], ExpectedContext(seats, version))
+        log.append([event("order.paid")], ExpectedContext(seats, 3))
+        log.append([event("seat.sold")], ExpectedContext(seats, 3))
+
+    def test_conditions_with_payloads(self, log: Log) -> None:
+        """E7, D5: beside a predicate, whose path may be indexed for some of the types."""
+        log.declare(PayloadIndex("seat.held", "n"))
+        seats = Query([Filter(types=["seat.*"], payload=[{"n": 1}])])
+        log.append([event("seat.held", payload={"n": 1})], ExpectedContext(seats, None))
+        log.append([event("seat.sold", payload={"n": 1})], ExpectedContext(seats, 1))
+
+        assert log.query(seats).context_version == 2
+        with refused(log, "conditional_append_conflict", expected=1, actual=2):
+            log.append([event("seat.sold")], ExpectedContext(seats, 1))
+
+    def test_tails_and_subscriptions(self, log: Log) -> None:
+        """E7, E5: types that appear while somebody follows are delivered."""
+        self._fill(log)
+        seats = Query([Filter(types=["seat.*"])])
+        for follow in (
+            lambda: log.tail(seats, after=0, idle_timeout=0.2, poll_s=0.05),
+            lambda: log.subscribe("seats", seats, idle_timeout=0.2, poll_s=0.05),
+        ):
+            seen: list[int] = []
+            appended = 0
+            for batch in follow():
+                seen += positions(batch)
+                if not appended:
+                    log.append([event("late")])
+                    appended = log.append([event(f"seat.at.{log.head()}")]).first_position
+            assert seen[:4] == [1, 2, 6, 7]
+            assert appended in seen[4:]
+
+    def test_a_literal_star(self, log: Log) -> None:
+        r"""E7, A4: a type may contain a star, and is then named with a backslash before it."""
+        names = ["seat.*", "*", "a*b", "seat.x", "a\\*", "a\\b"]
+        log.append([event(name) for name in names])
+
+        written = ["seat.\\*", "\\*", "a\\*b", "seat.x", "a\\\\*", "a\\b"]
+        for position, text in enumerate(written, start=1):
+            assert positions(list(log.read(types=[text]))) == [position], text
+            assert positions(log.query(Query([Filter(types=[text])])).records) == [position]
+        assert positions(list(log.read(types=["seat.*"]))) == [1, 4]
+
+    def test_what_is_no_pattern(self, log: Log) -> None:
+        """E7: a star in another place is refused before anything runs, never silently empty."""
+        self._fill(log)
+
+        for text in REFUSED:
+            with refused(log, "invalid_argument", argument="types"):
+                list(log.read(types=["seat.held", text]))
+            with refused(log, "invalid_query"):
+                log.query(Query([Filter(types=[text])]))
+            with refused(log, "invalid_query"):
+                log.append([event()], ExpectedContext(Query([Filter(types=[text])]), None))
+            with refused(log, "invalid_query"):
+                log.tail(Query([Filter(types=[text])]))
+            with refused(log, "invalid_query"):
+                log.subscribe("x", Query([Filter(types=[text])]))
+        for text in (*REFUSED, "seat.*", "*"):
+            with refused(log, "invalid_argument", argument="event_type"):
+                log.declare(PayloadIndex(text, "n"))

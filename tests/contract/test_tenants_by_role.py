@@ -1,0 +1,179 @@
+"""K2 under each kind of database role, on purpose: with row-level security, and without it.
+
+The contract suite connects as an application does, whose reads row-level security confines: there
+a statement that forgets its tenant shows nothing. Here the same tests run also under roles that
+bypass it, a superuser and one with BYPASSRLS, where nothing but the statements' filters is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import Command, Filter, Log, NewEvent, PayloadIndex, Query, testing
+from seriatim.core.event import EventRecord
+from seriatim.testing.factories import trace
+from tests.fixtures.service import running
+
+ROLES = {
+    "superuser": "postgres_url",
+    "bypassing": "bypassing_url",
+    "confined": "application_url",
+}
+BYPASSING = ["superuser", "bypassing"]
+OURS, THEIRS = "ours", "theirs"
+STREAM = ("order", "1")
+
+
+def url_of(request: pytest.FixtureRequest, role: str) -> str:
+    """Return the URL of a fresh log under a role."""
+    return str(request.getfixturevalue(ROLES[role]))
+
+
+@pytest.fixture(params=[f"{via}-{role}" for role in BYPASSING for via in ("library", "http")])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    """An empty log under a role that bypasses row-level security, beside it and over HTTP."""
+    via, role = request.param.split("-")
+    with ExitStack() as stack:
+        if via == "library":
+            yield stack.enter_context(seriatim.open(url_of(request, role)))
+            return
+        access = f"sqlite:///{tmp_path}/tokens.db"
+        service = stack.enter_context(running(url_of(request, role), access))
+        yield stack.enter_context(seriatim.open(service.url, token=service.token()))
+
+
+class TestTenantWithoutRowSecurity(testing.TenantContract):
+    """K2 within the library, by the filters of statements alone."""
+
+
+@pytest.mark.parametrize(("role", "seen"), [("superuser", 2), ("bypassing", 2), ("confined", 1)])
+def test_roles_are_what_they_are_called(
+    request: pytest.FixtureRequest, role: str, seen: int
+) -> None:
+    """K2: in a transaction for one tenant, row-level security hides the other from one role."""
+    url = url_of(request, role)
+    with seriatim.open(url) as opened:
+        for tenant in (OURS, THEIRS):
+            opened.for_tenant(tenant).append([NewEvent("noted")])
+    with psycopg.connect(url) as connection:
+        connection.execute("select set_config('seriatim.tenant', %s, true)", [OURS])
+        count = connection.execute("select count(*) from seriatim.events").fetchone()
+
+    assert count == (seen,)
+
+
+def fill(view: Log, tenant: str) -> None:
+    """Give a tenant what the other one has too, under the same names; payloads say whose it is."""
+    facts: dict[str, Any] = {"payload": {"of": tenant, "seat": "1A"}, "tags": ("red",)}
+    common: dict[str, Any] = {"app_id": "app", "env_id": "env", "correlation_id": "c", **facts}
+    command = Command(actor="a", endpoint="/x", key="1", response=tenant)
+    view.append([NewEvent("noted", stream=STREAM, event_id="e", **common)], command=command)
+    view.append([NewEvent("noted", stream=("other", "1"), **common), NewEvent("plain", **facts)])
+    for one in trace("t")[:2]:
+        view.append([one])
+    list(view.subscribe("reader", idle_timeout=0.0, poll_s=0.01))
+    view.traces.put_projection_cursor("graph", view.head())
+
+
+def whose(records: list[EventRecord]) -> set[str]:
+    """Return the tenants of records; an empty set is a read that shows nothing."""
+    return {record.tenant_id for record in records}
+
+
+READS: dict[str, Callable[[Log], Any]] = {
+    "read": lambda log: whose(list(log.read())),
+    "page": lambda log: whose(log.page().records),
+    "types": lambda log: whose(list(log.read(types=["noted"]))),
+    "several types": lambda log: whose(list(log.read(types=["noted", "plain"]))),
+    "stream": lambda log: whose(list(log.read(stream=STREAM))),
+    "stream and types": lambda log: whose(list(log.read(stream=STREAM, types=["noted"]))),
+    "app and env": lambda log: whose(list(log.read(app_id="app", env_id="env"))),
+    "window": lambda log: whose(list(log.read(recorded_after="2000-01-01T00:00:00Z"))),
+    "batches": lambda log: whose([one for page in log.read_batches() for one in page]),
+    "read_stream": lambda log: whose(list(log.read_stream(STREAM))),
+    "last_event": lambda log: {getattr(log.last_event(STREAM), "tenant_id", None)},
+    "last of many": lambda log: whose(
+        [one for one in log.store.last_of_streams(log.tenant_id, [STREAM, ("other", "1")]) if one]
+    ),
+    "event": lambda log: {log.event("e").tenant_id},
+    "every query": lambda log: whose(log.query().records),
+    "query by type": lambda log: whose(log.query(Query([Filter(types=["noted"])])).records),
+    "query by tag": lambda log: whose(log.query(Query([Filter(tags=["red"])])).records),
+    "query by stream": lambda log: whose(log.query(Query([Filter(streams=[STREAM])])).records),
+    "query by payload": lambda log: whose(
+        log.query(Query([Filter(payload=[{"seat": "1A"}])])).records
+    ),
+    "query by an index": lambda log: whose(
+        log.query(Query([Filter(types=["noted"], payload=[{"seat": "1A"}])])).records
+    ),
+    "tail": lambda log: whose(
+        [one for group in log.tail(after=0, idle_timeout=0.0, poll_s=0.01) for one in group]
+    ),
+    "subscription": lambda log: whose(
+        [one for b in log.subscribe("new", idle_timeout=0.0, poll_s=0.01) for one in b]
+    ),
+    "trace": lambda log: whose(list(log.read_stream(("trace", "t")))),
+    "traces": lambda log: whose(log.page(scope="traces").records),
+    "aggregates": lambda log: whose(log.page(scope="aggregates").records),
+}
+
+
+@pytest.fixture(params=list(ROLES))
+def shared(request: pytest.FixtureRequest) -> Iterator[Log]:
+    """A log under each role in which two tenants have the same."""
+    with seriatim.open(url_of(request, request.param)) as opened:
+        opened.declare(PayloadIndex("noted", "seat"))
+        for tenant in (OURS, THEIRS):
+            fill(opened.for_tenant(tenant), tenant)
+        yield opened
+
+
+def test_every_read_is_of_one_tenant(shared: Log) -> None:
+    """K2: whatever is read, under any role: one's own events, and no other."""
+    found = {
+        name: (read(shared.for_tenant(OURS)), read(shared.for_tenant(THEIRS)))
+        for name, read in READS.items()
+    }
+
+    assert found == {name: ({OURS}, {THEIRS}) for name in READS}
+
+
+def test_versions_streams_and_cursors_are_of_one_tenant(shared: Log) -> None:
+    """K2: neither a context's version, nor a list of streams or cursors, shows the other."""
+    ours, theirs = shared.for_tenant(OURS), shared.for_tenant(THEIRS)
+    last = [record.position for record in ours.read()][-1]
+    queries = [
+        Query(),
+        Query([Filter(types=["noted"])]),
+        Query([Filter(tags=["red"])]),
+        Query([Filter(payload=[{"seat": "1A"}])]),
+        Query([Filter(streams=[STREAM])]),
+    ]
+    versions = [ours.query(query).context_version or 0 for query in queries]
+
+    assert max(versions) == last < min(record.position for record in theirs.read())
+    assert [len(view.streams()) for view in (ours, theirs)] == [3, 3]
+    assert max(one.last_position for one in ours.streams()) <= last
+    for purpose in ("subscription", "projection"):
+        cursors = ours.store.cursors(OURS, purpose)
+        assert {one.tenant_id for one in cursors} <= {OURS}
+    assert len(ours.store.cursors(OURS, "subscription")) == 1
+    assert [len(view.traces.list_projection_cursors()) for view in (ours, theirs)] == [1, 1]
+
+
+def test_commands_are_of_one_tenant(shared: Log) -> None:
+    """K2, C5: the same command of two tenants has each its own response."""
+    command = Command(actor="a", endpoint="/x", key="1", response="new")
+    answers = [
+        shared.for_tenant(tenant).append([NewEvent("again")], command=command)
+        for tenant in (OURS, THEIRS)
+    ]
+
+    assert [(one.replayed, one.response) for one in answers] == [(True, OURS), (True, THEIRS)]

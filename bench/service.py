@@ -20,6 +20,7 @@ from bench.server import machine, settings_of, settle, start_server
 from bench.service_plan import ServicePlan, ServiceStage, plan_from
 from bench.service_sections.appends import batches, singles
 from bench.service_sections.flood import flood
+from bench.service_sections.isolation import isolation
 from bench.service_sections.tails import tails
 from bench.workload import payload_bytes
 from seriatim.opening import access_url, open_access
@@ -33,6 +34,7 @@ SECTIONS: dict[str, Callable[[ServiceStage], list[Figure]]] = {
     "batches": batches,
     "tails": tails,
     "flood": flood,
+    "isolation": isolation,
 }
 
 

@@ -15,7 +15,7 @@ from seriatim import Log
 from seriatim.core.event import NewEvent
 
 _encode = msgspec.json.Encoder().encode
-SECTIONS = ("singles", "batches", "tails", "flood")
+SECTIONS = ("singles", "batches", "tails", "flood", "isolation")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from seriatim.core.event import LogIdentity
 from seriatim.core.limits import MIB
 from seriatim.core.query import Query
 from seriatim.log.batches import PAGE, Batch, whole_appends
-from seriatim.log.pages import weight
+from seriatim.log.pages import memory_size
 from seriatim.opening import Log
 from seriatim.store.port import ReadSpec
 
@@ -275,8 +275,10 @@ def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[lis
     if changed:
         raise replaced(head)
 
-    def read(after: int, most: int) -> Batch:
-        spec = ReadSpec(tenant_id=tenant_id, limit=most, after=after, until=head)
+    def read(after: int, limit: int, max_bytes: int) -> Batch:
+        spec = ReadSpec(
+            tenant_id=tenant_id, limit=limit, after=after, until=head, max_bytes=max_bytes
+        )
         return log.store.read(spec)
 
     return some_of(whole_appends(read, channel.position, TAIL_PAGE))
@@ -288,7 +290,7 @@ def some_of(appends: Iterator[Batch], at_most: int = TAIL_PAGE_BYTES) -> tuple[l
     count = size = 0
     for group in appends:
         found.append(group)
-        count, size = count + len(group), size + weight(group)
+        count, size = count + len(group), size + memory_size(group)
         if count >= PAGE or size >= at_most:
             return found, False
     return found, True

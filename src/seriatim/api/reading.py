@@ -21,7 +21,7 @@ from seriatim.core.request import check_stream
 from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.arguments import bad, check_position, read_spec
 from seriatim.log.lookup import stored_by_command, stored_by_key
-from seriatim.log.pages import PAGE_EVENTS_FIRST, first_of, weight
+from seriatim.log.pages import first_records, memory_size
 from seriatim.opening import Log
 from seriatim.store.port import ReadSpec, StoredAppend
 from seriatim.wire.records import all_outgoing, outgoing
@@ -43,6 +43,7 @@ from seriatim.wire.shapes import (
 )
 
 ANSWER_BYTES = 8 * MIB  # of payloads in one answer, or a little more
+_FIRST_EVENTS = 4  # of a query, which comes with the context's version
 READ_BYTES = 16 * MIB  # of memory while an answer is made: two of them at once fit
 _encode = msgspec.json.Encoder().encode
 
@@ -235,16 +236,16 @@ def _page(log: Log, spec: ReadSpec) -> _Written:
     if spec.newest_first:
         start = (log.head() if spec.until is None else spec.until) + 1
 
-    def read(at: int, limit: int) -> list[EventRecord]:
+    def read(at: int, limit: int, max_bytes: int) -> list[EventRecord]:
         nonlocal scanned
-        bound = {"until": at - 1} if spec.newest_first else {"after": at}
-        part = log.page_of(msgspec.structs.replace(spec, limit=limit, **bound))
+        edge = {"until": at - 1} if spec.newest_first else {"after": at}
+        part = log.page_of(msgspec.structs.replace(spec, limit=limit, max_bytes=max_bytes, **edge))
         scanned = part.last_scanned
         return part.records
 
-    records = first_of(read, start, spec.limit, ANSWER_BYTES)
+    records = first_records(read, start, spec.limit, ANSWER_BYTES)
     count = len(records)
-    cut = count < spec.limit and weight(records) >= ANSWER_BYTES
+    cut = count < spec.limit and memory_size(records) >= ANSWER_BYTES
     return _Written(_body(records, PageAnswer([], scanned, cut)), count, scanned)
 
 
@@ -354,7 +355,7 @@ def _found(log: Log, wanted: Query, limit: int, body: QueryBody) -> _Written:
     limit = log.settings.limits.check_page("limit", limit)
     first = log.query(
         wanted,
-        limit=min(limit, PAGE_EVENTS_FIRST),
+        limit=min(limit, _FIRST_EVENTS),
         after=body.after,
         head=body.head,
         until=body.until,
@@ -364,20 +365,25 @@ def _found(log: Log, wanted: Query, limit: int, body: QueryBody) -> _Written:
     start = max(wanted.min_position or 0, body.after or 0)
     end = first.head if body.until is None else min(body.until, first.head)
 
-    def read(at: int, most: int) -> list[EventRecord]:
+    def read(at: int, limit: int, max_bytes: int) -> list[EventRecord]:
         after, until = (start, at - 1) if body.newest_first else (at, end)
         if after >= until:
             return []
-        newest_first = body.newest_first
         return log.store.select(
-            log.tenant_id, wanted, after, until, most, newest_first=newest_first
+            log.tenant_id,
+            wanted,
+            after,
+            until,
+            limit,
+            newest_first=body.newest_first,
+            max_bytes=max_bytes,
         )
 
     more = first.more
     if more and left:
-        room = ANSWER_BYTES - weight(records)
-        records += first_of(read, records[-1].position, left, room) if room > 0 else ()
-        more = bool(read(records[-1].position, 1))
+        room = ANSWER_BYTES - memory_size(records)
+        records += first_records(read, records[-1].position, left, room) if room > 0 else ()
+        more = bool(read(records[-1].position, 1, 1))
     last = records[-1].position if records else None
     version, head = first.context_version, first.head
     first.records.clear()  # they are let go of one by one
@@ -394,15 +400,22 @@ async def select(service: Service, request: Request, body: SelectBody) -> Respon
         check_position(name, getattr(body, name))
     store, tenant_id = service.log.store, request.tenant_id
 
-    def read(after: int, most: int) -> list[EventRecord]:
-        if body.newest_first:
-            return store.select(tenant_id, wanted, body.after, after - 1, most, newest_first=True)
-        return store.select(tenant_id, wanted, after, body.until, most)
+    def read(at: int, limit: int, max_bytes: int) -> list[EventRecord]:
+        after, until = (body.after, at - 1) if body.newest_first else (at, body.until)
+        return store.select(
+            tenant_id,
+            wanted,
+            after,
+            until,
+            limit,
+            newest_first=body.newest_first,
+            max_bytes=max_bytes,
+        )
 
     def found() -> _Written:
         start = body.until + 1 if body.newest_first else body.after
-        records = first_of(read, start, body.limit, ANSWER_BYTES)
-        cut = len(records) < body.limit and weight(records) >= ANSWER_BYTES
+        records = first_records(read, start, body.limit, ANSWER_BYTES)
+        cut = len(records) < body.limit and memory_size(records) >= ANSWER_BYTES
         return _Written(_body(records, RecordsAnswer([], cut)))
 
     return Response(200, (await _read(service, request, found)).body)

@@ -37,6 +37,7 @@ from seriatim.store.port import (
     StreamSummary,
     SubscriptionStatus,
 )
+from seriatim.store.reading import is_full
 from seriatim.wire import shapes
 from seriatim.wire.records import WireRecord, all_incoming, incoming
 
@@ -136,12 +137,13 @@ class HttpStore:
             head = self.head()
             last = max(spec.after, head if spec.until is None else min(spec.until, head))
             return [], spec.after + 1 if spec.newest_first else last
+        bounds = spec
         found: list[EventRecord] = []
         while True:
             raw = self.http.get("/v1/events", _params(spec), tenant_id=spec.tenant_id)
             answer = self.decoded(raw, shapes.PageAnswer)
             found += all_incoming(answer.records)
-            if not answer.cut:
+            if not answer.cut or is_full(found, bounds.limit, bounds.max_bytes):
                 return found, answer.last_scanned
             limit = spec.limit - len(answer.records)
             on = {"after": answer.last_scanned}
@@ -222,6 +224,7 @@ class HttpStore:
         limit: int,
         *,
         newest_first: bool = False,
+        max_bytes: int | None = None,
     ) -> list[EventRecord]:
         found: list[EventRecord] = []
         while True:
@@ -230,7 +233,7 @@ class HttpStore:
             raw = self.http.post("/v1/query/records", body, tenant_id=tenant_id)
             answer = self.decoded(raw, shapes.RecordsAnswer)
             found += all_incoming(answer.records)
-            if not answer.cut:
+            if not answer.cut or is_full(found, limit, max_bytes):
                 return found
             if newest_first:
                 until = found[-1].position - 1

@@ -56,6 +56,7 @@ from seriatim.store.port import (
     StreamSummary,
     SubscriptionStatus,
 )
+from seriatim.store.reading import is_full
 from seriatim.telemetry import tracing
 from seriatim.telemetry.bus import Telemetry
 
@@ -195,7 +196,7 @@ class BaseLog:
         # A position past the head may be promised to a commit under way: never scan beyond it.
         until = head if spec.until is None else min(spec.until, head)
         records = [] if until <= spec.after else self.store.read(_until(spec, until))
-        if len(records) == spec.limit:
+        if records and is_full(records, spec.limit, spec.max_bytes):
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from seriatim.core.event import EventRecord
 from seriatim.core.query import Query
-from seriatim.log.pages import Read, measured
+from seriatim.log.pages import Read, pages_after
 from seriatim.store.port import Store
 
 PAGE = 1000
@@ -18,7 +18,7 @@ Batch = list[EventRecord]
 def whole_appends(read: Read, after: int, most: int = PAGE) -> Iterator[Batch]:
     """Yield whole appends after a position, read in pages of at most `most` events."""
     pending: Batch = []
-    for page in measured(read, after, most):
+    for page in pages_after(read, after, most):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
             group = list(grouped)
             if pending and pending[0].append_position != group[0].append_position:
@@ -37,7 +37,7 @@ def matching_appends(  # noqa: PLR0913 - what to read, of whom, and how much at 
     if start >= head:
         return iter(())
 
-    def read(at: int, limit: int) -> list[EventRecord]:
-        return store.select(tenant_id, query, at, head, limit)
+    def read(at: int, limit: int, max_bytes: int) -> list[EventRecord]:
+        return store.select(tenant_id, query, at, head, limit, max_bytes=max_bytes)
 
     return whole_appends(read, start, most)

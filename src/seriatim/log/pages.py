@@ -7,60 +7,56 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from seriatim.core.event import EventRecord
+from seriatim.core.limits import MIB
 from seriatim.store.port import ReadSpec, Store
+from seriatim.store.reading import is_full
 
-PAGE_EVENTS_FIRST = 4
-_GROWTH = 8  # of a page over the one before
-PAGE_EVENTS_NEXT = 128  # of a bounded answer: small events may be followed by the largest
-PAGE_BYTES = 8 * 1024 * 1024
+PAGE_BYTES = 8 * MIB  # of payloads in one page
+# Of one read for a bounded answer: text with wide characters takes four times as much memory.
+STEP_BYTES = 2 * MIB
 
-Read = Callable[[int, int], list[EventRecord]]  # behind a position, so many at most
+Read = Callable[[int, int, int], list[EventRecord]]
+"""Returns the records after a position: at most so many, and about so many bytes of payloads."""
 
 
 def pages(store: Store, spec: ReadSpec) -> Iterator[list[EventRecord]]:
     """Yield every page of a read up to its `until`, none with more events than its `limit`."""
 
-    def read(after: int, limit: int) -> list[EventRecord]:
-        return store.read(msgspec.structs.replace(spec, after=after, limit=limit))
+    def read(after: int, limit: int, max_bytes: int) -> list[EventRecord]:
+        return store.read(
+            msgspec.structs.replace(spec, after=after, limit=limit, max_bytes=max_bytes)
+        )
 
-    return measured(read, spec.after, spec.limit)
+    return pages_after(read, spec.after, spec.limit)
 
 
-def measured(read: Read, after: int, most: int) -> Iterator[list[EventRecord]]:
-    """Yield every page behind a position, none with more than so many events.
-
-    The first page is short; what it weighs decides how long the next may be, and so on.
-    """
-    limit = min(most, PAGE_EVENTS_FIRST)
-    while page := read(after, limit):
+def pages_after(
+    read: Read, after: int, limit: int, max_bytes: int = PAGE_BYTES
+) -> Iterator[list[EventRecord]]:
+    """Yield every page after a position, each with at most `limit` events."""
+    while page := read(after, limit, max_bytes):
         yield page
-        if len(page) < limit or page[-1].position <= after:
+        if not is_full(page, limit, max_bytes):
             return
         after = page[-1].position
-        limit = min(_fitting(page, PAGE_BYTES, most), _GROWTH * limit)
 
 
-def first_of(read: Read, after: int, most: int, size: int) -> list[EventRecord]:
-    """Return the first records behind a position, at most so many, and about that size in all."""
+def first_records(
+    read: Read, after: int, limit: int, size: int, *, step: int = STEP_BYTES
+) -> list[EventRecord]:
+    """Return the first records after a position: at most `limit`, and about `size` in memory."""
     found: list[EventRecord] = []
-    limit = min(most, PAGE_EVENTS_FIRST)
-    while limit:
-        page = read(after, limit)
+    while left := limit - len(found):
+        page = read(after, left, step)
         found += page
-        size -= weight(page)
-        if len(page) < limit or size <= 0:
+        size -= memory_size(page)
+        if size <= 0 or not is_full(page, left, step):
             break
         after = page[-1].position
-        next_most = min(PAGE_EVENTS_NEXT, _GROWTH * limit)
-        limit = min(_fitting(page, size, next_most), most - len(found))
     return found
 
 
-def weight(records: Sequence[EventRecord]) -> int:
+def memory_size(records: Sequence[EventRecord]) -> int:
     """Return about how much memory records take: nearly all of it is payload."""
     # A text with one wide character takes up to four bytes for each of its characters.
     return sum(record.payload.__sizeof__() for record in records)
-
-
-def _fitting(page: Sequence[EventRecord], size: int, most: int) -> int:
-    return max(1, min(most, size // (weight(page) // len(page) + 1)))

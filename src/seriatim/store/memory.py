@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -49,6 +48,7 @@ from seriatim.store.reading import (
     check_cursor_move,
     keeps,
     summary,
+    take,
 )
 
 _CursorKey = tuple[str, str, str]
@@ -203,15 +203,15 @@ class MemoryStore:
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         until = len(self._records) if spec.until is None else spec.until
-        found: list[EventRecord] = []
         budget = ReadBudget(self._read_timeout_s)
-        for record in _ordered(self._records[spec.after : until], spec.newest_first):
-            budget.check()
-            if keeps(spec, record):
-                found.append(record)
-                if len(found) == spec.limit:
-                    break
-        return found
+
+        def kept() -> Iterator[EventRecord]:
+            for record in _ordered(self._records[spec.after : until], spec.newest_first):
+                budget.check()
+                if keeps(spec, record):
+                    yield record
+
+        return take(kept(), spec.limit, spec.max_bytes)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
         return find_by_id(tenant_id, event_id, self.by_id)
@@ -262,9 +262,10 @@ class MemoryStore:
         limit: int,
         *,
         newest_first: bool = False,
+        max_bytes: int | None = None,
     ) -> list[EventRecord]:
         records = _ordered(self._records[after:until], newest_first)
-        return list(islice(self._matching(tenant_id, query, records), limit))
+        return take(self._matching(tenant_id, query, records), limit, max_bytes)
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         newest = reversed(self._records[:until])

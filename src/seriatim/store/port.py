@@ -100,7 +100,8 @@ class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One page of a read, every argument checked; ascending, or descending if `newest_first`.
 
     `tenant_id` None reads all tenants and is for the operator's own tools: verify and export.
-    `types` are exact types and patterns: see `core/patterns.py`.
+    `types` are exact types and patterns: see `core/patterns.py`. With `max_bytes` the page ends
+    with the record whose payload brings it to that many bytes.
     """
 
     tenant_id: str | None
@@ -120,6 +121,7 @@ class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     causation_id: str | None = None
     newest_first: bool = False
+    max_bytes: int | None = None
 
     @property
     def names(self) -> Names | None:
@@ -281,7 +283,15 @@ class Store(Protocol):
         limit: int,
         *,
         newest_first: bool = False,
-    ) -> list[EventRecord]: ...
+        max_bytes: int | None = None,
+    ) -> list[EventRecord]:
+        """Return the first records in (after, until] that match, each once.
+
+        With `max_bytes` they end with the record whose payload brings them to that many bytes; a
+        store behind a service may return as much more as one answer holds.
+        """
+        ...
+
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None: ...
 
     # -- declarations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from seriatim.core.canonical import read_json
@@ -26,6 +27,34 @@ _APPEND_PAGE = 16  # events: most appends are smaller
 _APPEND_PAGE_MAX = 4096
 
 Read = Callable[[ReadSpec], list[EventRecord]]
+
+
+def payload_bytes(record: EventRecord) -> int:
+    """Return the size of a record's payload as it is stored."""
+    text = record.payload
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def take(
+    records: Iterable[EventRecord], limit: int, max_bytes: int | None = None
+) -> list[EventRecord]:
+    """Return the first `limit` records, or those up to the one that reaches `max_bytes`."""
+    if max_bytes is None:
+        return list(islice(records, limit))
+    found: list[EventRecord] = []
+    for record in records:
+        found.append(record)
+        max_bytes -= payload_bytes(record)
+        if len(found) == limit or max_bytes <= 0:
+            break
+    return found
+
+
+def is_full(records: Sequence[EventRecord], limit: int, max_bytes: int | None) -> bool:
+    """Tell whether a page ended by one of its bounds, so that more records may follow it."""
+    if len(records) >= limit:
+        return True
+    return max_bytes is not None and sum(map(payload_bytes, records)) >= max_bytes
 
 
 def keeps(spec: ReadSpec, record: EventRecord) -> bool:

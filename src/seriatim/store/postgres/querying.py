@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import groupby
+from typing import LiteralString
 
 import msgspec
 
 from seriatim.core.event import EventRecord
 from seriatim.core.kinds import Rules
+from seriatim.core.limits import MIB
 from seriatim.core.patterns import Names
 from seriatim.core.predicate import Document, count_elements, weaken
 from seriatim.core.query import Filter, Matcher, Query
@@ -19,15 +21,45 @@ from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.selecting import (
     TYPES_MAX,
+    Parameters,
     filter_statement,
     last_statement,
     read_statement,
 )
 from seriatim.store.postgres.statements import statements
+from seriatim.store.reading import is_full, take
 
 _ELEMENTS_MAX = 16  # of arrays in a query's predicates, which the server compares by itself
 _PAGE_FIRST, _PAGE_MOST = 16, 256
-_PAGE_BYTES = 2 * 1024 * 1024
+PAGE_BYTES = 2 * MIB  # of candidates that the matcher tests here
+
+
+class Page(msgspec.Struct, frozen=True):
+    """The range, the bounds and the order of what a query returns at once."""
+
+    after: int
+    until: int
+    limit: int
+    max_bytes: int | None = None
+    newest_first: bool = False
+
+    def within(self, route: Route) -> Route:
+        """Return the part of a route that lies in the page's range."""
+        after, until = max(route.after, self.after), min(route.until, self.until)
+        return msgspec.structs.replace(route, after=after, until=until)
+
+    def ending_at(self, position: int) -> Page:
+        """Return the page with a range that ends at a position, in its own order."""
+        edge = {"after": position - 1} if self.newest_first else {"until": position}
+        return msgspec.structs.replace(self, **edge)
+
+    def merge(self, first: list[EventRecord], second: list[EventRecord]) -> list[EventRecord]:
+        """Return the first records of two lists, those in both once."""
+        merged = heapq.merge(
+            first, second, key=lambda record: record.position, reverse=self.newest_first
+        )
+        unique = (next(same) for _, same in groupby(merged, key=lambda record: record.position))
+        return take(unique, self.limit, self.max_bytes)
 
 
 class Queries:
@@ -47,38 +79,50 @@ class Queries:
             spec = msgspec.structs.replace(spec, types=names.texts())
         if spec.types is not None and not spec.types:
             return []
-        rows = self._reader.rows(spec.tenant_id, *read_statement(spec, self._schema))
-        return [record_of(row) for row in rows]
+        statement, parameters = read_statement(spec, self._schema)
+        return self._records(spec.tenant_id, statement, parameters, spec.max_bytes)
 
-    def select(  # noqa: PLR0913 - a query, its range and its order
-        self,
-        tenant_id: str,
-        query: Query,
-        after: int,
-        until: int,
-        limit: int,
-        *,
-        newest_first: bool = False,
-    ) -> list[EventRecord]:
-        """Return the first matching records of a range, each once, whatever filters it matches."""
-        pages: list[list[EventRecord]] = []
-        verified = is_costly(query)
-        for route in self._routes(tenant_id, query, after, until):
-            if verified and _is_unproven(route):
-                matching = self._verified(tenant_id, route, newest_first=newest_first)
-                pages.append(list(islice(matching, limit)))
-                continue
-            statement = filter_statement(
-                self._schema, tenant_id, route, limit, newest_first=newest_first
-            )
-            pages.append([record_of(row) for row in self._reader.rows(tenant_id, *statement)])
-        if len(pages) == 1:
-            return pages[0]
+    def select(self, tenant_id: str, query: Query, page: Page) -> list[EventRecord]:
+        """Return the first matching records of a range, each once, whatever filters it matches.
+
+        Routes are read one after the other, each merged with what the others found, so that no
+        more than two pages are held however many filters a query has.
+        """
         found: list[EventRecord] = []
-        for record in heapq.merge(*pages, key=lambda record: record.position, reverse=newest_first):
-            if not found or record.position != found[-1].position:
-                found.append(record)
-        return found[:limit]
+        verified = is_costly(query)
+        for route in self._routes(tenant_id, query, page.after, page.until):
+            narrowed = page.within(route)
+            if narrowed.after >= narrowed.until:
+                continue
+            records = self._along(tenant_id, narrowed, page, verified=verified)
+            found = page.merge(found, records) if found else records
+            if is_full(found, page.limit, page.max_bytes):  # beyond its end nothing is needed
+                page = page.ending_at(found[-1].position)
+        return found
+
+    def _along(
+        self, tenant_id: str, route: Route, page: Page, *, verified: bool
+    ) -> list[EventRecord]:
+        """Return a page of the records along one route."""
+        if verified and _is_unproven(route):
+            matching = self._verified(tenant_id, route, newest_first=page.newest_first)
+            return take(matching, page.limit, page.max_bytes)
+        statement, parameters = filter_statement(
+            self._schema, tenant_id, route, page.limit, newest_first=page.newest_first
+        )
+        return self._records(tenant_id, statement, parameters, page.max_bytes)
+
+    def _records(
+        self,
+        tenant_id: str | None,
+        statement: LiteralString,
+        parameters: Parameters,
+        max_bytes: int | None,
+    ) -> list[EventRecord]:
+        if max_bytes is not None:
+            statement = self._sql["page_of_bytes"].replace("{page}", statement)
+            parameters["max_bytes"] = max_bytes
+        return [record_of(row) for row in self._reader.rows(tenant_id, statement, parameters)]
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest position up to `until` that matches any filter."""
@@ -112,21 +156,20 @@ class Queries:
         size = _PAGE_FIRST
         while route.after < route.until:
             asked = msgspec.structs.replace(route, one=weaker)
-            statement = filter_statement(
+            statement, parameters = filter_statement(
                 self._schema, tenant_id, asked, size, newest_first=newest_first
             )
-            records = [record_of(row) for row in self._reader.rows(tenant_id, *statement)]
+            records = self._records(tenant_id, statement, parameters, PAGE_BYTES)
             for record in records:
                 budget.check()
                 if matcher.matches(record, Document(record.payload, budget.check)):
                     yield record
-            if len(records) < size:
+            if not is_full(records, size, PAGE_BYTES):
                 return
             last = records[-1].position
             edge = {"until": last - 1} if newest_first else {"after": last}
             route = msgspec.structs.replace(route, **edge)
-            heavy = sum(len(record.payload) for record in records) > _PAGE_BYTES
-            size = max(1, size // 2) if heavy else min(size * 2, _PAGE_MOST)
+            size = min(size * 2, _PAGE_MOST)
 
     def _routes(self, tenant_id: str, query: Query, after: int, until: int) -> Iterator[Route]:
         """Yield the routes of a query, patterns replaced by the types that there are.

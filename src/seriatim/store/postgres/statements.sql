@@ -174,6 +174,15 @@ where f.tenant_id = %(tenant_id)s and f.position > %(after)s
   and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
 order by f.position limit %(limit)s;
 
+-- name: page_of_bytes
+-- The rows of a page up to the one that brings its payloads to so many bytes. The size of a payload
+-- is known without reading it, and the window takes the rows in the order in which they come.
+select * from (
+    select p.*, sum(octet_length(p.payload)) over (
+        rows between unbounded preceding and 1 preceding) as bytes_before
+    from ({page}) p) p
+where coalesce(p.bytes_before, 0) < %(max_bytes)s
+
 -- name: known_types
 -- The types of a tenant in a range of names, found by leaps along the index of types.
 with recursive known (event_type) as (

@@ -57,7 +57,7 @@ from seriatim.store.postgres.failures import LOCK_BUSY, ROLLED_BACK, failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
 from seriatim.store.postgres.packed import is_light, pack
-from seriatim.store.postgres.querying import Queries
+from seriatim.store.postgres.querying import Page, Queries
 from seriatim.store.postgres.restoring import restore
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
@@ -359,10 +359,10 @@ class PostgresStore:
         limit: int,
         *,
         newest_first: bool = False,
+        max_bytes: int | None = None,
     ) -> list[EventRecord]:
-        return self._queries.select(
-            tenant_id, query, after, until, limit, newest_first=newest_first
-        )
+        page = Page(after, until, limit, max_bytes, newest_first)
+        return self._queries.select(tenant_id, query, page)
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         return self._queries.context_version(tenant_id, query, until)

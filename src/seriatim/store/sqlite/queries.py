@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,11 +15,13 @@ from seriatim.core.patterns import Names
 from seriatim.core.predicate import Document
 from seriatim.core.query import Filter, Matcher, Query
 from seriatim.core.routes import Route, routes
+from seriatim.store.reading import take
 from seriatim.store.sqlite import payloads
 from seriatim.store.sqlite.rows import record_of
 from seriatim.store.sqlite.walks import (
     NO_END,
     WALKS_MAX,
+    Page,
     Walk,
     by_type,
     collect,
@@ -41,14 +42,18 @@ def select(  # noqa: PLR0913 - a query and its range
     until: int,
     limit: int,
     newest_first: bool = False,
+    max_bytes: int | None = None,
 ) -> list[EventRecord]:
     """Return the first records in (after, until] that match."""
     query = _with_known_types(connection, tenant_id, query)
     walks = walks_of(tenant_id, query, rules, after, until)
     if walks is None:
         rows = _whole(tenant_id).rows(connection, after, until, limit=NO_END, back=newest_first)
-        return list(islice(_matching(query, map(record_of, rows)), limit))
-    return collect(connection, walks, after, until, limit, back=newest_first) if walks else []
+        return take(_matching(query, map(record_of, rows)), limit, max_bytes)
+    if not walks:
+        return []
+    page = Page(after, until, limit, max_bytes, newest_first)
+    return collect(connection, walks, page)
 
 
 def context_version(  # noqa: PLR0913 - a query and its range

@@ -14,6 +14,7 @@ from seriatim.store.port import ReadSpec
 from seriatim.store.sqlite.walks import (
     NO_END,
     WALKS_MAX,
+    Page,
     Walk,
     by_type,
     collect,
@@ -50,7 +51,8 @@ def read(connection: sqlite3.Connection, spec: ReadSpec) -> list[EventRecord]:
     if not walks:
         return []
     until = NO_END if spec.until is None else spec.until
-    return collect(connection, walks, spec.after, until, spec.limit, back=spec.newest_first)
+    page = Page(spec.after, until, spec.limit, spec.max_bytes, spec.newest_first)
+    return collect(connection, walks, page)
 
 
 def walks_of(spec: ReadSpec) -> list[Walk]:

@@ -42,10 +42,10 @@ COLUMNS = (
 _PLACE = ("position", "append_position", "stream_seq", "recorded_us")
 _KEYS = ("occurred_us", "event_key", "stream_key", "idempotency_index")
 TAIL = (*(name for name in COLUMNS if name not in _PLACE), *_KEYS)
-_SELECTED = ", ".join(f"events.{name}" for name in COLUMNS)
+SELECTED = ", ".join(f"events.{name}" for name in COLUMNS)
 
 _COLUMN_LISTS = {
-    "{columns}": _SELECTED,
+    "{columns}": SELECTED,
     "{tail}": ", ".join(TAIL),
     "{tail_values}": ", ".join("?" * len(TAIL)),
 }

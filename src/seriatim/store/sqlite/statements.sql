@@ -76,6 +76,9 @@ order by newest.position desc
 -- name: event_id_at
 select event_id from events where position = ?
 
+-- name: at_position
+select {columns} from events where position = ?
+
 -- name: known_types
 -- The types of a tenant in a range of names, found by leaps along the index of types.
 with recursive known (event_type) as (

@@ -254,6 +254,7 @@ class SqliteStore:
         limit: int,
         *,
         newest_first: bool = False,
+        max_bytes: int | None = None,
     ) -> list[EventRecord]:
         """Return the first records in (after, until] that match a query."""
         with self._readers.bounded() as connection:
@@ -267,6 +268,7 @@ class SqliteStore:
                 until=until,
                 limit=limit,
                 newest_first=newest_first,
+                max_bytes=max_bytes,
             )
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from seriatim.core.event import EventRecord
 from seriatim.core.patterns import Names
+from seriatim.store.reading import take
 from seriatim.store.sqlite.rows import Row, record_of
-from seriatim.store.sqlite.statements import SQL, WALKS
+from seriatim.store.sqlite.statements import SELECTED, SQL, WALKS
 
 WALKS_MAX = 256
 TYPES_MAX = (
@@ -23,7 +22,7 @@ TYPES_MAX = (
 NO_END = (1 << 63) - 1
 READ_THROUGH = 100  # events of a stream that no index knows by type: see the schema
 
-_position = itemgetter(0)
+_POSITIONS = {name: text.replace(SELECTED, "events.position") for name, text in WALKS.items()}
 
 
 class Walk(msgspec.Struct, frozen=True):
@@ -40,6 +39,25 @@ class Walk(msgspec.Struct, frozen=True):
         self, connection: sqlite3.Connection, after: int, until: int, *, limit: int, back: bool
     ) -> Iterable[Row]:
         """Yield the rows in (after, until], lazily, each with its position first."""
+        return self._run(connection, after, until, limit, back=back)
+
+    def positions(self, connection: sqlite3.Connection, page: Page) -> Iterable[tuple[int]]:
+        """Yield the positions of a page's rows, lazily."""
+        text = _POSITIONS[self.name]
+        return self._run(
+            connection, page.after, page.until, page.limit, back=page.newest_first, text=text
+        )
+
+    def _run(  # noqa: PLR0913 - a range, its bounds and its order
+        self,
+        connection: sqlite3.Connection,
+        after: int,
+        until: int,
+        limit: int,
+        *,
+        back: bool,
+        text: str | None = None,
+    ) -> Iterable[Any]:
         after, until = max(after, self.after), min(until, self.until)
         if after >= until:
             return ()
@@ -55,12 +73,12 @@ class Walk(msgspec.Struct, frozen=True):
             values["until_seq"] = min(seq_at(connection, stream, until), self.until_seq)
             if values["after_seq"] >= values["until_seq"]:
                 return ()
-        return connection.execute(self.sql(back=back), values)
+        return connection.execute(self.sql(text, back=back), values)
 
-    def sql(self, *, back: bool) -> str:
+    def sql(self, text: str | None = None, *, back: bool) -> str:
         """Return the walk's text, which SQLite's plans can be asked for."""
         more = "".join(f"and {condition} " for condition in self.conditions)
-        text = WALKS[self.name].replace("{more}", more)
+        text = (text or WALKS[self.name]).replace("{more}", more)
         if self.name == "tags":
             keys = ", ".join(f"({turn}, :key_{turn})" for turn in range(self.values["keys"]))
             text = text.replace("{keys}", keys).replace("{beyond}", _BEYOND[back])
@@ -140,27 +158,45 @@ def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> 
     return int(low)
 
 
-def collect(  # noqa: PLR0913 - walks, their range and their order
-    connection: sqlite3.Connection,
-    walks: list[Walk],
-    after: int,
-    until: int,
-    limit: int,
-    *,
-    back: bool = False,
-) -> list[EventRecord]:
-    """Return the first records that any of the walks meets, each once, in order of position."""
-    met = [walk.rows(connection, after, until, limit=limit, back=back) for walk in walks]
-    rows = met[0] if len(met) == 1 else _without_twins(merge(*met, key=_position, reverse=back))
-    return [record_of(row) for row in islice(rows, limit)]
+class Page(msgspec.Struct, frozen=True):
+    """The range, the bounds and the order of what walks collect."""
+
+    after: int
+    until: int
+    limit: int
+    max_bytes: int | None = None
+    newest_first: bool = False
 
 
-def _without_twins(rows: Iterable[Row]) -> Iterator[Row]:
+def collect(connection: sqlite3.Connection, walks: list[Walk], page: Page) -> list[EventRecord]:
+    """Return the first records that any of the walks finds, each once, in order of position."""
+    if len(walks) == 1:
+        rows = walks[0].rows(
+            connection, page.after, page.until, limit=page.limit, back=page.newest_first
+        )
+    else:
+        rows = _rows_at(connection, _merged_positions(connection, walks, page))
+    return take(map(record_of, rows), page.limit, page.max_bytes)
+
+
+def _merged_positions(
+    connection: sqlite3.Connection, walks: list[Walk], page: Page
+) -> Iterator[int]:
+    """Yield the positions that the walks find, each once.
+
+    A merge holds one row of each walk: without their payloads these are small.
+    """
+    positions = [walk.positions(connection, page) for walk in walks]
     last = 0
-    for row in rows:
-        if row[0] != last:
-            last = row[0]
-            yield row
+    for (position,) in merge(*positions, reverse=page.newest_first):
+        if position != last:
+            last = position
+            yield position
+
+
+def _rows_at(connection: sqlite3.Connection, positions: Iterable[int]) -> Iterator[Row]:
+    for position in positions:
+        yield from connection.execute(SQL["at_position"], (position,))
 
 
 def highest(

@@ -133,6 +133,30 @@ def test_readers_that_take_nothing_are_bounded(apart: Served) -> None:
     wait_until(lambda: loud("GET", "/v1/events").status == 200, "served again", within_s=60)
 
 
+def test_tails_of_large_events_after_small_ones_are_bounded(apart: Served) -> None:
+    """K3: eighty tails that take nothing cost the budget, also where a page outgrows its size."""
+    loud, calm = (apart.caller(tenant_id=one) for one in ("loud-tails", "calm"))
+    for _ in range(3):
+        assert loud.append(*[event("small")] * 64).status == 201
+    filler = "é" * 500_000
+    for n in range(40):
+        assert loud.append(event("large", {"n": n, "a": filler})).status == 201
+    assert calm.append(event()).status == 201
+    before = rss(apart)
+    with many_links(apart.port, 80) as links:
+        for number, link in enumerate(links):
+            link.sendall(head(loud, f"/v1/tail?after={number}", method="GET"))
+        seen: list[int] = []
+        for _ in range(12):
+            time.sleep(0.3)
+            seen.append(rss(apart))
+        other = calm("GET", "/v1/events")
+
+    assert other.status == 200
+    assert max(seen) - before <= BUDGET + SLACK, (max(seen) - before) / MIB
+    wait_until(lambda: loud("GET", "/v1/events").status == 200, "served again", within_s=60)
+
+
 def test_a_stalled_answer_is_let_go(
     serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,7 +394,7 @@ def forever(*_: object) -> None:
     while True:
         time.sleep(0.01)
 
-reading.first_of = forever
+reading.first_records = forever
 from seriatim.cli import main
 main()
 """

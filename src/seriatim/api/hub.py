@@ -281,7 +281,7 @@ def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[lis
         )
         return log.store.read(spec)
 
-    return some_of(whole_appends(read, channel.position, TAIL_PAGE))
+    return some_of(whole_appends(read, channel.position, TAIL_PAGE, max_bytes=TAIL_PAGE_BYTES))
 
 
 def some_of(appends: Iterator[Batch], at_most: int = TAIL_PAGE_BYTES) -> tuple[list[Batch], bool]:

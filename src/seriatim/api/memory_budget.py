@@ -136,15 +136,17 @@ class _Room:
             self.used += size
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((waiter, size))
+        entry = (waiter, size)
+        self._queue.append(entry)
         try:
             async with asyncio.timeout(seconds):
                 await waiter
         except BaseException:
-            if waiter.done() and not waiter.cancelled():
+            # A cancelled waiter may have left the queue when room was made.
+            if entry in self._queue:
+                self._queue.remove(entry)
+            elif not waiter.cancelled():
                 self.used -= size  # room was granted just before
-            else:
-                self._queue.remove((waiter, size))
             self._wake()
             raise
 

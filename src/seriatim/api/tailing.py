@@ -26,6 +26,7 @@ from seriatim.wire.records import outgoing
 KEEP_ALIVE_MIN_S = 0.01
 KEEP_ALIVE_MAX_S = 60.0
 MEMORY_WAIT_S = 120.0  # for other readers of the tenant to take what was sent to them
+_TAIL_ROOM_BYTES = 2 * TAIL_PAGE_BYTES  # a page ends with the append that reaches its size
 _SHARED_BYTES = 16 * 1024
 _DIGITS_MAX = 19  # of a position
 SSE = b"text/event-stream"
@@ -218,7 +219,7 @@ async def _caught_up(
 async def _held_past(service: Service, followed: Tail, head: int) -> tuple[list[Piece], int, int]:
     """Read a page for a tail once its tenant's memory has room for it; return its size, too."""
     memory, tenant_id = service.memory, followed.tenant_id
-    room = TAIL_PAGE_BYTES
+    room = _TAIL_ROOM_BYTES
     while True:
         await memory.wait(tenant_id, room, MEMORY_WAIT_S)
         try:
@@ -229,18 +230,32 @@ async def _held_past(service: Service, followed: Tail, head: int) -> tuple[list[
         except BaseException:
             memory.give(tenant_id, room)
             raise
-        memory.give(tenant_id, room)
         size = sum(len(piece.records) for piece in pieces)
-        if memory.fits(tenant_id, size) or size > memory.bound:
-            return pieces, scanned, size if size <= memory.bound else 0
-        room = size  # one append is larger than a page: read it again when there is room
+        if size <= room or memory.fits(tenant_id, size - room):
+            memory.give(tenant_id, max(0, room - size))
+            return pieces, scanned, size
+        memory.give(tenant_id, room)
+        if size > memory.bound:
+            return pieces, scanned, 0
+        # One append is larger than the room: it is read again when there is enough, and until
+        # then nothing of it is kept, for it is not counted.
+        del pieces
+        room = size
 
 
 def _past(log: Log, followed: Tail, head: int) -> tuple[list[Piece], int]:
     """Read a page or so of whole appends that match, and say how far that was."""
     store, tenant_id = log.store, followed.tenant_id
     groups, all_of_it = some_of(
-        matching_appends(store, tenant_id, followed.query, followed.position, head, TAIL_PAGE)
+        matching_appends(
+            store,
+            tenant_id,
+            followed.query,
+            followed.position,
+            head,
+            TAIL_PAGE,
+            max_bytes=TAIL_PAGE_BYTES,
+        )
     )
     pieces = [
         Piece(group[-1].position, b",".join([_encode(outgoing(record)) for record in group]))

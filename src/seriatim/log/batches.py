@@ -7,7 +7,7 @@ from itertools import groupby
 
 from seriatim.core.event import EventRecord
 from seriatim.core.query import Query
-from seriatim.log.pages import Read, pages_after
+from seriatim.log.pages import PAGE_BYTES, Read, pages_after
 from seriatim.store.port import Store
 
 PAGE = 1000
@@ -15,10 +15,12 @@ PAGE = 1000
 Batch = list[EventRecord]
 
 
-def whole_appends(read: Read, after: int, most: int = PAGE) -> Iterator[Batch]:
+def whole_appends(
+    read: Read, after: int, most: int = PAGE, *, max_bytes: int = PAGE_BYTES
+) -> Iterator[Batch]:
     """Yield whole appends after a position, read in pages of at most `most` events."""
     pending: Batch = []
-    for page in pages_after(read, after, most):
+    for page in pages_after(read, after, most, max_bytes):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
             group = list(grouped)
             if pending and pending[0].append_position != group[0].append_position:
@@ -30,7 +32,14 @@ def whole_appends(read: Read, after: int, most: int = PAGE) -> Iterator[Batch]:
 
 
 def matching_appends(  # noqa: PLR0913 - what to read, of whom, and how much at once
-    store: Store, tenant_id: str, query: Query, after: int, head: int, most: int = PAGE
+    store: Store,
+    tenant_id: str,
+    query: Query,
+    after: int,
+    head: int,
+    most: int = PAGE,
+    *,
+    max_bytes: int = PAGE_BYTES,
 ) -> Iterator[Batch]:
     """Yield what of each append in (after, head] matches a query."""
     start = max(after, query.min_position or 0)
@@ -40,4 +49,4 @@ def matching_appends(  # noqa: PLR0913 - what to read, of whom, and how much at 
     def read(at: int, limit: int, max_bytes: int) -> list[EventRecord]:
         return store.select(tenant_id, query, at, head, limit, max_bytes=max_bytes)
 
-    return whole_appends(read, start, most)
+    return whole_appends(read, start, most, max_bytes=max_bytes)

@@ -24,6 +24,11 @@ DOORS: Mapping[str, Door] = {door.name: door for door in (LOG, TRACES, FACTS, AG
 WHERE = "the body"
 _read = msgspec.json.Decoder().decode
 _write = msgspec.json.Encoder().encode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_BLANKS = b" \t\r\n"
+_WHOLE_BYTES = 64 * 1024  # of JSON that is read in one call
+_LEVELS = 6  # the list of appends, an append, its events, an event, its payload
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -47,12 +52,42 @@ class Parser:
     def quick(self, raw: bytes) -> Any:
         """Return a body in which payloads are kept as they are; None if its shape is another."""
         try:
-            # What comes out as it went in, once read and written again, has no key twice.
-            if _write(_read(raw)) != raw:
-                parsed(raw)
-            return self._decode(raw)
+            body = self._decode(raw)
+            _check_keys(raw, _LEVELS)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
+        return body
+
+
+def _check_keys(raw: bytes, levels: int) -> None:
+    """Refuse JSON text with a key twice in one object.
+
+    A large text is checked member by member, down to the events of a body: each call that reads
+    JSON holds the interpreter, and other requests run only between two of them.
+    """
+    if len(raw) <= _WHOLE_BYTES or not levels:
+        if not _is_same(_write(_read(raw)), raw):
+            parsed(raw)
+        return
+    begin = raw.lstrip(_BLANKS)[:1]
+    if begin == b"{":
+        members = _members(raw)
+        if not _is_same(_write(members), raw):
+            parsed(raw)
+        for value in members.values():
+            _check_keys(bytes(value), levels - 1)
+    elif begin == b"[":
+        for value in _elements(raw):
+            _check_keys(bytes(value), levels - 1)
+
+
+def _is_same(written: bytes, raw: bytes) -> bool:
+    """Tell whether JSON that was read and written again came out as it went in, blanks apart.
+
+    If it did, no object had a key twice: of two members only the last would have been written.
+    Blanks within strings are ignored too, which leaves the structure of both texts as it is.
+    """
+    return written == raw or written.translate(None, _BLANKS) == raw.translate(None, _BLANKS)
 
 
 def _check_texts(value: Any) -> None:

@@ -400,6 +400,28 @@ main()
 """
 
 
+def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> None:
+    """K3: answers that nobody takes are given up soon after SIGTERM, long before the deadline."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    with served(url, "--grace-s", "60") as service:
+        who = service.caller(tenant_id="t")
+        for n in range(12):
+            assert who.append(event("large", {"n": n, "a": "x" * 1_000_000})).status == 201
+        with many_links(service.port, 6) as links:
+            for number, link in enumerate(links):
+                path = ("/v1/events", "/v1/tail?after=0")[number % 2]
+                link.sendall(head(who, path, method="GET"))
+            for link in links:
+                assert link.recv(1)
+            began = time.monotonic()
+            service.process.send_signal(signal.SIGTERM)
+            service.process.wait(50)
+            took = time.monotonic() - began
+
+    assert took < 40  # the deadline is at 60
+    assert not any("Exception in ASGI" in line for line in service.text)
+
+
 def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
     """K3: whatever a thread does, SIGTERM ends the process in the grace period."""
     url = f"sqlite:///{tmp_path}/log.db"

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 PIECE = 1 << 16  # characters that one call of `re` looks at while it holds the interpreter
 SPAN = 1024  # characters: no built-in pattern looks further from where it begins
+BEFORE = 128  # characters: none looks further back
 
 _CONTROLS = tuple(chr(code) for code in range(32) if code not in (1, 10))
 _PLAIN = dict.fromkeys(range(32), "\n") | {ord('"'): "'", ord("\\"): "\x01"}
@@ -39,10 +42,37 @@ def flat_string(text: str) -> str:
     return text.translate(_PLAIN)
 
 
-def pieces(text: str) -> Iterator[str]:
-    """Yield a text in parts that overlap, so that other threads run between them."""
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A part of a text with what stands around it; a match in it begins from `begin` to `end`.
+
+    What begins outside is in another piece. So a cut is never taken for the end of a word.
+    """
+
+    text: str
+    begin: int
+    end: int
+
+    def lower(self) -> Piece:
+        """Return the piece in lower case, in which a character may become two."""
+        if self.text.isascii():
+            return Piece(self.text.lower(), self.begin, self.end)
+        begin = len(self.text[: self.begin].lower())
+        own = len(self.text[self.begin : self.end].lower())
+        after = max(0, self.end - len(self.text))  # of a last piece, the end of the text
+        return Piece(self.text.lower(), begin, begin + own + after)
+
+
+def whole(text: str) -> Piece:
+    """Return a text as one piece."""
+    return Piece(text, 0, len(text) + 1)
+
+
+def pieces(text: str) -> Iterator[Piece]:
+    """Yield a text in pieces, so that other threads run between them."""
     if len(text) <= PIECE + SPAN:
-        yield text
+        yield whole(text)
         return
     for start in range(0, len(text), PIECE):
-        yield text[start : start + PIECE + SPAN]
+        before = max(0, start - BEFORE)
+        around = text[before : start + PIECE + SPAN]
+        yield Piece(around, start - before, start - before + PIECE)

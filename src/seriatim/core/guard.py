@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import msgspec
 
 from seriatim.core.errors import PiiPolicyViolation
-from seriatim.core.flat_text import PIECE, flat_json, flat_string, pieces
+from seriatim.core.flat_text import PIECE, Piece, flat_json, flat_string, pieces, whole
 from seriatim.core.guard_rules import CREDENTIALS, DESCRIPTIVE, PERSONAL_DATA, TRACES, Rule
-from seriatim.core.literal_prefilter import Cue, Prefilter
+from seriatim.core.literal_prefilter import Literal, Prefilter
 from seriatim.core.paths import ROOT, child, item
 from seriatim.core.token_finder import TokenFinder
 
@@ -24,7 +24,7 @@ __all__ = [
     "DEFAULT",
     "PERSONAL",
     "TRACES_V1",
-    "Cue",
+    "Literal",
     "Guard",
     "PatternGuard",
     "Rule",
@@ -87,8 +87,10 @@ class PatternGuard:
         self._find_token = TokenFinder(families) if families else None
         self._tokens = {rule.name: rule for rule in self.rules if rule.family is not None}
         others = [rule for rule in self.rules if rule.family is None]
-        self._always = tuple(rule for rule in others if not rule.cues)
-        self._wake = Prefilter((rule, _flat_cues(rule)) for rule in others if rule.cues)
+        self._always = tuple(rule for rule in others if not rule.literals)
+        self._prefilter = Prefilter(
+            (rule, _flat_literals(rule)) for rule in others if rule.literals
+        )
 
     def scan(self, seen: Scanned) -> Violation | None:
         """Return the first violation, in the order payload, fields, tags, metadata."""
@@ -99,33 +101,33 @@ class PatternGuard:
             flat = self._with_envelope(flat, seen)
         if len(flat) > PIECE:
             return self._scan_pieces(seen, flat)
-        woken = self._woken(flat)
-        return self._walk_in_order(seen, woken) if woken else None
+        suspected = self.suspect(whole(flat))
+        return self._walk_in_order(seen, suspected) if suspected else None
 
     def _scan_pieces(self, seen: Scanned, flat: str) -> Violation | None:
-        """Scan a long text; what a pattern finds in a piece is in its string, or was cut there."""
-        woken: list[Rule] = []
+        """Scan a long text; what a pattern of one string finds ends the scan, unless in a key."""
+        suspected: list[Rule] = []
         walked: list[Rule] = []
         for piece in pieces(flat):
-            woken += [rule for rule in self._woken(piece) if rule not in woken]
-            if not walked and any(rule.scope in ("flat", "token") for rule in woken):
-                walked = [*woken]
-                if found := self._walk_in_order(seen, woken):
+            suspected += [rule for rule in self.suspect(piece) if rule not in suspected]
+            if not walked and any(rule.scope in ("flat", "token") for rule in suspected):
+                walked = [*suspected]
+                if found := self._walk_in_order(seen, suspected):
                     return found
-        rest = [rule for rule in woken if rule not in walked]
+        rest = [rule for rule in suspected if rule not in walked]
         return self._walk_in_order(seen, rest) if rest else None
 
-    def _walk_in_order(self, seen: Scanned, woken: Sequence[Rule]) -> Violation | None:
-        return self.walk(seen, [rule for rule in self.rules if rule in woken])
+    def _walk_in_order(self, seen: Scanned, suspected: Sequence[Rule]) -> Violation | None:
+        return self.walk(seen, [rule for rule in self.rules if rule in suspected])
 
     def walk(self, seen: Scanned, rules: Sequence[Rule]) -> Violation | None:
         """Look at every string with these rules, sparing none."""
         pairs = [rule for rule in rules if rule.scope == "pair"]
         texts = [rule for rule in rules if rule.scope != "pair"]
-        for steps, value, telling in self._leaves(seen, pairs):
+        for steps, value, secret_key in self._leaves(seen, pairs):
             if isinstance(value, str) and (rule := self._broken(value, texts)):
                 return Violation(rule.name, self._path(steps))
-            if telling and _told(telling, value, pairs):
+            if secret_key and _holds_secret(secret_key, value, pairs):
                 return Violation(pairs[0].name, self._path(steps))
         return None
 
@@ -145,23 +147,22 @@ class PatternGuard:
         # A quote ends each part, and the line break keeps it from being taken for a key.
         return '"\n"'.join((flat, *parts)) + '"'
 
-    def _woken(self, flat: str) -> list[Rule]:
-        """Return the rules that this part of an event may break."""
-        lower = flat.lower()
-        woken = self._wake(lower)
-        if woken or self._always:
-            asked = (*woken, *self._always)
-            woken = [
+    def suspect(self, piece: Piece) -> list[Rule]:
+        """Return the rules that a piece of an event's flat text may break."""
+        lower = piece.lower()
+        suspected = self._prefilter(lower.text)
+        if suspected or self._always:
+            suspected = [
                 rule
-                for rule in asked
-                if rule.scope == "string" or rule.hits_in(lower if rule.folded else flat)
+                for rule in (*suspected, *self._always)
+                if rule.scope == "string" or rule.hits_in(lower if rule.folded else piece)
             ]
-        if self._find_token is not None and (name := self._find_token(flat)):
-            woken.append(self._tokens[name])
-        return woken
+        if self._find_token is not None and (name := self._find_token(piece)):
+            suspected.append(self._tokens[name])
+        return suspected
 
-    def _token(self, flat: str) -> Rule | None:
-        name = None if self._find_token is None else self._find_token(flat)
+    def _token(self, piece: Piece) -> Rule | None:
+        name = None if self._find_token is None else self._find_token(piece)
         return None if name is None else self._tokens[name]
 
     def _broken(self, text: str, rules: Sequence[Rule]) -> Rule | None:
@@ -175,7 +176,8 @@ class PatternGuard:
             if rule.scope == "string":
                 hit = rule.hits(text)
             else:
-                hit = not rule.family and any(map(rule.hits, parts))
+                folded = [part.lower() for part in parts] if rule.folded else parts
+                hit = not rule.family and any(map(rule.hits_in, folded))
             if hit:
                 return rule
         return None
@@ -198,21 +200,23 @@ class PatternGuard:
         """
         todo: list[tuple[_Steps, Any, str]] = [((root,), content, "")]
         while todo:
-            steps, value, telling = todo.pop()
+            steps, value, secret_key = todo.pop()
             if isinstance(value, Mapping):
                 if self._keys:
                     yield from (((*steps, None), key, "") for key in value)
                 todo.extend(
-                    ((*steps, key), value[key], _telling(key, value[key], telling, pairs))
+                    ((*steps, key), value[key], _secret_key(key, value[key], secret_key, pairs))
                     for key in reversed(list(value))
                 )
             elif isinstance(value, _ARRAYS):
-                todo.extend(((*steps, i), value[i], telling) for i in reversed(range(len(value))))
+                todo.extend(
+                    ((*steps, i), value[i], secret_key) for i in reversed(range(len(value)))
+                )
             else:
-                yield steps, value, telling
+                yield steps, value, secret_key
 
     def _path(self, steps: _Steps) -> str:
-        """Return the steps as a JSON path that does not tell a key which itself holds a secret."""
+        """Return the steps as a JSON path that hides a key which itself holds a secret."""
         path = str(steps[0])
         for step in steps[1:]:
             if isinstance(step, int):
@@ -224,14 +228,14 @@ class PatternGuard:
         return path
 
 
-def _flat_cues(rule: Rule) -> Iterable[Cue]:
-    """Return a rule's cues as flat text has them; those of built-in rules are written so."""
+def _flat_literals(rule: Rule) -> Iterable[Literal]:
+    """Return a rule's literals as flat text has them; those of built-in rules are written so."""
     if rule.scope != "string":
-        return rule.cues
-    return [Cue(flat_string(cue.literal).lower(), cue.tail) for cue in rule.cues]
+        return rule.literals
+    return [Literal(flat_string(literal.text).lower(), literal.tail) for literal in rule.literals]
 
 
-def _telling(key: str, value: Any, above: str, pairs: Sequence[Rule]) -> str:
+def _secret_key(key: str, value: Any, above: str, pairs: Sequence[Rule]) -> str:
     """Return the key that says a value is a secret: its own, or one above that it belongs to."""
     if not pairs:
         return ""
@@ -242,7 +246,7 @@ def _telling(key: str, value: Any, above: str, pairs: Sequence[Rule]) -> str:
     return "" if key.lower().endswith(DESCRIPTIVE) else above
 
 
-def _told(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
+def _holds_secret(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
     """Tell whether a leaf under a key that names a secret is one."""
     if isinstance(value, str):
         pair = f'{key}":"{flat_string(value)}"'

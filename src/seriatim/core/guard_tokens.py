@@ -19,14 +19,17 @@ _HEX = "0123456789abcdefABCDEF"
 _UUID = f"{_H}{{8}}-{_H}{{4}}-{_H}{{4}}-{_H}{{4}}-{_H}{{12}}"
 _END = "(?![A-Za-z0-9])"
 _MIXED = "(?=[A-Za-z_-]{0,40}+[0-9])"  # a digit soon: no slug of words
-# A long run with a digit, or all three kinds of characters.
+# What stands in the characters just read is checked by a lookbehind of fixed width: a text that is
+# too short for a token then fails at its first step.
+_DIGIT_IN_20 = "(?<![A-Za-z]{20})"
+_DIGIT_IN_24 = "(?<![A-Za-z]{24})"
+_MIXED_IN_20 = "(?=[a-z0-9_-]{0,19}+[A-Z])(?=[A-Z0-9_-]{0,19}+[a-z])(?=[A-Za-z_-]{0,19}+[0-9])"
+_NO_SLUG = "(?!" + "[A-Za-z0-9]{0,9}+[_-]" * 4 + ")"  # not four short words in a row
+# A long run with a digit, a longer one, or all three kinds of characters.
 _OPAQUE = (
-    rf"(?:(?=[A-Za-z]{{0,19}}+[0-9]){_N}{{20}}|{_N}{{40}}"
-    r"|(?=[A-Za-z_-]{0,19}+[0-9])(?=[a-z0-9_-]{0,19}+[A-Z])(?=[A-Z0-9_-]{0,19}+[a-z])"
-    r"[A-Za-z0-9_-]{20})"
+    rf"{_NO_SLUG}(?:(?:[a-z]{{2,8}}-)?+{_N}{{20}}(?:{_DIGIT_IN_20}|{_N}{{20}})"
+    rf"|{_MIXED_IN_20}{_W}{{20}})"
 )
-# Not four short words in a row, as slugs and UUIDs have, and not the same prefix again.
-_NO_SLUG = "(?!sk-|(?:[A-Za-z0-9]{0,9}+[_-]){4})"
 
 
 class Family(NamedTuple):
@@ -95,8 +98,8 @@ TOKEN_FAMILIES: tuple[Family, ...] = (
     _family(
         "doppler_token",
         "Doppler tokens",
-        "dp.pt. dp.ct. dp.sa. dp.scim. dp.audit. dp.st.",
-        rf"(?:[a-z0-9_-]{{2,35}}\.)?{_N}{{40}}",
+        "dp.",
+        rf"(?:[cps]t|sa|scim|audit)\.(?:{_N}{{40}}|[a-z0-9_-]{{2,35}}+\.{_N}{{40}})",
     ),
     _family("grafana_token", "Grafana service account tokens", "glsa_", f"{_N}{{32}}_{_H}{{8}}"),
     _family("grafana_key", "Grafana API keys", "eyJrIjoi", f"{_N}{{60}}"),
@@ -129,7 +132,7 @@ TOKEN_FAMILIES: tuple[Family, ...] = (
         "vault_service_token",
         "HashiCorp Vault service tokens",
         "hvs.",
-        f"(?:{_MIXED}{_N}{{24}}|{_W}{{60}})",
+        f"(?:{_N}{{24}}{_DIGIT_IN_24}|{_W}{{60}})",
     ),
     _family(
         "terraform_token",
@@ -141,7 +144,7 @@ TOKEN_FAMILIES: tuple[Family, ...] = (
         "vault_legacy_token",
         "HashiCorp Vault legacy tokens",
         "s.",
-        rf"(?=[A-Za-z]{{0,23}}+[0-9]){_N}{{24}}(?![A-Za-z0-9_.-])",
+        rf"{_N}{{24}}{_DIGIT_IN_24}(?![A-Za-z0-9_.-])",
     ),
     # Code and packages.
     _family("artifactory_key", "JFrog Artifactory API keys", "AKCp", f"{_N}{{69}}"),
@@ -189,7 +192,7 @@ TOKEN_FAMILIES: tuple[Family, ...] = (
         "sourcegraph_token",
         "Sourcegraph tokens",
         "sgp_",
-        f"(?:(?:{_H}{{16}}|local)_)?{_H}{{40}}",
+        f"(?:{_H}{{16}}(?:{_H}{{24}}|_{_H}{{40}})|local_{_H}{{40}})",
     ),
     _family("wakatime_key", "WakaTime keys", "waka_", _UUID),
     _family(
@@ -212,7 +215,7 @@ TOKEN_FAMILIES: tuple[Family, ...] = (
         "api_key",
         "other keys that begin with `sk-`",
         "sk-",
-        f"{_NO_SLUG}(?:[a-z]{{2,8}}-)?{_OPAQUE}",
+        _OPAQUE,
     ),
     _family("groq_key", "Groq keys", "gsk_", f"{_N}{{52}}"),
     _family(

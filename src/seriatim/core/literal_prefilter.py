@@ -19,26 +19,27 @@ from seriatim.core.literal_tree import tree_pattern
 T = TypeVar("T")
 _Look = Callable[[str], object]
 _BEGINNING = 2  # characters
+_FEW = 2  # beginnings: with more of them one look at their anchor is cheaper than one at each
 
 # Rarest first in lower-case JSON of programs and prose; others are searched plainly.
 _RARE = "~|@+=qzjxkwvbg/"
 
 
-class Cue(msgspec.Struct, frozen=True):
+class Literal(msgspec.Struct, frozen=True):
     """A literal in lower case that must stand in a text, and a pattern that must follow it."""
 
-    literal: str
+    text: str
     tail: str = ""
 
 
 class Prefilter(Generic[T]):
-    """Finds those of many rules of whose cues one stands in a text."""
+    """Finds those of many rules of whose literals one stands in a text."""
 
-    def __init__(self, rules: Iterable[tuple[T, Iterable[Cue]]]) -> None:
-        shared: dict[str, dict[Cue, list[T]]] = {}
-        for rule, cues in rules:
-            for cue in cues:
-                shared.setdefault(_anchor(cue.literal), {}).setdefault(cue, []).append(rule)
+    def __init__(self, rules: Iterable[tuple[T, Iterable[Literal]]]) -> None:
+        shared: dict[str, dict[Literal, list[T]]] = {}
+        for rule, literals in rules:
+            for literal in literals:
+                shared.setdefault(_anchor(literal.text), {}).setdefault(literal, []).append(rule)
         self._looks = tuple(
             (anchor, _look_at(anchor, held), _own_looks(held)) for anchor, held in shared.items()
         )
@@ -52,40 +53,43 @@ class Prefilter(Generic[T]):
         return woken
 
 
-def _own_looks(held: dict[Cue, list[T]]) -> tuple[tuple[T, _Look], ...]:
-    """Return a look for each rule's own cues: a rule that is woken in vain reads the whole text."""
+def _own_looks(held: dict[Literal, list[T]]) -> tuple[tuple[T, _Look], ...]:
+    """Return a look for each rule's own literals: a rule that is woken in vain reads the whole text."""
     rules = dict.fromkeys(chain.from_iterable(held.values()))
-    return tuple((rule, _look_for([cue for cue in held if rule in held[cue]])) for rule in rules)
+    return tuple(
+        (rule, _look_for([literal for literal in held if rule in held[literal]])) for rule in rules
+    )
 
 
 def _anchor(literal: str) -> str:
     """Return a literal's rarest character, or the word that it begins with."""
     word = re.match("[a-z]*", literal)
     first = literal if word is None else word.group() or literal
-    return min((c for c in literal if c in _RARE), key=_RARE.index, default=first)
+    rare = [c for c in literal if c in _RARE]
+    # A last letter says nothing about what follows it: another one is looked at with less work.
+    return min(
+        rare, key=lambda c: (c.isalpha() and c not in literal[:-1], _RARE.index(c)), default=first
+    )
 
 
-def _look_at(anchor: str, cues: Collection[Cue]) -> _Look:
+def _look_at(anchor: str, literals: Collection[Literal]) -> _Look:
     """Return one look at an anchor: first what follows it, then what stood before."""
-    if not any(cue.tail for cue in cues):
-        return _look_for(cues)
-    options: dict[str, list[str]] = defaultdict(list)
-    for cue in cues:
-        before, _, after = cue.literal.partition(anchor)
-        behind = f"(?<={re.escape(cue.literal)})" if before else ""
-        options[re.escape(after)].append(behind + cue.tail)
-    branches = (after + _either(rest) for after, rest in options.items())
-    return re.compile(re.escape(anchor) + _either(branches)).search
+    beginnings = {literal.text[:_BEGINNING] for literal in literals}
+    if len(beginnings) <= _FEW or all(literal.text.endswith(anchor) for literal in literals):
+        return _look_for(literals)
+    shared: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for literal in literals:
+        before, _, after = literal.text.partition(anchor)
+        behind = f"(?<={re.escape(literal.text)})" if before else ""
+        shared[after, literal.tail].append(behind)
+    entries = ((after, f"(?:{'|'.join(held)}){tail}") for (after, tail), held in shared.items())
+    return re.compile(re.escape(anchor) + tree_pattern(entries)).search
 
 
-def _look_for(cues: Iterable[Cue]) -> _Look:
-    """Return a look for cues that searches for their common beginnings, which is quick in `re`."""
+def _look_for(literals: Iterable[Literal]) -> _Look:
+    """Return a look for literals that searches for their common beginnings, which is quick in `re`."""
     alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for cue in cues:
-        alike[cue.literal[:_BEGINNING]].append((cue.literal, cue.tail))
+    for literal in literals:
+        alike[literal.text[:_BEGINNING]].append((literal.text, literal.tail))
     searches = tuple(re.compile(tree_pattern(entries)).search for entries in alike.values())
     return searches[0] if len(searches) == 1 else lambda lower: any(s(lower) for s in searches)
-
-
-def _either(branches: Iterable[str]) -> str:
-    return f"(?:{'|'.join(branches)})"

@@ -8,17 +8,20 @@ words of long runs are compared with the prefixes. UUIDs are the usual long run 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
+from seriatim.core.flat_text import Piece
 from seriatim.core.guard_tokens import Family
 from seriatim.core.literal_tree import tree_pattern
 
 SHORTEST = 18  # characters: no known family has a shorter token
 
 _HEAD = 3  # the characters of a prefix's first word by which families are looked up
-_FEW = 16  # heads found in a run: with more of them one pattern for all families is cheaper
-
+_SAMPLED = 2048  # characters whose words tell which are frequent
+_BRANCHED = 200  # characters: a longer pattern has many branches
+_FREQUENT = 8  # a word is frequent if it is more than one of so many
+_Search = Callable[..., re.Match[str] | None]
 
 _ALNUM = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _RUNS = bytes(97 if code in _ALNUM or code in b"_.~-" else 32 for code in range(256))
@@ -47,52 +50,84 @@ class TokenFinder:
     """Finds a token of one of several families in a text."""
 
     def __init__(self, families: Sequence[Family]) -> None:
-        by_head: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        by_start: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for family in families:
             for prefix in family.prefixes:
-                head = head_of(prefix)
-                by_head[head].append((prefix[len(head) :], family.body))
+                start = _start_of(prefix)
+                by_start[start].append((prefix[len(start) :], family.body))
         self._named = tuple((family.name, re.compile(family.pattern).match) for family in families)
-        # The head comes first, so that `re` searches for a literal; then what stood before it.
-        patterns = {
-            head: f"{head}(?<![A-Za-z0-9]{head}){tree_pattern(rest)}"
-            for head, rest in by_head.items()
-        }
-        self._searches = {
-            head.encode(): re.compile(pattern).search for head, pattern in patterns.items()
-        }
-        self._heads = frozenset(self._searches)
-        whole = tree_pattern(
-            (prefix, family.body) for family in families for prefix in family.prefixes
-        )
-        self._search = re.compile(f"(?<![A-Za-z0-9]){whole}").search
+        searches: dict[bytes, list[_Search]] = defaultdict(list)
+        for start, rest in by_start.items():
+            searches[head_of(start).encode()].append(_search_for(start, rest))
+        self._searches = {**searches}
+        self._heads = frozenset(searches)
 
-    def __call__(self, text: str) -> str | None:
-        """Return the family of the first token that is found in the text."""
-        raw = text.encode("latin-1", "replace")
+    def __call__(self, piece: Piece) -> str | None:
+        """Return the family of a token that begins in the piece."""
+        raw = piece.text.encode("latin-1", "replace")
         runs = raw.translate(_RUNS)
         if _SAMPLE not in runs[::_STEP]:
             return None
-        held = _long_runs(raw, runs)
-        if held and (found := self._first(held)):
+        long_runs = _long_runs(raw, runs)
+        if long_runs and (found := self._first(long_runs, piece)):
             start = found.start()
             return next(name for name, match in self._named if match(found.string, start))
         return None
 
-    def _first(self, runs: list[bytes]) -> re.Match[str] | None:
-        """Return a token: look at the runs once, or once for each of few heads in them."""
+    def _first(self, runs: Sequence[bytes], piece: Piece) -> re.Match[str] | None:
+        """Return a token: search the runs of a piece for each start of a prefix in them."""
         joined = b" ".join(runs)
-        words = set(joined.translate(_WORDS).split())
-        heads = self._heads.intersection([word[:_HEAD] for word in words])
+        heads = self._heads.intersection([word[:_HEAD] for word in _distinct_words(joined)])
         if not heads:
             return None
         text = joined.decode("latin-1")
-        if len(heads) > _FEW:
-            return self._search(text)
         for head in heads:
-            if found := self._searches[head](text):
-                return found
+            for search in self._searches[head]:
+                found = search(text)
+                if found and (found := _in_piece(search, found, runs, piece)):
+                    return found
         return None
+
+
+def _in_piece(
+    search: _Search, found: re.Match[str], runs: Sequence[bytes], piece: Piece
+) -> re.Match[str] | None:
+    """Return the token in its piece, whose edge may look like its end in the runs."""
+    if len(runs) == 1 and piece.text.find(found.string) + found.start() >= piece.end:
+        return None  # the first token of the only run begins in the next piece
+    token = search(piece.text, piece.begin)
+    return token if token and token.start() < piece.end else None
+
+
+def _start_of(prefix: str) -> str:
+    """Return the head of a prefix, with the separator if one follows it."""
+    head = head_of(prefix)
+    following = prefix[len(head) : len(head) + 1]
+    return head if following.isalnum() else head + following
+
+
+def _search_for(start: str, rest: Iterable[tuple[str, str]]) -> _Search:
+    """Return a search for prefixes that have the same start, each with the pattern of its body."""
+    literal = re.escape(start)
+    # The literal comes first, so that `re` searches for it; then the character before it.
+    body = tree_pattern(rest)
+    if len(body) > _BRANCHED:
+        body = f"(?!{literal}){body}"  # a row of prefixes enters no branch
+    return re.compile(f"{literal}(?<![A-Za-z0-9]{literal}){body}").search
+
+
+def _distinct_words(runs: bytes) -> set[bytes]:
+    """Return the words of runs; most occurrences of frequent words are removed before the split."""
+    words = b" %b " % runs.translate(_WORDS)
+    if len(words) < _SHORT_TEXT:
+        return {*words.split()}
+    sample = Counter(words[:_SAMPLED].split())
+    least = sample.total() // _FREQUENT
+    for word in [word for word, count in sample.items() if count > least]:
+        alone = b" %b " % word
+        # Neighbours share a space, so that each pass removes every other occurrence.
+        words = words.replace(alone, b" ").replace(alone, b" ")
+    return {*sample, *words.split()}
 
 
 def _long_runs(raw: bytes, runs: bytes) -> list[bytes]:

@@ -173,6 +173,7 @@ class App:
         request.request_id = _given_id(request) or next(self._ids)
         route = self._routes.get((request.asked_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
+        request.route = request.path if request.path in self._methods else ""
         bind(request.request_id)
         # The server may begin a pipelined request in the context of the one before it.
         work = Cancellation(nested=False)

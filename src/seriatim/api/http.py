@@ -68,6 +68,7 @@ class Request:
         "peer",
         "query",
         "request_id",
+        "route",
         "tenant_id",
     )
 
@@ -84,6 +85,7 @@ class Request:
         self.known = False  # whether caller and tenant are known
         self.request_id = ""
         self.endpoint = ""
+        self.route = ""  # its path, if there is one
         # Set once the token was seen; nothing before that asks for them.
         self.caller: Caller
         self.tenant_id: str

@@ -84,14 +84,17 @@ class _Packed:
     def member(self) -> Iterator[bytes]:
         """Yield the next member unpacked, and stop at its end."""
         member = zlib.decompressobj(_GZIP)
-        while not member.eof:
+        while True:
             fed = self._body[self._at : self._at + _FEED]
             part = member.decompress(fed, _STEP)
+            # At the end both may hold what is left over.
             unread = member.unused_data if member.eof else member.unconsumed_tail
             self._at += len(fed) - len(unread)
+            yield part
+            if member.eof:
+                return
             if not part and not fed:
                 raise _broken()
-            yield part
 
 
 def _broken() -> InvalidArgument:

@@ -123,8 +123,23 @@ def test_a_named_event_that_is_not_there(service: Running, tmp_path: Path, act: 
 
     for answer in (absent, foreign, done):
         assert (answer.status, answer.code) == (404, "not_found")
-    none = ours("POST", path, {"all": True, "event_type": "nothing", **ACTS[act]})
+    none = ours("POST", path, {"all": True, "event_type": "nothing.*", **ACTS[act]})
     assert (none.status, none.json) == (200, {"count": 0})
+
+
+def test_dead_letters_by_a_pattern(service: Running, tmp_path: Path) -> None:
+    """E7: types are named over HTTP as in a read; a pattern that matches nothing is refused."""
+    stop(service, tmp_path, OURS)
+    ours = caller(service, tenant_id=OURS)
+    found = {
+        pattern: ours("GET", "/v1/dead-letters", event_type=pattern)
+        for pattern in ("*", "x.*", "x*")
+    }
+
+    assert [len(found[pattern].json["entries"]) for pattern in ("*", "x.*")] == [1, 0]
+    assert (found["x*"].status, found["x*"].code) == (400, "invalid_argument")
+    retried = ours("POST", "/v1/dead-letters/retry", {"all": True, "event_type": "*"})
+    assert retried.json == {"count": 1}
 
 
 def test_skip_takes_what_the_command_takes(service: Running, tmp_path: Path) -> None:

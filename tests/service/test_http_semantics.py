@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +39,20 @@ def test_a_wrong_method_is_named(who: Caller, path: str) -> None:
     assert set(allowed) == known | ({"HEAD"} if "GET" in known else set())
 
 
+@pytest.mark.parametrize("method", ["BREW", "get", "X" * 40])
+@pytest.mark.parametrize("path", ["/v1/query", "/v1/log?after=1", "/health", "/nowhere"])
+def test_a_method_unknown_to_the_parser_is_named(quick: Running, method: str, path: str) -> None:
+    """L1: a method that HTTP does not have is 405 too, not a malformed request."""
+    sent = f"{method} {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    head, _, body = raw(quick.port, sent).partition(b"\r\n\r\n")
+    allowed = {"/v1/query": b"POST", "/nowhere": b"GET, HEAD, POST"}.get(path, b"GET, HEAD")
+
+    assert head.split(b" ", 2)[1] == b"405", head
+    assert head.endswith(b"\r\nallow: " + allowed)
+    assert json.loads(body)["details"] == {"argument": "method"}
+    assert method[:20] in json.loads(body)["detail"]
+
+
 @pytest.mark.parametrize("path", [*GETS, "/health", "/ready", "/metrics", "/v1/openapi.json"])
 def test_head_is_get_without_a_body(who: Caller, path: str) -> None:
     """L1: the same status and type, and nothing else."""
@@ -45,6 +60,8 @@ def test_head_is_get_without_a_body(who: Caller, path: str) -> None:
     assert head.body == b""
     if path == "/v1/tail":
         assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+        assert head.headers["cache-control"] == "no-store"
+        assert "content-length" not in head.headers  # GET has none
         return
     get = who("GET", path)
     assert (head.status, head.headers["content-type"]) == (get.status, get.headers["content-type"])
@@ -54,6 +71,8 @@ def test_head_is_get_without_a_body(who: Caller, path: str) -> None:
     ("sent", "status"),
     [
         (b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET /v1/log?after=" + b"1" * 65_530 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", b"414"),
         (b"GET /v1/log HTTP/1.1\r\nx: " + b"a" * 300_000 + b"\r\n\r\n", b"431"),
         (b"GET /v1/log HTTP/1.1\r\n" + b"x: aaaaaaaaaaaaaaaaaaaa\r\n" * 10_000 + b"\r\n", b"431"),
         (b"no HTTP at all\r\n\r\n", b"400"),
@@ -69,11 +88,54 @@ def test_a_head_over_its_bound_is_a_problem(quick: Running, sent: bytes, status:
     assert json.loads(body)["status"] == int(status)
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"0\r\n" + b"x: aaaaaaaaaaaaaaaaaaaa\r\n" * 50_000,
+        b"2\r\n{}\r\n0\r\nx: " + b"a" * 1_000_000,
+        b"2;extension=" + b"a" * 1_000_000,
+    ],
+)
+def test_trailers_are_bounded_as_heads_are(quick: Running, who: Caller, sent: bytes) -> None:
+    """K3: what stands around a body is no way to send more than a head may have."""
+    answer = raw(quick.port, chunked(who, "chunked"), sent)
+    head, _, body = answer.partition(b"\r\n\r\n")
+
+    assert head.split(b" ", 2)[1] == b"431", answer[:200]
+    assert json.loads(body)["details"]["limit"] == "trailer_bytes"
+
+
+def test_small_trailers_are_taken(quick: Running, who: Caller) -> None:
+    """L1: a body in chunks may end with trailers."""
+    answer = raw(quick.port, chunked(who, "chunked"), b"1;e=1\r\n{\r\n1\r\n}\r\n0\r\nx: y\r\n\r\n")
+
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["details"]["argument"] == "events"
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "deflate, chunked"])
+def test_a_transfer_coding_is_refused_by_name(quick: Running, who: Caller, coding: str) -> None:
+    """L1: a body packed for the transfer is 501, before it has come."""
+    head, _, body = raw(quick.port, chunked(who, coding)).partition(b"\r\n\r\n")
+
+    assert head.split(b" ", 2)[1] == b"501", head
+    assert coding in json.loads(body)["detail"]
+
+
+def chunked(who: Caller, coding: str) -> bytes:
+    """Return the head of an append whose body comes in chunks."""
+    return (
+        f"POST /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {who.token}\r\n"
+        f"content-type: application/json\r\ntransfer-encoding: {coding}\r\n\r\n"
+    ).encode()
+
+
 def test_a_gzip_body_is_understood(who: Caller) -> None:
     """L1: as if it were not packed; of several members, too."""
     body = json.dumps({"events": [event("packed", {"a": "x" * 5000})]}).encode()
     coded = {"content-encoding": "gzip"}
-    for packed in (gzip.compress(body), gzip.compress(body[:20]) + gzip.compress(body[20:])):
+    large = gzip.compress(body[:-1] + b" " * 1_000_000) + gzip.compress(body[-1:])
+    parts = gzip.compress(body[:20]) + gzip.compress(body[20:])
+    for packed in (gzip.compress(body), parts, large):
         assert who("POST", "/v1/events", packed, headers=coded).status == 201
     for broken in (b"no gzip", gzip.compress(body)[:-9], b""):
         answer = who("POST", "/v1/events", broken, headers=coded)
@@ -86,6 +148,17 @@ def test_a_gzip_bomb_is_refused(who: Caller) -> None:
     answer = who("POST", "/v1/events", bomb, headers={"content-encoding": "gzip"})
 
     assert (answer.status, answer.json["details"]["limit"]) == (413, "request_bytes")
+
+
+def test_members_of_a_gzip_body_are_bounded(who: Caller) -> None:
+    """K3: each member costs time, however little it holds."""
+    coded = {"content-encoding": "gzip"}
+    packed = gzip.compress(json.dumps({"events": [event("packed")]}).encode())
+    many = who("POST", "/v1/events", gzip.compress(b"") * 1023 + packed, headers=coded)
+    too_many = who("POST", "/v1/events", gzip.compress(b"") * 1024 + packed, headers=coded)
+
+    assert many.status == 201
+    assert (too_many.status, too_many.json["details"]["limit"]) == (413, "gzip_members")
 
 
 @pytest.mark.parametrize("coding", ["br", "deflate", "gzip, br", "zstd"])
@@ -115,6 +188,27 @@ def test_answers_are_compressed_when_asked(who: Caller, path: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [
+        ("*;q=0, gzip", "gzip"),
+        ("identity;q=0.5, *;q=0.1", "gzip"),
+        ("x-gzip", "gzip"),
+        ("gzip;q=0, *", None),
+        ("GZIP;Q=0.0", None),
+        ("gzip ; q=0", None),
+        ("br, *;q=0", None),
+    ],
+)
+def test_what_is_asked_for_outweighs_the_rest(
+    who: Caller, accepted: str, coding: str | None
+) -> None:
+    """L1: the star stands for codings that are not named."""
+    answer = who("GET", "/v1/events", headers={"accept-encoding": accepted})
+
+    assert answer.headers.get("content-encoding") == coding
+
+
 def test_a_large_answer_is_compressed(who: Caller, quick: Running) -> None:
     """L1: also one that is packed beside the event loop."""
     large = caller(quick, tenant_id="large")
@@ -131,6 +225,15 @@ def test_a_null_parameter_is_refused(who: Caller, name: str, value: str) -> None
     answer = who("GET", f"/v1/events?{name}={value}")
 
     assert (answer.status, answer.json["details"]["argument"]) == (400, name)
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/log", "/v1/log?after=0"])
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "61"])
+def test_a_wait_outside_its_bounds_is_refused(who: Caller, path: str, seconds: str) -> None:
+    """L1: also where there is nothing to wait for."""
+    answer = who("GET", f"{path}{'&' if '?' in path else '?'}wait_s={seconds}")
+
+    assert (answer.status, answer.json["details"]["argument"]) == (400, "wait_s")
 
 
 def test_a_text_may_be_called_null(who: Caller) -> None:
@@ -150,3 +253,14 @@ def test_bounds_are_described(who: Caller) -> None:
     assert body["events"]["maxItems"] == DEFAULT_LIMITS.append_events
     assert body["conditions"]["maxItems"] == DEFAULT_LIMITS.conditions
     assert 'items": false' not in json.dumps(found)
+    assert not [schema for schema in schemas(found) if {} in schema.get("anyOf", ())]
+    assert not [schema for schema in schemas(found) if "enum" in schema and "type" not in schema]
+
+
+def schemas(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a description."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            yield from schemas(inner)

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 import seriatim
 from seriatim.cli.app import app
 from seriatim.core.event import NewEvent
-from seriatim.core.handling import handler
+from seriatim.core.handling import Delivery, handler
+from seriatim.delivery.entries import Asked
+from seriatim.delivery.holding import fail
 from seriatim.opening import open_read_model, open_registry, read_model_url, registry_url
 from seriatim.store.readmodel import operating
 from tests.fixtures.service import Running, running
@@ -65,6 +67,31 @@ def test_dead_letters(service: Running, monkeypatch: pytest.MonkeyPatch) -> None
         service, monkeypatch, "dlq", "drop", "--all", "--reason", "old", tenant_id=THEIRS
     )
     assert (code, done) == (0, [{"skipped": 1}])
+
+
+@pytest.mark.parametrize("act", [("retry",), ("drop", "--reason", "old")])
+def test_only_dead_letters_are_dealt_with(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: tuple[str, ...]
+) -> None:
+    """G5, L3: an event in work or backing off is no dead letter, whoever names it."""
+    with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
+        identity = service.service.view(OURS).identity()
+        open_events = [
+            Delivery(event_id=name, tenant_id=OURS, position=9, event={}, log=identity)
+            for name in ("claimed", "failed")
+        ]
+        claims = registry.claim_all(MAILER, open_events)
+        fail(registry, MAILER, claims[1], ValueError("no seat"))
+        asked = Asked(tenant_id=OURS, status=("claimed", "failed"))
+        before = [(one.event_id, one.status) for one in registry.entries(asked)]
+        codes = [
+            ran(service, monkeypatch, "dlq", act[0], name, *act[1:])[0]
+            for name in ("claimed", "failed", "nobody", f"{THEIRS}-dead")
+        ]
+
+        assert codes == [3, 3, 3, 3]
+        assert sorted(before) == [("claimed", "claimed"), ("failed", "failed")]
+        assert [(one.event_id, one.status) for one in registry.entries(asked)] == before
 
 
 def test_registry(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,12 +80,16 @@ def test_request_lines_have_fields(tmp_path: Path) -> None:
         who = service.caller(tenant_id="acme", subject="shop")
         assert who.append(event()).status == 201
         assert who("GET", "/v1/nowhere", headers={"x-request-id": "r-7"}).status == 404
+        assert who("GET", "/v1/openapi.json").status == 200
+        assert who("DELETE", "/v1/streams").status == 405
+        assert Caller(service.port)("GET", "/health").status == 200
 
         def found(route: str) -> list[dict[str, Any]]:
             return [one for one in parsed(service) if one.get("route") == route]
 
-        wait_until(lambda: bool(found("/v1/events") and found("other")), "both were logged")
-        appended, lost = found("/v1/events")[0], found("other")[0]
+        routes = ("/v1/events", "other", "/v1/openapi.json", "/v1/streams", "/health")
+        wait_until(lambda: all(map(found, routes)), "all were logged")
+        appended, lost, described, refused, alive = (found(route)[0] for route in routes)
 
     assert appended.pop("duration_ms") > 0
     assert appended.pop("request_id")
@@ -96,6 +100,9 @@ def test_request_lines_have_fields(tmp_path: Path) -> None:
         "caller": "shop",
     }
     assert (lost["status"], lost["request_id"]) == (404, "r-7")
+    for one, status in ((lost, 404), (described, 200), (refused, 405)):
+        assert (one["status"], one["tenant"], one["caller"]) == (status, "acme", "shop")
+    assert (alive["status"], "caller" in alive, "tenant" in alive) == (200, False, False)
 
 
 # -- tokens

@@ -91,6 +91,7 @@ HOMES = {
     "sqlite3": (("store.sqlite",), "the store port (seriatim.store.port)"),
     "starlette": (("api", "console"), "a function that the api or console calls"),
     "typer": (("cli",), "a function that the cli calls"),
+    "httptools": (("api",), "a function that the api calls"),
     "uvicorn": (("api", "cli"), "a function that the api calls"),
 }
 EVERYWHERE = {"msgspec"}

@@ -38,6 +38,7 @@ from seriatim.api.http import (
     Send,
     StatusError,
     Stream,
+    refused,
 )
 from seriatim.api.observing import Observer, spanned
 from seriatim.api.openapi import description
@@ -59,7 +60,6 @@ from seriatim.core.tenants import EVERY_TENANT
 from seriatim.store.cancellation import Cancellation, cancellable
 from seriatim.telemetry import tracing
 from seriatim.telemetry.logs import bind
-from seriatim.wire.problems import CONTENT_TYPE, Problem
 
 logger = logging.getLogger("seriatim.api")
 
@@ -70,7 +70,6 @@ _START, _BODY = "http.response.start", "http.response.body"
 _VARY = (b"vary", b"accept-encoding")
 _WRONG_METHOD = 405
 _GZIP_RATIO = 4  # of text, about; what is packed closer counts once it is unpacked
-_PROBLEM = CONTENT_TYPE.encode()
 _REQUEST_ID_MAX = 128
 _CORS_HEADERS = (
     b"authorization, content-type, idempotency-key, last-event-id, seriatim-tenant, "
@@ -174,6 +173,7 @@ class App:
         request.request_id = _given_id(request) or next(self._ids)
         route = self._routes.get((request.asked_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
+        request.route = request.path if request.path in self._methods else ""
         bind(request.request_id)
         # The server may begin a pipelined request in the context of the one before it.
         work = Cancellation(nested=False)
@@ -203,7 +203,9 @@ class App:
         """Send an answer, and return how many bytes of it were sent."""
         if isinstance(answer, Stream):
             if request.method == "HEAD":
-                await self._send(request, Response(200, b"", answer.content_type), send)
+                headers = self._headers(request, answer.content_type, answer.headers)
+                await self._push(request, send, {"type": _START, "status": 200, "headers": headers})
+                await self._push(request, send, {"type": _BODY, "body": b""})
                 return 0
             self.service.release(request)
             with self.observer.tail():
@@ -271,7 +273,7 @@ class App:
         if status is not None:
             title = HTTPStatus(status).phrase
             problem = msgspec.structs.replace(problem, status=status, title=title)
-        return _refused(problem, error, headers)
+        return refused(problem, error, headers)
 
     async def _answer(self, request: Request, route: Route | None) -> Response | Stream:
         if route is None:
@@ -354,8 +356,12 @@ class App:
             raise self._wrong_method(request)
         raise NotFound("there is no such path")
 
+    def allowed_methods(self, path: str) -> str:
+        """Return the methods of a path as Allow names them; of an unknown path, every one."""
+        return ", ".join(self._methods.get(path, ("GET", "HEAD", "POST")))
+
     def _wrong_method(self, request: Request) -> StatusError:
-        allowed = ", ".join(self._methods[request.path])
+        allowed = self.allowed_methods(request.path)
         msg = f"{request.method[:20]} is not for this path: {allowed}"
         error = InvalidArgument(msg, details={"argument": "method"})
         return StatusError(error, _WRONG_METHOD, ((b"allow", allowed.encode()),))
@@ -412,7 +418,8 @@ class App:
 
     async def _send(self, request: Request, answer: Response, send: Send) -> None:
         headers = self._headers(request, answer.content_type, answer.headers)
-        headers.append((b"content-length", b"%d" % len(answer.body)))
+        if answer.status != HTTPStatus.NO_CONTENT:
+            headers.append((b"content-length", b"%d" % len(answer.body)))
         await self._push(
             request, send, {"type": _START, "status": answer.status, "headers": headers}
         )
@@ -567,14 +574,3 @@ def _given_id(request: Request) -> str | None:
 
 def _is_json(content_type: bytes) -> bool:
     return content_type.split(b";", 1)[0].strip().lower() == JSON
-
-
-def _refused(
-    problem: Problem, error: SeriatimError, headers: tuple[tuple[bytes, bytes], ...]
-) -> Response:
-    if problem.status == 401:  # noqa: PLR2004
-        headers = (*headers, (b"www-authenticate", b"Bearer"))
-    elif problem.status in (429, 503):
-        wait = error.details.get("retry_after_s", 1)
-        headers = (*headers, (b"retry-after", b"%d" % max(1, round(wait + 0.499))))
-    return Response(problem.status, _encode(problem), _PROBLEM, headers)

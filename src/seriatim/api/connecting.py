@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -16,18 +18,23 @@ from seriatim.core.limits import MIB
 from seriatim.wire.problems import CONTENT_TYPE, problem_of
 
 try:
+    from httptools import HttpParserInvalidMethodError
     from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 except ModuleNotFoundError as error:
     raise explained(error) from error
 
 HEAD_BYTES_MAX = 128 * 1024
-LINE_BYTES_MAX = 120 * 1024  # of a request line; a query string has less
+LINE_BYTES_MAX = 64 * 1024 - 1  # of a request's target: the parser takes no more
+TRAILER_BYTES_MAX = 128 * 1024  # of what stands in a chunked body and is no part of it
 TAKES_NOTHING_MS = 90_000  # the kernel closes a connection whose peer has no room for so long
 DISCARD_MAX = 64 * MIB  # of a refused request, before the connection is closed
 SLOW_S = 1.0
 LINGER_S = 1.0  # a peer that still sends would lose the refusal if the connection closed at once
 _WRITE_HIGH = 64 * 1024
 _CONNECTION = "seriatim.connection"
+_REQUEST_LINE = re.compile(
+    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ ?\r\n]+)[^ \r\n]* HTTP/1\.[01]\r?\n"
+)
 
 
 class UnauthenticatedConnections:
@@ -86,7 +93,9 @@ class Connection(HttpToolsProtocol):
 
     head_s = 30.0
     _head_bytes = 0
+    _trailer_bytes = 0
     _discarded = 0
+    _data = b""
     _refused = False
     _alarm: asyncio.TimerHandle | None = None
     _strangers: UnauthenticatedConnections | None = None
@@ -151,11 +160,16 @@ class Connection(HttpToolsProtocol):
         if self._refused:
             self._discard(len(data))
             return
+        self._data = data
+        self._trailer_bytes += len(data)
         super().data_received(data)
+        self._data = b""
         scope: Any = self.scope  # none before the first request
         if scope is not None and getattr(self.cycle, "scope", None) is scope:
             self._head_came()
+            self._check_trailers()
             return
+        self._trailer_bytes = 0
         self._head_bytes += len(data)
         self._wait_for_head()
         if self._strangers is not None:
@@ -173,6 +187,15 @@ class Connection(HttpToolsProtocol):
             return True
         return False
 
+    def _check_trailers(self) -> None:
+        """Refuse chunk extensions and trailers that are too long: the parser keeps all of them."""
+        if self._trailer_bytes <= TRAILER_BYTES_MAX:
+            return
+        if self.cycle.response_started:
+            self.transport.abort()  # a second answer would be taken for a part of the first
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self._refuse(status, _too_long("trailer", TRAILER_BYTES_MAX))
+
     def on_headers_complete(self) -> None:
         """Begin a request; the body of one who is not known yet is not read ahead."""
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -188,6 +211,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of a body; a refused one is thrown away, up to a bound."""
+        self._trailer_bytes = 0
         if self._refused:
             return
         if self.cycle.response_complete:
@@ -199,7 +223,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request's body."""
-        self._discarded = 0
+        self._discarded = self._trailer_bytes = 0
         if not self._refused:
             super().on_message_complete()
 
@@ -217,12 +241,21 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are no HTTP request."""
+        """Refuse bytes that are no HTTP request, or have a method that the parser does not know."""
         del msg
-        error = InvalidArgument("this is no HTTP/1.1 request", details={"argument": "request"})
-        self._refuse(HTTPStatus.BAD_REQUEST, error)
+        unknown_method = isinstance(sys.exception(), HttpParserInvalidMethodError)
+        line = _REQUEST_LINE.match(self._data) if unknown_method else None
+        if line is None:
+            error = InvalidArgument("this is no HTTP/1.1 request", details={"argument": "request"})
+            self._refuse(HTTPStatus.BAD_REQUEST, error)
+            return
+        app: Any = self.app
+        allowed = app.allowed_methods(line[2].decode("latin-1"))
+        msg = f"{line[1].decode()[:20]} is not for this path: {allowed}"
+        error = InvalidArgument(msg, details={"argument": "method"})
+        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, error, f"allow: {allowed}\r\n")
 
-    def _refuse(self, status: HTTPStatus, error: SeriatimError) -> None:
+    def _refuse(self, status: HTTPStatus, error: SeriatimError, headers: str = "") -> None:
         """Answer without an application, and close."""
         if self._refused or self.transport.is_closing():
             return
@@ -233,7 +266,7 @@ class Connection(HttpToolsProtocol):
         body = msgspec.json.encode(problem)
         head = (
             f"content-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\n"
-            "connection: close\r\n\r\n"
+            f"connection: close\r\n{headers}\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
         if self.transport.can_write_eof():

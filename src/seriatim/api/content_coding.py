@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator
 
 from seriatim.api.http import JSON, Request, StatusError, too_large
 from seriatim.core.errors import InvalidArgument
+from seriatim.core.limits import over
 
 COMPRESS_FROM = 1024  # bytes of an answer: a smaller one fits into a packet anyway
 _LEVEL = 4
 _GZIP = 31  # zlib's number for a gzip header and trailer
 _STEP = 256 * 1024
+_FEED = 16 * 1024  # of a packed body at once: what is left over after a member is copied
+MEMBERS_MAX = 1024  # of a packed body; each costs time, however little it holds
 _UNSUPPORTED = 415
+_NOT_IMPLEMENTED = 501
 _TEXTS = (JSON, b"application/problem+json", b"text/plain", b"application/openmetrics-text")
+
+
+def _check_transfer_coding(request: Request) -> None:
+    """Refuse a body that is packed for the transfer, by the name of its coding."""
+    given = request.headers.get(b"transfer-encoding", b"").strip().lower()
+    if given in (b"", b"chunked"):
+        return
+    name = given.decode("latin-1")[:40]
+    error = InvalidArgument(
+        f"the transfer encoding {name!r} is not understood: send content-encoding: gzip, or none",
+        details={"argument": "transfer-encoding"},
+    )
+    raise StatusError(error, _NOT_IMPLEMENTED)
 
 
 def is_gzipped(request: Request) -> bool:
     """Tell whether a request's body is gzip; refuse any other coding by its name."""
+    _check_transfer_coding(request)
     given = request.headers.get(b"content-encoding", b"").strip().lower()
     if given in (b"", b"identity"):
         return False
@@ -34,23 +53,48 @@ def is_gzipped(request: Request) -> bool:
 def unzipped(body: bytes, at_most: int) -> bytes:
     """Return a gzip body as it was before; stop as soon as it is over the bound."""
     parts: list[bytes] = []
-    size, rest = 0, body
+    size, members, packed = 0, 0, _Packed(body)
     try:
-        while rest:  # gzip may have several members
-            member = zlib.decompressobj(_GZIP)
-            while not member.eof:
-                part = member.decompress(rest, _STEP)
-                rest = member.unconsumed_tail
+        while packed.left:  # gzip may have several members
+            members += 1
+            if members > MEMBERS_MAX:
+                raise over("gzip_members", MEMBERS_MAX, members)
+            for part in packed.member():
                 size += len(part)
                 if size > at_most:
                     raise too_large(size, at_most)
                 parts.append(part)
-                if not part and not rest and not member.eof:
-                    raise _broken()
-            rest = member.unused_data
     except zlib.error:
         raise _broken() from None
     return b"".join(parts)
+
+
+class _Packed:
+    """A packed body, read in small pieces: whatever it holds, each byte is copied a few times."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = memoryview(body)
+        self._at = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether there is more to read."""
+        return self._at < len(self._body)
+
+    def member(self) -> Iterator[bytes]:
+        """Yield the next member unpacked, and stop at its end."""
+        member = zlib.decompressobj(_GZIP)
+        while True:
+            fed = self._body[self._at : self._at + _FEED]
+            part = member.decompress(fed, _STEP)
+            # At the end both may hold what is left over.
+            unread = member.unused_data if member.eof else member.unconsumed_tail
+            self._at += len(fed) - len(unread)
+            yield part
+            if member.eof:
+                return
+            if not part and not fed:
+                raise _broken()
 
 
 def _broken() -> InvalidArgument:
@@ -60,11 +104,13 @@ def _broken() -> InvalidArgument:
 
 def wants_gzip(accepted: bytes) -> bool:
     """Tell whether the header Accept-Encoding asks for gzip."""
+    wanted: dict[bytes, bool] = {}
     for one in accepted.lower().split(b","):
         name, _, quality = one.partition(b";")
-        if name.strip() in (b"gzip", b"*"):
-            return quality.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
-    return False
+        _, _, weight = quality.partition(b"=")
+        wanted[name.strip()] = not weight or weight.strip().strip(b"0.") != b""
+    found = [wanted[name] for name in (b"gzip", b"x-gzip", b"*") if name in wanted]
+    return bool(found) and found[0]
 
 
 def is_compressible(content_type: bytes, size: int) -> bool:

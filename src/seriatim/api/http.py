@@ -11,6 +11,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,6 +20,7 @@ import msgspec
 from seriatim.access.rights import Caller
 from seriatim.api.connecting import connection_of
 from seriatim.core.errors import InvalidArgument, LimitExceeded, SeriatimError, TimedOut
+from seriatim.wire.problems import CONTENT_TYPE, Problem
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,6 +31,7 @@ Arrived = Callable[[int], None]
 
 JSON = b"application/json"
 _QUERY_BYTES_MAX = 64 * 1024
+_PROBLEM = CONTENT_TYPE.encode()
 _DIGITS_MAX = 19  # of a length: more of them are too many in any case
 
 
@@ -65,6 +68,7 @@ class Request:
         "peer",
         "query",
         "request_id",
+        "route",
         "tenant_id",
     )
 
@@ -81,6 +85,7 @@ class Request:
         self.known = False  # whether caller and tenant are known
         self.request_id = ""
         self.endpoint = ""
+        self.route = ""  # its path, if there is one
         # Set once the token was seen; nothing before that asks for them.
         self.caller: Caller
         self.tenant_id: str
@@ -282,6 +287,18 @@ class Response(msgspec.Struct, frozen=True):
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     lasting: bool = True
+
+
+def refused(
+    problem: Problem, error: SeriatimError, headers: tuple[tuple[bytes, bytes], ...]
+) -> Response:
+    """Make the answer of a problem, with the headers that its status needs."""
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        headers = (*headers, (b"www-authenticate", b"Bearer"))
+    elif problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        wait = error.details.get("retry_after_s", 1)
+        headers = (*headers, (b"retry-after", b"%d" % max(1, round(wait + 0.499))))
+    return Response(problem.status, msgspec.json.encode(problem), _PROBLEM, headers)
 
 
 class Stream(msgspec.Struct, frozen=True):

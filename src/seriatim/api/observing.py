@@ -50,7 +50,7 @@ class Observer:
 
     def answered(self, request: Request, status: int, seconds: float, size: int) -> None:
         """Count a request, and log it if it failed here or all are logged."""
-        path = request.path if request.endpoint else UNKNOWN
+        path = request.route or UNKNOWN
         received = request.told_length()
         self._service_metrics.request(
             path, request.method, status, seconds, received=received, sent=size
@@ -67,8 +67,10 @@ class Observer:
                 "duration_ms": taken_ms,
                 "request_id": request.request_id,
             }
-            if request.known:
-                fields |= {"tenant": request.tenant_id, "caller": request.caller.subject}
+            caller = getattr(request, "caller", None)  # not there without a valid token
+            if caller is not None:
+                tenant_id = request.tenant_id if request.known else caller.tenant_id
+                fields |= {"tenant": tenant_id, "caller": caller.subject}
             said = "%s %s %d %.1f ms"
             logger.log(level, said, request.method, path, status, taken_ms, extra=fields)
 

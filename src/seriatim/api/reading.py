@@ -119,6 +119,7 @@ class StreamsParams(msgspec.Struct, frozen=True):
 
 async def info(service: Service, request: Request, params: WaitParams) -> LogInfo:
     """Say which log this is and how far it reaches; with `after`, wait until it reaches farther."""
+    _check_wait(service, params.wait_s)
     head = await service.run_for(request.tenant_id, service.log.head)
     if params.after is not None and params.wait_s:
         check_position("after", params.after)
@@ -127,10 +128,13 @@ async def info(service: Service, request: Request, params: WaitParams) -> LogInf
     return LogInfo(identity.log_id, identity.epoch, head, request.tenant_id, VERSION)
 
 
-async def _wait(service: Service, request: Request, after: int, head: int, seconds: float) -> int:
-    """Wait until the head has passed a position, at most so long."""
+def _check_wait(service: Service, seconds: float) -> None:
     if not 0 <= seconds <= service.serving.wait_max_s:
         raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
+
+
+async def _wait(service: Service, request: Request, after: int, head: int, seconds: float) -> int:
+    """Wait until the head has passed a position, at most so long."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while head <= after and not service.hub.stopped and (left := until - loop.time()) > 0:
@@ -164,6 +168,7 @@ async def page(service: Service, request: Request, params: ReadParams) -> Respon
         causation_id=params.causation_id,
         newest_first=params.newest_first,
     )
+    _check_wait(service, params.wait_s)
     if params.wait_s and params.newest_first:
         raise bad("wait_s", "waits for newer events: leave out newest_first")
     found = await _read(service, request, partial(_page, log, spec))
@@ -214,8 +219,6 @@ async def _awaited(
     service: Service, request: Request, spec: ReadSpec, found: _Written, seconds: float
 ) -> _Written:
     """Read on until something is there, at most so long; what was scanned is not scanned again."""
-    if not 0 <= seconds <= service.serving.wait_max_s:
-        raise bad("wait_s", f"must be from 0 to {service.serving.wait_max_s:g}")
     log = service.view(request.tenant_id)
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds

@@ -104,6 +104,11 @@ def plain(value: Any) -> Any:
         kinds = made.pop("prefixItems")
         same = all(one == kinds[0] for one in kinds)
         made["items"] = kinds[0] if same else {}
+    if {} in made.get("anyOf", ()):  # of anything and null the first says it all
+        del made["anyOf"]
+    if "enum" in made and "type" not in made:
+        texts = all(isinstance(one, str) for one in made["enum"])
+        made["type"] = "string" if texts else "integer"
     if made.get("type") == "integer" and "format" not in made:
         made["format"] = "int64"
     return made

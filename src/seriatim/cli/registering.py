@@ -41,7 +41,12 @@ OneEvent = Annotated[
     str | None, typer.Argument(metavar="[EVENT]", help="The event's id.", show_default=False)
 ]
 EventKind = Annotated[
-    str | None, typer.Option("--type", help="Only events of this type.", show_default=False)
+    str | None,
+    typer.Option(
+        "--type",
+        help="Only events of this type, or of a pattern such as seat.*.",
+        show_default=False,
+    ),
 ]
 StreamOf = Annotated[
     str | None,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 import msgspec
 
 from seriatim.client.store import HttpStore
-from seriatim.core.errors import InvalidArgument
+from seriatim.core.errors import InvalidArgument, NotFound
 from seriatim.delivery.entries import Asked, Declared, Entry, KnownLog, StatusCount
+from seriatim.delivery.operating import check_found
 from seriatim.delivery.reset import Reset
 from seriatim.log.arguments import bad
 from seriatim.opening import Log
@@ -141,16 +143,9 @@ class RemoteRegistry:
         return self._act("/v1/dead-letters/skip", asked, {"reason": reason})
 
     def _act(self, path: str, asked: Asked, more: dict[str, Any]) -> int:
-        if asked.status == ("dead",) and asked.event_id is None:
-            total = 0
-            while dead := self.entries(asked, _PAGE):
-                done = sum(
-                    self._post(path, {"handler": one.handler, "event_id": one.event_id, **more})
-                    for one in dead
-                )
-                total += done
-                if not done or len(dead) < _PAGE:
-                    break
+        if asked.status == ("dead",):
+            total = self._act_on_letters(path, asked, more)
+            check_found(asked, total, ("dead",))
             return total
         if asked.stream_type is not None:
             self._only_beside("narrowing by --stream")
@@ -162,6 +157,20 @@ class RemoteRegistry:
             **more,
         }
         return self._post(path, body)
+
+    def _act_on_letters(self, path: str, asked: Asked, more: dict[str, Any]) -> int:
+        """Act on each dead letter; the route alone would take an event in any open state."""
+        total = 0
+        while dead := self.entries(asked, _PAGE):
+            done = 0
+            for one in dead:
+                with suppress(NotFound):  # somebody else has just dealt with it
+                    body = {"handler": one.handler, "event_id": one.event_id, **more}
+                    done += self._post(path, body)
+            total += done
+            if not done or len(dead) < _PAGE:
+                break
+        return total
 
     def set_status(self, handler: str, status: str, reason: str = "") -> NoReturn:
         """Refuse: handlers are of all tenants."""

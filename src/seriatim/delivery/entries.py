@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from seriatim.core.errors import InvalidArgument
+from seriatim.core.patterns import Names, pattern_problem
 from seriatim.core.times import format_us
 
 RETRIED = ("failed", "dead", "unknown")
@@ -15,7 +17,6 @@ _FILTERS = (
     "handler",
     "tenant_id",
     "event_id",
-    "event_type",
     "stream_type",
     "stream_id",
     "status",
@@ -81,7 +82,10 @@ def stop_reason(tenant_id: str, event_id: str, error: str = "") -> str:
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries an operator means; what is None does not matter."""
+    """Which entries an operator means; what is None does not matter.
+
+    `event_type` is a type, or a pattern such as `seat.*`.
+    """
 
     handler: str | None = None
     tenant_id: str | None = None
@@ -93,7 +97,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     after: int = -1  # positions up to this one are left out; what is no event has 0
 
     def where(self) -> tuple[str, dict[str, Any]]:
-        """Return the condition in SQL and its values."""
+        """Return the condition in SQL and its values.
+
+        Raises `InvalidArgument` if `event_type` is neither a type nor a pattern.
+        """
         parts = ["position > :after"]
         values: dict[str, Any] = {"after": self.after}
         for field in _FILTERS:
@@ -104,7 +111,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(texts))]
             parts.append(f"{field} in ({', '.join(f':{name}' for name in names)})")
             values |= dict(zip(names, texts, strict=True))
+        if self.event_type is not None:
+            parts.append(_of_type(self.event_type, values))
         return " and ".join(parts), values
+
+
+def _of_type(text: str, values: dict[str, Any]) -> str:
+    """Return the condition on the event's type, and add its value."""
+    if problem := pattern_problem(text):
+        raise InvalidArgument(f"event_type {problem}", details={"argument": "event_type"})
+    names = Names.of([text])
+    if names.everything:
+        return "1 = 1"
+    (values["event_type"],) = names.values or names.prefixes
+    if names.values:
+        return "event_type = :event_type"
+    return f"substr(event_type, 1, {len(names.prefixes[0])}) = :event_type"
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:

@@ -88,7 +88,7 @@ class Operating(Acts):
         where, values = asked.where()
         with self.engine.at_once() as session:
             found = session.run(self.sql["retry"].replace("{filters}", where), values)
-        _check_found(asked, len(found), RETRIED)
+        check_found(asked, len(found), RETRIED)
         self._let_run([(row[0], row[1], row[2]) for row in found], restart=restart)
         return len(found)
 
@@ -120,7 +120,7 @@ class Operating(Acts):
             found += [(handler, row[0], row[1]) for row in skipped]
             with self.engine.at_once() as session:
                 session.run(self.sql["advance"], {"handler": handler})
-        _check_found(asked, len(found), UNFINISHED)
+        check_found(asked, len(found), UNFINISHED)
         self._let_run(found, restart=restart)
         return len(found)
 
@@ -157,7 +157,7 @@ class Operating(Acts):
         return len(self._run("prune", values))
 
 
-def _check_found(asked: Asked, count: int, statuses: tuple[str, ...]) -> None:
+def check_found(asked: Asked, count: int, statuses: tuple[str, ...]) -> None:
     """Raise `NotFound` for a named event that is not there; a filter may match nothing."""
     if count or asked.event_id is None:
         return

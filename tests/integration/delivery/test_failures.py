@@ -239,6 +239,36 @@ def test_counts_and_entries(registry: Registry) -> None:
         registry.set_status("nobody", "paused")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("seat.*", {"a", "b", "d"}),
+        ("seat.taken", {"a"}),
+        ("*", {"a", "b", "c", "d", "e"}),
+        (r"seat.\*", {"d"}),
+        ("sé.*", {"e"}),
+        ("seat.taken.*", set()),
+    ],
+)
+def test_patterns_of_event_types(registry: Registry, pattern: str, found: set[str]) -> None:
+    """E7: an operator names event types by the patterns that a read takes."""
+    types = {"a": "seat.taken", "b": "seat.freed", "c": "seats.x", "d": "seat.*", "e": "sé.x"}
+    events = [event(None, event_id=name, event_type=kind) for name, kind in types.items()]
+    claim(registry, made(), *events)
+
+    assert set(statuses(registry, event_type=pattern)) == found
+    assert registry.skip(Asked(event_type=pattern), "given up") == len(found)
+    assert set(statuses(registry, status="skipped")) == found
+
+
+@pytest.mark.parametrize("pattern", ["se*", "*.taken", "seat.*.x"])
+def test_a_pattern_that_matches_nothing_is_refused(registry: Registry, pattern: str) -> None:
+    """E7: a star that stands for nothing is no empty result."""
+    for act in (registry.entries, registry.retry):
+        with pytest.raises(InvalidArgument, match="event_type"):
+            act(Asked(event_type=pattern))
+
+
 def test_a_paused_handler(registry: Registry) -> None:
     """G6: a handler that is paused claims nothing."""
     mailer = made()

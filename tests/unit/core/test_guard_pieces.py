@@ -8,6 +8,7 @@ import pytest
 from seriatim.core.canonical import canonical_text
 from seriatim.core.flat_text import BEFORE, PIECE, SPAN, Piece, pieces
 from seriatim.core.guard import DEFAULT, PERSONAL, PatternGuard, Rule, Scanned, Violation
+from seriatim.core.guard_rules import CREDENTIALS
 from tests.unit.core.token_samples import TEMPLATES, fill
 
 EDGES = (PIECE - BEFORE, PIECE, PIECE + SPAN, 2 * PIECE, 2 * PIECE + SPAN)
@@ -125,6 +126,14 @@ def test_keys_at_a_cut_are_seen() -> None:
             payload = {"a": "x" * (edge - START - shift), "db_password": 12345, "z": "y" * LENGTH}
             found = DEFAULT.scan(Scanned(payload, canonical_text(payload)))
             assert found == Violation("key_name", "$.db_password"), (edge, shift)
+
+
+def test_a_key_does_not_end_the_scan_of_values() -> None:
+    """K1: a guard that scans no keys goes on after what it finds in one."""
+    guard = PatternGuard("values", CREDENTIALS, keys=False)
+    payload = {"AKIA" + "IOSFODNN7EXAMPLE": "x" * LENGTH, "z": "password=hunter2"}
+
+    assert guard.scan(Scanned(payload, canonical_text(payload))) == Violation("assignment", "$.z")
 
 
 def test_pieces_hold_each_position_once() -> None:

@@ -28,6 +28,7 @@ LINE_BYTES_MAX = 64 * 1024 - 1  # of a request's target: the parser takes no mor
 TRAILER_BYTES_MAX = 128 * 1024  # of what stands in a chunked body and is no part of it
 TAKES_NOTHING_MS = 90_000  # the kernel closes a connection whose peer has no room for so long
 DISCARD_MAX = 64 * MIB  # of a refused request, before the connection is closed
+STALLED_AT_END_S = 5.0  # that a service which is ending waits for a peer to take its answer
 SLOW_S = 1.0
 LINGER_S = 1.0  # a peer that still sends would lose the refusal if the connection closed at once
 _WRITE_HIGH = 64 * 1024
@@ -154,6 +155,15 @@ class Connection(HttpToolsProtocol):
     def abort(self) -> None:
         """Close at once, and forget what was not sent."""
         self.transport.abort()
+
+    def shutdown(self) -> None:
+        """End once the answer under way is sent; a peer that takes nothing is not waited for."""
+        super().shutdown()
+        self.loop.call_later(STALLED_AT_END_S, self._end_stalled)
+
+    def _end_stalled(self) -> None:
+        if self.stalled and not self.transport.is_closing():
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless it is a head without an end."""

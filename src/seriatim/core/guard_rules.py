@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Callable
 import typing
+from collections.abc import Callable
 
 import msgspec
 
@@ -27,9 +27,9 @@ Match = re.Match[str]
 class Rule(msgspec.Struct, frozen=True):
     """One thing that must not be stored, and how to see it in a string.
 
-    One of the `literals` stands in the lower-case text of every event that the rule hits; without literals
-    the rule looks at every string. `folded` rules see lower case. `accept` has the last word on
-    a match (a checksum). `scope` says what the pattern reads: a string as it is (rules of one's
+    One of the `literals` stands in the lower-case text of every event that the rule hits; without
+    them the rule looks at every string. `folded` rules see lower case. `accept` has the last word
+    on a match (a checksum). `scope` says what the pattern reads: a string as it is (rules of one's
     own), flat text, a key with its value (`key":"value"`), or a run with a known `prefixes`.
     """
 
@@ -249,8 +249,8 @@ _SIGN = r"(?:[:=]|[ \t][ \t]?+[:=]|['\x01]['\x01]{0,7}+[ \t]{0,2}+[:=])"
 _PASS_LITERALS = tuple(Literal(name, _SIGN) for name in _PASS_NAMES)
 _LONG = rf"(?={_NO_DIGIT}{{0,40}}+[0-9]){_CHAR}{{20}}"
 _BARE_TOKEN = "(?<![a-z0-9_.-]token)" + _given(
-    rf"[ \t]{{0,2}}+{_QUOTES}(?={_CHAR}{{6}})(?![0-9]{{1,20}}{_STOP})(?:(?<![?&]token=)|(?={_LONG}))"
-    rf"{_NOT_HARMLESS}",
+    rf"[ \t]{{0,2}}+{_QUOTES}(?={_CHAR}{{6}})(?![0-9]{{1,20}}{_STOP})"
+    rf"(?:(?<![?&]token=)|(?={_LONG})){_NOT_HARMLESS}",
     rf"\s{{0,4}}+['\x01]{{1,8}}+(?={_LONG}){_NOT_HARMLESS}",
 )
 

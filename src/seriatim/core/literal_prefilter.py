@@ -45,16 +45,16 @@ class Prefilter(Generic[T]):
         )
 
     def __call__(self, lower: str) -> list[T]:
-        """Return the rules that a text in lower case wakes."""
-        woken: list[T] = []
+        """Return the rules whose literals a text in lower case has."""
+        suspected: list[T] = []
         for anchor, look, rules in self._looks:
             if anchor in lower and look(lower):
-                woken += [rule for rule, own in rules if own(lower) and rule not in woken]
-        return woken
+                suspected += [rule for rule, own in rules if own(lower) and rule not in suspected]
+        return suspected
 
 
 def _own_looks(held: dict[Literal, list[T]]) -> tuple[tuple[T, _Look], ...]:
-    """Return a look for each rule's own literals: a rule that is woken in vain reads the whole text."""
+    """Return a look for each rule's own literals: a rule tried in vain reads the whole text."""
     rules = dict.fromkeys(chain.from_iterable(held.values()))
     return tuple(
         (rule, _look_for([literal for literal in held if rule in held[literal]])) for rule in rules
@@ -87,7 +87,7 @@ def _look_at(anchor: str, literals: Collection[Literal]) -> _Look:
 
 
 def _look_for(literals: Iterable[Literal]) -> _Look:
-    """Return a look for literals that searches for their common beginnings, which is quick in `re`."""
+    """Return a look for literals that searches for their common beginnings: `re` does it fast."""
     alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for literal in literals:
         alike[literal.text[:_BEGINNING]].append((literal.text, literal.tail))

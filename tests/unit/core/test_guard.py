@@ -14,8 +14,8 @@ from seriatim.core.guard import (
     DEFAULT,
     PERSONAL,
     TRACES_V1,
-    Cue,
     Guard,
+    Literal,
     PatternGuard,
     Rule,
     Scanned,
@@ -336,9 +336,9 @@ def test_an_escape_makes_no_substring() -> None:
 
 
 def test_rules_of_ones_own() -> None:
-    """K1: users build guards of their own rules; one without cues looks at every string."""
+    """K1: users build guards of their own rules; one without literals looks at every string."""
     ticket = Rule("ticket", re.compile(r"\bT-[0-9]+"))
-    badge = Rule("badge", re.compile(r"badge [0-9]+"), (Cue("badge "),), folded=True)
+    badge = Rule("badge", re.compile(r"badge [0-9]+"), (Literal("badge "),), folded=True)
     guard: Guard = PatternGuard("mine", [ticket, badge])
 
     assert guard.scan(seen({"a": ["no", "T-7"]})) == Violation("ticket", "$.a[1]")

@@ -1,5 +1,6 @@
 """The cost of a scan is bounded by that of plain text, whatever the text is made of."""
 
+import sys
 import time
 from typing import Any
 
@@ -10,12 +11,13 @@ from seriatim.core.guard import DEFAULT, PERSONAL, TRACES_V1, PatternGuard, Scan
 from seriatim.core.guard_rules import Rule
 
 SIZE = 100_000  # characters of the JSON text
-# Times the cost of plain text. The goal is 5, which dense literals that fail late exceed; a pattern
-# that backtracks would cost hundreds of times as much, so this bound cannot fail by noise.
-MOST = 20.0
+MOST = 5.0  # times the cost of plain text
 RUNS = 5
 RETRIES = 25
-PROSE = "the order was placed by a customer who wants it delivered on monday in town and paid "
+PROSE = (  # ordinary text: most letters of the alphabet, digits and punctuation
+    "Thank you for booking with us! Your package (2 items) leaves the warehouse on Monday, and a "
+    "driver brings it to your door. "
+)
 TAILS = ("", "a1B2c3D4e5F6g7H8 ", "aA1-", ":'")
 UNITS = ["%", "\\", '"', "-a", "_", "-", "a", "0", ".a", "\n", "\x1f", '{"a":', "@a.b", "sk-"]
 UNITS += ["password:", "password=***,", "password: x a ", "basic ", "Basic dXNlcnMx ", "token="]
@@ -36,10 +38,15 @@ def repeated(unit: str) -> Scanned:
 
 
 def cost(guard: PatternGuard, scanned: Scanned) -> float:
-    """Return the processor time of one scan."""
-    began = time.process_time()
-    guard.scan(scanned)
-    return time.process_time() - began
+    """Return the processor time of one scan, without what measures coverage."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        began = time.process_time()
+        guard.scan(scanned)
+        return time.process_time() - began
+    finally:
+        sys.settrace(tracer)
 
 
 def ratio(guard: PatternGuard, unit: str) -> float:
@@ -56,7 +63,9 @@ def ratio(guard: PatternGuard, unit: str) -> float:
 
 def units(rule: Rule) -> list[str]:
     """Return hostile units of a rule, made of its own literals."""
-    starts = rule.family.prefixes[:1] if rule.family else [cue.literal for cue in rule.cues[:2]]
+    starts = (
+        rule.family.prefixes[:1] if rule.family else [literal.text for literal in rule.literals[:2]]
+    )
     return [start + tail for start in starts or ["DE89"] for tail in TAILS]
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from seriatim.core.errors import PiiPolicyViolation
 from seriatim.core.event import NewEvent
+from seriatim.core.flat_text import whole
 from seriatim.core.guard_tokens import TOKEN_FAMILIES
 from seriatim.core.prepare import Desk, prepare
 from seriatim.core.token_finder import TokenFinder, head_of
@@ -26,8 +27,8 @@ def test_a_token_among_many_prefixes_is_found() -> None:
     find = TokenFinder(TOKEN_FAMILIES)
     decoys = " ".join(f"{family.prefixes[0]}{'.x' * 9}" for family in TOKEN_FAMILIES)
 
-    assert find(decoys) is None
-    assert find(f"{decoys} npm_{'a1' * 18}") == "npm_token"
+    assert find(whole(decoys)) is None
+    assert find(whole(f"{decoys} npm_{'a1' * 18}")) == "npm_token"
 
 
 @pytest.mark.parametrize("stream", [None, ("order", "o-1")])

@@ -235,7 +235,7 @@ def test_import_bounds_an_append_while_reading(program: Program) -> None:
 
 
 def test_import_of_a_damaged_file_is_no_success(program: Program) -> None:
-    """L2: a packed file that is cut off or damaged is reported as such, with or without a header."""
+    """L2: a packed file that is cut off or damaged is reported as such, header or not."""
     lines = "".join(f'{{"event_type":"x","event_id":"{uuid.uuid4()}"}}\n' for _ in range(2_000))
     packed = gzip.compress(lines.encode())
     (program.folder / "whole.gz").write_bytes(packed)

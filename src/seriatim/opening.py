@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from seriatim.access.desk import PURPOSE as ACCESS
 from seriatim.access.store import Access
@@ -34,6 +34,7 @@ from seriatim.log.projections import Places
 from seriatim.profiles.aggregates import Aggregates
 from seriatim.profiles.facts import Facts
 from seriatim.profiles.traces import Traces
+from seriatim.store.database_url import check_postgres_url, split_options, with_options
 from seriatim.store.engine import Engine, Purpose
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Finding, Store
@@ -305,10 +306,14 @@ def open_access(url: str, *, create: bool = True) -> Access:
 def shown_url(url: str) -> str:
     """Return an address without its password, nor where passwords and keys are."""
     place, asked, options = url.partition("?")
-    parts = urlsplit(place)
-    if parts.password is not None:
-        hidden = f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"
-        place = place.replace(parts.netloc, hidden, 1)
+    scheme, slashes, rest = url.partition("://")
+    authority, _, path = place.partition("://")[2].partition("/")
+    if slashes and "@" in rest and ("@" not in authority or "@" in path):
+        # Characters of a password that are not encoded: all before the last @ may be of it.
+        return f"{scheme}://{authority.partition(':')[0]}:***@{rest.rpartition('@')[2]}"
+    user, signed, hosts = authority.rpartition("@")
+    if signed and ":" in user:
+        place = place.replace(authority, f"{user.partition(':')[0]}:***@{hosts}", 1)
     return place + asked + "&".join(_shown_option(one) for one in options.split("&"))
 
 
@@ -331,8 +336,7 @@ def _engine(url: str, purpose: Purpose) -> Engine:
 
 
 def _names_no_schema(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme != "sqlite" and "schema" not in dict(parse_qsl(parts.query))
+    return not url.startswith("sqlite:") and "schema" not in split_options(url)[1]
 
 
 def _places(url: str) -> Places:
@@ -362,17 +366,18 @@ def _read_model_at(url: str) -> str:
 
 def _beside(url: str, what: str, tenant_id: str) -> str:
     part = _plain_name(tenant_id)
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        stem = parts.path.removesuffix(".db")
+    if url.startswith("sqlite:"):
+        stem = urlsplit(url).path.removesuffix(".db")
         return f"sqlite://{stem}.{part}.{what}.db" if part else f"sqlite://{stem}.{what}.db"
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if url.startswith(("postgresql:", "postgres:")):
+        check_postgres_url(url)
+    base, options = split_options(url)
     schema = options.get("schema", "seriatim")
     made = f"{schema}_{what}_{part}" if part else f"{schema}_{what}"
     if len(made) > _SCHEMA_MAX:
         made = f"{schema[:_PLAIN_MAX]}_{what}_{hash_key(schema, tenant_id).hex()[: _PLAIN_MAX + 2]}"
     options["schema"] = made
-    return urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
+    return with_options(base, options)
 
 
 def _plain_name(tenant_id: str) -> str:

@@ -234,6 +234,25 @@ def test_import_bounds_an_append_while_reading(program: Program) -> None:
     assert "append_events" in done.json["refusals"][0]["message"]
 
 
+def test_import_of_a_damaged_file_is_no_success(program: Program) -> None:
+    """L2: a packed file that is cut off or damaged is reported as such, header or not."""
+    lines = "".join(f'{{"event_type":"x","event_id":"{uuid.uuid4()}"}}\n' for _ in range(2_000))
+    packed = gzip.compress(lines.encode())
+    (program.folder / "whole.gz").write_bytes(packed)
+    (program.folder / "cut.gz").write_bytes(packed[: len(packed) // 2])
+    (program.folder / "sum.gz").write_bytes(packed[:-8] + bytes(8))
+
+    damaged = [program("import", name, "--json") for name in ("cut.gz", "sum.gz")]
+    whole = program("import", "whole.gz", "--json")
+
+    assert [(one.code, one.json["whole"], one.json["ok"]) for one in damaged] == [
+        (1, False, False),
+        (1, False, False),
+    ]
+    assert 0 < damaged[0].json["appended"] < 2_000
+    assert (whole.code, whole.json["ok"]) == (0, True)
+
+
 def test_import_keeps_the_order_of_appends_of_all_sizes(program: Program) -> None:
     """C3: large and small appends of one stream arrive in order, and a second time as replays."""
     source = seriatim.open(f"sqlite:///{program.folder}/source.db")

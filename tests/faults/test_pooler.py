@@ -211,3 +211,20 @@ def test_rows_without_the_end_of_the_answer_are_no_receipt(
 
 async def _gathered(log: seriatim.Log, event: NewEvent) -> tuple[Any, ...]:
     return await asyncio.gather(log.aio.append([event]), return_exceptions=True)
+
+
+def test_a_raised_epoch_whose_answer_is_lost_is_ambiguous(
+    lossy: tuple[TcpProxy, str], postgres_url: str
+) -> None:
+    """B10, F8: an epoch that was raised is not reported as certainly the old one."""
+    proxy, url = lossy
+    with seriatim.open(url) as log:
+        before = log.identity().epoch
+        fault = proxy.drop_replies_after(b"raise_epoch")
+        with pytest.raises(seriatim.BackendFailure) as failed:
+            log.store.raise_epoch()
+        fault.wait()
+    with seriatim.open(postgres_url) as log:
+        assert log.identity().epoch == before + 1
+
+    assert (failed.value.ambiguous, failed.value.retryable) == (True, True)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from http.client import HTTPConnection
 from typing import Any, cast
 
+import msgspec
+import pytest
+
 import seriatim
-from seriatim import BackendFailure, Settings
+from seriatim import BackendFailure, NewEvent, Settings
+from seriatim.client.exchange import HttpExchange
 from seriatim.client.store import HttpStore
+from seriatim.core.doors import LOG
+from seriatim.store.port import Deferred
 from tests.faults.loops import event, outcomes
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.service import Running
+from tests.service.scripted import Told, part, refused
+from tests.service.scripted import outcomes as answered
 from tests.service.test_client_lane import APPENDS, stored, warm_up
 
 
@@ -44,3 +53,41 @@ def test_an_unanswered_append_of_a_loop_stays_ambiguous(quick: Running) -> None:
     assert stored(quick, "unanswered") == ["sent"]  # which the caller cannot know
     assert (type(sent), sent.ambiguous) == (BackendFailure, True)
     assert (type(never), never.ambiguous) == (BackendFailure, False)
+
+
+async def _deferred(answer: Told) -> list[Any]:
+    """Let a loop's append meet this answer; return what is to be sent again."""
+    status, headers, body = answer
+    with seriatim.open("memory:") as log:
+        request = log.appender.request(log.draft(LOG, [NewEvent("sent", {})]))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = HTTPConnection("nobody.invalid")
+        connection.sock = ours
+        group = [msgspec.structs.replace(request, packed=b"{}")]
+        one = HttpExchange(connection, group, b"x", 30.0, lambda *_: None, lambda _: None)
+        told = {**headers, "content-length": str(len(body))}
+        lines = [f"HTTP/1.1 {status} x", *(f"{name}: {value}" for name, value in told.items())]
+        theirs.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        assert one.flushed()
+        assert one.answered()
+        try:
+            [outcome] = one.outcomes()
+        except Deferred as whole:
+            outcome = whole
+    assert isinstance(outcome, Deferred)
+    return [again.packed for again in outcome.requests]
+
+
+@pytest.mark.parametrize("ambiguous", [True, False])
+@pytest.mark.parametrize("whole", [True, False], ids=["all of them", "one of them"])
+def test_what_a_loop_sends_again_keeps_its_doubt(*, whole: bool, ambiguous: bool) -> None:
+    """B10: an answer that says `ambiguous` is remembered by the next tries of the same append."""
+    details = {"ambiguous": ambiguous}
+    if whole:
+        answer = refused(503, "backend_failure", **details)
+    else:
+        answer = answered(part(503, "backend_failure", **details))
+    [packed] = asyncio.run(_deferred(answer))
+
+    assert packed.doubt is ambiguous

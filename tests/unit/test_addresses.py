@@ -23,6 +23,11 @@ from seriatim.opening import shown_url
         ("postgresql://db/shop?sslmode=require", "postgresql://db/shop?sslmode=require"),
         ("postgresql://db/shop?p%61ssword=s3cret", "postgresql://db/shop?p%61ssword=***"),
         ("postgresql:///shop?PASSWORD=s3cret&a", "postgresql:///shop?PASSWORD=***&a"),
+        ("postgresql://ann:s3/cret@db/shop", "postgresql://ann:***@db/shop"),
+        ("postgresql://ann:s3?cret@db/shop", "postgresql://ann:***@db/shop"),
+        ("postgresql://ann:s3[cret@db/shop", "postgresql://ann:***@db/shop"),
+        ("postgresql://ann:s3#cret@db/shop", "postgresql://ann:***@db/shop"),
+        ("postgresql://ann:s3@cret@db/shop", "postgresql://ann:***@db/shop"),
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
 from seriatim.log import histories, importing
 from seriatim.log.importing import ImportReport, import_events
-from seriatim.log.transfer import export_log
+from seriatim.log.transfer import CutOff, export_log
 from seriatim.opening import Log
 from seriatim.store.memory import MemoryStore
 
@@ -189,6 +190,67 @@ def test_an_append_over_a_bound_is_not_kept_in_memory(
     assert "line 2" in refusal.message
     assert str(bound) in refusal.message
     assert peak < 64 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        (b'"tags":[%b]' % b",".join([b'"ab"'] * 300_000), "tags 64"),
+        (b'"metadata":{%b}' % b",".join(b'"k%d":"v"' % n for n in range(200_000)), "metadata"),
+        (b'"payload":{"a":[%b]}' % b",".join([b"12"] * 2_200_000), "payload_bytes"),
+    ],
+    ids=["tags", "metadata", "payload"],
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_a_line_over_a_bound_is_not_kept_in_memory(
+    field: bytes, named: str, *, together: bool
+) -> None:
+    """K3: a line that no log takes is refused without making its values, however many come."""
+    start = b'"append_position":1,' if together else b""
+    bad = (b'{%b"event_type":"x","event_id":"e-%d",%b}\n' % (start, n, field) for n in range(30))
+    target = new_log()
+    tracemalloc.start()
+    report = import_events(target, chain(bad, [b'{"event_type":"x","event_id":"after"}\n']))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert counts(report) == (1, 0, 30)
+    assert report.reasons == {"limit_exceeded": 30}
+    assert named in report.refusals[0].message
+    assert "line 1" in report.refusals[0].message
+    assert peak < 48 * 2**20
+
+
+def test_large_lines_within_the_bounds_are_taken() -> None:
+    """K3: escapes make a line longer than its event, which the log takes all the same."""
+    text = "\\u00e9" * 400_000
+    tags = ",".join('"' + "\\u00e9" * 100 + f'{n}"' for n in range(64))
+    line = f'{{"event_type":"x","event_id":"1","tags":[{tags}],"payload":{{"t":"{text}"}}}}\n'
+    target = new_log()
+
+    assert counts(import_events(target, [line.encode()])) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("header", [True, False], ids=["export", "made by hand"])
+def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
+    """L2: what cannot be read to its end, or goes on after it, is not called whole."""
+    source = new_log()
+    source.append([NewEvent("x", {}), NewEvent("y", {})])
+    written: list[bytes] = []
+    export_log(source.store, written.append)
+    first, *events, end = b"".join(written).splitlines(keepends=True)
+    start = [first] if header else []
+
+    def damaged() -> Iterator[bytes]:
+        yield from [*start, *events]
+        raise CutOff
+
+    extra = b'{"event_type":"x","event_id":"extra"}\n'
+    assert import_events(new_log(), [*start, *events, end]).whole
+    assert not import_events(new_log(), [*start, *events, end, extra]).whole
+    assert not import_events(new_log(), [*start, *events[1:], end]).whole
+    report = import_events(new_log(), damaged())
+    assert (report.appended, report.whole, report.ok) == (2, False, False)
 
 
 def test_an_append_at_its_bound_is_taken() -> None:

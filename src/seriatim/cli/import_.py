@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.core.errors import InvalidEvent
 from seriatim.log.arguments import bad
 from seriatim.log.importing import ImportReport, import_events
+from seriatim.log.transfer import CutOff
 from seriatim.opening import Log
 
 LINE_BYTES_MAX = 32 * 1024 * 1024
@@ -96,8 +98,8 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         number += 1
         try:
             line = stream.readline(LINE_BYTES_MAX + 1)
-        except (EOFError, gzip.BadGzipFile):
-            return  # cut off: the missing end line tells
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise CutOff from None
         if not line:
             return
         if len(line) > LINE_BYTES_MAX:
@@ -129,4 +131,7 @@ def _show(one: Session, report: ImportReport) -> None:
             "--declarations applies them, to the whole log"
         )
     if not report.whole:
-        one.notice("the file was cut off: it has no end line, or other events than it says")
+        one.notice(
+            "the file was cut off or damaged: it has no end line, other events than it says, or "
+            "cannot be unpacked to its end"
+        )

@@ -256,7 +256,7 @@ def _cure(cause: BaseException | None) -> str:
         return "nothing listens there: start it with seriatim serve, or correct host and port"
     if isinstance(cause, TimeoutError):
         return "check host, port, network and firewall, or raise timeout_s"
-    if isinstance(cause, http.client.BadStatusLine | http.client.RemoteDisconnected):
+    if isinstance(cause, http.client.BadStatusLine | ConnectionResetError):  # or disconnected
         return "check that a service speaks HTTP there, and not TLS alone (https://)"
     return ""
 

@@ -151,10 +151,9 @@ def _pages(appends: Iterator[Found]) -> Iterator[list[Found]]:
     try:
         for append in appends:
             page.append(append)
-            if isinstance(append, OversizedAppend):
-                continue
-            lines += len(append)
-            size += sum(len(line.payload) for _, line in append)
+            lines += _tenant_and_size(append)[1]
+            if not isinstance(append, OversizedAppend):
+                size += sum(len(line.payload) for _, line in append)
             if lines >= PAGE or size >= PAGE_BYTES:
                 yield page
                 page, lines, size = [], 0, 0

@@ -53,7 +53,11 @@ def find_decided(
             return receipt(stored)
     if idempotency_key is None:
         return None
-    return receipt(stored_by_key(log, idempotency_key, producer_id))
+    stored = stored_by_key(log, idempotency_key, producer_id)
+    # The look-up also finds a key of a single event, which may be another append's: k/0 of k.
+    if stored is None or stored.records[0].idempotency_key != f"{idempotency_key}/0":
+        return None
+    return receipt(stored)
 
 
 def receipt(found: StoredAppend | None) -> AppendResult | None:

@@ -15,6 +15,7 @@ import msgspec
 
 from seriatim.core.errors import InvalidEvent, LogIdentityChanged
 from seriatim.core.event import EventRecord
+from seriatim.core.ids import ID_BYTES_MAX
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import BUILT_IN_KINDS, EventType, StreamKind
 from seriatim.core.limits import Limits
@@ -26,6 +27,9 @@ FORMAT = "seriatim-export"
 FORMAT_VERSION = 1
 PAGE = 1000
 _ENVELOPES = 4  # an append's lines may be so many times longer than its payloads may be
+_ESCAPED = 6  # bytes of JSON that stand for one byte of text at most
+_FIELDS = 32  # texts of an envelope, about
+_SMALL_LINE = 64 * 1024
 
 Progress = Callable[[int, int], None]
 
@@ -81,6 +85,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     metadata: dict[str, str] = {}
     payload_hash: str | None = None
     tags: list[str] = []
+
+
+class _Outline(msgspec.Struct, frozen=True, gc=False):
+    """What is read of a large line first: whose it is, and the size of its payload."""
+
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    append_position: int | None = None
+    tenant_id: str | None = None
 
 
 def export_log(  # noqa: PLR0913 - what, where to, from where to where
@@ -139,72 +151,81 @@ _HEADER = msgspec.json.Decoder(Header)
 _FOOTER = msgspec.json.Decoder(Footer)
 
 
+_OUTLINE = msgspec.json.Decoder(_Outline)
+
+
 class OversizedAppend(msgspec.Struct, frozen=True):
     """An append over a bound, of which only its place and its size were kept."""
 
     line: int
     events: int
     tenant_id: str | None
-    limit: str
-    bound: int
-
-    @property
-    def message(self) -> str:
-        """Say which append it is and which bound it exceeds."""
-        what = "events" if self.limit == "append_events" else "bytes"
-        return (
-            f"the append that begins at line {self.line} has more than {self.bound} {what} "
-            f"({self.limit}): raise that limit, or split the append"
-        )
+    message: str
 
 
 class _Pending:
     """The lines of one append while they are read; past a bound they are counted, not kept."""
 
-    def __init__(self, limits: Limits, number: int, line: Line) -> None:
+    def __init__(self, limits: Limits, number: int, line: Line | _Outline) -> None:
         self._limits = limits
         self._first = number
         self.last = line
         self._lines: list[tuple[int, Line]] = []
         self._events = self._payload_bytes = self._bytes = 0
-        self._exceeded: str | None = None
+        self._problem: str | None = None
 
-    def add(self, number: int, line: Line, size: int) -> None:
-        """Take one more line of the append."""
+    def add(self, number: int, line: Line | _Outline, size: int) -> None:
+        """Take one more line of the append; of a line that is too large there is an outline."""
         self.last = line
         self._events += 1
         self._payload_bytes += len(line.payload)
         self._bytes += size
-        limits = self._limits
-        if self._events > limits.append_events:
-            self._exceeded = self._exceeded or "append_events"
-        elif (
-            self._payload_bytes > limits.append_bytes
-            or self._bytes > _ENVELOPES * limits.append_bytes
-        ):
-            self._exceeded = self._exceeded or "append_bytes"
-        if self._exceeded:
+        self._problem = self._problem or self._problem_of(number, line)
+        if self._problem or isinstance(line, _Outline):
             self._lines.clear()
         else:
             self._lines.append((number, line))
 
+    def _problem_of(self, number: int, line: Line | _Outline) -> str | None:
+        """Say which bound the append exceeds with this line."""
+        limits = self._limits
+        if isinstance(line, _Outline):
+            if len(line.payload) > _ESCAPED * limits.payload_bytes:
+                return f"has a payload over {limits.payload_bytes} bytes (payload_bytes)"
+            bounds = f"tags {limits.tags}, metadata_entries {limits.metadata_entries}"
+            return f"has an envelope over its bounds ({bounds}) at line {number}"
+        if self._events > limits.append_events:
+            return f"has more than {limits.append_events} events (append_events)"
+        size = max(self._payload_bytes, self._bytes // _ENVELOPES)
+        if size > limits.append_bytes:
+            return f"has more than {limits.append_bytes} bytes (append_bytes)"
+        return None
+
     def finish(self) -> list[tuple[int, Line]] | OversizedAppend:
         """Return the append, or what is known of one that is too large."""
-        if self._exceeded is None:
+        if self._problem is None:
             return self._lines
-        bound = getattr(self._limits, self._exceeded)
-        tenant_id = self.last.tenant_id
-        return OversizedAppend(self._first, self._events, tenant_id, self._exceeded, bound)
+        message = (
+            f"the append that begins at line {self._first} {self._problem}: raise that limit, or "
+            "split the append"
+        )
+        return OversizedAppend(self._first, self._events, self.last.tenant_id, message)
+
+
+class CutOff(Exception):  # noqa: N818 - not an error of the caller: the report says it
+    """The lines of a file end before the file does: it is cut off or damaged."""
 
 
 class Source:
     """The lines of an export, one append at a time; header and footer are kept aside.
 
-    A file without a header is taken as events made by hand.
+    A file without a header is taken as events made by hand. `whole` tells, when all is read,
+    whether nothing is missing as far as the file shows it.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = enumerate(lines, start=1)
+        self._cut_off = False
+        self._lines = enumerate(self._intact(lines), start=1)
         self._held: tuple[int, bytes] | None = None
         self.header: Header | None = None
         self.whole = False
@@ -214,7 +235,12 @@ class Source:
             _check_header(self.header)
         else:
             self._held = first
-            self.whole = True
+
+    def _intact(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        try:
+            yield from lines
+        except CutOff:
+            self._cut_off = True
 
     def appends(self, limits: Limits) -> Iterator[list[tuple[int, Line]] | OversizedAppend]:
         """Yield the numbered lines of each append: neighbours that say they began together.
@@ -222,7 +248,7 @@ class Source:
         No more of one append is kept in memory than the limits let a log take.
         """
         pending: _Pending | None = None
-        for number, line, size in self._events():
+        for number, line, size in self._events(limits):
             if pending is not None and not _together(pending.last, line):
                 yield pending.finish()
                 pending = None
@@ -232,18 +258,32 @@ class Source:
         if pending is not None:
             yield pending.finish()
 
-    def _events(self) -> Iterator[tuple[int, Line, int]]:
+    def _events(self, limits: Limits) -> Iterator[tuple[int, Line | _Outline, int]]:
         held = [] if self._held is None else [self._held]
-        events = 0
+        events, declared = 0, None
         for number, raw in chain(held, self._lines):
             if raw.startswith(b'{"end":'):
-                self.whole = _decoded(_FOOTER, number, raw).events == events
+                declared = _decoded(_FOOTER, number, raw).events
             elif raw.strip():
                 events += 1
-                yield number, _decoded(_LINE, number, raw), len(raw)
+                yield number, _line(number, raw, limits), len(raw)
+        complete = self.header is None if declared is None else declared == events
+        self.whole = complete and not self._cut_off
 
 
-def _together(one: Line, other: Line) -> bool:
+def _line(number: int, raw: bytes, limits: Limits) -> Line | _Outline:
+    """Read a line; of one that no log takes only an outline, since its tags may need far more."""
+    if len(raw) > _SMALL_LINE:
+        outline: _Outline = _decoded(_OUTLINE, number, raw)
+        payload = len(outline.payload)
+        texts = limits.tags * limits.tag_bytes + limits.metadata_bytes + _FIELDS * ID_BYTES_MAX
+        if payload > _ESCAPED * limits.payload_bytes or len(raw) - payload > _ESCAPED * texts:
+            return outline
+    found: Line = _decoded(_LINE, number, raw)
+    return found
+
+
+def _together(one: Line | _Outline, other: Line | _Outline) -> bool:
     return (
         one.append_position is not None
         and one.append_position == other.append_position

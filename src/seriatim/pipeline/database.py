@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote
 
 import adbc_driver_manager as adbc
 import adbc_driver_postgresql as postgres
@@ -14,11 +14,14 @@ import adbc_driver_sqlite as sqlite
 import msgspec
 import pyarrow as pa
 
+from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure, InvalidArgument, SeriatimError
 from seriatim.opening import sqlite_path
-from seriatim.store.postgres.connecting import APPLICATION, DEFAULT_SCHEMA
+from seriatim.store.database_url import split_options, with_options
+from seriatim.store.postgres.connecting import APPLICATION, parse_url
+from seriatim.store.postgres.connection_failures import failure_to_connect, without_secrets
 from seriatim.store.postgres.failures import cure_of
-from seriatim.store.postgres.statements import check_schema, named_statements
+from seriatim.store.postgres.statements import named_statements
 from seriatim.store.sqlite.statements import named
 
 BATCH_BYTES = 2 * 1024 * 1024  # what a processor's cache holds
@@ -35,6 +38,7 @@ _POSTGRES_DEFAULTS = {
 }
 
 # An answer that breaks off is told by Arrow, everything else by the driver.
+_NOT_CONNECTED = "Failed to connect:"
 DRIVER_ERRORS = (adbc.Error, pa.ArrowException, OSError)
 
 
@@ -44,7 +48,6 @@ class Place(msgspec.Struct, frozen=True):
     backend: Literal["postgres", "sqlite"]
     uri: str
     schema: str = ""
-    secret: str = ""
 
     @property
     def sql(self) -> dict[str, str]:
@@ -69,12 +72,11 @@ def find_place(url: str) -> Place:
 
 
 def _postgres_place(url: str) -> Place:
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
+    schema = parse_url(url, Settings()).schema
+    base, options = split_options(url)
+    options.pop("schema", None)
     merged = {**_POSTGRES_DEFAULTS, **options, "application_name": APPLICATION}
-    plain = urlunsplit(parts._replace(query=urlencode(merged, quote_via=quote)))
-    return Place("postgres", plain, schema, parts.password or options.get("password", ""))
+    return Place("postgres", with_options(base, merged), schema)
 
 
 class Connection:
@@ -164,12 +166,16 @@ def explain(place: Place, error: Exception, doing: str) -> SeriatimError:
     if place.backend == "sqlite":
         return _sqlite_failure(place, text, doing)
     state = getattr(error, "sqlstate", None)
+    if _NOT_CONNECTED in text:
+        reason = text.partition(_NOT_CONNECTED)[2]
+        return failure_to_connect(reason, place.uri, sqlstate=state)
     cure, retryable = cure_of(state)
     message = f"Postgres failed while {doing}"
     if cure:
         message += f": {cure}"
-    elif not place.secret or place.secret not in text:
-        message += f": {text.splitlines()[-1] if text else 'no reason was given'}"
+    else:
+        said = without_secrets(text, place.uri).splitlines()
+        message += f": {said[-1] if said else 'no reason was given'}"
     return BackendFailure(message, details={"sqlstate": state}, retryable=retryable)
 
 

@@ -162,6 +162,32 @@ class DecisionContract:
         assert log.find_append("k-1", producer_id="p-1") is not None
 
     @pytest.mark.parametrize("style", ["sync", "aio"])
+    def test_a_key_of_another_append_is_none_of_a_decision(self, log: Log, style: str) -> None:
+        """C8, C4: k/0 stands on an event of k; as a key of a decision it stands for k/0/0."""
+        log.append([event("other", payload={"n": 1})], idempotency_key="k")
+        log.append(
+            [
+                event("other", payload={"n": 2}, idempotency_key="single"),
+                event("other", payload={"n": 3}, idempotency_key="within/0"),
+            ]
+        )
+        decided = 0
+        for key in ("k/0", "single"):
+            taking = Taking()
+            stream = ("stock", key)
+            result = decide(log, style, stream, taking, idempotency_key=key)
+            again = decide(log, style, stream, taking, idempotency_key=key)
+
+            assert result is not None
+            assert again is not None
+            assert [record.event_type for record in result.records] == ["taken"]
+            assert again.records == result.records
+            decided += taking.runs
+        assert decided == 2
+        with refused(log, "idempotency_conflict"):
+            decide(log, style, ("stock", "new"), Taking(), idempotency_key="within")
+
+    @pytest.mark.parametrize("style", ["sync", "aio"])
     def test_an_append_is_found_by_its_key(self, log: Log, style: str) -> None:
         """C8: a key for the whole append, or an event's own, finds the whole append."""
         log.append(events(2, "before"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
@@ -14,7 +15,9 @@ import psycopg
 import pytest
 
 import seriatim
-from seriatim import BackendFailure, NewEvent, Settings
+from seriatim import BackendFailure, InvalidArgument, NewEvent, Settings
+from seriatim.opening import open_registry
+from seriatim.pipeline.database import connected, find_place
 from seriatim.store.postgres import connecting
 from seriatim.store.postgres.connection_failures import without_secrets
 from seriatim.store.postgres.migrate import migrate
@@ -33,6 +36,8 @@ host all asked 127.0.0.1/32 scram-sha-256
 host all banned 127.0.0.1/32 reject
 host all plain 127.0.0.1/32 trust
 host all ghost 127.0.0.1/32 trust
+host all barred 127.0.0.1/32 trust
+host all limited 127.0.0.1/32 trust
 """
 
 
@@ -62,6 +67,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
             connection.execute("create role asked login password 'right'")
             connection.execute("create role banned login")
             connection.execute("create role plain login")
+            connection.execute("create role barred")
+            connection.execute("create role limited login connection limit 0")
+            connection.execute("create database shut allow_connections false")
+            connection.execute("create database private")
+            connection.execute("revoke connect on database private from public")
             connection.execute("alter system set ssl = on")
             connection.execute("select pg_reload_conf()")
         one.create_database("kept")
@@ -91,8 +101,85 @@ CASES = {
     "no entry": ({"user": "nobody_here"}, "28000", "pg_hba.conf", False),
     "password": ({"user": "asked"}, "28P01", "PGPASSWORD", False),
     "rejected": ({"user": "banned"}, "28000", "pg_hba.conf", False),
+    "role that may not log in": ({"user": "barred"}, "28000", "allow the role to log in", False),
+    "role with a limit": ({"user": "limited"}, "53300", "connection limit of the role", True),
+    "closed database": ({"database": "shut"}, "55000", "ALLOW_CONNECTIONS", False),
+    "no right on the database": (
+        {"user": "plain", "database": "private"},
+        "42501",
+        "GRANT CONNECT",
+        False,
+    ),
+    "sslmode": ({"sslmode": "banana"}, None, "correct it in the URL", False),
+    "setting": ({"options": "-cbogus=1"}, None, "correct it in the URL", False),
     "certificate": ({"sslmode": "verify-full"}, None, "sslrootcert", False),
 }
+
+
+WRONG_URLS = {
+    "slash": "postgresql://u:hunter2/x@127.0.0.1:1/d",
+    "number and slash": "postgresql://u:12/hunter2@127.0.0.1:1/d",
+    "at sign": "postgresql://u:x@hunter2@127.0.0.1:1/d",
+    "question mark": "postgresql://u:12?hunter2@127.0.0.1:1/d",
+    "question mark and option": "postgresql://u:12?hunter2=x@127.0.0.1:1/d",
+    "percent sign": "postgresql://u:hunter2%zz@127.0.0.1:1/d",
+    "space": "postgresql://u:hunter2 x@127.0.0.1:1/d",
+    "port": "postgresql://u:x@127.0.0.1:hunter2/d",
+    "large port": "postgresql://u:hunter2@127.0.0.1:99999/d",
+}
+
+
+@pytest.mark.parametrize("case", WRONG_URLS)
+@pytest.mark.parametrize("opened", [seriatim.open, open_registry, find_place])
+def test_a_password_that_is_not_encoded(opened: Callable[[str], object], case: str) -> None:
+    """L2, K1: it is taken for nothing else, and no part of it is in the message."""
+    with pytest.raises(InvalidArgument) as caught:
+        opened(WRONG_URLS[case])
+
+    assert "%" in caught.value.message
+    assert_no_secret(caught.value)
+
+
+def test_characters_that_libpq_takes(server: PostgresServer) -> None:
+    """F9: brackets and number signs in a password are no mistake, nor is a URL without a host."""
+    for password in ("[hunter2", "#hunter2", "a]b"):
+        url = f"postgresql://postgres:{password}@127.0.0.1:{server.port}/kept"
+        seriatim.open(url, settings=QUICK).close()
+        open_registry(url).close()
+    url = f"postgresql:///kept?host=127.0.0.1&port={server.port}&user=postgres"
+    seriatim.open(url, settings=QUICK).close()
+    open_registry(url).close()
+
+
+def test_an_unknown_option_is_named() -> None:
+    """L3: a misspelt option of the URL is named."""
+    with pytest.raises(InvalidArgument, match="unknown option, 'sslmod'"):
+        seriatim.open(f"postgresql://u:{WRITTEN}@127.0.0.1:1/d?sslmod=require")
+
+
+def test_a_job_on_spark_says_the_same(server: PostgresServer) -> None:
+    """L2: what reads through ADBC tells host, port, reason and cure, too."""
+    port = free_port()
+    for url, state, cure in (
+        (f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x", None, "no server listens there"),
+        (at(server, database="absent"), "3D000", "createdb"),
+        (at(server, user="asked"), "28P01", "PGPASSWORD"),
+    ):
+        with pytest.raises(BackendFailure) as caught, connected(find_place(url), "reading"):
+            pass
+        assert f"127.0.0.1:{port if state is None else server.port}" in caught.value.message
+        assert cure in caught.value.message
+        assert caught.value.details["sqlstate"] == state
+        assert_no_secret(caught.value)
+
+
+def test_a_schema_that_may_not_be_made(server: PostgresServer) -> None:
+    """L3: which schema is missing, and which right to create it."""
+    error = refusal(at(server, user="plain", schema="billing"))
+
+    assert "billing" in error.message
+    assert "GRANT CREATE ON DATABASE" in error.message
+    assert (error.details["sqlstate"], error.retryable) == ("42501", False)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -108,7 +195,7 @@ def test_refused_by_the_server(server: PostgresServer, case: str) -> None:
     assert_no_secret(error)
 
 
-def assert_no_secret(error: BackendFailure) -> None:
+def assert_no_secret(error: seriatim.SeriatimError) -> None:
     """Check that neither form of the password is anywhere in an error, its causes included."""
     seen: BaseException | None = error
     while seen is not None:
@@ -128,6 +215,28 @@ def test_nothing_listens() -> None:
     assert "no server listens there" in error.message
     assert error.retryable
     assert_no_secret(error)
+
+
+def test_a_server_that_hangs_up() -> None:
+    """L2: one that ends the connection at once is called so, with what may be the cause."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        hanging_up = threading.Thread(target=_hang_up, args=(server,), daemon=True)
+        hanging_up.start()
+        error = refusal(f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x")
+
+    assert f"127.0.0.1:{port}" in error.message
+    assert "check that it is a Postgres server" in error.message
+    assert error.retryable
+    assert_no_secret(error)
+
+
+def _hang_up(server: socket.socket) -> None:
+    while True:
+        try:
+            server.accept()[0].close()
+        except OSError:
+            return
 
 
 def test_unknown_host() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import select
 import uuid
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from seriatim.config import Settings
-from seriatim.core.errors import BackendFailure, InvalidArgument
+from seriatim.core.errors import BackendFailure
 from seriatim.core.event import LogIdentity
+from seriatim.store.database_url import (
+    check_postgres_url,
+    misread_url,
+    split_options,
+    with_options,
+)
 from seriatim.store.postgres.connection_failures import ServerAddress, connection_failure
 from seriatim.store.postgres.failures import failure
 from seriatim.store.postgres.packing import RowArray, RowArrayDumper
@@ -56,15 +62,12 @@ class Hello(msgspec.Struct, frozen=True):
 
 def parse_url(url: str, settings: Settings) -> Address:
     """Split our `schema` option from the URL and add what every connection of ours needs."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    check_postgres_url(url)
+    base, options = split_options(url)
     schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
-    plain = urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
-    try:
-        given = conninfo_to_dict(plain)
-    except psycopg.ProgrammingError as error:
-        msg = "the Postgres URL cannot be understood: postgresql://user@host:port/database"
-        raise InvalidArgument(msg, details={"argument": "url"}) from error
+    given = _understood(with_options(base, options))
+    if given is None:
+        raise misread_url(_unknown(options))
     ours: dict[str, Any] = {
         "connect_timeout": str(max(2, round(settings.connect_timeout_s))),
         "keepalives": "1",
@@ -77,6 +80,22 @@ def parse_url(url: str, settings: Settings) -> Address:
     }
     merged = {**ours, **given, "application_name": APPLICATION}
     return Address(make_conninfo("", **merged), schema)
+
+
+def _understood(url: str) -> dict[str, Any] | None:
+    """Return what libpq reads in a URL; its error is dropped, which may quote a password."""
+    try:
+        return conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return None
+
+
+def _unknown(options: Mapping[str, str]) -> str | None:
+    """Return the first option that libpq does not have, unless it may be a part of a password."""
+    if any("@" in text for option in options.items() for text in option):
+        return None
+    known = {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()}
+    return next((name for name in options if name not in known), None)
 
 
 def connect(address: Address) -> Connection:

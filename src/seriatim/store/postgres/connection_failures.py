@@ -32,18 +32,25 @@ def _cause(pattern: str, sqlstate: str | None, cure: str, *, retryable: bool = F
 # libpq gives no SQLSTATE for a connection that was never made: its text tells the cause.
 _CAUSES = (
     _cause(
+        r"invalid (?:\S+ value|port number|integer value|connection option)|must be a valid"
+        r"|unrecognized configuration parameter|invalid command-line argument"
+        r"|definition of service .* not found",
+        None,
+        "an option of the connection is wrong: correct it in the URL",
+    ),
+    _cause(
         r"read-only|not read-write|hot standby",
         "25006",
         "the server is a standby or read-only: connect to the primary",
         retryable=True,
     ),
     _cause(
-        r"database .* does not exist",
+        r"database .* does not exist|no such database",
         "3D000",
         "the database does not exist: create it (createdb), or correct the name in the URL",
     ),
     _cause(
-        r"role .* does not exist",
+        r"role .* does not exist|no such user",
         "28000",
         "the role does not exist: create it (createuser), or correct the user in the URL",
     ),
@@ -66,12 +73,17 @@ _CAUSES = (
     _cause(
         r"too many (?:clients|connections)|remaining connection slots|no more connections allowed",
         "53300",
-        "the server has no connection left: lower pool_size, raise max_connections, or put a "
-        "pooler between",
+        "the server has no connection left: lower pool_size, put a pooler between, or raise "
+        "max_connections or the connection limit of the role or the database",
         retryable=True,
     ),
     _cause(
-        r"permission denied for database|not currently accepting connections",
+        r"not currently accepting connections",
+        "55000",
+        "the database lets nobody in: ALTER DATABASE … ALLOW_CONNECTIONS true as its owner",
+    ),
+    _cause(
+        r"permission denied for database",
         "42501",
         "the role may not use the database: GRANT CONNECT ON DATABASE … TO ROLE as its owner",
     ),
@@ -79,6 +91,12 @@ _CAUSES = (
         r"starting up|shutting down|in recovery|not yet accepting connections",
         "57P03",
         "the server is starting, stopping or recovering: wait until it accepts connections",
+        retryable=True,
+    ),
+    _cause(
+        r"pgbouncer cannot connect|login has been failing|query_wait_timeout|connect failed",
+        None,
+        "the pooler has no connection to its server: check the server, and the pooler's log",
         retryable=True,
     ),
     _cause(
@@ -110,6 +128,13 @@ _CAUSES = (
         r"invalid response|unexpected response|unsupported frontend protocol",
         None,
         "what listens there is no Postgres server: correct host and port in the URL",
+    ),
+    _cause(
+        r"closed the connection unexpectedly|connection reset|lost synchronization",
+        None,
+        "what listens there ended the connection: check that it is a Postgres server, its log, "
+        "and what stands between (a proxy, a firewall, a port that takes TLS alone)",
+        retryable=True,
     ),
 )
 
@@ -144,8 +169,12 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 def connection_failure(error: psycopg.Error, conninfo: str) -> BackendFailure:
     """Return where no connection could be made, why, and what helps."""
-    text = without_secrets(str(error), conninfo)
-    reason = _reason(text)
+    return failure_to_connect(str(error), conninfo, sqlstate=error.sqlstate)
+
+
+def failure_to_connect(text: str, conninfo: str, *, sqlstate: str | None) -> BackendFailure:
+    """Do the same for what any driver on libpq says."""
+    reason = _reason(without_secrets(text, conninfo))
     address = ServerAddress.of(conninfo)
     cause = next((one for one in _CAUSES if one.pattern.search(reason)), None)
     cure, retryable = ("", True) if cause is None else (cause.cure, cause.retryable)
@@ -156,7 +185,7 @@ def connection_failure(error: psycopg.Error, conninfo: str) -> BackendFailure:
         "ambiguous": False,
         "host": address.host,
         "port": address.port,
-        "sqlstate": error.sqlstate or (cause.sqlstate if cause else None),
+        "sqlstate": sqlstate or (cause.sqlstate if cause else None),
     }
     return BackendFailure(msg, details=details, retryable=retryable)
 

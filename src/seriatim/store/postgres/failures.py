@@ -55,11 +55,23 @@ _CURES: dict[str, tuple[str, bool]] = {
 }
 
 
+def _cure(error: psycopg.Error) -> tuple[str, bool]:
+    """Return what helps against an error, and whether to try again."""
+    said = error.diag.message_primary or ""
+    if error.sqlstate == "42501" and said.startswith("permission denied for database"):
+        cure = (
+            "the schema is missing, and the role may not create it: run seriatim init as a role "
+            "that may (GRANT CREATE ON DATABASE), or correct schema= in the URL"
+        )
+        return cure, False
+    return cure_of(error.sqlstate)
+
+
 def _named_object(error: psycopg.Error, schema: str | None) -> str:
     """Say what a right or an object is missing for: names alone, never values."""
     if error.sqlstate not in _NAMING or not (said := error.diag.message_primary):
         return ""
-    where = f" in schema {schema}" if schema and "schema" not in said else ""
+    where = f" (schema {schema})" if schema and "schema" not in said else ""
     return f"{said:.200}{where}; "
 
 
@@ -97,7 +109,7 @@ def failure(
 ) -> SeriatimError:
     """Explain an error; `sent` says that a commit was under way and may have been applied."""
     state = error.sqlstate
-    cure, retryable = cure_of(state)
+    cure, retryable = _cure(error)
     ambiguous = sent and not is_refusal(error)
     text = f"Postgres failed while {doing}"
     if ambiguous:

@@ -210,7 +210,7 @@ class PostgresStore:
         return self._hello.identity
 
     def raise_epoch(self) -> LogIdentity:
-        self._one("raise_epoch", (True,))
+        self._write("raising the epoch", lambda one: one.execute(self._sql["raise_epoch"], (True,)))
         row = self._one("identity")
         if row is None:
             msg = "the log's identity is missing"

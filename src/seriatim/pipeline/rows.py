@@ -226,11 +226,12 @@ class Unreadable(str):
 def _plain_rows(batch: pa.RecordBatch) -> Iterable[Row]:
     """Return a batch as Python's values; Spark has times and texts that Python has not."""
     try:
-        return batch.to_pylist()
+        rows: list[Row] = batch.to_pylist()
     except (OverflowError, ValueError):
         columns = [[_read(_as_py, one) for one in column] for column in batch.columns]
         names = batch.schema.names
         return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return rows
 
 
 def _as_py(value: pa.Scalar) -> Any:

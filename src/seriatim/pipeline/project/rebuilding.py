@@ -215,9 +215,7 @@ class _Counter(msgspec.Struct, frozen=True):
 def _loaded(job: Job, side: Side, until: int, parts: int) -> Outcome:
     if job.projection.is_frame:
         rows = frames.transformed(job.events(0, until), job.projection, job.tenant_id)
-        loader = FrameLoader(
-            projection=job.projection, target=job.target, until=until, owner=side.owner
-        )
+        loader = FrameLoader(projection=job.sent, target=job.target, until=until, owner=side.owner)
         return outcome_of(job.projection, frames.stored(rows, loader).toArrow())
     loader_of_keys = Loader(
         projection=job.projection, target=job.target, shadow=True, owner=side.owner

@@ -46,7 +46,7 @@ def sendable(projection: Projection) -> Projection:
     if projection.is_frame:
         sent = msgspec.structs.replace(projection, transform=_in_the_driver)
     try:
-        cloudpickle.dumps(sent)
+        cloudpickle.dumps(sent)  # type: ignore[no-untyped-call]
     except Exception as error:
         msg = (
             f"projection {projection.name} cannot be sent to Spark's tasks: {reason_of(error)}; "

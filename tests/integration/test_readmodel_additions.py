@@ -116,6 +116,19 @@ def _added(server: psycopg.Connection[Any]) -> dict[str, Any]:
         ("create view read.shown as select stream_id from read.seats", "view read.shown"),
         ("alter table read.seats add constraint few check (taken < 100)", "constraint few"),
         ("create policy mine on read.seats using (true)", "policy mine"),
+        ("create publication shows for table read.seats", "publication shows"),
+        ("create rule noted as on delete to read.seats do also select 1", "rule noted"),
+        ("create table read.child () inherits (read.seats)", "table read.child"),
+        ("create table read.copies (seat read.seats)", "table read.copies"),
+        (
+            "create function read.many() returns bigint return (select count(*) from read.seats)",
+            "function read.many",
+        ),
+        (
+            "create function read.one(read.seats[]) returns int language sql as 'select 1'",
+            "function read.one",
+        ),
+        ("alter table read.seats add column mine text default 'x'", "column mine"),
     ],
 )
 def test_postgres_refuses_to_lose_the_rest(
@@ -128,6 +141,78 @@ def test_postgres_refuses_to_lose_the_rest(
             with pytest.raises(Conflict, match=what):
                 act(seats)
         assert taken(filled) == {"1a": 1}
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_postgres_keeps_settings_and_statistics(filled: ReadModel, place: str) -> None:
+    """I4: row security, storage, identity, statistics and owner are there after a switch."""
+    with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
+        server.execute("drop role if exists additions_owner")
+        server.execute("create role additions_owner")
+        server.execute("grant usage, create on schema read to additions_owner")
+        for added in (
+            "create unique index by_place on read.seats (tenant_id, stream_id)",
+            "alter table read.seats enable row level security",
+            "alter table read.seats force row level security",
+            "alter table read.seats set (fillfactor = 70, autovacuum_enabled = false)",
+            "create statistics read.together on stream_id, taken from read.seats",
+            "alter table read.seats replica identity using index by_place",
+            "alter table read.seats owner to additions_owner",
+        ):
+            server.execute(added.encode())
+        try:
+            before = _settings(server)
+            for _ in range(2):
+                switched(filled)
+                assert _settings(server) == before
+        finally:
+            server.execute("alter table read.seats owner to current_user")
+            server.execute("drop owned by additions_owner")
+            server.execute("drop role additions_owner")
+
+
+def _settings(server: psycopg.Connection[Any]) -> list[Any]:
+    found = server.execute(
+        "select c.relrowsecurity, c.relforcerowsecurity, c.reloptions, c.relreplident, "
+        "pg_get_userbyid(c.relowner), s.stxname from pg_class c "
+        "left join pg_statistic_ext s on s.stxrelid = c.oid where c.oid = 'read.seats'::regclass"
+    ).fetchall()
+    assert found == [
+        (
+            *(True, True, ["fillfactor=70", "autovacuum_enabled=false"], "i"),
+            *("additions_owner", "together"),
+        )
+    ]
+    return found
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_default_privileges_add_no_grants(filled: ReadModel, place: str) -> None:
+    """I4, K2: a right that users took from a table is not there again after a switch."""
+    with psycopg.connect(place.partition("?")[0], autocommit=True) as server:
+        server.execute("alter default privileges in schema read grant select on tables to public")
+        shown = "select relacl::text from pg_class where oid = 'read.seats'::regclass"
+        before = server.execute(shown).fetchall()
+        switched(filled)
+        after = server.execute(shown).fetchall()
+        assert "{=r" not in str(after)
+        assert ",=r" not in str(after)
+        server.execute("grant select on read.seats to public")
+        switched(filled)
+        assert "=r/" in str(server.execute(shown).fetchall())
+    assert "=r/" not in str(before)
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_column_of_a_users_own_is_not_lost(filled: ReadModel, place: str) -> None:
+    """I4: a column that a user added blocks a rebuild before its work, and is named."""
+    with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as file:
+        file.execute("alter table seats add column mine text")
+        file.commit()
+    for made in (seats, wider):
+        with pytest.raises(Conflict, match="column mine"):
+            filled.check_replaceable(made)
+    assert taken(filled) == {"1a": 1}
 
 
 def test_a_first_switch_has_nothing_to_keep(model: ReadModel) -> None:

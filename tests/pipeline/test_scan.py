@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -15,8 +16,10 @@ from seriatim.core.ids import event_key
 from seriatim.pipeline import scan as scanning
 from seriatim.pipeline import seldom
 from seriatim.pipeline.columns import EVENTS, NAMES
+from seriatim.pipeline.database import find_place
 from seriatim.pipeline.records import batch_of, packed, records_of
-from seriatim.pipeline.scan import Names, Scan, Window, head, identity, look, scan
+from seriatim.pipeline.scan import Names, Scan, Window, count_events, head, identity, look, scan
+from seriatim.pipeline.selects import count_statement
 from seriatim.pipeline.wanted import Share
 from seriatim.store.postgres.migrate import migrate
 from tests.pipeline.events import stored, varied
@@ -143,6 +146,32 @@ def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: Sc
     got = [r.position for b in scan(log_url, wanted, 3, 90) for r in records_of(b)]
     whole = pa.Table.from_batches(scan(log_url, Scan(), 3, 90)).to_pylist()
     assert got == [row["position"] for row in whole if _fits(wanted, row)]
+    assert count_events(log_url, wanted, 3, 90) == len(got)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Scan(tenants=Names(("default",))),
+        Scan(tenants=Names(("default",)), types=Names(("order.paid",))),
+    ],
+    ids=["tenant", "type"],
+)
+def test_a_count_is_answered_by_an_index(log_url: str, fill: Fill, wanted: Scan) -> None:
+    """I4: to count a tenant's events reads none of them."""
+    for start in range(0, 5000, 1000):
+        fill(*varied(1000, start))
+    statement = count_statement(find_place(log_url), wanted, 3, 4990)
+    if log_url.startswith("sqlite"):
+        with closing(sqlite3.connect(log_url.removeprefix("sqlite:///"))) as session:
+            plan = session.execute(f"explain query plan {statement}").fetchall()
+        assert "USING COVERING INDEX" in str(plan)
+        return
+    with psycopg.connect(log_url, autocommit=True) as session:
+        session.execute("vacuum analyze seriatim.events")
+        plan = session.execute(f"explain (analyze) {statement}").fetchall()
+    assert "Index Only Scan" in str(plan)
+    assert "Heap Fetches: 0" in str(plan)
 
 
 def _fits(wanted: Scan, row: dict[str, object]) -> bool:

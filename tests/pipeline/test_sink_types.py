@@ -121,6 +121,36 @@ def test_rows_that_are_no_events_are_refused_as_rows(
         assert "deep" in reasons["deepest"]
 
 
+@pytest.mark.parametrize(
+    ("column", "made"),
+    [
+        ("occurred_at", "timestamp'+12000-01-01 00:00:00Z'"),
+        ("occurred_at", "timestamp'-0044-03-15 00:00:00Z'"),
+        ("payload", "cast(x'7b2261223a22ff227d' as string)"),
+        ("payload", "named_struct('a', cast(x'ff' as string))"),
+        ("event_type", "cast(x'61ff' as string)"),
+        ("tags", "array(cast(x'ff' as string))"),
+        ("metadata", "map('a', cast(x'ff' as string))"),
+        ("source", "date'+12000-01-01'"),
+    ],
+)
+def test_values_that_python_has_not_are_refused_as_rows(
+    spark: SparkSession, log_url: str, tmp_path: Any, column: str, made: str
+) -> None:
+    """A2, B2: a time or a text that cannot be read refuses its row, and no other."""
+    rows = spark.range(3).withColumn("event_type", f.lit("a"))
+    bad = f.when(f.col("id") == 1, f.expr(made))
+    rows = rows.withColumn(column, f.coalesce(bad, f.lit("b")) if column == "event_type" else bad)
+    options = {"idColumns": ["id", "source"] if column == "source" else ["id"]}
+
+    report = append_frame(rows.coalesce(1), log_url, refused=str(tmp_path / "refused"), **options)
+
+    assert (report.appended, report.refused) == (2, 1), report
+    assert f"{column} cannot be read" in report.reasons[0].message
+    [kept] = (tmp_path / "refused").iterdir()
+    assert json.loads(kept.read_text())["row"]["id"] == 1
+
+
 def test_a_refusal_reaches_python_whole(spark: SparkSession, log_url: str) -> None:
     """L1: what the driver refuses is an error of ours, also through Spark."""
     frame = spark.range(1).selectExpr("'a' as event_type", "'x' as hat")

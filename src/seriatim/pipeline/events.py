@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Literal
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from seriatim.config import Settings
+from seriatim.config import Settings, cores
 from seriatim.core.patterns import Names
 from seriatim.opening import absolute_url, open_store
 from seriatim.pipeline.archive.catalog import Archive, check_segments, open_archive
 from seriatim.pipeline.archive.place import Folder, open_place
+from seriatim.pipeline.archive.seals import Segment
 from seriatim.pipeline.columns import NAMES, spark_schema
+from seriatim.pipeline.failures import noted_errors
 from seriatim.pipeline.options import source_options
 from seriatim.pipeline.scan import look
 from seriatim.pipeline.source import register
@@ -140,7 +143,36 @@ def _sealed(  # noqa: PLR0913 - a range of an archive
         frame = frame.where(f.col("position") <= until)
     for condition in _conditions(wanted):
         frame = frame.where(condition)
-    return frame.select(*wanted.columns)
+    return _checks(spark, place, inside, wanted).unionByName(frame.select(*wanted.columns))
+
+
+def _checks(
+    spark: SparkSession, place: Folder, segments: Sequence[Segment], wanted: Scan
+) -> DataFrame:
+    """Return no events, and fail when it is read while a segment differs from its seal.
+
+    A DataFrame may be used long after it was made, and files be replaced meanwhile.
+    """
+    tasks = min(len(segments), cores())
+    numbers = spark.range(0, tasks, 1, tasks)
+    check = _SealCheck(place, tuple(segments), tasks)
+    return numbers.mapInArrow(check, spark_schema(wanted.columns))
+
+
+class _SealCheck(msgspec.Struct, frozen=True):
+    """Compares segments with their seals in a task, which takes each so many-th of them."""
+
+    place: Folder
+    segments: tuple[Segment, ...]
+    tasks: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take the numbers of tasks, and yield nothing."""
+        with noted_errors():
+            for batch in batches:
+                for nth in batch.column(0).to_pylist():
+                    check_segments(self.place, self.segments[nth :: self.tasks])
+        yield from ()
 
 
 def _conditions(wanted: Scan) -> Iterable[Column]:

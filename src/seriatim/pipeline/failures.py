@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pickle import PicklingError
 
 import msgspec
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
-from seriatim.core.errors import ALL_ERRORS, BackendFailure, SeriatimError
+from seriatim.core.errors import ALL_ERRORS, BackendFailure, InvalidArgument, SeriatimError
 from seriatim.core.reasons import kept_words
 
 # What a driver may meet; a worker's process that was killed comes as the bare Java error.
@@ -60,14 +63,46 @@ def noted_errors() -> Iterator[None]:
         raise
 
 
+class _OwnThreads(threading.local):
+    """How deep this thread is in blocks whose errors we tell ourselves."""
+
+    depth = 0
+
+
+_own = _OwnThreads()
+
+
+def _is_users(_record: logging.LogRecord) -> bool:
+    return not _own.depth
+
+
+# Spark logs each error in an expression with its whole Java stack to stderr, caught or not.
+for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_name).addFilter(_is_users)
+
+
+@contextmanager
+def quiet_spark() -> Iterator[None]:
+    """Keep Spark's log of errors in expressions silent in this thread; users' threads log on."""
+    _own.depth += 1
+    try:
+        yield
+    finally:
+        _own.depth -= 1
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """In the driver: raise what made a job fail as an error of ours, in one message."""
     try:
-        yield
+        with quiet_spark():
+            yield
     except SPARK_ERRORS as error:
         logger.debug("a Spark job failed", exc_info=error)
         raise failure_of(error) from None
+    except PicklingError as error:
+        msg = f"a function cannot be sent to Spark's tasks: {error}"
+        raise InvalidArgument(msg[:_SAID_MAX]) from None
 
 
 def failure_of(error: BaseException) -> SeriatimError:

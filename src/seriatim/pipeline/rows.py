@@ -147,17 +147,17 @@ class Maker:
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
         """Return the rows of a batch as plain values, nested ones as JSON has them."""
-        for row in batch.to_pylist():
+        for row in _plain_rows(batch):
             for name, read in self._readers.items():
-                if row[name] is not None:
+                if row[name] is not None and not isinstance(row[name], Unreadable):
                     row[name] = _read(read, row[name])
             yield row
 
     def event(self, row: Row) -> NewEvent:
         """Make the event of a row, or refuse it."""
-        for name in self._readers:
-            if isinstance(row[name], Unreadable):
-                raise InvalidEvent(f"{name} {row[name]}", details={"field": name})
+        for name, value in row.items():
+            if isinstance(value, Unreadable):
+                raise InvalidEvent(f"{name} {value}", details={"field": name})
         try:
             return self._event(row)
         except RecursionError:
@@ -223,6 +223,21 @@ class Unreadable(str):
     __slots__ = ()
 
 
+def _plain_rows(batch: pa.RecordBatch) -> Iterable[Row]:
+    """Return a batch as Python's values; Spark has times and texts that Python has not."""
+    try:
+        rows: list[Row] = batch.to_pylist()
+    except (OverflowError, ValueError):
+        columns = [[_read(_as_py, one) for one in column] for column in batch.columns]
+        names = batch.schema.names
+        return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return rows
+
+
+def _as_py(value: pa.Scalar) -> Any:
+    return value.as_py()
+
+
 def _read(read: Callable[[Any], Any], value: Any) -> Any:
     try:
         return read(value)
@@ -230,7 +245,7 @@ def _read(read: Callable[[Any], Any], value: Any) -> Any:
         return Unreadable("is nested too deeply")
     except InvalidEvent as error:
         return Unreadable(f"cannot be read: {error.message}"[:200])
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         return Unreadable(f"cannot be read: {error}"[:200])
 
 

@@ -24,7 +24,7 @@ from seriatim.pipeline.database import (
     find_place,
 )
 from seriatim.pipeline.seldom import bundled, seldom_used, unbundled
-from seriatim.pipeline.selects import raw_columns, statement_for, type_of
+from seriatim.pipeline.selects import count_statement, raw_columns, statement_for, type_of
 from seriatim.pipeline.wanted import END, EVERYTHING, Scan, Share, Window
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Names",
     "Scan",
     "Window",
+    "count_events",
     "head",
     "identity",
     "look",
@@ -86,6 +87,14 @@ def head(url: str) -> int:
 def identity(url: str) -> LogIdentity:
     """Return which log this is, and its epoch."""
     return look(url).identity
+
+
+def count_events(url: str, wanted: Scan, after: int, until: int) -> int:
+    """Return how many events of a range are wanted, by one statement that reads no payload."""
+    place = find_place(url)
+    with connected(place, "counting events", keep=True) as connection:
+        [row] = connection.rows(count_statement(place, wanted, after, until))
+    return int(row["events"])
 
 
 def scan(url: str, wanted: Scan, after: int, until: int) -> Iterator[pa.RecordBatch]:

@@ -35,12 +35,23 @@ def statement_for(  # noqa: PLR0913 - a SELECT, and its range
     extra: Sequence[str] = (),
 ) -> str:
     """Write the SELECT of a scan; every text in it is a hexadecimal literal."""
-    conditions = "".join(f" and {one}" for one in _conditions(place, wanted))
-    return (
+    selected = (
         place.sql["scan"]
         .replace("{kinds}", ", ".join(f"{kind_of(name)} as {name}" for name in raw))
         .replace("{wanted}", ", ".join([*(f"e.{name}" for name in raw), *extra]))
-        .replace("{after}", str(int(after)))
+    )
+    return _bounded(selected, place, wanted, after, until)
+
+
+def count_statement(place: Place, wanted: Scan, after: int, until: int) -> str:
+    """Write the SELECT that counts the events of a scan; an index answers tenant and type."""
+    return _bounded(place.sql["count"], place, wanted, after, until)
+
+
+def _bounded(text: str, place: Place, wanted: Scan, after: int, until: int) -> str:
+    conditions = "".join(f" and {one}" for one in _conditions(place, wanted))
+    return (
+        text.replace("{after}", str(int(after)))
         .replace("{until}", str(int(until)))
         .replace("{conditions}", conditions)
     )

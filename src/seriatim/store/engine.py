@@ -122,15 +122,15 @@ class Engine(Protocol):
         """Return what holds a table in a mode until the transaction ends, where that is needed."""
         ...
 
-    def exists(self, session: Any, table: str) -> bool:
-        """Tell whether a table of this name is there."""
+    def column_names(self, session: Any, table: str) -> Sequence[str]:
+        """Return the columns of a table, none if no table of this name is there."""
         ...
 
     def additions(self, session: Any, table: str, columns: Collection[str]) -> Sequence[str]:
         """Return the statements that give a new table what users added to this one.
 
-        Grants, indexes, comments, as far as the database has them; the new table has the same name
-        and these columns. Raises `Conflict` for what cannot be carried over.
+        Grants, indexes, settings, comments, as far as the database has them; the new table has
+        the same name and these columns. Raises `Conflict` for what cannot be carried over.
         """
         ...
 

@@ -20,6 +20,7 @@ from seriatim.pipeline import register
 from seriatim.pipeline.archive.catalog import read_segment, segments
 from seriatim.pipeline.archive.writing import archive
 from seriatim.pipeline.events import events
+from seriatim.pipeline.failures import SPARK_ERRORS
 from seriatim.pipeline.project import shares
 from seriatim.pipeline.project.job import Job
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME
@@ -109,6 +110,12 @@ def swap_rows(at: Path) -> None:
     reseal_size(at)
 
 
+def lose_a_column(at: Path) -> None:
+    """Hold every event without its tenant: Spark reads null there, and a filter nothing."""
+    replace_rows(at, lambda rows: rows.drop_columns(["tenant_id"]))
+    reseal_size(at)
+
+
 def tear_in_place(at: Path) -> None:
     """Lose the file's second half and keep its size."""
     path = file_of(at, 1)
@@ -121,6 +128,7 @@ DAMAGES = [
     keep_six_of_equal_size,
     repeat_a_row,
     repeat_all,
+    lose_a_column,
     truncate,
     tear_in_place,
     swap_two,
@@ -154,6 +162,24 @@ def test_every_read_refuses_a_damaged_segment(
     for way in ("events", "format", "columns", "reader"):
         with pytest.raises((BackendFailure, PySparkException), match="segment"):
             columns_read(way, user_session, url, at)
+
+
+@pytest.mark.parametrize(
+    "damage", [keep_six, keep_six_of_equal_size, repeat_a_row, lose_a_column, lose_a_segment]
+)
+def test_a_frame_that_was_made_before_the_damage_is_refused(
+    user_session: SparkSession, copied: tuple[str, Path], damage: Callable[[Path], None]
+) -> None:
+    """J1: a DataFrame reads when it is used: the seals are compared then, each time."""
+    url, at = copied
+    made = events(user_session, url, archive=str(at), tenant="default")
+    assert made.count() == 30
+    damage(at)
+
+    with pytest.raises(SPARK_ERRORS, match="segment"):
+        made.count()
+    with pytest.raises(SPARK_ERRORS, match="segment"):
+        made.select("payload").where("position > 15").first()
 
 
 @pytest.mark.parametrize("damage", [keep_six, repeat_a_row, truncate])

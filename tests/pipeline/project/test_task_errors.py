@@ -1,14 +1,18 @@
 """Whatever ends a task is told in one message, and a live run outlives what may pass (I7)."""
 
+import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -23,7 +27,7 @@ from seriatim import (
     projection,
 )
 from seriatim.core.errors import InvalidArgument, ProjectionFailed
-from seriatim.pipeline.failures import failure_of
+from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.project.projector import Projector
 from tests.pipeline.project.kit import rows_of
 
@@ -159,6 +163,86 @@ def test_the_users_reason_is_told(
         assert "\n" not in told.value.message
         assert len(told.value.message) < 600
         assert not told.value.retryable
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda given: given.select(f.col("event_type").alias("name"), f.expr("1 div 0 as events")),
+        lambda given: given.select(
+            f.col("event_type").alias("name"), f.col("payload").cast("bigint").alias("events")
+        ),
+        unknown_column,
+    ],
+    ids=["sql", "frame", "analysis"],
+)
+def test_no_page_of_java_is_logged(start: Start, log: Log, made: Any) -> None:
+    """I7: Spark's own log of an expression's error, with its stack, is silent in jobs of ours."""
+    log.append([NewEvent("thing")])
+    job = start(framed(made))
+    with spark_errors() as seen:
+        for act in (job.run, job.rebuild):
+            with pytest.raises(BackendFailure):
+                act()
+        assert seen == []
+        with pytest.raises(SPARK_ERRORS):
+            job.spark.sql("select 1 div 0").collect()
+        assert seen  # a user's own queries log as before
+
+
+@contextmanager
+def spark_errors() -> Iterator[list[str]]:
+    """Collect what Spark logs of errors in expressions."""
+    seen: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
+    loggers = [
+        PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")
+    ]
+    for one in loggers:
+        one.addHandler(handler)
+    try:
+        yield seen
+    finally:
+        for one in loggers:
+            one.removeHandler(handler)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_transformation_may_hold_what_cannot_be_sent(start: Start, log: Log) -> None:
+    """I1: a transformation runs in the driver, and may use locks, sessions and functions there."""
+    lock = threading.Lock()
+    upper = f.udf(str.upper, "string")
+
+    def counted_by_type(given: DataFrame) -> DataFrame:
+        with lock:
+            named = given.withColumn("name", upper("event_type"))
+        return named.groupBy("name").agg(f.count("*").alias("events"))
+
+    log.append([NewEvent("thing"), NewEvent("thing")])
+    made = framed(counted_by_type)
+    made = structs.replace(made, upcasters={("thing", 0): dict})
+    job = start(made)
+    job.run()
+    assert job.rebuild().switched
+    assert rows_of(job)["THING"]["events"] == 2
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_fold_that_cannot_be_sent_is_refused(
+    start: Start, log: Log, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """I7: a fold that Spark's tasks cannot be given is refused at once, in one message."""
+    lock = threading.Lock()
+
+    def locked(_state: Any, _event: EventRecord) -> dict[str, Any]:
+        with lock:
+            return {"events": 1}
+
+    with pytest.raises(InvalidArgument, match=r"cannot be sent to Spark's tasks: .*lock"):
+        start(projection("locked", key="event_type", columns={"events": int})(locked))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 AT = "\n\tat x.y(Z.scala:1)"

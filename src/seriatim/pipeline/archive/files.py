@@ -121,7 +121,7 @@ def read_file(
         file = pq.ParquetFile(source, pre_buffer=True)
         if count is not None and file.metadata.num_rows != count:
             _refuse_count(file.metadata.num_rows, count)
-        _check_columns(file.schema_arrow, wanted)
+        _check_columns(file.schema_arrow)
         groups = [_range(file, index) for index in range(file.num_row_groups)]
         for index, (first, last) in enumerate(groups):
             if last <= after or (until is not None and first > until):
@@ -145,8 +145,9 @@ def _refuse_count(found: int, sealed: int) -> None:
     raise ValueError(msg)
 
 
-def _check_columns(schema: pa.Schema, wanted: Sequence[str]) -> None:
-    for name in wanted:
+def _check_columns(schema: pa.Schema) -> None:
+    """Check every column: readers of a file by itself would take a missing one for nulls."""
+    for name in NAMES:
         if not schema.field(name).equals(EVENTS.field(name)):
             msg = f"its column {name} is not what it was"
             raise ValueError(msg)

@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import cloudpickle
 
-from seriatim.core.errors import ProjectionFailed
+from seriatim.core.errors import InvalidArgument, ProjectionFailed
 from seriatim.core.event import EventRecord
 from seriatim.core.fold import Fold, Kept, Owner, Shape
 from seriatim.core.projection import Projection, Table
 from seriatim.core.projection_key import STREAM, is_path, key_path, payload_key
+from seriatim.core.reasons import reason_of
 from seriatim.opening import open_read_model
 from seriatim.pipeline.failures import noted_errors
 from seriatim.pipeline.project.outcome import batches_of, count_line, lines_of
@@ -33,6 +35,30 @@ def read_model(target: str) -> ReadModel:
     if target not in _models:
         _models[target] = open_read_model(target)
     return _models[target]
+
+
+def sendable(projection: Projection) -> Projection:
+    """Return a projection as tasks are given it, or refuse one that cannot be sent to them.
+
+    A transformation stays in the driver: it may hold what exists only there.
+    """
+    sent = projection
+    if projection.is_frame:
+        sent = msgspec.structs.replace(projection, transform=_in_the_driver)
+    try:
+        cloudpickle.dumps(sent)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        msg = (
+            f"projection {projection.name} cannot be sent to Spark's tasks: {reason_of(error)}; "
+            "make such an object inside of the function that uses it"
+        )
+        raise InvalidArgument(msg, details={"projection": projection.name}) from error
+    return sent
+
+
+def _in_the_driver(_events: Any) -> Any:
+    """Stand for a transformation, which no task calls."""
+    raise NotImplementedError
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,15 @@ from seriatim.core.times import EARLIEST_US, LATEST_US
 from seriatim.pipeline.columns import NAMES, spark_schema
 from seriatim.pipeline.failures import SPARK_ERRORS, noted_errors
 from seriatim.pipeline.marks import MARK_TYPE
-from seriatim.pipeline.project.folding import KEY, Folder, FrameLoader, Keyer, kept_rows, key_fields
+from seriatim.pipeline.project.folding import (
+    KEY,
+    Folder,
+    FrameLoader,
+    Keyer,
+    kept_rows,
+    key_fields,
+    sendable,
+)
 from seriatim.pipeline.project.outcome import SPARK_OUTCOME, Coder, Line, batches_of
 from seriatim.pipeline.records import RECORD, batch_of, records_of
 
@@ -122,7 +130,9 @@ def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> Da
     """Return the rows of a DataFrame projection: one for each key, checked and named."""
     given = events.where(~is_mark())
     if projection.upcasters:
-        given = given.mapInArrow(_Upcaster(projection), spark_schema(tuple(given.columns)))
+        given = given.mapInArrow(
+            _Upcaster(sendable(projection)), spark_schema(tuple(given.columns))
+        )
     if "occurred_at" in given.columns:
         given = given.withColumn("occurred_at", _within_bounds(f.col("occurred_at")))
     table = projection.tables[0]

@@ -20,7 +20,7 @@ from seriatim.opening import absolute_url, open_read_model, open_store, read_mod
 from seriatim.pipeline.events import events, name_list
 from seriatim.pipeline.options import source_options
 from seriatim.pipeline.project import frames, shares
-from seriatim.pipeline.project.folding import Folder
+from seriatim.pipeline.project.folding import Folder, sendable
 from seriatim.pipeline.project.outcome import OUTCOME, Outcome, outcome_of
 from seriatim.pipeline.session import own_session
 from seriatim.store.readmodel.port import Progress
@@ -71,6 +71,7 @@ class Job:
         batch_events: int = BATCH_EVENTS,
         watcher: Watcher | None = None,
     ) -> None:
+        self.sent = sendable(projection)  # what tasks are given of it
         self.spark = own_session(spark)
         self.projection = projection
         self.url = absolute_url(url)  # tasks may run in another folder

@@ -11,7 +11,7 @@ from typing import Self
 
 from pyspark.sql import DataFrame
 
-from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
+from seriatim.pipeline.failures import SPARK_ERRORS, failure_of, quiet_spark
 from seriatim.pipeline.project import frames
 from seriatim.pipeline.project.job import SMALL_EVENTS, Job
 
@@ -60,7 +60,8 @@ class Stream:
         # Spark keeps only the text of what is raised here. Its batch ids begin at 0 with a new
         # checkpoint, so the position alone guards against applying a batch twice.
         try:
-            self._position = self._apply(given, self._position)
+            with quiet_spark():  # in a thread of Spark's
+                self._position = self._apply(given, self._position)
         except BaseException as error:
             self._raised = error
             raise

@@ -1,4 +1,4 @@
-"""What users have added to a table of a read model: grants, indexes and comments."""
+"""What users have added to a table of a read model: grants, indexes, settings and comments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def find_additions(
             "drop what you added, rebuild, and make it again"
         )
         raise Conflict(msg, details={"table": table, "found": obstacles})
-    made = [
+    made = [f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)]
+    made.append(_REVOKE.replace("{table}", table.replace("'", "''")))
+    made += [
         _grant(table, *found)
         for found in session.run(sql["grants"], named)
         if found[1] is None or found[1] in columns
@@ -36,8 +38,27 @@ def find_additions(
         for found in session.run(sql["comments"], named)
         if found[0] is None or found[0] in columns
     ]
-    made += [found[0] for found in session.run(sql["indexes"], named)]
-    return made
+    for what in ("indexes", "statistics"):
+        made += [found[0] for found in session.run(sql[what], named)]
+    last = session.run(sql["last_settings"], named)
+    return made + [f"alter table {table} {found[0]}" for found in last]
+
+
+# Default privileges may have given the new table more than users left to the old one.
+_REVOKE = """
+do $$
+declare
+    v_grantee text;
+begin
+    for v_grantee in
+        select distinct case when a.grantee = 0 then 'public'
+                             else quote_ident(pg_get_userbyid(a.grantee)) end
+        from pg_class c cross join lateral aclexplode(c.relacl) a
+        where c.oid = '{table}'::regclass and a.grantee <> c.relowner
+    loop
+        execute format('revoke all on table %s from %s', '{table}', v_grantee);
+    end loop;
+end $$"""
 
 
 def _grant(table: str, right: str, column: str | None, grantee: str, grantable: bool) -> str:

@@ -8,6 +8,36 @@ where i.indrelid = :name::regclass
   and not exists (select 1 from pg_constraint c where c.conindid = i.indexrelid)
 order by i.indexrelid;
 
+-- name: statistics
+select pg_get_statisticsobjdef(s.oid) from pg_statistic_ext s
+where s.stxrelid = :name::regclass
+order by s.oid;
+
+-- name: settings
+select 'enable row level security' from pg_class
+where oid = :name::regclass and relrowsecurity
+union all
+select 'force row level security' from pg_class
+where oid = :name::regclass and relforcerowsecurity
+union all
+select 'set (' || array_to_string(reloptions, ', ') || ')' from pg_class
+where oid = :name::regclass and reloptions is not null;
+
+-- name: last_settings
+-- Those that need the indexes; the owner last, and only where this role may give the table away.
+select case c.relreplident when 'f' then 'replica identity full' else 'replica identity nothing' end
+from pg_class c where c.oid = :name::regclass and c.relreplident in ('f', 'n')
+union all
+select 'replica identity using index ' || quote_ident(n.relname)
+from pg_index i join pg_class n on n.oid = i.indexrelid
+where i.indrelid = :name::regclass and i.indisreplident
+union all
+select 'owner to ' || quote_ident(pg_get_userbyid(c.relowner))
+from pg_class c
+where c.oid = :name::regclass and pg_get_userbyid(c.relowner) <> current_user
+  and pg_has_role(c.relowner, 'member')
+  and has_schema_privilege(c.relowner, c.relnamespace, 'create');
+
 -- name: grants
 select a.privilege_type, null,
        case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end,
@@ -48,4 +78,18 @@ select distinct 'view', v.oid::regclass::text
 from pg_depend d join pg_rewrite r on r.oid = d.objid join pg_class v on v.oid = r.ev_class
 where d.classid = 'pg_rewrite'::regclass and d.refobjid = :name::regclass
   and v.oid <> :name::regclass
+union all
+select 'rule', quote_ident(rulename) from pg_rewrite where ev_class = :name::regclass
+union all
+select 'publication', quote_ident(p.pubname)
+from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
+where r.prrelid = :name::regclass
+union all
+-- Functions and tables that are made with this one or with its row type.
+select distinct 'dependent', pg_describe_object(d.classid, d.objid, 0)
+from pg_depend d join pg_class c on c.oid = :name::regclass
+     join pg_type t on t.oid = c.reltype
+where d.deptype = 'n' and d.classid in ('pg_proc'::regclass, 'pg_class'::regclass)
+  and (d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid
+       or d.refclassid = 'pg_type'::regclass and d.refobjid in (t.oid, t.typarray))
 order by 1, 2;

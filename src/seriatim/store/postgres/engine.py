@@ -239,10 +239,14 @@ class PostgresEngine:
             return f"{column} at time zone 'UTC'"
         return f"{column}::text" if kind == "json" else column
 
-    def exists(self, session: PostgresSession, table: str) -> bool:
-        """Tell whether a table of this name is there."""
-        found = session.run("select to_regclass(:name)", {"name": f'{self.at}"{table}"'})
-        return found[0][0] is not None
+    def column_names(self, session: PostgresSession, table: str) -> Sequence[str]:
+        """Return the columns of a table, none if no table of this name is there."""
+        found = session.run(
+            "select attname from pg_attribute where attrelid = to_regclass(:name) "
+            "and attnum > 0 and not attisdropped order by attnum",
+            {"name": f'{self.at}"{table}"'},
+        )
+        return [row[0] for row in found]
 
     def additions(
         self, session: PostgresSession, table: str, columns: Collection[str]

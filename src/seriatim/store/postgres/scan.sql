@@ -19,6 +19,10 @@ select {wanted} from {schema}.events e
 where e.position > {after} and e.position <= {until}{conditions}
 order by e.position;
 
+-- name: count
+select count(*) as events from {schema}.events e
+where e.position > {after} and e.position <= {until}{conditions};
+
 -- name: used
 -- Which columns hold anything in a sample of a range.
 select {used} from {schema}.events e

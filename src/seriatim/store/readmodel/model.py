@@ -442,9 +442,26 @@ class ReadModel:
         found: dict[str, Sequence[str]] = {}
         for name in self._known_tables(session, projection, shadow=False):
             columns = tables.kinds(named[name]) if name in named else {}
-            if self.engine.exists(session, name):
+            if present := self.engine.column_names(session, name):
+                self._check_columns(session, projection, name, present)
                 found[name] = self.engine.additions(session, name, columns)
         return found
+
+    def _check_columns(
+        self, session: Session, projection: Projection, table: str, present: Sequence[str]
+    ) -> None:
+        """Raise `Conflict` when a live table has a column that its declaration does not have."""
+        live = self._progress(session, "progress", projection.name, shadow=False)
+        if live is None:
+            return
+        declared = tables.declared_columns(live, table)
+        added = [column for column in present if declared and column not in declared]
+        if added:
+            msg = (
+                f"table {table} cannot be replaced, for it would lose column {added[0]}, which "
+                "was added to it: keep such values in a table of your own, and drop the column"
+            )
+            raise Conflict(msg, details={"table": table, "found": added})
 
     def _hold(self, session: Session, table: str, mode: str, patience: str | None = None) -> None:
         for statement in self.engine.holding(table, mode, patience):

@@ -50,6 +50,16 @@ def declared(progress: Progress) -> list[str]:
     return [name(progress.name, one["name"]) for one in said]
 
 
+def declared_columns(progress: Progress, table: str) -> set[str]:
+    """Return the columns that a table has by the stored declaration."""
+    if table == name(progress.name, STATES.name):
+        return set(kinds(STATES))
+    for one in msgspec.json.decode(progress.declaration)["tables"]:
+        if name(progress.name, one["name"]) == table:
+            return {"tenant_id", "position", *(column for column, _ in one["key"] + one["columns"])}
+    return set()
+
+
 def kinds(table: Table) -> dict[str, str]:
     """Return the kind of every column, in the order of the table."""
     fields = {column: VALUES[kind].name for column, kind in table.fields.items()}

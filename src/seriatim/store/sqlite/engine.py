@@ -174,9 +174,9 @@ class SqliteEngine:
         """Return nothing: one writer at a time, and snapshots that hold tables, need no locks."""
         return ()
 
-    def exists(self, session: SqliteSession, table: str) -> bool:
-        """Tell whether a table of this name is there."""
-        return bool(session.run(f'pragma table_info("{table}")'))
+    def column_names(self, session: SqliteSession, table: str) -> Sequence[str]:
+        """Return the columns of a table, none if no table of this name is there."""
+        return [row[1] for row in session.run(f'pragma table_xinfo("{table}")')]
 
     def additions(
         self,

@@ -17,3 +17,7 @@ union all
 select {wanted} from events e
 where e.position > {after} and e.position <= {until}{conditions}
 order by 1
+
+-- name: count
+select count(*) as events from events e
+where e.position > {after} and e.position <= {until}{conditions}

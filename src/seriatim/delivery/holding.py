@@ -235,10 +235,14 @@ def effecting(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> 
             with registry.engine.transaction() as session:
                 used = session
                 try:
-                    yield Effecting(beating, session.connection)
+                    with session.lent():
+                        yield Effecting(beating, session.connection)
                 except Exception as error:
                     if outage := session.outage(error):
                         raise outage from outage.__cause__
+                    if refusal := session.refusal(error):
+                        why = Conflict(refusal, details={"handler": handler.name})
+                        raise EffectFailed(why) from error
                     raise _Users(error) from error
                 if defect := session.defect():
                     raise EffectFailed(Conflict(defect, details={"handler": handler.name}))

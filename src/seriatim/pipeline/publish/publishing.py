@@ -79,6 +79,7 @@ class Publisher:
         self._checkpoints = Checkpoints(open_place(checkpoints), self._what)
         self._lookback = Lookback(self._store, self._settings, tenant_id)
         self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
+        self._lease: Lease | None = None
         self._lease_ended = threading.Event()
         self._failed = 0
         self._told = time.monotonic()
@@ -171,9 +172,7 @@ class Publisher:
         )
         with translated():
             rows = over_shares(self._spark, sender.part.shares, sender, SENT).collect()
-        if self._lease_ended.is_set():
-            msg = "another publisher has the lease now; what was sent may be sent again by it"
-            raise LeaseLost(msg)
+        self._check_lease()
         refused = min(
             (row for row in rows if row.position is not None),
             key=lambda row: row.position,
@@ -230,6 +229,7 @@ class Publisher:
         if lease is None:
             yield False
             return
+        self._lease = lease
         self._lease_ended.clear()
         done = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(lease, done), daemon=True)
@@ -254,6 +254,18 @@ class Publisher:
                 self._watcher(Report("publisher", "waits for another publisher", 0, 0, 0.0))
             time.sleep(min(_POLL_S, self._lease_s / 4))
         return None
+
+    def _check_lease(self) -> None:
+        """Raise `LeaseLost` if another publisher has the lease.
+
+        The database is asked: a process that was stopped for longer than the lease goes on here
+        before the thread that renews it has noticed.
+        """
+        assert self._lease is not None  # noqa: S101 - steps are made within `_leased`
+        if self._lease_ended.is_set() or not self._store.renew_lease(self._lease, self._lease_s):
+            self._lease_ended.set()
+            msg = "another publisher has the lease now; what was sent may be sent again by it"
+            raise LeaseLost(msg)
 
     def _keep(self, lease: Lease, done: threading.Event) -> None:
         while not done.wait(self._lease_s / 3):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import seriatim
-from seriatim import NewEvent, handler, open_registry
+from seriatim import NewEvent, RetryPolicy, handler, open_registry
 from seriatim.opening import registry_url
 from tests.acceptance.program import Program
 from tests.fixtures.spark import with_kafka
@@ -109,6 +109,29 @@ def test_what_operators_name_and_see(sqlite: Program) -> None:
         assert (act.code, "not_found" in act.err, "Traceback" in act.err) == (3, True, False)
     assert (dry.code, dry.json["position"], dry.json["forgotten"]) == (0, 2, {})
     assert (reset.code, reset.json["epoch"], reset.json["forgotten"]) == (0, 2, {"claimed": 1})
+
+
+def test_brackets_are_no_markup(sqlite: Program) -> None:
+    """L3: ids and errors are listed as they are, also where they look like rich's markup."""
+    url = sqlite.env["SERIATIM_URL"]
+    error = "KeyError: [red]row[/] of orders[3] [/nowhere]"
+
+    def fail(_event: object, _context: object) -> None:
+        raise ValueError(error)
+
+    seats = handler("seats[1]", effect="keyed", retry=RetryPolicy(attempts=1))(fail)
+    with seriatim.open(url) as log:
+        log.append([NewEvent("seat[x].reserved", event_id="e-[/b]")])
+        registry = open_registry(registry_url(url), log=log)
+        registry.handle(seats, list(log.read()))
+        registry.close()
+    listed = sqlite("dlq", "list")
+    status = sqlite("registry", "status")
+
+    assert listed.code == 0
+    for text in ("seats[1]", "e-[/b]", "seat[x].reserved", error):
+        assert text in listed.out
+    assert "seats[1]" in status.out
 
 
 def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:

@@ -148,10 +148,14 @@ def test_skip_takes_what_the_command_takes(service: Running, tmp_path: Path) -> 
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         registry.set_status(MAILER.name, "ready")
         identity = service.service.view(OURS).identity()
-        claimed = Delivery(event_id="held", tenant_id=OURS, position=9, event={}, log=identity)
+        claimed, blocked = (
+            Delivery(event_id=name, tenant_id=OURS, position=9, event={}, log=identity)
+            for name in ("claimed", "blocked")
+        )
         registry.claim_all(MAILER, [claimed])
+        registry.keep(MAILER, [blocked])
     ours = caller(service, tenant_id=OURS)
 
-    skipped = ours("POST", "/v1/dead-letters/skip", {"event_id": "held", "reason": "given up"})
-
-    assert skipped.json == {"count": 1}
+    for name in ("claimed", "blocked"):
+        skipped = ours("POST", "/v1/dead-letters/skip", {"event_id": name, "reason": "given up"})
+        assert skipped.json == {"count": 1}

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -154,6 +154,10 @@ def stream_label(record: EventRecord) -> str:
 
 class Listing(Table):
     """A table that never breaks an id: where it does not fit, its rows stand below each other."""
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        """Add a row; what stands in brackets is text, and no markup."""
+        super().add_row(*(Text(one) if isinstance(one, str) else one for one in cells), **more)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render as a table if ids, names and numbers fit in their columns, else row by row."""

@@ -153,7 +153,7 @@ def revoke(  # noqa: PLR0913 - which one, and where
         if one.as_json:
             write_json({"revoked": token_id})
         else:
-            one.out.print(f"revoked: {token_id}")
+            one.out.print(f"revoked: {token_id}", markup=False)
 
 
 @quota.command("set", epilog=exits.as_help())
@@ -175,7 +175,7 @@ def set_quota(  # noqa: PLR0913 - whose, and how much
         if one.as_json:
             write_json(wanted)
         else:
-            one.out.print(f"{plain(wanted.tenant_id)}: {_said(wanted)}")
+            one.out.print(f"{plain(wanted.tenant_id)}: {_said(wanted)}", markup=False)
 
 
 @quota.command("list", epilog=exits.as_help())
@@ -215,7 +215,7 @@ def remove_quota(
         if one.as_json:
             write_json({"removed": whose})
         else:
-            one.out.print(f"removed: {plain(whose)}")
+            one.out.print(f"removed: {plain(whose)}", markup=False)
 
 
 def _said(known: Quota) -> str:

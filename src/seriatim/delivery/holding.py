@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
@@ -185,7 +185,8 @@ class Held:
     def _interrupted(self, claim: Claim) -> None:
         """Free the event for the next consumer, unless its effect may not be repeated."""
         if not self._handler.at_most_once:
-            self._registry.release(self._handler, [claim])
+            with suppress(LeaseLost):  # then it is somebody else's already
+                self._registry.release(self._handler, [claim])
 
 
 _WHY = {
@@ -235,10 +236,14 @@ def effecting(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> 
             with registry.engine.transaction() as session:
                 used = session
                 try:
-                    yield Effecting(beating, session.connection)
+                    with session.lent():
+                        yield Effecting(beating, session.connection)
                 except Exception as error:
                     if outage := session.outage(error):
                         raise outage from outage.__cause__
+                    if refusal := session.refusal(error):
+                        why = Conflict(refusal, details={"handler": handler.name})
+                        raise EffectFailed(why) from error
                     raise _Users(error) from error
                 if defect := session.defect():
                     raise EffectFailed(Conflict(defect, details={"handler": handler.name}))

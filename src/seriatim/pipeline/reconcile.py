@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from hashlib import sha256
 
 import msgspec
@@ -11,25 +12,28 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
+from seriatim.config import Settings
 from seriatim.core.errors import NotFound
 from seriatim.core.event import LogIdentity
-from seriatim.opening import absolute_url
+from seriatim.opening import absolute_url, open_store
 from seriatim.pipeline.kafka.address import Target
 from seriatim.pipeline.kafka.client import offsets, spark_options, topics_of
-from seriatim.pipeline.kafka.messages import HEADER, key_of, value_of
+from seriatim.pipeline.kafka.messages import HEADER, Headers, key_of, own_headers, value_of
 from seriatim.pipeline.records import records_of
 from seriatim.pipeline.scan import look
 from seriatim.pipeline.source import register
+from seriatim.pipeline.spread import zero_based
 
 _EXAMPLES = 10
 _COLUMNS = ["position", "event_id", "tenant_id", "stream_type", "stream_id"]
 _EVENTS = (
     "position bigint, event_id string, tenant_id string, stream_type string, stream_id string, "
-    "value_hash string, key_hash string, event_topic string"
+    "value_hash string, key_hash string, event_headers string, event_topic string"
 )
 _MESSAGES = (
     "place string, topic string, partition int, offset bigint, position bigint, event_id string, "
-    "tenant string, hash string, message_key string, log_id string, epoch bigint"
+    "hash string, message_key string, message_headers string, tenant string, log_id string, "
+    "epoch bigint"
 )
 # Repeats are what delivery at least once allows; everything else makes topics differ.
 _ALLOWED = ("duplicates",)
@@ -68,7 +72,9 @@ def reconcile(
     place = absolute_url(url)
     seen = look(place)
     end = seen.head if until is None else min(until, seen.head)
-    log = _published(spark, place, target, tenant_id, end).cache()
+    with closing(open_store(url, Settings(), create=False)) as store:
+        kinds = zero_based(store.rules())
+    log = _published(spark, place, target, tenant_id, end, seen.identity, kinds).cache()
     topics = {row.event_topic for row in log.select("event_topic").distinct().collect()}
     alike = topics_of(target, tenant_id) - topics
     messages = _messages(spark, target, sorted(topics | alike), tenant_id)
@@ -84,8 +90,14 @@ def reconcile(
         messages.unpersist()
 
 
-def _published(
-    spark: SparkSession, url: str, target: Target, tenant_id: str | None, until: int
+def _published(  # noqa: PLR0913 - what is compared
+    spark: SparkSession,
+    url: str,
+    target: Target,
+    tenant_id: str | None,
+    until: int,
+    log: LogIdentity,
+    zero_based: frozenset[str],
 ) -> DataFrame:
     """Return the events of the log, and what the message of each must be."""
     options = {"url": url, "endingPosition": str(until), "columns": ",".join(_COLUMNS)}
@@ -93,27 +105,34 @@ def _published(
         options["tenant"] = tenant_id
     reader = spark.read.format("seriatim").options(**options, packed="true")
     # Without its settings: a task needs the template alone.
-    return reader.load().mapInArrow(_Expected(Target(target.servers, target.template)), _EVENTS)
+    plain = Target(target.servers, target.template)
+    return reader.load().mapInArrow(_Expected(plain, log, zero_based), _EVENTS)
 
 
 class _Expected(msgspec.Struct, frozen=True):
     """Adds to events what their messages must be."""
 
     target: Target
+    log: LogIdentity
+    zero_based: frozenset[str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        headers = Headers(self.log, self.zero_based)
         for batch in batches:
             values: list[str] = []
             keys: list[str] = []
+            heads: list[str] = []
             topics: list[str] = []
             for event in records_of(batch):
                 values.append(sha256(value_of(event)).hexdigest())
                 keys.append(sha256(key_of(event)).hexdigest())
+                heads.append(own_headers(headers.of(event)))
                 topics.append(self.target.topic(event.tenant_id, event.stream_type))
             made = batch.select(_COLUMNS)
             for name, column in (
                 ("value_hash", values),
                 ("key_hash", keys),
+                ("event_headers", heads),
                 ("event_topic", topics),
             ):
                 made = made.append_column(name, pa.array(column, pa.string()))
@@ -123,6 +142,15 @@ class _Expected(msgspec.Struct, frozen=True):
 def _header(name: str) -> Column:
     found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER}{name}")
     return f.get(found, f.lit(0))["value"].cast("string")
+
+
+def _own_headers() -> Column:
+    """Return the headers as `own_headers` writes them; None for a message that has none."""
+    own = f.filter(f.col("headers"), lambda one: one["key"].startswith(HEADER))
+    lines = f.transform(
+        own, lambda one: f.concat(one["key"], f.lit("="), f.lower(f.hex(one["value"])))
+    )
+    return f.array_join(f.array_sort(lines), "\n")
 
 
 def _messages(
@@ -153,9 +181,10 @@ def _messages(
         "offset",
         _header("position").try_cast("bigint").alias("position"),
         _header("event-id").alias("event_id"),
-        _header("tenant").alias("tenant"),
         f.sha2("value", 256).alias("hash"),
         f.sha2("key", 256).alias("message_key"),
+        _own_headers().alias("message_headers"),
+        _header("tenant").alias("tenant"),
         _header("log").alias("log_id"),
         _header("epoch").try_cast("bigint").alias("epoch"),
     )
@@ -185,7 +214,9 @@ def _compared(  # noqa: PLR0913 - both sides, and where the log ends
         "missing": _found(log.join(compared, ["position", "event_id"], "left_anti"), "position"),
         "duplicates": _doubled(known),
         "reordered": _found(_reordered(known), "position"),
-        "changed": _found(known.where("hash <> value_hash or not (tenant <=> tenant_id)"), "place"),
+        "changed": _found(
+            known.where("hash <> value_hash or not (message_headers <=> event_headers)"), "place"
+        ),
         "wrong_keys": _found(known.where("not (message_key <=> key_hash)"), "place"),
         "spread": _found(_spread(known), "stream"),
         "misplaced": _found(known.where("topic <> event_topic"), "place"),

@@ -16,6 +16,10 @@ ENDED_EARLY = (
     "the transaction was committed or rolled back before its end: write through the connection, "
     "and leave commit and rollback to its owner"
 )
+CLOSED = (
+    "the connection was closed inside the transaction: write through it, and leave closing it to "
+    "its owner"
+)
 ABORTED = (
     "an error inside the transaction was ignored, so Postgres refuses to commit it: raise the "
     "error, or put the statement into a savepoint (with connection.transaction())"
@@ -50,6 +54,14 @@ class Session(Protocol):
 
     def defect(self) -> str | None:
         """Say why this transaction cannot commit what was written in it, None if it can."""
+        ...
+
+    def refusal(self, error: BaseException) -> str | None:
+        """Say what an error is about that comes of ending the transaction or its connection."""
+        ...
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Let others write in the transaction, and refuse to let them end it."""
         ...
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:

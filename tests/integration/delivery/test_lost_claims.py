@@ -69,17 +69,36 @@ def test_a_block_learns_that_its_claim_is_lost(attentive: Registry, registry: Re
     """G2: so does a block that holds a claim, and it is not marked done."""
     by = made()
     registry.declare(by)
+    reached: list[str] = []
 
     def hold() -> None:
         with attentive.claim(by, event(1)) as held:
             held.check()
+            reached.append("begun")
             lose(registry, by)
             check_until_lost(held.check)
-            pytest.fail("the lost claim was never noticed")
+            reached.append("gone on")
 
     with pytest.raises(LeaseLost):
         hold()
+    assert reached == ["begun"]
     assert statuses(registry) == {event(1).event_id: "skipped"}
+
+
+def test_an_interrupt_is_not_hidden_by_a_lost_claim(
+    attentive: Registry, registry: Registry
+) -> None:
+    """G2: Ctrl-C in a block goes on its way, also when the claim cannot be given back any more."""
+    by = made()
+    registry.declare(by)
+
+    def hold() -> None:
+        with attentive.claim(by, event(1)):
+            lose(registry, by)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hold()
 
 
 def waits_for_a_lock(url: str) -> bool:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from seriatim import NewEvent
 from seriatim.core.canonical import canonical_text
-from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
+from seriatim.core.errors import BackendFailure, Conflict, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.opening import open_log
 from seriatim.pipeline.archive.place import Folder
+from seriatim.pipeline.kafka import client
 from seriatim.pipeline.kafka.address import Target, escaped, parse_target
 from seriatim.pipeline.kafka.java import java_settings
 from seriatim.pipeline.kafka.messages import Headers, key_of, record_of, value_of
@@ -208,3 +212,45 @@ def test_an_old_window_is_not_trusted(folder: Folder) -> None:
 
     assert found is not None
     assert (found.position, found.delivered) == (7, ())
+
+
+class NewTopicConsumer:
+    """A consumer of a topic whose partitions get their leaders a moment later."""
+
+    codes: ClassVar[list[int]] = []
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Connect to nothing."""
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:  # noqa: ARG002
+        """Return what the broker knows of the topic."""
+        found = SimpleNamespace(error=None, partitions={0: None, 1: None})
+        return SimpleNamespace(topics={topic: found})
+
+    def get_watermark_offsets(self, _place: object, timeout: float) -> tuple[int, int]:  # noqa: ARG002
+        """Return offsets, or fail as a broker does that is no leader."""
+        if self.codes:
+            raise KafkaException(KafkaError(self.codes.pop()))
+        return 0, 7
+
+    def close(self) -> None:
+        """Close."""
+
+
+def test_a_topic_without_leaders_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H1: a topic that was just made is waited for; any other error is told at once."""
+    monkeypatch.setattr(client, "Consumer", NewTopicConsumer)
+    target = parse_target("kafka://a:1/t")
+    codes = NewTopicConsumer.codes
+    codes[:] = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION]
+
+    assert client.offsets(target, ["t"]) == {"t": {0: (0, 7), 1: (0, 7)}}
+
+    codes[:] = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    with pytest.raises(BackendFailure, match="AUTHORIZATION"):
+        client.offsets(target, ["t"])
+    codes[:] = [KafkaError.NOT_LEADER_FOR_PARTITION]
+    monkeypatch.setattr(client, "_LOOK_S", -1.0)
+    with pytest.raises(BackendFailure, match="NOT_LEADER") as raised:
+        client.offsets(target, ["t"])
+    assert raised.value.retryable

@@ -16,6 +16,7 @@ from seriatim import NewEvent
 from seriatim.config.delivery import Publishing
 from seriatim.core.errors import BackendFailure, LogIdentityChanged
 from seriatim.pipeline.kafka.address import parse_target
+from seriatim.pipeline.project.job import Report
 from seriatim.pipeline.publish.checkpoint import FOLDER
 from seriatim.pipeline.publish.publishing import Published, Publisher
 from seriatim.pipeline.reconcile import reconcile
@@ -186,31 +187,36 @@ def test_looking_back_tells_tenants_apart(
 def test_two_publishers_at_once(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
-    """H1: one publisher of a log and target works, another waits for it."""
+    """H1: one publisher of a log and target works, another waits for it.
+
+    Neither the lease nor a flush runs out here, however slow the machine is.
+    """
     count = filled(postgres_url, each=4)
     target = made_topic(topic_url)
+    place = str(tmp_path / "c")
+    patient = Publishing(flush_timeout_s=600)
     ended = threading.Event()
-
-    def follow() -> None:
-        with Publisher(spark, postgres_url, target, str(tmp_path / "c")) as first:
-            first.run(live=True, until=ended.is_set)
-
-    thread = threading.Thread(target=follow)
-    thread.start()
     told: list[str] = []
-    with Publisher(
-        spark, postgres_url, target, str(tmp_path / "c"), watcher=lambda one: told.append(one.doing)
-    ) as second:
-        waiting = threading.Thread(target=second.run)
+
+    def watch(report: Report) -> None:
+        told.append(report.doing)
+        ended.set()  # the first one ends when the second one waits
+
+    with (
+        Publisher(spark, postgres_url, target, place, settings=patient, lease_s=600) as first,
+        Publisher(spark, postgres_url, target, place, settings=patient, watcher=watch) as second,
+    ):
+        follower = threading.Thread(target=lambda: first.run(live=True, until=ended.is_set))
+        follower.start()
         try:
-            until(lambda: len(messages(target)) == count)
-            waiting.start()
-            until(lambda: "waits for another publisher" in told)
+            until(lambda: first.done.position == count or not follower.is_alive())
+            second.run()
         finally:
             ended.set()  # whatever failed: a publisher that goes on disturbs the tests after it
-        thread.join(180)
-        waiting.join(180)
-        assert second.done.sent == 0
+            follower.join()
+    assert told[:1] == ["waits for another publisher"]
+    assert (first.done.sent, first.done.position) == (count, count)
+    assert (second.done.sent, second.done.position) == (0, count)
     assert len(messages(target)) == count
 
 

@@ -1,8 +1,9 @@
-"""A worker whose log was restored or replaced: it stops instead of skipping events."""
+"""Workers and publishers whose log was restored or replaced stop instead of skipping events."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import LogIdentityChanged, NewEvent
+from seriatim.pipeline.publish.publishing import Publisher
 from tests.pipeline.delivery.effects import notes, noting
+from tests.pipeline.delivery.kit import made_topic, records
 from tests.pipeline.delivery.test_work import work
 
 
@@ -57,3 +60,29 @@ def test_a_worker_stops_on_a_restored_log(
     with pytest.raises(LogIdentityChanged, match="restored or replaced"):
         work(spark, noter, url)
     assert [one[0] for one in notes(tmp_path)] == ["old-1", "old-2", "old-3"]
+
+
+def test_a_live_publisher_stops_on_a_restored_log(
+    spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
+) -> None:
+    """F8: a restore under a live publisher ends it; positions that were used again are not skipped.
+
+    The log is restored, and goes on, when everything was published and the publisher is idle.
+    """
+    append(log_url, "old-1", "old-2", "old-3")
+    target = made_topic(topic_url)
+    ended = time.monotonic() + 120
+
+    def restore() -> bool:
+        if publisher.done.position == 3 and not epochs:
+            with seriatim.open(log_url) as log:
+                epochs.append(log.store.raise_epoch().epoch)
+            append(log_url, "new-4")
+        return publisher.done.position > 3 or time.monotonic() > ended
+
+    with Publisher(spark, log_url, target, str(tmp_path / "c")) as publisher:
+        epochs: list[int] = []
+        with pytest.raises(LogIdentityChanged, match="is of epoch"):
+            publisher.run(live=True, until=restore)
+
+    assert sorted(one.event_id for one in records(target)) == ["old-1", "old-2", "old-3"]

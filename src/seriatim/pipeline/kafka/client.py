@@ -46,6 +46,15 @@ _PRODUCER = {
 ALONE_BYTES = 64 * KIB
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 
+_NO_LEADER_YET = (
+    "FENCED_LEADER_EPOCH",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "OFFSET_NOT_AVAILABLE",
+    "UNKNOWN_LEADER_EPOCH",
+    "UNKNOWN_TOPIC_OR_PART",
+)
+
 
 class TooLarge(Exception):  # noqa: N818 - the sender decides what it means
     """The broker, or the client, refuses a message because of its size: trying again is no help.
@@ -259,10 +268,18 @@ def _offsets_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
             msg = f"there is no topic {topic!r:.80}: publish to it, or create it"
             raise NotFound(msg, details={"topic": topic})
         time.sleep(0.1)
-    return {
-        number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_LOOK_S)
-        for number in found.partitions
-    }
+    return {number: _watermarks(consumer, topic, number, until) for number in found.partitions}
+
+
+def _watermarks(consumer: Consumer, topic: str, number: int, until: float) -> tuple[int, int]:
+    """Return the offsets of a partition; one that was just made, or moved, has no leader yet."""
+    while True:
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_LOOK_S)
+        except KafkaException as error:
+            if error.args[0].name() not in _NO_LEADER_YET or time.monotonic() > until:
+                raise
+        time.sleep(0.1)
 
 
 def spark_options(target: Target) -> Mapping[str, str]:

@@ -74,6 +74,16 @@ class Headers:
         return made
 
 
+def own_headers(headers: list[Header]) -> str:
+    """Return the headers that Seriatim gives a message as one text; others may add their own."""
+    lines = (
+        f"{name}={value.encode().hex() if isinstance(value, str) else (value or b'').hex()}"
+        for name, value in headers
+        if name.startswith(HEADER)
+    )
+    return "\n".join(sorted(lines))
+
+
 def record_of(value: bytes) -> EventRecord:
     """Return the record of a message's value, or raise ValueError."""
     found = _decoder.decode(value)

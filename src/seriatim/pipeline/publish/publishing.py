@@ -79,6 +79,8 @@ class Publisher:
         self._checkpoints = Checkpoints(open_place(checkpoints), self._what)
         self._lookback = Lookback(self._store, self._settings, tenant_id)
         self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
+        self._last: Checkpoint | None = None
+        self._lease: Lease | None = None
         self._lease_ended = threading.Event()
         self._failed = 0
         self._told = time.monotonic()
@@ -113,6 +115,7 @@ class Publisher:
         self._began = (time.monotonic(), position)
         while not until():
             head = self._store.head()
+            self._check_log(head)
             while position < head and not until():
                 position = self._traced_step(position, head)
                 self._tell(head)
@@ -122,17 +125,25 @@ class Publisher:
 
     def _start(self) -> int:
         """Return where to go on: behind the checkpoint, or at the beginning if there is none."""
-        last = self._checkpoints.last()
+        self._last = last = self._checkpoints.last()
         position = 0
         if last is not None:
-            tip = self._store.event_id_at(last.position) if last.position else None
-            self._checkpoints.check(last, self._store.identity(), self._store.head(), tip)
+            self._check_log(self._store.head())
             position = last.position
             self._lookback.remember(last.delivered)
         self.done.position = position
         if self._create is not None and self._target.one_topic is not None:
             make_topics(self._target, [self._target.one_topic], *self._create)
         return position
+
+    def _check_log(self, head: int) -> LogIdentity:
+        """Return the log's identity; raise if it is another log than that of the checkpoint."""
+        log = self._store.identity()
+        if self._last is not None:
+            at = self._last.position
+            tip = self._store.event_id_at(at) if at else None
+            self._checkpoints.check(self._last, log, head, tip)
+        return log
 
     def _traced_step(self, after: int, head: int) -> int:
         sent, skipped = self.done.sent, self.done.skipped
@@ -152,6 +163,7 @@ class Publisher:
 
     def _step(self, after: int, until: int) -> int:
         """Send a part of the log, and remember that it was delivered."""
+        log = self._check_log(self._store.head())  # it may have been restored since the last step
         begin, known = self._lookback.before(after)
         if self._create is not None and self._target.one_topic is None:
             self._make_topics(begin, until)
@@ -164,16 +176,14 @@ class Publisher:
                 until=until,
                 shares=shares_for(self._spark, until - begin),
             ),
-            log=self._store.identity(),
+            log=log,
             zero_based=zero_based(self._store.rules()),
             settings=self._settings,
             known=known,
         )
         with translated():
             rows = over_shares(self._spark, sender.part.shares, sender, SENT).collect()
-        if self._lease_ended.is_set():
-            msg = "another publisher has the lease now; what was sent may be sent again by it"
-            raise LeaseLost(msg)
+        self._check_lease()
         refused = min(
             (row for row in rows if row.position is not None),
             key=lambda row: row.position,
@@ -182,7 +192,7 @@ class Publisher:
         # Every share is delivered up to the first event that the broker refused.
         reached = until if refused is None else refused.position - 1
         if reached > after:
-            self._move(sender.log, after, reached)
+            self._move(log, after, reached)
         self.done.sent += sum(row.sent for row in rows)
         self.done.skipped += sum(row.skipped for row in rows)
         if refused is not None:
@@ -193,17 +203,17 @@ class Publisher:
     def _move(self, log: LogIdentity, after: int, reached: int) -> None:
         """Remember that everything up to a position was delivered."""
         self._lookback.passed(after, reached)
-        self._checkpoints.move(
-            Checkpoint(
-                log_id=log.log_id,
-                epoch=log.epoch,
-                target=self._what,
-                position=reached,
-                tip=self._store.event_id_at(reached) or "",
-                written_at=format_us(time.time_ns() // 1000),
-                delivered=self._lookback.kept,
-            )
+        made = Checkpoint(
+            log_id=log.log_id,
+            epoch=log.epoch,
+            target=self._what,
+            position=reached,
+            tip=self._store.event_id_at(reached) or "",
+            written_at=format_us(time.time_ns() // 1000),
+            delivered=self._lookback.kept,
         )
+        self._checkpoints.move(made)
+        self._last = made
         self._failed = 0
         self.done.position = reached
         self.done.steps += 1
@@ -230,6 +240,7 @@ class Publisher:
         if lease is None:
             yield False
             return
+        self._lease = lease
         self._lease_ended.clear()
         done = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(lease, done), daemon=True)
@@ -254,6 +265,18 @@ class Publisher:
                 self._watcher(Report("publisher", "waits for another publisher", 0, 0, 0.0))
             time.sleep(min(_POLL_S, self._lease_s / 4))
         return None
+
+    def _check_lease(self) -> None:
+        """Raise `LeaseLost` if another publisher has the lease.
+
+        The database is asked: a process that was stopped for longer than the lease goes on here
+        before the thread that renews it has noticed.
+        """
+        assert self._lease is not None  # noqa: S101 - steps are made within `_leased`
+        if self._lease_ended.is_set() or not self._store.renew_lease(self._lease, self._lease_s):
+            self._lease_ended.set()
+            msg = "another publisher has the lease now; what was sent may be sent again by it"
+            raise LeaseLost(msg)
 
     def _keep(self, lease: Lease, done: threading.Event) -> None:
         while not done.wait(self._lease_s / 3):

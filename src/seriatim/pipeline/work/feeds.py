@@ -56,9 +56,9 @@ class LogFeed:
 
     def next(self, work: Work, cursor: str | None) -> Batch | None:
         """Return the next range of the log."""
-        identity = self._store.identity()
         after = self._position(work, cursor)
         head = self._store.head()
+        identity = self._store.identity()  # as it was when the head was looked up
         until = min(head, after + self._batch_events)
         if until <= after:
             return None

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC
 from itertools import count
 from typing import Any
@@ -17,7 +17,15 @@ from psycopg.pq import TransactionStatus
 
 from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure, SeriatimError
-from seriatim.store.engine import ABORTED, ENDED_EARLY, Purpose, causes, misfit, statements
+from seriatim.store.engine import (
+    ABORTED,
+    CLOSED,
+    ENDED_EARLY,
+    Purpose,
+    causes,
+    misfit,
+    statements,
+)
 from seriatim.store.postgres.additions import find_additions
 from seriatim.store.postgres.connecting import (
     READ_COMMITTED,
@@ -78,13 +86,16 @@ class PostgresSession:
 
     def _is_outage(self, error: psycopg.Error) -> bool:
         if self._connection.closed:
-            # A session that the server ends because the transaction took too long fails again.
-            return error.sqlstate not in _ENDED_SESSION
+            # What an effect closed itself, or the server because the transaction took too long,
+            # is closed again at the next try.
+            return self._connection.broken and error.sqlstate not in _ENDED_SESSION
         intact = self._connection.info.transaction_status == TransactionStatus.INTRANS
         return not intact and (error.sqlstate or "").startswith(_OUTAGES)
 
     def defect(self) -> str | None:
         """Say whether the transaction was aborted or ended by other hands."""
+        if self._closed:
+            return CLOSED
         match self._connection.info.transaction_status:
             case TransactionStatus.INERROR:
                 return ABORTED
@@ -92,6 +103,19 @@ class PostgresSession:
                 return ENDED_EARLY
             case _:
                 return None
+
+    @property
+    def _closed(self) -> bool:
+        """Whether the connection was closed by whoever wrote through it, and not by the server."""
+        return self._connection.closed and not self._connection.broken
+
+    def refusal(self, error: BaseException) -> str | None:  # noqa: ARG002 - psycopg names commits
+        """Say whether the connection was closed by other hands."""
+        return CLOSED if self._closed else None
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Let others write; psycopg itself refuses commit and rollback inside a transaction."""
+        return nullcontext()
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Execute a statement."""

@@ -6,14 +6,14 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.values import text_time, time_text
-from seriatim.store.engine import ENDED_EARLY, Purpose, causes, misfit
+from seriatim.store.engine import CLOSED, ENDED_EARLY, Purpose, causes, misfit
 from seriatim.store.sqlite import forking
-from seriatim.store.sqlite.failures import is_outage, translated
+from seriatim.store.sqlite.failures import code_of, is_lacking, is_outage, translated
 from seriatim.store.sqlite.file import File
 
 _TYPES = {
@@ -24,6 +24,19 @@ _TYPES = {
     "time": "text",
     "json": "text",
 }
+
+
+def _is_closed(connection: sqlite3.Connection) -> bool:
+    try:
+        _ = connection.in_transaction
+    except sqlite3.ProgrammingError:
+        return True
+    return False
+
+
+def _refuse_ending(action: int, *_: str | None) -> int:
+    """Refuse statements that begin or end a transaction; savepoints are another action."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
 class SqliteSession:
@@ -39,12 +52,34 @@ class SqliteSession:
 
     def outage(self, error: BaseException) -> Exception | None:
         """Return the error that says the file cannot be used now."""
+        # While the write lock is held, an error such as "locked" is that of another file.
+        held = not _is_closed(self._connection) and self._connection.in_transaction
         drivers = (one for one in causes(error) if isinstance(one, sqlite3.Error))
-        return next(filter(is_outage, drivers), None)
+        return next(filter(is_lacking if held else is_outage, drivers), None)
 
     def defect(self) -> str | None:
         """Say whether the transaction was ended by other hands."""
+        if _is_closed(self._connection):
+            return CLOSED
         return None if self._connection.in_transaction else ENDED_EARLY
+
+    def refusal(self, error: BaseException) -> str | None:
+        """Say whether an effect tried to end the transaction, or closed the connection."""
+        if _is_closed(self._connection):
+            return CLOSED
+        drivers = (one for one in causes(error) if isinstance(one, sqlite3.Error))
+        refused = any(code_of(one) == sqlite3.SQLITE_AUTH for one in drivers)
+        return ENDED_EARLY if refused else None
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Refuse commit and rollback: `with connection` and `executescript` would commit."""
+        self._connection.set_authorizer(_refuse_ending)
+        try:
+            yield
+        finally:
+            with suppress(sqlite3.ProgrammingError):  # the connection was closed
+                self._connection.set_authorizer(None)
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Execute a statement."""
@@ -223,7 +258,9 @@ class SqliteEngine:
                 yield SqliteSession(connection)
                 connection.execute("commit")
             except BaseException:
-                if connection.in_transaction:
+                if _is_closed(connection):  # by other hands
+                    self._connection = None
+                elif connection.in_transaction:
                     connection.execute("rollback")
                 raise
 

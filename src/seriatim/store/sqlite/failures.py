@@ -70,6 +70,13 @@ _OUTAGES = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }
+# What a statement inside a transaction fails by when the file's own disk or memory fails.
+_LACKING = {
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+}
 _CONNECTION_STAYS_GOOD = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CONSTRAINT,
@@ -92,6 +99,12 @@ def is_outage(error: sqlite3.Error) -> bool:
     """Tell whether the file is locked, or the disk or memory fails: no fault of a statement."""
     code = code_of(error)
     return code is not None and code & _PRIMARY in _OUTAGES
+
+
+def is_lacking(error: sqlite3.Error) -> bool:
+    """Tell whether the disk or memory fails."""
+    code = code_of(error)
+    return code is not None and code & _PRIMARY in _LACKING
 
 
 def spoils_connection(error: BaseException) -> bool:

@@ -1,0 +1,173 @@
+"""Effects that misuse the transaction they are given: one event fails, the others are done once."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seriatim.core.errors import SeriatimError
+from seriatim.delivery.entries import Asked
+from seriatim.delivery.holding import Context
+from seriatim.delivery.registry import Registry
+from seriatim.opening import open_registry
+from tests.integration.delivery.kit import QUICK, made
+from tests.integration.delivery.test_commit_failures import Ledger, apart, handled
+
+WRONG = 2  # the event whose effect does so
+EVENTS = (1, WRONG, 4)
+
+
+@pytest.fixture
+def ledger(registry: Registry) -> Ledger:
+    """The user's tables."""
+    return Ledger(registry)
+
+
+def _close(connection: Any) -> None:
+    connection.close()
+
+
+def _close_and_go_on(connection: Any) -> None:
+    connection.close()
+    connection.execute("select 1")
+
+
+def _block(connection: Any) -> None:
+    with connection:  # commits at its end, and with psycopg closes too
+        pass
+
+
+def _commit(connection: Any) -> None:
+    connection.commit()
+
+
+def _roll_back(connection: Any) -> None:
+    connection.rollback()
+
+
+@pytest.mark.parametrize("misuse", [_close, _close_and_go_on, _block, _commit, _roll_back])
+def test_an_effect_that_ends_what_is_not_its_own(
+    registry: Registry, ledger: Ledger, misuse: Any
+) -> None:
+    """G10: closing or committing the registry's connection is one event's failure, no outage."""
+    done: list[int] = []
+
+    def bill(given: Any, context: Context) -> None:
+        done.append(given["n"])
+        context.connection.execute(f"insert into {ledger.at}bills (way) values ('{given['n']}')")
+        if given["n"] == WRONG:
+            misuse(context.connection)
+
+    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+
+    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+
+    assert (tally.done, tally.failed) == (2, 1)
+    assert _ways(registry, ledger) == ["1", "4"]
+    [entry] = registry.entries(Asked(status="failed"))
+    assert (entry.event_id, entry.attempts) == (apart(WRONG).event_id, 1)
+    assert entry.error
+
+
+@pytest.mark.parametrize(
+    "statement", ["commit", "rollback", "insert into bills (way) values ('script')"]
+)
+def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
+    """G7: `executescript` would commit first; the effects of its chunk still happen once."""
+    registry = open_registry(f"sqlite:///{tmp_path}/delivery.db")
+    ledger = Ledger(registry)
+
+    def bill(given: Any, context: Context) -> None:
+        context.connection.execute("insert into bills (way) values (?)", (str(given["n"]),))
+        if given["n"] == WRONG:
+            context.connection.executescript(statement)
+
+    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+
+    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+
+    assert (tally.done, tally.failed) == (2, 1)
+    assert _ways(registry, ledger) == ["1", "4"]
+    [entry] = registry.entries(Asked(status="failed"))
+    assert "leave commit and rollback to its owner" in entry.error
+    registry.close()
+
+
+def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Ledger) -> None:
+    """G10: savepoints work in an effect, and whoever has the connection next may commit."""
+
+    def bill(given: Any, context: Context) -> None:
+        context.connection.execute("savepoint mine")
+        ledger.bill(given, context)
+        context.connection.execute("release savepoint mine")
+
+    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+
+    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+    with registry.engine.transaction() as session:
+        connection = session.connection
+    connection.execute("begin")
+    connection.commit()
+
+    assert tally.done == len(EVENTS)
+    assert ledger.billed == list(EVENTS)
+
+
+def _locked(folder: Path) -> None:
+    holder = sqlite3.connect(folder / "other.db", isolation_level=None)
+    holder.execute("create table if not exists things (n)")
+    holder.execute("begin immediate")
+    try:
+        sqlite3.connect(folder / "other.db", timeout=0, isolation_level=None).execute(
+            "begin immediate"
+        )
+    finally:
+        holder.close()
+
+
+def _missing(folder: Path) -> None:
+    sqlite3.connect(folder / "nowhere" / "other.db").execute("select 1")
+
+
+def _no_database(folder: Path) -> None:
+    (folder / "text.db").write_text("no database " * 100)
+    sqlite3.connect(folder / "text.db").execute("select * from things")
+
+
+@pytest.mark.parametrize("trouble", [_locked, _missing, _no_database])
+def test_another_database_that_fails(
+    registry: Registry, ledger: Ledger, tmp_path: Path, trouble: Any
+) -> None:
+    """G10: an effect that fails at a file of its own has failed; the registry is there."""
+
+    def bill(given: Any, context: Context) -> None:
+        ledger.bill(given, context)
+        if given["n"] == WRONG:
+            trouble(tmp_path)
+
+    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+
+    tally = handled(registry, billing, [apart(number) for number in EVENTS])
+
+    assert (tally.done, tally.failed) == (2, 1)
+    assert ledger.billed == [1, 4]
+
+
+def test_a_claim_whose_block_closes_the_connection(registry: Registry, ledger: Ledger) -> None:
+    """G10: the same in `with registry.claim`, and the registry can be used afterwards."""
+    billing = made("billing", effect="transactional", retry=QUICK)
+    registry.declare(billing)
+
+    with pytest.raises(SeriatimError, match="closed"), registry.claim(billing, apart(1)) as claim:
+        claim.connection.close()
+
+    assert [one.status for one in registry.entries(Asked())] == ["failed"]
+    assert ledger.billed == []
+
+
+def _ways(registry: Registry, ledger: Ledger) -> list[str]:
+    with registry.engine.transaction(write=False) as session:
+        return sorted(row[0] for row in session.run(f"select way from {ledger.at}bills"))

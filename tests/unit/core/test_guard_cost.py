@@ -12,8 +12,7 @@ from seriatim.core.guard_rules import Rule
 
 SIZE = 100_000  # characters of the JSON text
 MOST = 5.0  # times the cost of plain text
-RUNS = 5
-RETRIES = 25
+RUNS = (5, 25, 100)  # a busy machine needs more of them to see the cost itself
 PROSE = (  # ordinary text: most letters of the alphabet, digits and punctuation
     "Thank you for booking with us! Your package (2 items) leaves the warehouse on Monday, and a "
     "driver brings it to your door. "
@@ -53,7 +52,7 @@ def ratio(guard: PatternGuard, unit: str) -> float:
     """Return how much more a hostile text costs than plain text, by the best runs of each."""
     hostile, plain = repeated(unit), repeated(PROSE)
     found = 0.0
-    for runs in (RUNS, RETRIES):
+    for runs in RUNS:
         pairs = [(cost(guard, hostile), cost(guard, plain)) for _ in range(runs)]
         found = min(each for each, _ in pairs) / min(each for _, each in pairs)
         if found <= MOST:

@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test lint format bench-append bench-pipeline bench-delivery bench-service mutations reference lock wheel-check clean
+.PHONY: help env demo test check lint format bench-append bench-pipeline bench-delivery bench-service mutations reference lock wheel-check clean
 
 # The first Python on the PATH that is new enough; only looked for when the environment is built.
 PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -41,6 +41,12 @@ test: lint wheel-check ## Everything CI runs: ruff, mypy, wheel, pytest; stops a
 		--cov-report=term-missing:skip-covered --cov-fail-under=100
 	@echo "== pytest: everything else"
 	@$(BIN)/python -m pytest -q -n 2 --ignore=tests/unit/core $(PYTEST_ARGS)
+
+check: lint ## For a change in progress: lint, unit tests, the contract suite on memory and SQLite
+	@echo "== pytest: unit"
+	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/tidy
+	@echo "== pytest: contract on memory and SQLite"
+	@$(BIN)/python -m pytest -q -n 2 tests/contract -k "memory or sqlite"
 
 lint: $(READY) ## ruff check, ruff format --check, mypy
 	@echo "== ruff check"

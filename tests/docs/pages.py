@@ -40,8 +40,8 @@ class Command:
 
 def pages() -> list[Path]:
     """Return every page, the README first."""
-    tops = [ROOT / "README.md", ROOT / "CHANGELOG.md"]
-    return tops + sorted(DOCS.rglob("*.md"))
+    names = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    return [ROOT / name for name in names] + sorted(DOCS.rglob("*.md"))
 
 
 def name_of(page: Path) -> str:

@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test check lint format bench-append bench-pipeline bench-delivery bench-service mutations reference lock wheel-check clean
+.PHONY: help env demo test check lint format bench-append bench-pipeline bench-delivery bench-service bench-report mutations reference lock wheel-check clean
 
 # The first Python on the PATH that is new enough; only looked for when the environment is built.
 PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -71,6 +71,9 @@ bench-delivery: $(READY) ## Measure publisher and registry against bare loops
 
 bench-service: $(READY) ## Measure the service against its own no-op and a rival
 	@$(BIN)/python -m bench.service $(BENCH_ARGS)
+
+bench-report: $(READY) ## Write docs/reference/benchmarks.md from the published results
+	@$(BIN)/python -m bench.report
 
 mutations: $(READY) ## Break each promise of the list once, in a copy: a test must fail (MUTATION=name for one)
 	@$(BIN)/python -m tests.mutations $(MUTATION)

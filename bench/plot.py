@@ -1,4 +1,4 @@
-"""The plot: how many times its goal each figure reached, on one logarithmic axis."""
+"""The chart of a benchmark: the measured rate of both sides of each comparison."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,28 +12,27 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 ASSETS = Path(__file__).parent.parent / "docs" / "assets"
-OK, SHORT, AIM, INK = "#2f7d5b", "#c4572e", "#8a8f98", "#22262b"
-ROW_INCHES = 0.34
-SMALLEST = 0.05
-TICKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+OURS, OTHERS, INK = "#2f7d5b", "#a9b0b8", "#22262b"
+BAR = 0.38  # of a row
+ROW_INCHES = 0.46
 
 
 def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS) -> Path:
-    """Draw the figures that compare rates, best known first in the table, as SVG and PNG."""
-    shown = [one for one in figures if one.goal is not None and one.unit == "x"]
+    """Draw the comparisons of rates that have a goal, in the order of the table, as SVG."""
+    shown = [one for one in figures if one.goal is not None and one.events_per_s]
+    shown = [one for one in shown if one.against_per_s]
     shown.reverse()
     mpl.rcParams["svg.hashsalt"] = name  # the same figures give the same file
     mpl.rcParams["svg.fonttype"] = "none"
     chart, axes = plt.subplots(figsize=(9.5, 1.4 + ROW_INCHES * len(shown)), layout="constrained")
     for row, figure in enumerate(shown):
-        _bar(axes, row, figure)
-    axes.axvline(1.0, color=INK, linewidth=1.0)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(shown)), [one.name for one in shown], fontsize=8)
-    axes.set_xlabel("measured / goal (the line is the goal, a mark the aim)", fontsize=8)
-    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
-    axes.minorticks_off()
-    axes.set_xlim(*_span(shown))
+        _bar(axes, row + BAR / 2, figure.events_per_s or 0.0, "Seriatim", OURS)
+        _bar(axes, row - BAR / 2, figure.against_per_s or 0.0, figure.against or "", OTHERS)
+    axes.set_yticks(range(len(shown)), [one.name.partition(" / ")[0] for one in shown], fontsize=8)
+    axes.set_ylim(-0.8, len(shown) - 0.2)
+    axes.set_xlabel("events per second", fontsize=8)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.margins(x=0.28)
     axes.tick_params(axis="both", length=0, labelsize=8, colors=INK)
     axes.set_title(title, fontsize=10, loc="left", color=INK)
     for side in ("top", "right", "left"):
@@ -45,26 +44,14 @@ def draw(name: str, title: str, figures: Sequence[Figure], folder: Path = ASSETS
     return path
 
 
-def _span(figures: Sequence[Figure]) -> tuple[float, float]:
-    shares = [1.0]
-    for figure in figures:
-        assert figure.goal is not None
-        shares += [figure.measured / figure.goal, (figure.aim or figure.goal) / figure.goal]
-    return max(SMALLEST, min(shares) / 1.3), max(shares) * 1.5
-
-
-def _bar(axes: Axes, row: int, figure: Figure) -> None:
-    assert figure.goal is not None
-    share = max(figure.measured / figure.goal, SMALLEST)
-    axes.barh(row, share - 1.0, left=1.0, height=0.62, color=OK if figure.ok else SHORT)
-    if figure.aim is not None:
-        axes.plot(figure.aim / figure.goal, row, marker="|", markersize=11, color=AIM, mew=2)
+def _bar(axes: Axes, at: float, rate: float, whose: str, color: str) -> None:
+    axes.barh(at, rate, height=BAR, color=color)
     axes.annotate(
-        f"{figure.measured:.2f}",
-        (max(share, 1.0), row),
+        f"{rate:,.0f}/s {whose}",
+        (rate, at),
         xytext=(4, 0),
         textcoords="offset points",
         va="center",
-        fontsize=8,
+        fontsize=7,
         color=INK,
     )

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bench.harness import Figure
+from bench.plot import draw
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
@@ -87,6 +90,19 @@ def _theirs(one: dict[str, Any]) -> str:
     return f"{one['against'] or ''}{rate}"
 
 
+def draw_charts() -> None:
+    """Draw the chart of each benchmark from its published results."""
+    for name in _SUITES:
+        found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        events = found["conditions"]["events_in_the_log"]
+        figures = [
+            Figure(**{field: value for field, value in one.items() if field != "ok"})
+            for one in found["figures"]
+        ]
+        draw(f"bench-{name}", f"make bench-{name}, a log of {events:,} events", figures)
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    draw_charts()
     print(PAGE.relative_to(ROOT))

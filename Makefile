@@ -73,7 +73,7 @@ bench-service: $(READY) ## Measure the service against its own no-op and a rival
 	@$(BIN)/python -m bench.service $(BENCH_ARGS)
 
 bench-report: $(READY) ## Write docs/reference/benchmarks.md from the published results
-	@$(BIN)/python -m bench.report
+	@$(BIN)/python -m bench.figures_page
 
 mutations: $(READY) ## Break each promise of the list once, in a copy: a test must fail (MUTATION=name for one)
 	@$(BIN)/python -m tests.mutations $(MUTATION)

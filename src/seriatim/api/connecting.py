@@ -95,6 +95,8 @@ class Connection(HttpToolsProtocol):
     head_s = 30.0
     _head_bytes = 0
     _trailer_bytes = 0
+    _resumed = False
+    _lost = False
     _discarded = 0
     _data = b""
     _refused = False
@@ -119,6 +121,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End, and stop the work of a request that nobody waits for any more."""
+        self._lost = True
         self._head_came()
         if self._strangers is not None:
             self._strangers.remove(self)
@@ -159,11 +162,26 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """End once the answer under way is sent; a peer that takes nothing is not waited for."""
         super().shutdown()
+        self._watch_stall()
+
+    def _watch_stall(self) -> None:
+        """Abort once the peer has taken nothing for a while; one that takes something may go on."""
+        self._resumed = False
         self.loop.call_later(STALLED_AT_END_S, self._end_stalled)
 
     def _end_stalled(self) -> None:
-        if self.stalled and not self.transport.is_closing():
+        if self._lost:
+            return
+        # A connection that is closing waits for its peer to take the end of an answer.
+        if (self.stalled or self.transport.is_closing()) and not self._resumed:
             self.abort()
+        else:
+            self._watch_stall()
+
+    def resume_writing(self) -> None:
+        """Go on writing: the peer has taken what was sent before."""
+        self._resumed = True
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless it is a head without an end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import uuid
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -91,11 +92,11 @@ def _understood(url: str) -> dict[str, Any] | None:
 
 
 def _unknown(options: Mapping[str, str]) -> str | None:
-    """Return the first option that libpq does not have, unless it may be a part of a password."""
-    if any("@" in text for option in options.items() for text in option):
-        return None
-    known = {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()}
-    return next((name for name in options if name not in known), None)
+    """Return the first misspelled option of libpq; any other name may be a part of a password."""
+    known = [one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()]
+    return next(
+        (name for name in options if name not in known and get_close_matches(name, known)), None
+    )
 
 
 def connect(address: Address) -> Connection:

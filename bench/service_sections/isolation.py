@@ -1,6 +1,7 @@
 """One tenant uses everything it may: what another one, a health check and SIGTERM wait for."""
 
 import multiprocessing
+import os
 import re
 import signal
 import socket
@@ -224,6 +225,7 @@ def _loud(one: Served, noise: Noise, seconds: float) -> Iterator[None]:
 
 def make_noise(port: int, token: str, noise: Noise, seconds: float, begun: Any) -> None:
     """Hold bodies and answers, follow with predicates, append and query without a pause."""
+    os.nice(15)  # elsewhere it would have processors of its own
     until = time.monotonic() + seconds
     predicates = [
         {"b": [f"v{n}" for n in range(60 * at, 60 * at + 60)]} for at in range(noise.of(60))

@@ -25,8 +25,8 @@ LIMITS: dict[str, str] = {
         "for the flooding tenant, and for its own refusals of that tenant's requests"
     ),
     "memory growth by a tenant at its bounds": (
-        "beside the tenant's memory and the work in progress, in memory the events stored "
-        "meanwhile, on SQLite the page caches of its connections"
+        "not measured apart; likely, beside the tenant's memory and the work in progress, the "
+        "events stored meanwhile in memory, and the page caches of SQLite"
     ),
     "singles, 32": _CLIENT,
     "singles, 128": _CLIENT,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
+
+import msgspec
 
 from seriatim.core.canonical import read_json
 from seriatim.core.errors import Conflict, InvalidArgument
@@ -13,6 +16,7 @@ from seriatim.core.ids import idempotency_index_key, key_problem
 from seriatim.core.kinds import TRACE_KIND, Rules
 from seriatim.core.patterns import Names
 from seriatim.core.request import StoredCommand
+from seriatim.core.routes import Route
 from seriatim.core.times import format_us, instant_us
 from seriatim.store.port import (
     Cursor,
@@ -55,6 +59,34 @@ def is_full(records: Sequence[EventRecord], limit: int, max_bytes: int | None) -
     if len(records) >= limit:
         return True
     return max_bytes is not None and sum(map(payload_bytes, records)) >= max_bytes
+
+
+class PageBounds(msgspec.Struct, frozen=True):
+    """The range, the bounds and the order of one page of records."""
+
+    after: int
+    until: int
+    limit: int
+    max_bytes: int | None = None
+    newest_first: bool = False
+
+    def within(self, route: Route) -> Route:
+        """Return the part of a route that lies in the page's range."""
+        after, until = max(route.after, self.after), min(route.until, self.until)
+        return msgspec.structs.replace(route, after=after, until=until)
+
+    def ending_at(self, position: int) -> PageBounds:
+        """Return the page with a range that ends at a position, in its own order."""
+        edge = {"after": position - 1} if self.newest_first else {"until": position}
+        return msgspec.structs.replace(self, **edge)
+
+    def merge(self, first: list[EventRecord], second: list[EventRecord]) -> list[EventRecord]:
+        """Return the first records of two lists, those in both once."""
+        merged = heapq.merge(
+            first, second, key=lambda record: record.position, reverse=self.newest_first
+        )
+        unique = (next(same) for _, same in groupby(merged, key=lambda record: record.position))
+        return take(unique, self.limit, self.max_bytes)
 
 
 def keeps(spec: ReadSpec, record: EventRecord) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from typing import LiteralString
 
 import msgspec
@@ -27,39 +25,11 @@ from seriatim.store.postgres.selecting import (
     read_statement,
 )
 from seriatim.store.postgres.statements import statements
-from seriatim.store.reading import is_full, take
+from seriatim.store.reading import PageBounds, is_full, take
 
 _ELEMENTS_MAX = 16  # of arrays in a query's predicates, which the server compares by itself
 _PAGE_FIRST, _PAGE_MOST = 16, 256
 PAGE_BYTES = 2 * MIB  # of candidates that the matcher tests here
-
-
-class Page(msgspec.Struct, frozen=True):
-    """The range, the bounds and the order of what a query returns at once."""
-
-    after: int
-    until: int
-    limit: int
-    max_bytes: int | None = None
-    newest_first: bool = False
-
-    def within(self, route: Route) -> Route:
-        """Return the part of a route that lies in the page's range."""
-        after, until = max(route.after, self.after), min(route.until, self.until)
-        return msgspec.structs.replace(route, after=after, until=until)
-
-    def ending_at(self, position: int) -> Page:
-        """Return the page with a range that ends at a position, in its own order."""
-        edge = {"after": position - 1} if self.newest_first else {"until": position}
-        return msgspec.structs.replace(self, **edge)
-
-    def merge(self, first: list[EventRecord], second: list[EventRecord]) -> list[EventRecord]:
-        """Return the first records of two lists, those in both once."""
-        merged = heapq.merge(
-            first, second, key=lambda record: record.position, reverse=self.newest_first
-        )
-        unique = (next(same) for _, same in groupby(merged, key=lambda record: record.position))
-        return take(unique, self.limit, self.max_bytes)
 
 
 class Queries:
@@ -82,7 +52,7 @@ class Queries:
         statement, parameters = read_statement(spec, self._schema)
         return self._records(spec.tenant_id, statement, parameters, spec.max_bytes)
 
-    def select(self, tenant_id: str, query: Query, page: Page) -> list[EventRecord]:
+    def select(self, tenant_id: str, query: Query, page: PageBounds) -> list[EventRecord]:
         """Return the first matching records of a range, each once, whatever filters it matches.
 
         Routes are read one after the other, each merged with what the others found, so that no
@@ -101,7 +71,7 @@ class Queries:
         return found
 
     def _along(
-        self, tenant_id: str, route: Route, page: Page, *, verified: bool
+        self, tenant_id: str, route: Route, page: PageBounds, *, verified: bool
     ) -> list[EventRecord]:
         """Return a page of the records along one route."""
         if verified and _is_unproven(route):

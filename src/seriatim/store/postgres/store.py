@@ -57,12 +57,12 @@ from seriatim.store.postgres.failures import LOCK_BUSY, ROLLED_BACK, failure
 from seriatim.store.postgres.listening import Listener
 from seriatim.store.postgres.migrate import check_version
 from seriatim.store.postgres.packed import is_light, pack
-from seriatim.store.postgres.querying import Page, Queries
+from seriatim.store.postgres.querying import Queries
 from seriatim.store.postgres.restoring import restore
 from seriatim.store.postgres.rows import record_of
 from seriatim.store.postgres.statements import statements
 from seriatim.store.postgres.writing import Writer
-from seriatim.store.reading import append_by_command, append_by_key
+from seriatim.store.reading import PageBounds, append_by_command, append_by_key
 
 __all__ = ["PostgresStore", "examine"]
 
@@ -361,7 +361,7 @@ class PostgresStore:
         newest_first: bool = False,
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
-        page = Page(after, until, limit, max_bytes, newest_first)
+        page = PageBounds(after, until, limit, max_bytes, newest_first)
         return self._queries.select(tenant_id, query, page)
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:

@@ -15,13 +15,12 @@ from seriatim.core.patterns import Names
 from seriatim.core.predicate import Document
 from seriatim.core.query import Filter, Matcher, Query
 from seriatim.core.routes import Route, routes
-from seriatim.store.reading import take
+from seriatim.store.reading import PageBounds, take
 from seriatim.store.sqlite import payloads
 from seriatim.store.sqlite.rows import record_of
 from seriatim.store.sqlite.walks import (
     NO_END,
     WALKS_MAX,
-    Page,
     Walk,
     by_type,
     collect,
@@ -52,7 +51,7 @@ def select(  # noqa: PLR0913 - a query and its range
         return take(_matching(query, map(record_of, rows)), limit, max_bytes)
     if not walks:
         return []
-    page = Page(after, until, limit, max_bytes, newest_first)
+    page = PageBounds(after, until, limit, max_bytes, newest_first)
     return collect(connection, walks, page)
 
 

@@ -11,10 +11,10 @@ from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.store.port import ReadSpec
+from seriatim.store.reading import PageBounds
 from seriatim.store.sqlite.walks import (
     NO_END,
     WALKS_MAX,
-    Page,
     Walk,
     by_type,
     collect,
@@ -51,7 +51,7 @@ def read(connection: sqlite3.Connection, spec: ReadSpec) -> list[EventRecord]:
     if not walks:
         return []
     until = NO_END if spec.until is None else spec.until
-    page = Page(spec.after, until, spec.limit, spec.max_bytes, spec.newest_first)
+    page = PageBounds(spec.after, until, spec.limit, spec.max_bytes, spec.newest_first)
     return collect(connection, walks, page)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from seriatim.core.event import EventRecord
 from seriatim.core.patterns import Names
-from seriatim.store.reading import take
+from seriatim.store.reading import PageBounds, take
 from seriatim.store.sqlite.rows import Row, record_of
 from seriatim.store.sqlite.statements import SELECTED, SQL, WALKS
 
@@ -41,7 +41,7 @@ class Walk(msgspec.Struct, frozen=True):
         """Yield the rows in (after, until], lazily, each with its position first."""
         return self._run(connection, after, until, limit, back=back)
 
-    def positions(self, connection: sqlite3.Connection, page: Page) -> Iterable[tuple[int]]:
+    def positions(self, connection: sqlite3.Connection, page: PageBounds) -> Iterable[tuple[int]]:
         """Yield the positions of a page's rows, lazily."""
         text = _POSITIONS[self.name]
         return self._run(
@@ -158,17 +158,9 @@ def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> 
     return int(low)
 
 
-class Page(msgspec.Struct, frozen=True):
-    """The range, the bounds and the order of what walks collect."""
-
-    after: int
-    until: int
-    limit: int
-    max_bytes: int | None = None
-    newest_first: bool = False
-
-
-def collect(connection: sqlite3.Connection, walks: list[Walk], page: Page) -> list[EventRecord]:
+def collect(
+    connection: sqlite3.Connection, walks: list[Walk], page: PageBounds
+) -> list[EventRecord]:
     """Return the first records that any of the walks finds, each once, in order of position."""
     if len(walks) == 1:
         rows = walks[0].rows(
@@ -180,7 +172,7 @@ def collect(connection: sqlite3.Connection, walks: list[Walk], page: Page) -> li
 
 
 def _merged_positions(
-    connection: sqlite3.Connection, walks: list[Walk], page: Page
+    connection: sqlite3.Connection, walks: list[Walk], page: PageBounds
 ) -> Iterator[int]:
     """Yield the positions that the walks find, each once.
 

@@ -57,7 +57,7 @@ def test_a_list_may_be_json() -> None:
         ({"tenant": ""}, "tenant must not be empty"),
         ({"marks": "maybe"}, "marks must be true or false"),
         ({"url": ""}, "url is needed"),
-        ({"url": "memory:"}, "memory of another"),
+        ({"url": "memory:"}, "another process's memory"),
         ({"url": "postgresql://u:p@h/x?schema=a;b"}, "schema must be a plain name"),
         ({"maxEventsPerBatch": "0"}, "maxEventsPerBatch must be a whole number from 1"),
     ],

@@ -195,7 +195,7 @@ def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url:
         ({"colums": "position"}, "colums is no option"),
         ({"startingPosition": "latest"}, "in streams only"),
         ({"maxEventsPerBatch": "5"}, "is for streams"),
-        ({"url": "sqlite:////nowhere/x.db"}, "cannot be opened"),
+        ({"url": "sqlite:////nowhere/x.db"}, "cannot open"),
         (
             {"url": "postgresql://u:hunter2@127.0.0.1:1/x"},
             "cannot connect to Postgres at 127.0.0.1:1",

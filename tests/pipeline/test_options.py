@@ -44,12 +44,12 @@ def test_a_list_may_be_json() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"colums": "position"}, "colums is no option .* columns"),
-        ({"columns": "position,nothing"}, "columns names 'nothing'"),
+        ({"colums": "position"}, "colums is not an option .* columns"),
+        ({"columns": "position,nothing"}, "columns contains 'nothing'"),
         ({"tenant": "*"}, "tenant must be one: . stands for all"),
         ({"columns": "position,position"}, "none twice"),
-        ({"partitions": "0"}, "partitions must be a whole number from 1"),
-        ({"partitions": "two"}, "partitions must be a whole number from 1"),
+        ({"partitions": "0"}, "partitions must be a whole number of at least 1"),
+        ({"partitions": "two"}, "partitions must be a whole number of at least 1"),
         ({"startingPosition": "-1"}, "startingPosition must be a position"),
         ({"endingPosition": "1.5"}, "endingPosition must be"),
         ({"occurredAfter": "yesterday"}, "occurredAfter must be an RFC 3339"),
@@ -59,7 +59,7 @@ def test_a_list_may_be_json() -> None:
         ({"url": ""}, "url is needed"),
         ({"url": "memory:"}, "another process's memory"),
         ({"url": "postgresql://u:p@h/x?schema=a;b"}, "schema must be a plain name"),
-        ({"maxEventsPerBatch": "0"}, "maxEventsPerBatch must be a whole number from 1"),
+        ({"maxEventsPerBatch": "0"}, "maxEventsPerBatch must be a whole number of at least 1"),
     ],
     ids=str,
 )

@@ -205,7 +205,7 @@ def test_bad_columns_are_refused(columns: list[str], shape: Shape, words: str) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"columns": "x"}, "columns is no option"),
+        ({"columns": "x"}, "columns is not an option"),
         ({"guard": "x"}, "guard must be one of"),
         ({"committed": "x"}, "committed must be"),
         ({"tenant": ""}, "tenant must not be empty"),

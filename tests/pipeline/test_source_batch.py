@@ -192,7 +192,7 @@ def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"colums": "position"}, "colums is no option"),
+        ({"colums": "position"}, "colums is not an option"),
         ({"startingPosition": "latest"}, "in streams only"),
         ({"maxEventsPerBatch": "5"}, "is for streams"),
         ({"url": "sqlite:////nowhere/x.db"}, "cannot open"),

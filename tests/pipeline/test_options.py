@@ -56,7 +56,7 @@ def test_a_list_may_be_json() -> None:
         ({"payload": "xml"}, "payload must be json or variant"),
         ({"tenant": ""}, "tenant must not be empty"),
         ({"marks": "maybe"}, "marks must be true or false"),
-        ({"url": ""}, "url is needed"),
+        ({"url": ""}, "url is required"),
         ({"url": "memory:"}, "another process's memory"),
         ({"url": "postgresql://u:p@h/x?schema=a;b"}, "schema must be a plain name"),
         ({"maxEventsPerBatch": "0"}, "maxEventsPerBatch must be a whole number of at least 1"),

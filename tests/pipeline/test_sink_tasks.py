@@ -211,7 +211,7 @@ def test_bad_columns_are_refused(columns: list[str], shape: Shape, words: str) -
         ({"tenant": ""}, "tenant must not be empty"),
         ({"backfill": " x"}, "backfill must not start"),
         ({"refused": "s3://bucket/x"}, "refused must be drop, or a folder"),
-        ({"url": ""}, "url is needed"),
+        ({"url": ""}, "url is required"),
     ],
     ids=str,
 )

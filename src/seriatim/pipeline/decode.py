@@ -13,6 +13,7 @@ Bytes = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _HASH_BYTES = 32
+_PAIR_PIECES = 4  # pieces of a pair in a JSON object: key, colon, value, comma
 _HASH_PREFIX = np.frombuffer(b"sha256:", dtype=np.uint8)
 # The two hexadecimal digits of each byte value, as one 16-bit number.
 _HEX_PAIRS = np.frombuffer(bytes(range(256)).hex().encode(), dtype="<u2")
@@ -135,12 +136,12 @@ def _split_maps(texts: pa.Array) -> pa.Array | None:
         return None
     parts = pc.split_pattern(_strip_delimiters(texts), '"')
     lengths = _to_lengths(pc.list_value_length(parts))
-    if not (lengths[lengths > 0] % 4 == 3).all():  # noqa: PLR2004 - the last pair has no comma
+    if not (lengths[lengths > 0] % _PAIR_PIECES == _PAIR_PIECES - 1).all():
         return None
-    counts = (lengths + 1) // 4
+    counts = (lengths + 1) // _PAIR_PIECES
     # A pair starts at the first piece of its row plus four pieces for each earlier pair.
     nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = np.repeat(np.cumsum(lengths) - lengths, counts) + 4 * nth
+    starts = np.repeat(np.cumsum(lengths) - lengths, counts) + _PAIR_PIECES * nth
     pieces = parts.flatten()
     if not pc.all(pc.equal(pieces.take(pa.array(starts + 1)), ":")).as_py():
         return None

@@ -101,12 +101,7 @@ def events(  # noqa: PLR0913 - what is read
         "partitions": None if partitions is None else str(partitions),
     }
     options = {name: value for name, value in given.items() if value is not None}
-    spec = source_options(options).scan
-    storage = None if archive is None else open_place(archive)
-    if isinstance(storage, Folder):
-        frame = _read_archive_and_log(spark, options, storage, spec, after, until)
-    else:
-        frame = spark.read.format("seriatim").options(**options).load()
+    frame = _load(spark, options, after, until)
     if payload == "variant" and "payload" in frame.columns:
         return frame.withColumn("payload", f.parse_json("payload"))
     return frame
@@ -115,6 +110,14 @@ def events(  # noqa: PLR0913 - what is read
 def name_list(names: Iterable[str] | None) -> str | None:
     """Encode names as an option of the data source: a JSON list, since names may contain commas."""
     return None if names is None else msgspec.json.encode(list(names)).decode()
+
+
+def _load(spark: SparkSession, options: dict[str, str], after: int, until: int | None) -> DataFrame:
+    spec = source_options(options).scan
+    storage = open_place(options["archive"]) if "archive" in options else None
+    if isinstance(storage, Folder):
+        return _read_archive_and_log(spark, options, storage, spec, after, until)
+    return spark.read.format("seriatim").options(**options).load()
 
 
 def _read_archive_and_log(  # noqa: PLR0913 - a range, and its two sources

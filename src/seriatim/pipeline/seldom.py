@@ -15,6 +15,7 @@ from seriatim.pipeline.database import Connection, Place
 from seriatim.pipeline.selects import NULLABLE, type_of
 
 SELDOM = "sparse"  # the alias of the bundled column
+_MIN_BUNDLED = 2  # bundling a single column gains nothing
 _SAMPLE = 100  # events at each end of a range that are sampled
 _decode_rows = msgspec.json.Decoder(list[list[str | int | None]]).decode
 
@@ -35,7 +36,7 @@ def seldom_used(
         The columns to bundle; empty if fewer than two columns are nullable.
     """
     candidates = [name for name in raw if name in NULLABLE]
-    if len(candidates) < 2:  # noqa: PLR2004 - bundling one column gains nothing
+    if len(candidates) < _MIN_BUNDLED:
         return ()
     text = (
         address.sql["used"]

@@ -118,9 +118,12 @@ def test_no_java_is_an_error_that_says_what_to_do(
         find_java()
 
     advice = "install a JDK or pip install 'seriatim[java]'"
-    assert bare.value.message == f"Spark needs Java 17: {advice}"
+    assert bare.value.message == f"Spark needs Java 17 or later: {advice}"
     assert not bare.value.retryable
-    assert old.value.message == f"Spark needs Java 17 (that of JAVA_HOME is Java 8): {advice}"
+    assert (
+        old.value.message
+        == f"Spark needs Java 17 or later (the one of JAVA_HOME is Java 8): {advice}"
+    )
 
 
 def test_the_shim_passes_everything_else_on(tmp_path: Path) -> None:

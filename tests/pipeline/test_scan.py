@@ -100,7 +100,7 @@ def test_columns_that_a_range_hardly_uses(
     fill(*plain, *varied(50), *plain)
     whole = pa.Table.from_batches(scan(log_url, Scan(), 0, 130))
     some = Scan(columns=("causation_id", "occurred_at", "position"))
-    monkeypatch.setattr(scanning, "_WORTH_ASKING", 10)
+    monkeypatch.setattr(scanning, "_MIN_SAMPLED_RANGE", 10)
     monkeypatch.setattr(seldom, "_SAMPLE", 3)
     for after, until in ((0, 130), (0, 40), (30, 100), (40, 60), (60, 130)):
         part = whole.slice(after, until - after)
@@ -259,15 +259,15 @@ def test_secrets_never_reach_a_message(postgres_url: str) -> None:
 def test_bad_addresses_say_what_to_do(tmp_path: Path) -> None:
     """K: an address that leads nowhere is refused in plain words."""
     for url, words in (
-        ("memory:", "memory of another"),
-        ("mysql://x", "is no backend"),
-        (f"sqlite:///{tmp_path}/none.db", "cannot be opened"),
+        ("memory:", "another process's memory"),
+        ("mysql://x", "unknown backend"),
+        (f"sqlite:///{tmp_path}/none.db", "cannot open"),
         ("sqlite://host/x", "is named sqlite:///"),
     ):
         with pytest.raises((BackendFailure, InvalidArgument), match=words):
             head(url)
     sqlite3.connect(tmp_path / "empty.db").execute("create table t (x)").connection.close()
-    with pytest.raises(BackendFailure, match="holds no log"):
+    with pytest.raises(BackendFailure, match="contains no log"):
         head(f"sqlite:///{tmp_path}/empty.db")
 
 

@@ -63,7 +63,7 @@ def test_a_session_of_ours_leaves_the_users_alone(
     spark: SparkSession, users: SparkSession, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     """J2: where Spark runs already, ours is another session on it, from any thread."""
-    monkeypatch.setattr("seriatim.pipeline.session._made", [])  # as if Spark were the user's
+    monkeypatch.setattr("seriatim.pipeline.session._current", [])  # as if Spark were the user's
     before = {key: spark.conf.get(key) for key in OWN}
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     made: list[SparkSession] = []

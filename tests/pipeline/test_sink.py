@@ -104,7 +104,7 @@ def test_refused_rows_are_kept_with_reasons(
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert (report["appended"], report["reused"], report["refused"]) == (2, 0, 3)
     assert len(stored(log_url)) == 2
-    with pytest.raises(PySparkException, match="3 rows were refused, 0 appended, 2 known"):
+    with pytest.raises(PySparkException, match="3 rows were refused, 0 appended, 2 stored"):
         save(frame, log_url)
 
 
@@ -123,7 +123,7 @@ def test_a_log_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
     frame = spark.createDataFrame([Row(event_type="a")])
-    with pytest.raises(PySparkException, match="only appended to"):
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
         frame.write.format("seriatim").option("url", url).mode("overwrite").save()
 
 

@@ -187,9 +187,9 @@ def test_backfills_make_ids_of_their_sources() -> None:
         (["position"], Shape(), "position is set by the log alone"),
         (["occurred_text"], Shape(), "occurred_text is set by the log alone"),
         (["source_event_id"], Shape(), "no column 'source_event_id'"),
-        ([], Shape(id_columns=("nothing",)), "idColumns names 'nothing'"),
-        ([], Shape(backfill="b"), "takes the column source_event_id"),
-        (["source_event_id", "event_id"], Shape(backfill="b"), "no event_id"),
+        ([], Shape(id_columns=("nothing",)), "idColumns contains 'nothing'"),
+        ([], Shape(backfill="b"), "requires the column source_event_id"),
+        (["source_event_id", "event_id"], Shape(backfill="b"), "drop event_id"),
     ],
     ids=str,
 )
@@ -198,20 +198,20 @@ def test_bad_columns_are_refused(columns: list[str], shape: Shape, words: str) -
     schema = t.StructType([t.StructField(n, t.StringType()) for n in ("event_type", *columns)])
     with pytest.raises(InvalidArgument, match=words):
         check_columns(schema, shape)
-    with pytest.raises(InvalidArgument, match="event_type is needed"):
+    with pytest.raises(InvalidArgument, match="event_type is required"):
         check_columns(t.StructType().add("payload", "string"), Shape())
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"columns": "x"}, "columns is no option"),
+        ({"columns": "x"}, "columns is not an option"),
         ({"guard": "x"}, "guard must be one of"),
         ({"committed": "x"}, "committed must be"),
         ({"tenant": ""}, "tenant must not be empty"),
         ({"backfill": " x"}, "backfill must not start"),
         ({"refused": "s3://bucket/x"}, "refused must be drop, or a folder"),
-        ({"url": ""}, "url is needed"),
+        ({"url": ""}, "url is required"),
     ],
     ids=str,
 )

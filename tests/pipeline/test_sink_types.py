@@ -46,7 +46,7 @@ def log_url(tmp_path: Any) -> str:
         ("payload", "named_struct('at', current_timestamp())", "cast it to text"),
         ("payload", "named_struct('at', cast(1.5 as decimal(5,2)))", "cast it to text"),
         ("payload", "named_struct('x', array(named_struct('b', cast('a' as binary))))", "binary"),
-        ("payload", "map(1, 'a')", "JSON has texts"),
+        ("payload", "map(1, 'a')", "JSON keys are texts"),
         ("payload", "named_struct('a', 1, 'a', 2)", "same name twice"),
         ("event_version", "'2'", "whole number"),
         ("event_version", "2.0", "whole number"),

@@ -63,7 +63,7 @@ def test_a_schema_chooses_columns(
     fill(*varied(5))
     reader = spark.read.format("seriatim").option("url", log_url)
     assert reader.schema(spark_schema(("event_type", "position"))).load().count() == 5
-    with pytest.raises(PySparkException, match="not that of events"):
+    with pytest.raises(PySparkException, match="not a schema of events"):
         reader.schema(StructType([StructField("other", LongType())])).load().count()
 
 
@@ -192,10 +192,10 @@ def test_a_transaction_under_way_makes_no_gap(spark: SparkSession, postgres_url:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"colums": "position"}, "colums is no option"),
-        ({"startingPosition": "latest"}, "in streams only"),
-        ({"maxEventsPerBatch": "5"}, "is for streams"),
-        ({"url": "sqlite:////nowhere/x.db"}, "cannot be opened"),
+        ({"colums": "position"}, "colums is not an option"),
+        ({"startingPosition": "latest"}, "only for streams"),
+        ({"maxEventsPerBatch": "5"}, "is only valid for streams"),
+        ({"url": "sqlite:////nowhere/x.db"}, "cannot open"),
         (
             {"url": "postgresql://u:hunter2@127.0.0.1:1/x"},
             "cannot connect to Postgres at 127.0.0.1:1",

@@ -157,7 +157,7 @@ def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
         assert stream.initialOffset()["position"] == position
         stream.stop()
     stream = reader(log_url, startingPosition="6")
-    with pytest.raises(InvalidArgument, match="beyond the log's end"):
+    with pytest.raises(InvalidArgument, match="after the end of the log"):
         stream.initialOffset()
     stream.stop()
     with pytest.raises(InvalidArgument, match="has no end"):
@@ -180,7 +180,7 @@ def test_a_past_that_is_not_the_logs_stops_a_query(log_url: str, fill: Fill) -> 
             stream.latestOffset(bad, limits.ReadAllAvailable())
         with pytest.raises(LogIdentityChanged, match=words):
             stream.partitions(stream.initialOffset(), bad)
-    with pytest.raises(LogIdentityChanged, match="of another source"):
+    with pytest.raises(LogIdentityChanged, match="another data source"):
         stream.latestOffset({"index": 3}, limits.ReadAllAvailable())
     stream.stop()
 

@@ -1,6 +1,6 @@
-"""The log on Spark: reading, appending, projecting, archiving and auditing it.
+"""Spark integration: read, append, project, archive and audit a log on Spark.
 
-Spark's workers import this for every source, so it names no more than they need.
+Spark's workers import this package for every data source, so it imports only what they need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns in which Spark sees an event: one list for the source, the archive and the lake."""
+"""Arrow and Spark schemas of events, shared by the data source, the archive and the lake."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pyspark.sql import types as t
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-# In the order of EventRecord. `occurred_text` is the producer's own spelling of `occurred_at`,
-# null where the log set the time itself.
+# Columns are in the order of EventRecord's fields. `occurred_text` is `occurred_at` exactly as the
+# producer wrote it; it is null where the log set the time itself. Archived segments contain these
+# columns, so a change of the schema is a new version of the archive format.
 EVENTS = pa.schema(
     [
         pa.field("position", pa.int64(), nullable=False),
@@ -53,6 +54,15 @@ _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
 
 
 def spark_schema(names: tuple[str, ...] = NAMES) -> t.StructType:
-    """Return the schema of these columns, in this order."""
-    fields = (EVENTS.field(name) for name in names)
-    return t.StructType([t.StructField(f.name, _SPARK_TYPES[f.type], f.nullable) for f in fields])
+    """Return the Spark schema of the given event columns.
+
+    Args:
+        names: Column names of an event, in the order the schema should have.
+
+    Returns:
+        A struct type with the types and nullability of `EVENT_SCHEMA`.
+    """
+    fields = [EVENTS.field(name) for name in names]
+    return t.StructType(
+        [t.StructField(field.name, _SPARK_TYPES[field.type], field.nullable) for field in fields]
+    )

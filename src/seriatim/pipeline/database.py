@@ -1,4 +1,4 @@
-"""Connections of Spark's processes to a log's database, through ADBC: columns, not rows."""
+"""Read connections from Spark processes to a log's database, through ADBC (Arrow, not rows)."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from seriatim.store.postgres.failures import cure_of
 from seriatim.store.postgres.statements import named_statements
 from seriatim.store.sqlite.statements import named
 
-BATCH_BYTES = 2 * 1024 * 1024  # what a processor's cache holds
-SQLITE_ROWS = 256  # a batch of the driver: small, since a payload may be a megabyte
+BATCH_BYTES = 2 * 1024 * 1024  # fits into a processor's cache
+SQLITE_ROWS = 256  # rows per batch of the SQLite driver: few, because a payload may be a megabyte
 
-_BUSY_MS = 10_000
+_BUSY_TIMEOUT_MS = 10_000
 _POSTGRES_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
-    # A standby may be behind: what it calls the head is none.
+    # A standby may lag, so the last position it knows is not the head of the log.
     "target_session_attrs": "primary",
 }
 
-# An answer that breaks off is told by Arrow, everything else by the driver.
-_NOT_CONNECTED = "Failed to connect:"
+_CONNECT_FAILED = "Failed to connect:"
+# Arrow raises its own error when a result breaks off; the driver raises all other errors.
 DRIVER_ERRORS = (adbc.Error, pa.ArrowException, OSError)
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The database that a URL names, in the words of its driver."""
+    """The database of a log, in the form its ADBC driver takes."""
 
     backend: Literal["postgres", "sqlite"]
     uri: str
@@ -51,27 +51,40 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def sql(self) -> dict[str, str]:
-        """The statements of `scan.sql` by name."""
+        """The statements of the backend's `scan.sql`, by name."""
         if self.backend == "postgres":
             return dict(named_statements("scan.sql", self.schema))
         return named("scan.sql")
 
 
 def find_place(url: str) -> Place:
-    """Understand a log's URL."""
+    """Parse the URL of a log.
+
+    Args:
+        url: `sqlite:///file` or `postgresql://…`, with the options of a log URL.
+
+    Returns:
+        The backend, the driver's URI and, on Postgres, the schema.
+
+    Raises:
+        InvalidArgument: The scheme is unknown, or the log is in memory, where other processes
+            cannot read it.
+    """
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         return Place("sqlite", f"{Path(sqlite_path(url)).absolute().as_uri()}?mode=ro")
     if scheme in ("postgresql", "postgres"):
-        return _postgres_place(url)
+        return _parse_postgres_url(url)
     if scheme == "memory":
-        msg = "Spark's processes cannot see a log in the memory of another: use SQLite or Postgres"
+        msg = (
+            "Spark processes cannot read a log in another process's memory: use SQLite or Postgres"
+        )
         raise InvalidArgument(msg, details={"argument": "url"})
-    msg = f"{scheme!r:.40} is no backend: use sqlite:///file or postgresql://…"
+    msg = f"unknown backend {scheme!r:.40}: use sqlite:///file or postgresql://…"
     raise InvalidArgument(msg, details={"argument": "url"})
 
 
-def _postgres_place(url: str) -> Place:
+def _parse_postgres_url(url: str) -> Place:
     schema = parse_url(url, Settings()).schema
     base, options = split_options(url)
     options.pop("schema", None)
@@ -80,26 +93,26 @@ def _postgres_place(url: str) -> Place:
 
 
 class Connection:
-    """A connection that only reads: the driver's bare one, whose DB-API would import pandas."""
+    """A read-only connection on ADBC's low-level API; its DB-API module would import pandas."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        driver = postgres if place.backend == "postgres" else sqlite
-        self._database = driver.connect(place.uri)
+    def __init__(self, address: Place) -> None:
+        self._address = address
+        driver = postgres if address.backend == "postgres" else sqlite
+        self._database = driver.connect(address.uri)
         try:
             self._connection = adbc.AdbcConnection(self._database)
         except BaseException:
             self._database.close()
             raise
-        if place.backend == "sqlite":
-            for _ in self.batches(f"pragma busy_timeout = {_BUSY_MS}"):
+        if address.backend == "sqlite":
+            for _ in self.batches(f"pragma busy_timeout = {_BUSY_TIMEOUT_MS}"):
                 pass
 
     def batches(self, text: str) -> Iterator[pa.RecordBatch]:
-        """Stream the record batches of one statement."""
+        """Run a statement and stream its result as record batches."""
         size = (
             {"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
-            if self._place.backend == "postgres"
+            if self._address.backend == "postgres"
             else {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)}
         )
         with closing(adbc.AdbcStatement(self._connection)) as statement:
@@ -110,45 +123,54 @@ class Connection:
                 yield from reader
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        """Return the few rows of a small answer."""
+        """Run a statement with a small result and return its rows."""
         return [row for batch in self.batches(text) for row in batch.to_pylist()]
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the connection."""
         self._connection.close()
         self._database.close()
 
 
 @contextmanager
-def connected(place: Place, doing: str, *, keep: bool = False) -> Iterator[Connection]:
-    """Open a connection, and close it whatever happens; errors are explained.
+def connected(address: Place, operation: str, *, keep: bool = False) -> Iterator[Connection]:
+    """Open a connection for a block and translate the driver's errors.
 
-    `keep` leaves a server's connection to the next one who keeps: a worker serves task after task,
-    and to connect takes as long as to read thousands of events.
+    Args:
+        address: The database.
+        operation: A gerund phrase for error messages, such as "reading events".
+        keep: Take a Postgres connection from this process's cache and return it there after the
+            block. A Spark worker serves many tasks, and connecting takes as long as reading
+            thousands of events.
+
+    Raises:
+        BackendFailure: The database cannot be reached or refuses a statement.
     """
-    keep = keep and place.backend == "postgres"
+    keep = keep and address.backend == "postgres"
     try:
-        connection = (_kept(place) if keep else None) or Connection(place)
+        connection = (_take_cached(address) if keep else None) or Connection(address)
         try:
             yield connection
         except BaseException:
-            keep = False  # an answer may be left half read
+            keep = False  # part of a result may still be unread on this connection
             raise
         finally:
             if keep:
-                _spare[place.uri] = connection
+                _cache[address.uri] = connection
             else:
                 connection.close()
     except DRIVER_ERRORS as error:
-        raise explain(place, error, doing) from None  # the driver's own text may hold the URL
+        # `from None`: the driver's own text may contain the URL with its password.
+        raise explain(address, error, operation) from None
 
 
-_spare: dict[str, Connection] = {}
+# One idle connection per database. `pop` takes it out atomically, so no two threads share it.
+_cache: dict[str, Connection] = {}
 
 
-def _kept(place: Place) -> Connection | None:
-    """Take the spare connection, if it still answers."""
-    connection = _spare.pop(place.uri, None)
+def _take_cached(address: Place) -> Connection | None:
+    """Remove and return the cached connection if it still works."""
+    connection = _cache.pop(address.uri, None)
     if connection is None:
         return None
     try:
@@ -160,30 +182,36 @@ def _kept(place: Place) -> Connection | None:
     return connection
 
 
-def explain(place: Place, error: Exception, doing: str) -> SeriatimError:
-    """Turn the driver's error into ours, without the secrets of the URL."""
+def explain(address: Place, error: Exception, operation: str) -> SeriatimError:
+    """Return the error of Seriatim for a driver's error, without the secrets of the URL.
+
+    Args:
+        address: The database that the statement ran on.
+        error: One of `DRIVER_ERRORS`.
+        operation: A gerund phrase that says what failed, such as "reading events".
+    """
     text = str(error).strip()
-    if place.backend == "sqlite":
-        return _sqlite_failure(place, text, doing)
+    if address.backend == "sqlite":
+        return _translate_sqlite_error(address, text, operation)
     state = getattr(error, "sqlstate", None)
-    if _NOT_CONNECTED in text:
-        reason = text.partition(_NOT_CONNECTED)[2]
-        return failure_to_connect(reason, place.uri, sqlstate=state)
+    if _CONNECT_FAILED in text:
+        reason = text.partition(_CONNECT_FAILED)[2]
+        return failure_to_connect(reason, address.uri, sqlstate=state)
     cure, retryable = cure_of(state)
-    message = f"Postgres failed while {doing}"
+    message = f"Postgres failed while {operation}"
     if cure:
         message += f": {cure}"
     else:
-        said = without_secrets(text, place.uri).splitlines()
-        message += f": {said[-1] if said else 'no reason was given'}"
+        lines = without_secrets(text, address.uri).splitlines()
+        message += f": {lines[-1] if lines else 'no reason was given'}"
     return BackendFailure(message, details={"sqlstate": state}, retryable=retryable)
 
 
-def _sqlite_failure(place: Place, text: str, doing: str) -> SeriatimError:
-    path = unquote(place.uri.removeprefix("file://").partition("?")[0])
+def _translate_sqlite_error(address: Place, text: str, operation: str) -> SeriatimError:
+    path = unquote(address.uri.removeprefix("file://").partition("?")[0])
     if "no such table" in text:
-        return BackendFailure(f"{path} holds no log: run seriatim init", retryable=False)
+        return BackendFailure(f"{path} contains no log: run seriatim init", retryable=False)
     if "failed to open" in text or "unable to open" in text:
-        msg = f"{path} cannot be opened: a log must be there, and be readable from this machine"
+        msg = f"cannot open {path}: check that the log exists and is readable on this machine"
         return BackendFailure(msg, retryable=False)
-    return BackendFailure(f"SQLite failed on {path} while {doing}: {text}")
+    return BackendFailure(f"SQLite failed on {path} while {operation}: {text}")

@@ -1,10 +1,12 @@
-"""The digest of events: one number for any set of them, whatever their order and their parts.
+"""Order-independent digest of a set of events.
 
-The text of an event is its fields (`FIELDS`, a null as nothing), then the bit mask of the nulls,
-the number of tags and the tags, the number of labels, their keys and their values, all joined by
-U+0000, which no field can hold. The digest of a set is the sum of the SHA-256 of the texts,
-modulo 2 to the 256th; so the digests of two ranges add up to that of both. `recorded_at` is no part
-of it, nor is the payload, which `payload_hash` stands for.
+An event is hashed as a text: its fields (`DIGEST_FIELDS`, a null as the empty text), then the bit
+mask of the nulls, the number of tags and the tags, the number of metadata entries, their keys and
+their values, all joined by U+0000, which no field can contain. The digest of a set is the sum of
+the SHA-256 hashes of these texts modulo 2**256. It does not depend on order, and the digests of
+two ranges add up to the digest of both.
+
+`recorded_at` is not part of the digest. The payload is represented by `payload_hash`.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pyspark.sql import functions as f
 
 from seriatim.pipeline.columns import EVENTS, NAMES
 
-_APART = {"occurred_at", "recorded_at", "metadata", "payload", "tags"}
-FIELDS: tuple[str, ...] = tuple(name for name in NAMES if name not in _APART)
+_EXCLUDED = {"occurred_at", "recorded_at", "metadata", "payload", "tags"}
+FIELDS: tuple[str, ...] = tuple(name for name in NAMES if name not in _EXCLUDED)
 COLUMNS: tuple[str, ...] = (*FIELDS, "metadata", "tags")
 _NULLABLE = tuple(name for name in FIELDS if EVENTS.field(name).nullable)
 
@@ -32,31 +34,36 @@ _WORD_BITS = 32
 
 
 def batch_digest(batch: pa.RecordBatch) -> int:
-    """Return the digest of the events of a batch that has at least `COLUMNS`."""
+    """Return the digest of the events of a batch, which must have the `DIGEST_COLUMNS`."""
     if not batch.num_rows:
         return 0
-    total = sum(int.from_bytes(sha256(text).digest()) for text in _texts(batch).to_pylist())
+    texts = _build_texts(batch).to_pylist()
+    total = sum(int.from_bytes(sha256(text).digest()) for text in texts)
     return total % _MODULUS
 
 
 def added(digests: Iterable[int]) -> int:
-    """Return the digest of sets that have no event in common."""
+    """Return the digest of the union of disjoint sets of events."""
     return sum(digests) % _MODULUS
 
 
 def digest_text(digest: int) -> str:
-    """Return a digest in the form in which it is shown and stored."""
+    """Return the text form of a digest: `sum-sha256:` and 64 hexadecimal digits."""
     return f"{PREFIX}{digest:064x}"
 
 
 def digest_number(text: str) -> int:
-    """Undo `digest_text`."""
+    """Parse the text form of a digest.
+
+    Raises:
+        ValueError: The text is not a digest.
+    """
     return int(text.removeprefix(PREFIX), 16)
 
 
-def _texts(batch: pa.RecordBatch) -> pa.Array:
+def _build_texts(batch: pa.RecordBatch) -> pa.Array:
     parts = [batch.column(name).cast(pa.string()) for name in FIELDS]
-    parts.append(_null_mask(batch).cast(pa.string()))
+    parts.append(_build_null_mask(batch).cast(pa.string()))
     metadata = batch.column("metadata")
     for lists in (
         batch.column("tags"),
@@ -71,7 +78,8 @@ def _texts(batch: pa.RecordBatch) -> pa.Array:
     return joined.cast(pa.binary())
 
 
-def _null_mask(batch: pa.RecordBatch) -> pa.Array:
+def _build_null_mask(batch: pa.RecordBatch) -> pa.Array:
+    """Return one bit per nullable field, so that a null differs from an empty text."""
     mask = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
     for bit, name in enumerate(_NULLABLE):
         column = batch.column(name)
@@ -81,7 +89,10 @@ def _null_mask(batch: pa.RecordBatch) -> pa.Array:
 
 
 def event_hash() -> Column:
-    """Return the SHA-256 of an event's text in hex, computed by Spark itself."""
+    """Return the Spark expression for the SHA-256 of an event's text, in hexadecimal.
+
+    It must agree with `digest_batch`, which computes the same from Arrow columns.
+    """
     mask = f.lit(0).cast("bigint")
     for bit, name in enumerate(_NULLABLE):
         mask = mask + f.when(f.isnull(name), f.lit(1 << bit)).otherwise(f.lit(0))
@@ -94,7 +105,10 @@ def event_hash() -> Column:
 
 
 def word_sums(hashed: Column) -> list[Column]:
-    """Return the sums of the 32-bit words of hashes in hex: together they are the digest."""
+    """Return aggregates that sum each 32-bit word of hexadecimal hashes.
+
+    Spark has no 256-bit integers; `combine_word_sums` computes the digest from these sums.
+    """
     size = _WORD_BITS // 4
     return [
         f.sum(f.conv(f.substring(hashed, 1 + size * word, size), 16, 10).cast("bigint"))
@@ -103,7 +117,7 @@ def word_sums(hashed: Column) -> list[Column]:
 
 
 def digest_of_words(sums: Iterable[int | None]) -> int:
-    """Return the digest that such sums stand for."""
+    """Return the digest from the sums of the words, the most significant word first."""
     total = 0
     for each in sums:
         total = (total << _WORD_BITS) + (each or 0)

@@ -1,4 +1,4 @@
-"""The events of a log as a DataFrame: the way our own jobs read."""
+"""Events of a log as a DataFrame, from the archive and the log."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from seriatim.pipeline.scan import look
 from seriatim.pipeline.source import register
 from seriatim.pipeline.wanted import NAMED, Scan, Window
 
-# Options of Spark's Parquet reader that a user's session may have set otherwise.
-_EXACT = {
+# Options of Spark's Parquet reader that make it fail on damage; a session may have others.
+_STRICT_PARQUET = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "mergeSchema": "false",
     "datetimeRebaseMode": "CORRECTED",
 }
-_GLOB = re.compile(r"([\\\[\]{}*?,])")
+_GLOB_CHARACTERS = re.compile(r"([\\\[\]{}*?,])")
 
 
 def events(  # noqa: PLR0913 - what is read
@@ -54,10 +54,34 @@ def events(  # noqa: PLR0913 - what is read
     archive: str | None = None,
     partitions: int | None = None,
 ) -> DataFrame:
-    """Return the events after one position and up to another, or the log's end.
+    """Return events of a log as a DataFrame.
 
-    With an archive, positions that it has sealed are read from there. A payload may be had as
-    VARIANT, which Spark itself parses.
+    Args:
+        spark: The session; the format `seriatim` is registered with it.
+        url: The URL of the log.
+        after: The position before the first event.
+        until: The last position; by default the head when Spark plans the query.
+        tenant: Only events of this tenant.
+        types: Only these event types; a pattern may end in `*`.
+        stream_types: Only these stream types; a pattern may end in `*`.
+        stream_id: Only this stream id.
+        occurred_after: Only events that occurred after this time (RFC 3339).
+        occurred_until: Only events that occurred at or before this time.
+        recorded_after: Only events that were recorded after this time.
+        recorded_until: Only events that were recorded at or before this time.
+        columns: The columns to read; by default all.
+        payload: Payloads as JSON text, or as VARIANT values, which Spark parses.
+        archive: The location of an archive, from which sealed positions are read.
+        partitions: The number of partitions; by default it depends on the size of the range.
+
+    Raises:
+        InvalidArgument: An argument is invalid.
+        NotFound: There is no archive at the location.
+        LogIdentityChanged: The archive does not belong to this log.
+
+    Example:
+        frame = events(spark, "sqlite:///app.db", types=["order.placed"])
+        frame.groupBy("tenant_id").count().show()
     """
     register(spark)
     given = {
@@ -77,118 +101,123 @@ def events(  # noqa: PLR0913 - what is read
         "partitions": None if partitions is None else str(partitions),
     }
     options = {name: value for name, value in given.items() if value is not None}
-    wanted = source_options(options).scan
-    place = None if archive is None else open_place(archive)
-    if isinstance(place, Folder):
-        frame = _crossing(spark, options, place, wanted, after, until)
-    else:
-        frame = spark.read.format("seriatim").options(**options).load()
+    frame = _load(spark, options, after, until)
     if payload == "variant" and "payload" in frame.columns:
         return frame.withColumn("payload", f.parse_json("payload"))
     return frame
 
 
 def name_list(names: Iterable[str] | None) -> str | None:
-    """Write names as an option of the source: a JSON list, in which a comma is only a comma."""
+    """Encode names as an option of the data source: a JSON list, since names may contain commas."""
     return None if names is None else msgspec.json.encode(list(names)).decode()
 
 
-def _crossing(  # noqa: PLR0913 - a range, and where it lies
+def _load(spark: SparkSession, options: dict[str, str], after: int, until: int | None) -> DataFrame:
+    spec = source_options(options).scan
+    storage = open_place(options["archive"]) if "archive" in options else None
+    if isinstance(storage, Folder):
+        return _read_archive_and_log(spark, options, storage, spec, after, until)
+    return spark.read.format("seriatim").options(**options).load()
+
+
+def _read_archive_and_log(  # noqa: PLR0913 - a range, and its two sources
     spark: SparkSession,
     options: dict[str, str],
-    place: Folder,
-    wanted: Scan,
+    storage: Folder,
+    spec: Scan,
     after: int,
     until: int | None,
 ) -> DataFrame:
-    """Read a folder's sealed part by Spark's own Parquet reader, and the rest from the log."""
-    archive = open_archive(place)
-    archive.check_log(*_state(options["url"], archive.end))
+    """Read sealed positions with Spark's own Parquet reader, and later ones from the log."""
+    archive = open_archive(storage)
+    archive.check_log(*_read_state(options["url"], archive.end))
     end = archive.end if until is None else min(until, archive.end)
     live = {name: value for name, value in options.items() if name != "archive"}
     live["startingPosition"] = str(max(after, end))
     rest = spark.read.format("seriatim").options(**live).load()
     if after >= end:
         return rest
-    sealed = _sealed(spark, place, archive, wanted, after, end)
+    sealed = _read_segments(spark, storage, archive, spec, after, end)
     return sealed if until is not None and until <= end else sealed.unionByName(rest)
 
 
-def _state(url: str, position: int) -> tuple[str, int, int, str | None]:
-    """Return a log's identity, its head and the id of its event at a position.
+def _read_state(url: str, position: int) -> tuple[str, int, int, str | None]:
+    """Return log id, epoch and head of a log, and the id of its event at a position.
 
-    The driver may hold a SQLite log open, and two SQLite libraries in one process would break each
-    other's locks: here it is read by the log's own.
+    This process may have a SQLite log open. A second SQLite library (the one of ADBC's driver)
+    in the same process would release its file locks, so SQLite is read through the store.
     """
     if not url.startswith("sqlite:"):
-        seen = look(url, position)
-        return *seen.identity_and_head, seen.tip_at
+        state = look(url, position)
+        return *state.identity_and_head, state.tip_at
     with closing(open_store(url, Settings(), create=False)) as store:
         identity = store.identity()
-        tip = store.event_id_at(position) if position else None
-        return identity.log_id, identity.epoch, store.head(), tip
+        event_id = store.event_id_at(position) if position else None
+        return identity.log_id, identity.epoch, store.head(), event_id
 
 
-def _sealed(  # noqa: PLR0913 - a range of an archive
-    spark: SparkSession, place: Folder, archive: Archive, wanted: Scan, after: int, until: int
+def _read_segments(  # noqa: PLR0913 - a range of an archive
+    spark: SparkSession, storage: Folder, archive: Archive, spec: Scan, after: int, until: int
 ) -> DataFrame:
-    inside = [one for one in archive.segments if one.last > after and one.first <= until]
-    check_segments(place, inside)
-    folder = _GLOB.sub(r"\\\1", place.path)
-    paths = [f"file:{folder}/{one.file}" for one in inside]
-    frame = spark.read.options(**_EXACT).schema(spark_schema(NAMES)).parquet(*paths)
-    if inside[0].first <= after:
+    segments = [each for each in archive.segments if each.last > after and each.first <= until]
+    check_segments(storage, segments)
+    folder = _GLOB_CHARACTERS.sub(r"\\\1", storage.path)
+    paths = [f"file:{folder}/{each.file}" for each in segments]
+    frame = spark.read.options(**_STRICT_PARQUET).schema(spark_schema(NAMES)).parquet(*paths)
+    if segments[0].first <= after:
         frame = frame.where(f.col("position") > after)
-    if inside[-1].last > until:
+    if segments[-1].last > until:
         frame = frame.where(f.col("position") <= until)
-    for condition in _conditions(wanted):
+    for condition in _build_conditions(spec):
         frame = frame.where(condition)
-    return _checks(spark, place, inside, wanted).unionByName(frame.select(*wanted.columns))
+    checks = _check_when_read(spark, storage, segments, spec)
+    return checks.unionByName(frame.select(*spec.columns))
 
 
-def _checks(
-    spark: SparkSession, place: Folder, segments: Sequence[Segment], wanted: Scan
+def _check_when_read(
+    spark: SparkSession, storage: Folder, segments: Sequence[Segment], spec: Scan
 ) -> DataFrame:
-    """Return no events, and fail when it is read while a segment differs from its seal.
+    """Return a frame without rows that fails, when it is read, if a segment is damaged.
 
-    A DataFrame may be used long after it was made, and files be replaced meanwhile.
+    A DataFrame may be used long after it was created, and files may be replaced in between.
     """
     tasks = min(len(segments), cores())
     numbers = spark.range(0, tasks, 1, tasks)
-    check = _SealCheck(place, tuple(segments), tasks)
-    return numbers.mapInArrow(check, spark_schema(wanted.columns))
+    check = _SealCheck(storage, tuple(segments), tasks)
+    return numbers.mapInArrow(check, spark_schema(spec.columns))
 
 
 class _SealCheck(msgspec.Struct, frozen=True):
-    """Compares segments with their seals in a task, which takes each so many-th of them."""
+    """Compares segments with their seals; task n of N takes every N-th segment from the n-th."""
 
-    place: Folder
+    storage: Folder
     segments: tuple[Segment, ...]
     tasks: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the numbers of tasks, and yield nothing."""
+        """Check the segments of the given task numbers, and yield nothing."""
         with noted_errors():
             for batch in batches:
                 for nth in batch.column(0).to_pylist():
-                    check_segments(self.place, self.segments[nth :: self.tasks])
+                    check_segments(self.storage, self.segments[nth :: self.tasks])
         yield from ()
 
 
-def _conditions(wanted: Scan) -> Iterable[Column]:
-    for part, column in NAMED.items():
-        names: Names | None = getattr(wanted, part)
+def _build_conditions(spec: Scan) -> Iterable[Column]:
+    """Yield the filters of a scan as Spark expressions."""
+    for field, column in NAMED.items():
+        names: Names | None = getattr(spec, field)
         if names is not None:
-            ways = f.col(column).isin(list(names.values))
+            matches = f.col(column).isin(list(names.values))
             for prefix in names.prefixes:
-                ways = ways | f.col(column).startswith(prefix)
-            yield ways
-    for window, column in ((wanted.occurred, "occurred_at"), (wanted.recorded, "recorded_at")):
-        yield from _inside(window, f.col(column))
+                matches = matches | f.col(column).startswith(prefix)
+            yield matches
+    for interval, column in ((spec.occurred, "occurred_at"), (spec.recorded, "recorded_at")):
+        yield from _bound_column(interval, f.col(column))
 
 
-def _inside(window: Window, column: Column) -> Iterable[Column]:
-    if window.after is not None:
-        yield column > f.timestamp_micros(f.lit(window.after))
-    if window.until is not None:
-        yield column <= f.timestamp_micros(f.lit(window.until))
+def _bound_column(interval: Window, column: Column) -> Iterable[Column]:
+    if interval.after is not None:
+        yield column > f.timestamp_micros(f.lit(interval.after))
+    if interval.until is not None:
+        yield column <= f.timestamp_micros(f.lit(interval.until))

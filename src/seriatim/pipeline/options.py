@@ -1,4 +1,4 @@
-"""The options of the Spark source: read from text, checked, and refused by name."""
+"""Options of the Spark data source: parsed from text, validated, and rejected by name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from seriatim.pipeline.wanted import END, Scan, Window
 
 EARLIEST, LATEST = "earliest", "latest"
 
-_INTERNAL = ("marks", "packed")
-# As they are documented; Spark hands their names on in lower case.
+_INTERNAL = ("marks", "packed")  # set by the project's own jobs, not documented
+# Spelled as in the documentation. Spark passes option names in lower case.
 SOURCE_OPTIONS = (
     "url",
     "columns",
@@ -42,7 +42,20 @@ SOURCE_OPTIONS = (
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a read was asked for."""
+    """Validated options of a read.
+
+    Attributes:
+        url: The URL of the log.
+        scan: Filters and columns.
+        payload: Whether payloads are JSON text or Spark VARIANT values.
+        partitions: The number of partitions of a batch; None lets the size of the range decide.
+        starting: The position before the first event, or where a stream starts.
+        ending: The last position of a batch; None means the head.
+        max_events: The largest number of positions in one batch of a stream.
+        archive: The location of an archive to read sealed positions from.
+        marks: Whether every partition ends with a watermark row.
+        packed: Whether a column with whole encoded records is added.
+    """
 
     url: str
     scan: Scan
@@ -53,22 +66,29 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_events: int | None = None
     archive: str | None = None
     marks: bool = False
-    packed: bool = False  # whether a column of whole records is added
+    packed: bool = False
 
 
 def source_options(given: Mapping[str, str]) -> Options:
-    """Check the options of a read."""
+    """Parse and validate the options of a read.
+
+    Args:
+        given: Options as Spark passes them; names are case-insensitive.
+
+    Raises:
+        InvalidArgument: An option is unknown, or its value is invalid.
+    """
     found = known_options(given, SOURCE_OPTIONS)
     url = found.get("url")
     if not url:
-        raise bad("url", "is needed: the log's address, such as sqlite:///app.db")
-    find_place(url)
+        raise bad("url", "is required: the URL of the log, such as sqlite:///app.db")
+    find_place(url)  # raises if the URL is invalid
     return Options(
         url=url,
-        scan=_scan(found),
-        payload=_payload(found.get("payload", "json")),
+        scan=_parse_scan(found),
+        payload=_parse_payload(found.get("payload", "json")),
         partitions=number(found, "partitions", least=1),
-        starting=_starting(found),
+        starting=_parse_starting(found),
         ending=number(found, "endingPosition"),
         max_events=number(found, "maxEventsPerBatch", least=1),
         archive=found.get("archive"),
@@ -78,69 +98,78 @@ def source_options(given: Mapping[str, str]) -> Options:
 
 
 def known_options(given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Return the options under their documented names, or refuse the first unknown one."""
+    """Return options under their documented names.
+
+    Args:
+        given: Options with names in any case.
+        known: The documented names.
+
+    Raises:
+        InvalidArgument: An option is unknown; the message lists the documented ones.
+    """
     names = {name.lower(): name for name in known}
     found: dict[str, str] = {}
     for key, value in given.items():
         name = names.get(key.lower())
         if name is None:
-            shown = ", ".join(sorted(set(names.values()) - set(_INTERNAL)))
-            raise bad(key[:80], f"is no option of the format seriatim, which has: {shown}")
+            documented = ", ".join(sorted(set(names.values()) - set(_INTERNAL)))
+            raise bad(key[:80], f"is not an option of the format seriatim; options: {documented}")
         found[name] = value
     return found
 
 
-def _scan(found: Mapping[str, str]) -> Scan:
+def _parse_scan(found: Mapping[str, str]) -> Scan:
     return Scan(
-        columns=_columns(found.get("columns")),
-        tenants=_tenant(found),
-        types=_names(found, "types"),
-        stream_types=_names(found, "streamType"),
-        stream_ids=_exact(found, "streamId"),
-        occurred=_window(found, "occurred"),
-        recorded=_window(found, "recorded"),
+        columns=_parse_columns(found.get("columns")),
+        tenants=_parse_tenant(found),
+        types=_parse_patterns(found, "types"),
+        stream_types=_parse_patterns(found, "streamType"),
+        stream_ids=_parse_id(found, "streamId"),
+        occurred=_parse_interval(found, "occurred"),
+        recorded=_parse_interval(found, "recorded"),
     )
 
 
-def _columns(text: str | None) -> tuple[str, ...]:
+def _parse_columns(text: str | None) -> tuple[str, ...]:
     if text is None:
         return NAMES
-    wanted = tuple(listed(text))
-    for name in wanted:
+    columns = tuple(listed(text))
+    for name in columns:
         if name not in NAMES:
-            raise bad("columns", f"names {name!r:.80}; an event has: {', '.join(NAMES)}")
-    if not wanted or len(set(wanted)) < len(wanted):
+            msg = f"contains {name!r:.80}, which is not a column; columns: {', '.join(NAMES)}"
+            raise bad("columns", msg)
+    if not columns or len(set(columns)) < len(columns):
         raise bad("columns", "must name at least one column, and none twice")
-    return wanted
+    return columns
 
 
 def listed(text: str) -> list[str]:
-    """Read a list: names between commas, or a JSON list, in which names may have commas."""
+    """Parse a list of names: comma-separated, or a JSON list for names that contain commas."""
     if text.lstrip().startswith("["):
         try:
             return msgspec.json.decode(text, type=list[str])
         except msgspec.DecodeError:
-            pass  # a name may begin with a bracket
+            pass  # not JSON: a name may start with a bracket
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _names(found: Mapping[str, str], option: str) -> Names | None:
+def _parse_patterns(found: Mapping[str, str], option: str) -> Names | None:
     if option not in found:
         return None
-    wanted = listed(found[option])
-    for name in wanted:
-        if problem := pattern_problem(_check_id(option, name)):
+    patterns = listed(found[option])
+    for pattern in patterns:
+        if problem := pattern_problem(_check_id(option, pattern)):
             raise bad(option, problem)
-    return Names.of(wanted)
+    return Names.of(patterns)
 
 
-def _exact(found: Mapping[str, str], option: str) -> Names | None:
+def _parse_id(found: Mapping[str, str], option: str) -> Names | None:
     if option not in found:
         return None
     return Names((_check_id(option, found[option]),))
 
 
-def _tenant(found: Mapping[str, str]) -> Names | None:
+def _parse_tenant(found: Mapping[str, str]) -> Names | None:
     if "tenant" not in found:
         return None
     return Names((check_tenant(found["tenant"], "tenant"),))
@@ -152,17 +181,17 @@ def _check_id(option: str, value: str) -> str:
     return value
 
 
-def _window(found: Mapping[str, str], what: str) -> Window:
-    moments: list[int | None] = []
-    for option in (f"{what}After", f"{what}Until"):
+def _parse_interval(found: Mapping[str, str], prefix: str) -> Window:
+    bounds: list[int | None] = []
+    for option in (f"{prefix}After", f"{prefix}Until"):
         text = found.get(option)
         if text is not None and (problem := time_problem(text)):
             raise bad(option, f"{problem}, such as 2026-01-31T12:00:00Z")
-        moments.append(None if text is None else instant_us(text))
-    return Window(*moments)
+        bounds.append(None if text is None else instant_us(text))
+    return Window(*bounds)
 
 
-def _starting(found: Mapping[str, str]) -> int | Literal["earliest", "latest"]:
+def _parse_starting(found: Mapping[str, str]) -> int | Literal["earliest", "latest"]:
     text = found.get("startingPosition", EARLIEST).lower()
     if text == EARLIEST:
         return "earliest"
@@ -174,7 +203,7 @@ def _starting(found: Mapping[str, str]) -> int | Literal["earliest", "latest"]:
         raise bad("startingPosition", "must be a position, earliest or latest") from None
 
 
-def _payload(text: str) -> Literal["json", "variant"]:
+def _parse_payload(text: str) -> Literal["json", "variant"]:
     if text == "json":
         return "json"
     if text == "variant":
@@ -183,17 +212,25 @@ def _payload(text: str) -> Literal["json", "variant"]:
 
 
 def number(found: Mapping[str, str], option: str, *, least: int = 0) -> int | None:
-    """Read a whole number."""
+    """Parse a whole-number option; None if it is not given.
+
+    Raises:
+        InvalidArgument: The text is not a whole number, or is below `minimum`.
+    """
     text = found.get(option)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or not least <= int(text) <= END:
-        raise bad(option, f"must be a whole number from {least}")
+        raise bad(option, f"must be a whole number of at least {least}")
     return int(text)
 
 
 def flag(found: Mapping[str, str], option: str) -> bool:
-    """Read true or false."""
+    """Parse a boolean option; False if it is not given.
+
+    Raises:
+        InvalidArgument: The text is neither true nor false.
+    """
     text = found.get(option, "false").lower()
     if text not in ("true", "false"):
         raise bad(option, "must be true or false")
@@ -201,5 +238,5 @@ def flag(found: Mapping[str, str], option: str) -> bool:
 
 
 def bad(option: str, problem: str) -> InvalidArgument:
-    """Make the error for an option."""
+    """Return the error for an invalid option; the message is `<option> <problem>`."""
     return InvalidArgument(f"{option} {problem}", details={"option": option})

@@ -1,4 +1,4 @@
-"""How a range of positions is cut into the parts that Spark's tasks read."""
+"""Partitions of a range of positions: the parts that Spark tasks read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pyspark.sql.datasource import InputPartition
 
 from seriatim.config import cores
 
-ALONE = 20_000  # below this, a second task costs more than it saves
+ALONE = 20_000  # events: a smaller range is faster in one task than in two
 LEAST = 10_000
 MOST = 250_000
 
 
 class Range(InputPartition):
-    """The positions after one and up to another."""
+    """The range of positions (after, until] that one task reads."""
 
     def __init__(self, after: int, until: int) -> None:
         super().__init__((after, until))
@@ -22,17 +22,27 @@ class Range(InputPartition):
         self.until = until
 
 
-def cut(after: int, until: int, wanted: int | None = None) -> list[Range]:
-    """Cut a range into as many parts as are wanted, or as its size suggests."""
-    count = max(0, until - after)
-    if count == 0:
+def cut(after: int, until: int, count: int | None = None) -> list[Range]:
+    """Split a range into partitions of nearly equal size.
+
+    Args:
+        after: The position before the range.
+        until: The last position of the range.
+        count: The number of partitions; by default it depends on the size and the cores.
+
+    Returns:
+        The partitions in order; none if the range is empty.
+    """
+    size = max(0, until - after)
+    if size == 0:
         return []
-    parts = min(wanted or _suggested(count), count)
-    bounds = [after + count * nth // parts for nth in range(parts + 1)]
+    parts = min(count or _choose_count(size), size)
+    bounds = [after + size * nth // parts for nth in range(parts + 1)]
     return [Range(low, high) for low, high in pairwise(bounds)]
 
 
-def _suggested(count: int) -> int:
-    if count <= ALONE:
+def _choose_count(size: int) -> int:
+    if size <= ALONE:
         return 1
-    return max(min(cores(), count // LEAST), -(-count // MOST))
+    # One task per core, unless tasks would become too small; more if they would become too large.
+    return max(min(cores(), size // LEAST), -(-size // MOST))

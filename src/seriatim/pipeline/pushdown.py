@@ -1,8 +1,8 @@
-"""Filters that the log can answer itself, taken over from Spark."""
+"""Filter push-down: translate Spark's filters into filters of a scan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +13,13 @@ from seriatim.core.patterns import Names
 from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.wanted import END, NAMED, Scan, Window
 
-_TEXTS = {column: part for part, column in NAMED.items()}
-_TIMES = {"occurred_at": "occurred", "recorded_at": "recorded"}
+_NAME_FIELDS = {column: field for field, column in NAMED.items()}
+_TIME_FIELDS = {"occurred_at": "occurred", "recorded_at": "recorded"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Pushed(msgspec.Struct, frozen=True):
-    """A scan and its range of positions, as narrow as the filters made them."""
+    """A scan specification and the range of positions (after, until] to read."""
 
     scan: Scan
     after: int = 0
@@ -27,77 +27,89 @@ class Pushed(msgspec.Struct, frozen=True):
 
 
 def push(start: Pushed, filters: Iterable[ds.Filter]) -> tuple[Pushed, list[ds.Filter]]:
-    """Narrow a read by what the log understands, and return the filters that Spark must keep."""
-    pushed, kept = start, []
-    for one in filters:
-        narrower = _narrowed(pushed, one)
-        if narrower is None:
-            kept.append(one)
+    """Narrow a scan by the filters that the log can apply itself.
+
+    Args:
+        start: The scan before the filters.
+        filters: Filters that Spark combines by AND.
+
+    Returns:
+        The narrowed scan, and the filters that Spark must still apply.
+    """
+    pushed, remaining = start, []
+    for condition in filters:
+        narrowed = _narrow(pushed, condition)
+        if narrowed is None:
+            remaining.append(condition)
         else:
-            pushed = narrower
-    return pushed, kept
+            pushed = narrowed
+    return pushed, remaining
 
 
-def _narrowed(pushed: Pushed, one: ds.Filter) -> Pushed | None:
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+def _narrow(pushed: Pushed, condition: ds.Filter) -> Pushed | None:
+    """Return the narrowed scan, or None if only Spark can apply the filter."""
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     if len(attribute) != 1:
         return None
     column = attribute[0]
-    if isinstance(one, ds.IsNotNull):
-        always = column in EVENTS.names and not EVENTS.field(column).nullable
-        return pushed if always else None
-    value = getattr(one, "value", None)
-    if column in _TEXTS:
-        return _by_text(pushed, _TEXTS[column], one, value)
+    if isinstance(condition, ds.IsNotNull):
+        # Always true for a column that is never null: nothing to filter.
+        always_true = column in EVENTS.names and not EVENTS.field(column).nullable
+        return pushed if always_true else None
+    value = getattr(condition, "value", None)
+    if column in _NAME_FIELDS:
+        return _narrow_names(pushed, _NAME_FIELDS[column], condition, value)
     if column == "position":
-        window = _window(one, value, _whole)
-        if window is None:
+        interval = _find_interval(condition, value, _to_integer)
+        if interval is None:
             return None
-        inside = Window(pushed.after, pushed.until).both(window)
-        return Pushed(pushed.scan, max(inside.after or 0, 0), max(inside.until or 0, 0))
-    if column in _TIMES:
-        part = _TIMES[column]
-        window = _window(one, value, _microseconds)
-        if window is None:
+        both = Window(pushed.after, pushed.until).both(interval)
+        return Pushed(pushed.scan, max(both.after or 0, 0), max(both.until or 0, 0))
+    if column in _TIME_FIELDS:
+        field = _TIME_FIELDS[column]
+        interval = _find_interval(condition, value, _to_microseconds)
+        if interval is None:
             return None
-        inside = getattr(pushed.scan, part).both(window)
-        return _with(pushed, part, inside)
+        return _replace_field(pushed, field, getattr(pushed.scan, field).both(interval))
     return None
 
 
-def _by_text(pushed: Pushed, part: str, one: ds.Filter, value: Any) -> Pushed | None:
+def _narrow_names(pushed: Pushed, field: str, condition: ds.Filter, value: Any) -> Pushed | None:
     names: Names | None = None
-    if isinstance(one, ds.EqualTo | ds.EqualNullSafe) and _is_text(value):
+    if isinstance(condition, ds.EqualTo | ds.EqualNullSafe) and _is_storable_text(value):
         names = Names((value,))
-    elif isinstance(one, ds.In) and value and all(map(_is_text, value)):
+    elif isinstance(condition, ds.In) and value and all(map(_is_storable_text, value)):
         names = Names(tuple(value))
-    elif isinstance(one, ds.StringStartsWith) and _is_text(value) and value:
+    elif isinstance(condition, ds.StringStartsWith) and _is_storable_text(value) and value:
         names = Names((), (value,))
     if names is None:
         return None
-    return _with(pushed, part, names.both(getattr(pushed.scan, part)))
+    return _replace_field(pushed, field, names.both(getattr(pushed.scan, field)))
 
 
-def _with(pushed: Pushed, part: str, value: Any) -> Pushed:
-    scan = msgspec.structs.replace(pushed.scan, **{part: value})
+def _replace_field(pushed: Pushed, field: str, value: Any) -> Pushed:
+    scan = msgspec.structs.replace(pushed.scan, **{field: value})
     return msgspec.structs.replace(pushed, scan=scan)
 
 
-def _is_text(value: object) -> bool:
-    # What no database holds, no event has: Spark keeps such a filter.
-    return isinstance(value, str) and "\0" not in value and not any(_surrogates(value))
+def _is_storable_text(value: object) -> bool:
+    # No database stores NUL or surrogates, and a statement cannot contain them: such a filter
+    # stays with Spark, where it matches no event.
+    return isinstance(value, str) and "\0" not in value and not _has_surrogates(value)
 
 
-def _surrogates(text: str) -> Iterator[str]:
-    return (one for one in text if "\ud800" <= one <= "\udfff")
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _window(one: ds.Filter, value: Any, number_of: Any) -> Window | None:
-    """Return the interval that a comparison leaves."""
-    number: int | None = number_of(value)
+def _find_interval(
+    condition: ds.Filter, value: Any, to_number: Callable[[object], int | None]
+) -> Window | None:
+    """Return the interval of numbers that satisfy a comparison, None if it has none."""
+    number = to_number(value)
     if number is None:
         return None
-    match one:
+    match condition:
         case ds.EqualTo() | ds.EqualNullSafe():
             return Window(number - 1, number)
         case ds.GreaterThan():
@@ -111,12 +123,12 @@ def _window(one: ds.Filter, value: Any, number_of: Any) -> Window | None:
     return None
 
 
-def _whole(value: object) -> int | None:
+def _to_integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _microseconds(value: object) -> int | None:
+def _to_microseconds(value: object) -> int | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    gone = value - _EPOCH
-    return (gone.days * 86_400 + gone.seconds) * 1_000_000 + gone.microseconds
+    elapsed = value - _EPOCH
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds

@@ -1,4 +1,4 @@
-"""What one task of Spark reads: a part of a range, from wherever it lies."""
+"""Reader of one partition in a Spark task, from the archive or from the log."""
 
 from __future__ import annotations
 
@@ -19,32 +19,47 @@ from seriatim.pipeline.variants import with_variants
 from seriatim.pipeline.wanted import Scan
 
 
-def read_part(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
-    """Read one part of a range, and its mark if marks are wanted."""
+def read_part(options: Options, spec: Scan, part: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the events of one partition, then its watermark if the options ask for one.
+
+    Args:
+        options: The options of the read.
+        spec: Filters and columns, narrowed by pushed-down filters.
+        part: The partition to read.
+
+    Raises:
+        SeriatimError: The read failed; the error carries its details to the driver.
+    """
     with noted_errors():
-        yield from _read(options, wanted, part)
+        yield from _read(options, spec, part)
 
 
-def _read(options: Options, wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
+def _read(options: Options, spec: Scan, part: Range) -> Iterator[pa.RecordBatch]:
     settle()
-    read = wanted.whole if options.packed else wanted
+    # Whole records need every column, whichever columns Spark selects.
+    full = spec.whole if options.packed else spec
     if isinstance(part, Sealed) and options.archive is not None:
-        found = read_sealed(options.archive, read, part)
+        batches = read_sealed(options.archive, full, part)
     else:
-        found = scan(options.url, read, part.after, part.until)
+        batches = scan(options.url, full, part.after, part.until)
     if options.marks:
-        found = _marked(found, read, part)
+        batches = _append_watermark(batches, full, part)
     if options.packed:
-        return (packed(batch, wanted.columns) for batch in found)
-    return with_variants(found) if options.payload == "variant" else found
+        return (packed(batch, spec.columns) for batch in batches)
+    return with_variants(batches) if options.payload == "variant" else batches
 
 
 @cache
 def settle() -> None:
-    """Say once that all that is imported stays: Spark collects garbage after every task."""
+    """Exclude all objects imported so far from garbage collection, once per process.
+
+    Spark collects garbage after every task, and would visit every imported object each time.
+    """
     gc.freeze()
 
 
-def _marked(found: Iterator[pa.RecordBatch], wanted: Scan, part: Range) -> Iterator[pa.RecordBatch]:
-    yield from found
-    yield mark(wanted.columns, part.after, part.until)
+def _append_watermark(
+    batches: Iterator[pa.RecordBatch], spec: Scan, part: Range
+) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    yield mark(spec.columns, part.after, part.until)

@@ -1,4 +1,4 @@
-"""The proof that topics hold the log: nothing missing, doubled, moved, changed, or foreign."""
+"""Reconciliation of Kafka topics with the log: missing, duplicate, changed or foreign messages."""
 
 from __future__ import annotations
 
@@ -24,30 +24,36 @@ from seriatim.pipeline.scan import look
 from seriatim.pipeline.source import register
 from seriatim.pipeline.spread import zero_based
 
-_EXAMPLES = 10
-_COLUMNS = ["position", "event_id", "tenant_id", "stream_type", "stream_id"]
-_EVENTS = (
+_MAX_EXAMPLES = 10
+_EVENT_COLUMNS = ["position", "event_id", "tenant_id", "stream_type", "stream_id"]
+_EVENT_SCHEMA = (
     "position bigint, event_id string, tenant_id string, stream_type string, stream_id string, "
     "value_hash string, key_hash string, event_headers string, event_topic string"
 )
-_MESSAGES = (
+_MESSAGE_SCHEMA = (
     "place string, topic string, partition int, offset bigint, position bigint, event_id string, "
     "hash string, message_key string, message_headers string, tenant string, log_id string, "
     "epoch bigint"
 )
-# Repeats are what delivery at least once allows; everything else makes topics differ.
+# At-least-once delivery allows duplicates; every other finding is a difference.
 _ALLOWED = ("duplicates",)
 
 
 class Found(msgspec.Struct, frozen=True):
-    """How many there are of one kind, and some of their positions or places."""
+    """The number of findings of one kind, and positions or message places of the first ones."""
 
     count: int
     examples: tuple[str, ...]
 
 
 class Reconciled(msgspec.Struct, frozen=True):
-    """What a comparison found."""
+    """The result of a reconciliation.
+
+    Attributes:
+        events: The number of events of the log that were compared.
+        messages: The number of messages that were read.
+        findings: The findings of each kind, also of kinds without any.
+    """
 
     events: int
     messages: int
@@ -55,7 +61,7 @@ class Reconciled(msgspec.Struct, frozen=True):
 
     @property
     def equal(self) -> bool:
-        """Whether every event is there, in order, unchanged, and nothing else; repeats may be."""
+        """Whether the topics hold exactly the log, in order and unchanged, duplicates aside."""
         return not any(found.count for name, found in self.findings.items() if name not in _ALLOWED)
 
 
@@ -67,30 +73,48 @@ def reconcile(
     tenant_id: str | None = None,
     until: int | None = None,
 ) -> Reconciled:
-    """Compare what topics hold with the log, up to its present end."""
+    """Compare the messages of topics with the events of a log.
+
+    Args:
+        spark: A session.
+        url: The URL of the log.
+        target: The Kafka servers and the topic, or the template of topics.
+        tenant_id: Compare only this tenant; None compares all tenants.
+        until: The last position to compare; by default the present head.
+
+    Returns:
+        Counts and examples of every kind of difference.
+
+    Example:
+        report = reconcile(spark, "sqlite:///app.db", parse_target("kafka://localhost:9092/events"))
+        assert report.equal
+    """
     register(spark)
-    place = absolute_url(url)
-    seen = look(place)
-    end = seen.head if until is None else min(until, seen.head)
+    log_url = absolute_url(url)
+    state = look(log_url)
+    end = state.head if until is None else min(until, state.head)
     with closing(open_store(url, Settings(), create=False)) as store:
         kinds = zero_based(store.rules())
-    log = _published(spark, place, target, tenant_id, end, seen.identity, kinds).cache()
+    log = _read_log(spark, log_url, target, tenant_id, end, state.identity, kinds).cache()
     topics = {row.event_topic for row in log.select("event_topic").distinct().collect()}
-    alike = topics_of(target, tenant_id) - topics
-    messages = _messages(spark, target, sorted(topics | alike), tenant_id)
-    # A topic that only looks like one of the template's may be somebody else's.
-    others = f.col("topic").isin(*alike) & ~f.col("log_id").eqNullSafe(seen.identity.log_id)
+    similar = topics_of(target, tenant_id) - topics
+    messages = _read_messages(spark, target, sorted(topics | similar), tenant_id)
+    # A topic whose name matches the template may belong to somebody else: there, only messages
+    # of this log count.
+    others = f.col("topic").isin(*similar) & ~f.col("log_id").eqNullSafe(state.identity.log_id)
     messages = messages.where(~others).cache()
     try:
-        count = messages.count()  # now they are read: the log has grown further, if it has
-        head = look(place).head
-        return _compared(log, messages, seen.identity, end, max(head, seen.head), count)
+        # Count first: it reads the topics. A head read afterwards covers every message published
+        # meanwhile, so none of them is reported as beyond the end of the log.
+        count = messages.count()
+        head = look(log_url).head
+        return _compare(log, messages, state.identity, end, max(head, state.head), count)
     finally:
         log.unpersist()
         messages.unpersist()
 
 
-def _published(  # noqa: PLR0913 - what is compared
+def _read_log(  # noqa: PLR0913 - what is compared
     spark: SparkSession,
     url: str,
     target: Target,
@@ -99,18 +123,18 @@ def _published(  # noqa: PLR0913 - what is compared
     log: LogIdentity,
     zero_based: frozenset[str],
 ) -> DataFrame:
-    """Return the events of the log, and what the message of each must be."""
-    options = {"url": url, "endingPosition": str(until), "columns": ",".join(_COLUMNS)}
+    """Return the events of the log, each with the hashes of the message it must have."""
+    options = {"url": url, "endingPosition": str(until), "columns": ",".join(_EVENT_COLUMNS)}
     if tenant_id is not None:
         options["tenant"] = tenant_id
     reader = spark.read.format("seriatim").options(**options, packed="true")
-    # Without its settings: a task needs the template alone.
-    plain = Target(target.servers, target.template)
-    return reader.load().mapInArrow(_Expected(plain, log, zero_based), _EVENTS)
+    # Tasks need the template alone: do not send them the client settings, which may hold secrets.
+    bare = Target(target.servers, target.template)
+    return reader.load().mapInArrow(_ExpectedMessages(bare, log, zero_based), _EVENT_SCHEMA)
 
 
-class _Expected(msgspec.Struct, frozen=True):
-    """Adds to events what their messages must be."""
+class _ExpectedMessages(msgspec.Struct, frozen=True):
+    """Adds hashes, headers and topic of the expected message to each event."""
 
     target: Target
     log: LogIdentity
@@ -128,72 +152,73 @@ class _Expected(msgspec.Struct, frozen=True):
                 keys.append(sha256(key_of(event)).hexdigest())
                 heads.append(own_headers(headers.of(event)))
                 topics.append(self.target.topic(event.tenant_id, event.stream_type))
-            made = batch.select(_COLUMNS)
+            result = batch.select(_EVENT_COLUMNS)
             for name, column in (
                 ("value_hash", values),
                 ("key_hash", keys),
                 ("event_headers", heads),
                 ("event_topic", topics),
             ):
-                made = made.append_column(name, pa.array(column, pa.string()))
-            yield made
+                result = result.append_column(name, pa.array(column, pa.string()))
+            yield result
 
 
-def _header(name: str) -> Column:
-    found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER}{name}")
-    return f.get(found, f.lit(0))["value"].cast("string")
+def _get_header(name: str) -> Column:
+    matches = f.filter(f.col("headers"), lambda header: header["key"] == f"{HEADER}{name}")
+    return f.get(matches, f.lit(0))["value"].cast("string")
 
 
-def _own_headers() -> Column:
-    """Return the headers as `own_headers` writes them; None for a message that has none."""
-    own = f.filter(f.col("headers"), lambda one: one["key"].startswith(HEADER))
+def _encode_own_headers() -> Column:
+    """Return the message headers in the form of `own_headers`, null if there are no headers."""
+    own = f.filter(f.col("headers"), lambda header: header["key"].startswith(HEADER))
     lines = f.transform(
-        own, lambda one: f.concat(one["key"], f.lit("="), f.lower(f.hex(one["value"])))
+        own, lambda header: f.concat(header["key"], f.lit("="), f.lower(f.hex(header["value"])))
     )
     return f.array_join(f.array_sort(lines), "\n")
 
 
-def _messages(
+def _read_messages(
     spark: SparkSession, target: Target, topics: list[str], tenant_id: str | None
 ) -> DataFrame:
-    there = []
+    """Return all messages of the topics that exist, with the fields of their headers."""
+    existing = []
     for topic in topics:
         try:
             offsets(target, [topic])
         except NotFound:
             continue
-        there.append(topic)
-    if not there:
-        return spark.createDataFrame([], _MESSAGES)
+        existing.append(topic)
+    if not existing:
+        return spark.createDataFrame([], _MESSAGE_SCHEMA)
     frame = (
         spark.read.format("kafka")
         .options(**spark_options(target))
-        .option("subscribe", ",".join(there))
+        .option("subscribe", ",".join(existing))
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
         .option("includeHeaders", "true")
         .load()
     )
-    made = frame.select(
+    messages = frame.select(
         f.concat_ws("/", "topic", "partition", "offset").alias("place"),
         "topic",
         "partition",
         "offset",
-        _header("position").try_cast("bigint").alias("position"),
-        _header("event-id").alias("event_id"),
+        _get_header("position").try_cast("bigint").alias("position"),
+        _get_header("event-id").alias("event_id"),
         f.sha2("value", 256).alias("hash"),
         f.sha2("key", 256).alias("message_key"),
-        _own_headers().alias("message_headers"),
-        _header("tenant").alias("tenant"),
-        _header("log").alias("log_id"),
-        _header("epoch").try_cast("bigint").alias("epoch"),
+        _encode_own_headers().alias("message_headers"),
+        _get_header("tenant").alias("tenant"),
+        _get_header("log").alias("log_id"),
+        _get_header("epoch").try_cast("bigint").alias("epoch"),
     )
     if tenant_id is not None:
-        made = made.where((f.col("tenant") == tenant_id) | f.col("tenant").isNull())
-    return made
+        messages = messages.where((f.col("tenant") == tenant_id) | f.col("tenant").isNull())
+    return messages
 
 
-def _compared(  # noqa: PLR0913 - both sides, and where the log ends
+def _compare(  # noqa: PLR0913 - both sides, and the ends of the log
     log: DataFrame,
     messages: DataFrame,
     identity: LogIdentity,
@@ -202,34 +227,36 @@ def _compared(  # noqa: PLR0913 - both sides, and where the log ends
     count: int,
 ) -> Reconciled:
     nulls = messages.where("hash is null")
-    whole = messages.where("hash is not null")
-    ours = f.coalesce(f.col("log_id") == identity.log_id, f.lit(False))
-    present = f.coalesce(f.col("epoch") == identity.epoch, f.lit(False))
-    # What was appended after the comparison began is no matter of it.
-    compared = whole.where(ours & present & (f.coalesce("position", f.lit(0)) <= end))
+    valued = messages.where("hash is not null")
+    own_log = f.coalesce(f.col("log_id") == identity.log_id, f.lit(False))
+    own_epoch = f.coalesce(f.col("epoch") == identity.epoch, f.lit(False))
+    # Events appended after the reconciliation started are not compared.
+    compared = valued.where(own_log & own_epoch & (f.coalesce("position", f.lit(0)) <= end))
     both = compared.alias("m").join(log.alias("e"), ["position", "event_id"], "left")
     known = both.where("e.value_hash is not null")
-    strangers = both.where("e.value_hash is null").select("place")
+    unknown = both.where("e.value_hash is null").select("place")
     findings = {
-        "missing": _found(log.join(compared, ["position", "event_id"], "left_anti"), "position"),
-        "duplicates": _doubled(known),
-        "reordered": _found(_reordered(known), "position"),
-        "changed": _found(
+        "missing": _find(log.join(compared, ["position", "event_id"], "left_anti"), "position"),
+        "duplicates": _find_duplicates(known),
+        "reordered": _find(_find_reordered(known), "position"),
+        "changed": _find(
             known.where("hash <> value_hash or not (message_headers <=> event_headers)"), "place"
         ),
-        "wrong_keys": _found(known.where("not (message_key <=> key_hash)"), "place"),
-        "spread": _found(_spread(known), "stream"),
-        "misplaced": _found(known.where("topic <> event_topic"), "place"),
-        "nulls": _found(nulls, "place"),
-        "foreign": _found(strangers.union(whole.where(~ours).select("place")), "place"),
-        "other_epoch": _found(whole.where(ours & ~present), "place"),
-        "beyond_end": _found(whole.where(ours & present & (f.col("position") > head)), "place"),
+        "wrong_keys": _find(known.where("not (message_key <=> key_hash)"), "place"),
+        "spread": _find(_find_spread_streams(known), "stream"),
+        "misplaced": _find(known.where("topic <> event_topic"), "place"),
+        "nulls": _find(nulls, "place"),
+        "foreign": _find(unknown.union(valued.where(~own_log).select("place")), "place"),
+        "other_epoch": _find(valued.where(own_log & ~own_epoch), "place"),
+        "beyond_end": _find(
+            valued.where(own_log & own_epoch & (f.col("position") > head)), "place"
+        ),
     }
     return Reconciled(log.count(), count, findings)
 
 
-def _reordered(known: DataFrame) -> DataFrame:
-    """Return events whose first message comes before that of an earlier event of their stream."""
+def _find_reordered(known: DataFrame) -> DataFrame:
+    """Return events whose first message precedes that of an earlier event of their stream."""
     stream = Window.partitionBy("tenant_id", "stream_type", "stream_id", "topic", "partition")
     firsts = known.groupBy(
         "position", "event_id", "tenant_id", "stream_type", "stream_id", "topic", "partition"
@@ -242,8 +269,8 @@ def _reordered(known: DataFrame) -> DataFrame:
     )
 
 
-def _spread(known: DataFrame) -> DataFrame:
-    """Return streams whose messages lie in several partitions, where no order holds."""
+def _find_spread_streams(known: DataFrame) -> DataFrame:
+    """Return streams with messages in several partitions, between which Kafka has no order."""
     return (
         known.where("stream_id is not null")
         .groupBy("tenant_id", "stream_type", "stream_id")
@@ -253,17 +280,19 @@ def _spread(known: DataFrame) -> DataFrame:
     )
 
 
-def _doubled(known: DataFrame) -> Found:
+def _find_duplicates(known: DataFrame) -> Found:
+    """Count messages beyond the first one of each event."""
     counted = known.groupBy("position").count().where("count > 1")
     total = counted.agg(f.sum(f.col("count") - 1)).first()
-    examples = counted.orderBy("position").limit(_EXAMPLES).collect()
+    examples = counted.orderBy("position").limit(_MAX_EXAMPLES).collect()
     count = 0 if total is None or total[0] is None else int(total[0])
     return Found(count, tuple(str(row.position) for row in examples))
 
 
-def _found(rows: DataFrame, column: str) -> Found:
+def _find(rows: DataFrame, column: str) -> Found:
+    """Count rows, and return the lowest values of a column as examples."""
     count = rows.count()
     if not count:
         return Found(0, ())
-    examples = rows.select(column).orderBy(column).limit(_EXAMPLES).collect()
+    examples = rows.select(column).orderBy(column).limit(_MAX_EXAMPLES).collect()
     return Found(count, tuple(str(row[0]) for row in examples))

@@ -1,4 +1,4 @@
-"""Rows that the log refused: kept with their reasons, so that somebody can look after them."""
+"""Rejected rows of a write: their reasons, and a file with the rows for later inspection."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ import msgspec
 
 from seriatim.core.errors import SeriatimError
 
-_PART = ".part"
-_FIRST = 10
+_PARTIAL_SUFFIX = ".part"
+_FIRST_REASONS = 10
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a row was refused."""
+    """The error with which the log refused a row."""
 
     code: str
     message: str
 
 
 class RefusedRows:
-    """The refused rows of one task: the first reasons, and all rows in a file if there is a folder.
+    """Collects the refused rows of one task: the first reasons and, with a folder, all rows.
 
-    A line of the file has the error's code, its message and the row.
+    The file has one JSON object per line with the error's `code` and `message` and the `row`. It
+    keeps the suffix `.part` until the job commits (`finalize_files`), and is removed if the task
+    fails, because Spark then runs the task again.
+
+    Attributes:
+        first: The first reasons.
+        file: The path of the file, None if no row was written to one.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -36,14 +42,14 @@ class RefusedRows:
         self.file: str | None = None
 
     def add(self, error: SeriatimError, row: dict[str, Any]) -> None:
-        """Keep one."""
-        if len(self.first) < _FIRST:
+        """Add a row and the error with which it was refused."""
+        if len(self.first) < _FIRST_REASONS:
             self.first.append(Reason(error.code, error.message))
         if self._folder is None:
             return
         if self._sink is None:
             Path(self._folder).mkdir(parents=True, exist_ok=True)
-            path = Path(self._folder, f"refused-{uuid.uuid4().hex}.jsonl{_PART}")
+            path = Path(self._folder, f"refused-{uuid.uuid4().hex}.jsonl{_PARTIAL_SUFFIX}")
             self.file = str(path)
             self._sink = path.open("xb")
         line = {"code": error.code, "message": error.message, "row": row}
@@ -56,10 +62,11 @@ class RefusedRows:
         if self._sink is not None:
             self._sink.close()
             if failure[0] is not None and self.file is not None:
-                Path(self.file).unlink(missing_ok=True)  # the task is tried again
+                # Spark runs the task again, which writes its refused rows anew.
+                Path(self.file).unlink(missing_ok=True)
 
 
 def keep_files(files: Sequence[str]) -> None:
-    """Give the files of tasks that succeeded their names."""
+    """Give the files of successful tasks their final names, without `.part`."""
     for name in files:
-        Path(name).rename(name.removesuffix(_PART))
+        Path(name).rename(name.removesuffix(_PARTIAL_SUFFIX))

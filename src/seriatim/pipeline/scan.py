@@ -1,4 +1,4 @@
-"""Reads of a range of the log, as record batches in the columns of events."""
+"""Scans of a log: ranges of positions as Arrow record batches with the columns of events."""
 
 from __future__ import annotations
 
@@ -43,11 +43,19 @@ __all__ = [
 ]
 
 BATCH_ROWS = 20_000
-_WORTH_ASKING = 5000  # events: below this, the question costs what it saves
+_MIN_SAMPLED_RANGE = 5000  # events: in a smaller range, sampling costs as much as it saves
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a glance at a log showed: who it is, its end, and the events at two positions."""
+    """The state of a log at one moment: its identity, its head, and the events at two positions.
+
+    Attributes:
+        identity: The log id and the epoch.
+        head: The last position.
+        until: The requested end, lowered to the head.
+        tip_at: The id of the event at the requested position, None if there is none.
+        tip_until: The id of the event at `until`, None if there is none.
+    """
 
     identity: LogIdentity
     head: int
@@ -57,26 +65,35 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def identity_and_head(self) -> tuple[str, int, int]:
-        """What an archive is compared with."""
+        """Log id, epoch and head: the first arguments of `Archive.check_log`."""
         return self.identity.log_id, self.identity.epoch, self.head
 
 
 def look(url: str, at: int = 0, until: int = END) -> Look:
-    """Look at a log; `until` is lowered to the head."""
-    place = find_place(url)
-    with connected(place, "looking at the log") as connection:
-        return look_through(connection, place, at, until)
+    """Read the state of a log.
+
+    Args:
+        url: The URL of the log.
+        at: A position whose event id is returned.
+        until: A second such position; it is lowered to the head.
+
+    Raises:
+        BackendFailure: The database cannot be reached or contains no log.
+    """
+    address = find_place(url)
+    with connected(address, "reading the state of the log") as connection:
+        return look_through(connection, address, at, until)
 
 
-def look_through(connection: Connection, place: Place, at: int, until: int) -> Look:
-    """Look at a log over a connection that is kept."""
-    text = place.sql["look"].replace("{at}", str(int(at))).replace("{until}", str(int(until)))
+def look_through(connection: Connection, address: Place, at: int, until: int) -> Look:
+    """Read the state of a log on an open connection; see `read_log_state`."""
+    text = address.sql["look"].replace("{at}", str(int(at))).replace("{until}", str(int(until)))
     rows = connection.rows(text)
     if not rows:
-        msg = "the database has the log's tables and no log in them: run seriatim init"
+        msg = "the database has the tables of a log but contains no log: run seriatim init"
         raise BackendFailure(msg, retryable=False)
-    log_id, epoch, head, end, tip_at, tip_until = rows[0].values()
-    return Look(LogIdentity(log_id, epoch), head, end, tip_at, tip_until)
+    log_id, epoch, head, end, id_at, id_at_until = rows[0].values()
+    return Look(LogIdentity(log_id, epoch), head, end, id_at, id_at_until)
 
 
 def head(url: str) -> int:
@@ -85,120 +102,135 @@ def head(url: str) -> int:
 
 
 def identity(url: str) -> LogIdentity:
-    """Return which log this is, and its epoch."""
+    """Return the log id and the epoch of a log."""
     return look(url).identity
 
 
-def count_events(url: str, wanted: Scan, after: int, until: int) -> int:
-    """Return how many events of a range are wanted, by one statement that reads no payload."""
-    place = find_place(url)
-    with connected(place, "counting events", keep=True) as connection:
-        [row] = connection.rows(count_statement(place, wanted, after, until))
+def count_events(url: str, spec: Scan, after: int, until: int) -> int:
+    """Count the matching events of a range (after, until] without reading payloads."""
+    address = find_place(url)
+    with connected(address, "counting events", keep=True) as connection:
+        [row] = connection.rows(count_statement(address, spec, after, until))
     return int(row["events"])
 
 
-def scan(url: str, wanted: Scan, after: int, until: int) -> Iterator[pa.RecordBatch]:
-    """Stream what is wanted of the positions after one and up to another, in their order.
+def scan(url: str, spec: Scan, after: int, until: int) -> Iterator[pa.RecordBatch]:
+    """Stream the matching events of a range (after, until], in the order of positions.
 
-    The batches have the wanted columns of `EVENTS`; memory holds a few of them at a time.
+    Only a few batches are in memory at a time.
+
+    Args:
+        url: The URL of the log.
+        spec: The filters and columns.
+        after: The position before the range.
+        until: The last position of the range, at most the head.
+
+    Yields:
+        Record batches with the columns of `spec`, typed as in `EVENT_SCHEMA`.
+
+    Raises:
+        BackendFailure: The database failed, or an unfiltered scan did not find every position of
+            the range.
     """
-    place = find_place(url)
-    seen = 0
-    with connected(place, "reading events", keep=True) as connection:
-        raw = raw_columns(place, wanted.columns)
-        seldom = _seldom(connection, place, raw, after, until)
-        often = [name for name in raw if name not in seldom]
-        extra = [bundled(seldom)] if seldom else []
-        statement = statement_for(place, wanted, after, until, often, extra)
-        for found in _grouped(place, connection.batches(statement)):
-            batch = unbundled(found, seldom) if seldom else found
-            if wanted.share is not None and place.backend == "sqlite":
-                batch = _own(batch, wanted.share)
-            seen += batch.num_rows
+    address = find_place(url)
+    count = 0
+    with connected(address, "reading events", keep=True) as connection:
+        raw = raw_columns(address, spec.columns)
+        sparse = _find_sparse(connection, address, raw, after, until)
+        dense = [name for name in raw if name not in sparse]
+        extra = [bundled(sparse)] if sparse else []
+        statement = statement_for(address, spec, after, until, dense, extra)
+        for raw_batch in _regroup(address, connection.batches(statement)):
+            batch = unbundled(raw_batch, sparse) if sparse else raw_batch
+            if spec.share is not None and address.backend == "sqlite":
+                batch = _filter_partition(batch, spec.share)
+            count += batch.num_rows
             if batch.num_rows:
-                yield _events(batch, wanted.columns)
-    if not wanted.filtered and seen != until - after:
+                yield _build_events(batch, spec.columns)
+    # Positions are gapless, so an unfiltered scan knows how many events it must find.
+    if not spec.filtered and count != until - after:
         msg = (
-            f"the log holds {seen} events after position {after} and up to {until}, where "
-            f"{until - after} were seen before: it was restored or replaced while it was read"
+            f"the log has {count} events after position {after} and up to {until}, expected "
+            f"{until - after}: it was restored or replaced during the read; run the job again"
         )
         raise BackendFailure(msg, retryable=False)
 
 
-def _seldom(
-    connection: Connection, place: Place, raw: Sequence[str], after: int, until: int
+def _find_sparse(
+    connection: Connection, address: Place, raw: Sequence[str], after: int, until: int
 ) -> tuple[str, ...]:
-    if place.backend != "postgres" or until - after < _WORTH_ASKING:
+    if address.backend != "postgres" or until - after < _MIN_SAMPLED_RANGE:
         return ()
-    return seldom_used(connection, place, raw, after, until)
+    return seldom_used(connection, address, raw, after, until)
 
 
-def _own(batch: pa.RecordBatch, share: Share) -> pa.RecordBatch:
-    """Keep what belongs to a share; SQLite has no hash of a text."""
-    parts = zip(*(batch.column(name).to_pylist() for name in share.columns), strict=True)
-    mine = [crc32(repr(one).encode()) % share.of == share.nth for one in parts]
-    return batch.filter(pa.array(mine))
+def _filter_partition(batch: pa.RecordBatch, partition: Share) -> pa.RecordBatch:
+    """Keep the events of a key partition; SQLite has no hash function for texts."""
+    keys = zip(*(batch.column(name).to_pylist() for name in partition.columns), strict=True)
+    kept = [crc32(repr(key).encode()) % partition.of == partition.nth for key in keys]
+    return batch.filter(pa.array(kept))
 
 
-def _grouped(place: Place, raw: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Make batches that are worth their overhead: none too small, none over the bounds."""
-    if place.backend == "postgres":
+def _regroup(address: Place, raw: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Combine the small batches of SQLite's driver up to `BATCH_ROWS` and `BATCH_BYTES`."""
+    if address.backend == "postgres":
         yield from raw
         return
     first = next(raw)
-    group = [first.slice(1)]  # without the row that shows the types
+    group = [first.slice(1)]  # the first row only tells the driver the column types
     rows, size = group[0].num_rows, group[0].nbytes
     for batch in raw:
         if rows + batch.num_rows > BATCH_ROWS or size + batch.nbytes > BATCH_BYTES:
-            yield from _one_batch(group)
+            yield from _combine(group)
             group, rows, size = [], 0, 0
         group.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-    yield from _one_batch(group)
+    yield from _combine(group)
 
 
-def _one_batch(group: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _combine(group: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from pa.Table.from_batches(group).combine_chunks().to_batches()
 
 
-def _events(raw: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+def _build_events(raw: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     schema = pa.schema([EVENTS.field(name) for name in columns])
-    arrays = [_MAKERS.get(name, _plain)(raw, name) for name in columns]
+    arrays = [_DECODERS.get(name, _get_column)(raw, name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _plain(raw: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column; one that did not come holds nothing but nulls."""
+def _get_column(raw: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column; a sparse column without values is missing and becomes nulls."""
     at = raw.schema.get_field_index(name)
     if at >= 0:
         return raw.column(at)
     return pa.nulls(raw.num_rows, type_of(name))
 
 
-def _event_ids(raw: pa.RecordBatch, _name: str) -> pa.Array:
-    given = _plain(raw, "event_id")
+def _decode_event_ids(raw: pa.RecordBatch, _name: str) -> pa.Array:
+    given = _get_column(raw, "event_id")
     if "event_key" not in raw.schema.names or given.null_count == 0:
         return given
     keys = decode.uuid_texts(raw.column("event_key"))
     return keys if given.null_count == len(given) else pc.coalesce(given, keys)
 
 
-def _occurred(raw: pa.RecordBatch, _name: str) -> pa.Array:
-    given, recorded = _plain(raw, "occurred_us"), raw.column("recorded_us")
+def _decode_occurred_at(raw: pa.RecordBatch, _name: str) -> pa.Array:
+    given, recorded = _get_column(raw, "occurred_us"), raw.column("recorded_us")
     if given.null_count == len(given):
         return decode.instants(recorded)
-    found = given if given.null_count == 0 else pc.coalesce(given, recorded)
-    # Earlier versions took instants that neither Python nor Spark can show; their text is kept.
-    return decode.instants(pc.min_element_wise(pc.max_element_wise(found, EARLIEST_US), LATEST_US))
+    times = given if given.null_count == 0 else pc.coalesce(given, recorded)
+    # Earlier versions accepted times outside of the range of Python and Spark. They are clamped
+    # here; `occurred_text` has the original.
+    return decode.instants(pc.min_element_wise(pc.max_element_wise(times, EARLIEST_US), LATEST_US))
 
 
-_MAKERS: dict[str, Callable[[pa.RecordBatch, str], Any]] = {
-    "event_id": _event_ids,
+_DECODERS: dict[str, Callable[[pa.RecordBatch, str], Any]] = {
+    "event_id": _decode_event_ids,
     "event_version": lambda raw, name: raw.column(name).cast(pa.int32()),
-    "occurred_at": _occurred,
-    "occurred_text": lambda raw, _: _plain(raw, "occurred_at"),
+    "occurred_at": _decode_occurred_at,
+    "occurred_text": lambda raw, _: _get_column(raw, "occurred_at"),
     "recorded_at": lambda raw, _: decode.instants(raw.column("recorded_us")),
-    "metadata": lambda raw, name: decode.metadata_maps(_plain(raw, name)),
+    "metadata": lambda raw, name: decode.metadata_maps(_get_column(raw, name)),
     "payload_hash": lambda raw, name: decode.hash_texts(raw.column(name)),
-    "tags": lambda raw, name: decode.tag_lists(_plain(raw, name)),
+    "tags": lambda raw, name: decode.tag_lists(_get_column(raw, name)),
 }

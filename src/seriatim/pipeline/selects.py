@@ -1,4 +1,4 @@
-"""The SELECT of a scan, in the words of either database."""
+"""SELECT statements of a scan, for Postgres and SQLite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seriatim.pipeline.columns import EVENTS
 from seriatim.pipeline.database import Place
 from seriatim.pipeline.wanted import END, NAMED, Scan, Share
 
-# What the two databases keep under other names than events have.
+# Event columns that the databases store under other names, and the columns they are made from.
 _RAW = {
     "occurred_at": ("occurred_us", "recorded_us"),
     "occurred_text": ("occurred_at",),
@@ -27,29 +27,41 @@ _INTEGERS = {"position", "append_position", "stream_seq", "event_version"}
 
 
 def statement_for(  # noqa: PLR0913 - a SELECT, and its range
-    place: Place,
-    wanted: Scan,
+    address: Place,
+    spec: Scan,
     after: int,
     until: int,
     raw: Sequence[str],
     extra: Sequence[str] = (),
 ) -> str:
-    """Write the SELECT of a scan; every text in it is a hexadecimal literal."""
+    """Build the SELECT statement of a scan.
+
+    The statement has no parameters. Numbers are formatted as integers and texts as hexadecimal
+    literals, so no value can change its structure.
+
+    Args:
+        address: The database, which decides on the SQL dialect.
+        spec: The filters of the scan.
+        after: The position before the range.
+        until: The last position of the range.
+        raw: Database columns to select.
+        extra: Further SQL expressions to select.
+    """
     selected = (
-        place.sql["scan"]
+        address.sql["scan"]
         .replace("{kinds}", ", ".join(f"{kind_of(name)} as {name}" for name in raw))
         .replace("{wanted}", ", ".join([*(f"e.{name}" for name in raw), *extra]))
     )
-    return _bounded(selected, place, wanted, after, until)
+    return _fill_conditions(selected, address, spec, after, until)
 
 
-def count_statement(place: Place, wanted: Scan, after: int, until: int) -> str:
-    """Write the SELECT that counts the events of a scan; an index answers tenant and type."""
-    return _bounded(place.sql["count"], place, wanted, after, until)
+def count_statement(address: Place, spec: Scan, after: int, until: int) -> str:
+    """Build the SELECT that counts a scan; an index answers filters by tenant and type."""
+    return _fill_conditions(address.sql["count"], address, spec, after, until)
 
 
-def _bounded(text: str, place: Place, wanted: Scan, after: int, until: int) -> str:
-    conditions = "".join(f" and {one}" for one in _conditions(place, wanted))
+def _fill_conditions(text: str, address: Place, spec: Scan, after: int, until: int) -> str:
+    conditions = "".join(f" and {condition}" for condition in _build_conditions(address, spec))
     return (
         text.replace("{after}", str(int(after)))
         .replace("{until}", str(int(until)))
@@ -57,77 +69,86 @@ def _bounded(text: str, place: Place, wanted: Scan, after: int, until: int) -> s
     )
 
 
-def raw_columns(place: Place, columns: Sequence[str]) -> list[str]:
-    """Return the database's columns from which these are made; the position comes first."""
-    kept = _RAW_POSTGRES if place.backend == "postgres" else _RAW
-    names = ["position", *(raw for name in columns for raw in kept.get(name, (name,)))]
+def raw_columns(address: Place, columns: Sequence[str]) -> list[str]:
+    """Return the database columns that event columns are made from; `position` comes first."""
+    sources = _RAW_POSTGRES if address.backend == "postgres" else _RAW
+    names = ["position", *(raw for name in columns for raw in sources.get(name, (name,)))]
     return list(dict.fromkeys(names))
 
 
 def kind_of(raw: str) -> str:
-    """Return a literal of a column's type, as SQLite has types."""
+    """Return a SQLite literal of a column's type: an integer, a blob or a text."""
     if raw in _INTEGERS or raw.endswith("_us"):
         return "0"
     return "x''" if raw == "payload_hash" else "''"
 
 
 def type_of(raw: str) -> pa.DataType:
-    """Return the Arrow type of a column that may be null."""
+    """Return the Arrow type of a nullable database column."""
     return pa.int64() if kind_of(raw) == "0" else pa.string()
 
 
-def _conditions(place: Place, wanted: Scan) -> Iterator[str]:
-    for part, column in NAMED.items():
-        names: Names | None = getattr(wanted, part)
+def _build_conditions(address: Place, spec: Scan) -> Iterator[str]:
+    for field, column in NAMED.items():
+        names: Names | None = getattr(spec, field)
         if names is not None:
-            yield _named(place, column, names)
-    for window, column in (
-        (wanted.occurred, "coalesce(e.occurred_us, e.recorded_us)"),
-        (wanted.recorded, "e.recorded_us"),
+            yield _match_names(address, column, names)
+    for interval, column in (
+        (spec.occurred, "coalesce(e.occurred_us, e.recorded_us)"),
+        (spec.recorded, "e.recorded_us"),
     ):
-        if window.after is not None:
-            yield f"{column} > {int(window.after)}"
-        if window.until is not None:
-            yield f"{column} <= {int(window.until)}"
-    if wanted.share is not None and place.backend == "postgres":
-        yield _in_share(wanted.share)
-    if (key := _stream_key(wanted)) is not None:
-        literal = f"'{key.hex()}'::uuid" if place.backend == "postgres" else f"x'{key.hex()}'"
+        if interval.after is not None:
+            yield f"{column} > {int(interval.after)}"
+        if interval.until is not None:
+            yield f"{column} <= {int(interval.until)}"
+    # SQLite has no hash function for texts: there, the scanner filters partitions itself.
+    if spec.share is not None and address.backend == "postgres":
+        yield _match_partition(spec.share)
+    if (key := _find_stream_key(spec)) is not None:
+        literal = f"'{key.hex()}'::uuid" if address.backend == "postgres" else f"x'{key.hex()}'"
         yield f"e.stream_key = {literal}"
 
 
-def _in_share(share: Share) -> str:
+def _match_partition(partition: Share) -> str:
+    # Each column's hash seeds that of the next; the mask drops the sign before the modulo.
     hashed = "0"
-    for column in share.columns:
+    for column in partition.columns:
         hashed = f"hashtextextended(coalesce(e.{column}, ''), {hashed})"
-    return f"({hashed} & {END}) % {int(share.of)} = {int(share.nth)}"
+    return f"({hashed} & {END}) % {int(partition.of)} = {int(partition.nth)}"
 
 
-def _named(place: Place, column: str, names: Names) -> str:
-    here = f"e.{column}"
-    if column == "event_id" and place.backend == "postgres":
-        here = "coalesce(e.event_id, e.event_key::text)"
-    ways = []
+def _match_names(address: Place, column: str, names: Names) -> str:
+    expression = f"e.{column}"
+    if column == "event_id" and address.backend == "postgres":
+        # Postgres stores an id that is a UUID only in its binary form.
+        expression = "coalesce(e.event_id, e.event_key::text)"
+    alternatives = []
     if names.values:
-        ways.append(f"{here} in ({', '.join(_text(place, one) for one in names.values)})")
+        values = ", ".join(_quote(address, value) for value in names.values)
+        alternatives.append(f"{expression} in ({values})")
     for prefix in names.prefixes:
-        if place.backend == "postgres":
-            ways.append(f"starts_with({here}, {_text(place, prefix)})")
+        literal = _quote(address, prefix)
+        if address.backend == "postgres":
+            alternatives.append(f"starts_with({expression}, {literal})")
         else:
-            ways.append(f"substr({here}, 1, {len(prefix)}) = {_text(place, prefix)}")
-    return f"({' or '.join(ways) or '1 = 0'})"
+            alternatives.append(f"substr({expression}, 1, {len(prefix)}) = {literal}")
+    return f"({' or '.join(alternatives) or '1 = 0'})"
 
 
-def _text(place: Place, value: str) -> str:
-    """Write a text so that nothing in it can be anything but text."""
+def _quote(address: Place, value: str) -> str:
+    """Write a text as a hexadecimal literal, which needs no escaping."""
     digits = value.encode().hex()
-    if place.backend == "postgres":
+    if address.backend == "postgres":
         return f"convert_from(decode('{digits}', 'hex'), 'UTF8')"
     return f"cast(x'{digits}' as text)"
 
 
-def _stream_key(wanted: Scan) -> bytes | None:
-    """Return the key of the one stream that is wanted, which an index finds."""
-    parts = [wanted.tenants, wanted.stream_types, wanted.stream_ids]
-    exact = [one.values[0] for one in parts if one and len(one.values) == 1 and not one.prefixes]
+def _find_stream_key(spec: Scan) -> bytes | None:
+    """Return the indexed key of the stream, if the filters select exactly one stream."""
+    parts = [spec.tenants, spec.stream_types, spec.stream_ids]
+    exact = [names.values[0] for names in parts if names and _is_single(names)]
     return stream_key(*exact) if len(exact) == len(parts) else None
+
+
+def _is_single(names: Names) -> bool:
+    return len(names.values) == 1 and not names.prefixes

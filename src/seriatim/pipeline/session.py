@@ -1,4 +1,4 @@
-"""A Spark session with the settings that Seriatim's jobs were measured with."""
+"""Spark sessions with the settings that Seriatim's jobs need and were measured with."""
 
 from __future__ import annotations
 
@@ -19,39 +19,38 @@ from seriatim.pipeline.java import java_for_spark
 from seriatim.pipeline.source import PUSHDOWN, register
 
 Spark = SparkSession
-_LOGGING = Path(__file__).with_name("log4j2.properties")
+_LOGGING_CONFIG = Path(__file__).with_name("log4j2.properties")
 
-_EVERYWHERE = {
+_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     PUSHDOWN: "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # The default ones: who gives extraJavaOptions adds to them, and may name another file.
-    "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    # A user's extraJavaOptions are added to these default options and may name another file.
+    "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING_CONFIG.as_uri()}",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
-_LOCAL = {
+_LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "3g",  # the executor lives in the driver
-    # On a cluster the package may come with the job, later than the parent of the workers starts.
+    "spark.driver.memory": "3g",  # in local mode, tasks run in the driver's JVM
+    # Not on a cluster: there, the package may be shipped with the job, after the daemon started.
     "spark.python.daemon.module": "seriatim.pipeline.daemon",
 }
 
-
-# Settings of a session of ours that are set while Spark runs: results must not depend on a user's.
-_RUNTIME = (
+# Settings that a job sets on its own session, so that results do not depend on the user's.
+_JOB_SETTINGS = (
     "spark.sql.session.timeZone",
     PUSHDOWN,
     "spark.sql.execution.arrow.pyspark.enabled",
     "spark.sql.execution.arrow.maxRecordsPerBatch",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation",
 )
-_PARTITIONS = "spark.sql.shuffle.partitions"
-_lock = threading.Lock()
-_made: list[SparkSession] = []  # the session of ours that this process has, if any
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_lock = threading.Lock()  # two threads must not start Spark at the same time
+_current: list[SparkSession] = []  # this process's session, if it has one
 
 
 def session(
@@ -60,41 +59,54 @@ def session(
     name: str = "seriatim",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a session on a Spark master, with our source: local threads by default, one a core.
+    """Return this process's Spark session with Seriatim's settings and format.
 
-    Every call of a process returns the same session. Where Spark runs already, on whatever thread,
-    it is a session of our own beside the user's, whose settings are left alone; `master` is then
-    without effect. Stopping it stops Spark for the whole process.
+    Every call returns the same session. If Spark is already running in this process, on any
+    thread, the result is a new session on it: the user's session keeps its settings, and `master`
+    has no effect. Stopping the session stops Spark for the whole process.
+
+    Args:
+        master: The Spark master; by default that of the configuration, or local threads, one per
+            core.
+        name: The name of the Spark application.
+        settings: Further Spark settings, which override Seriatim's.
+
+    Raises:
+        BackendFailure: There is no suitable Java.
+
+    Example:
+        spark = session()
+        spark.read.format("seriatim").option("url", "sqlite:///app.db").load().show()
     """
     with _lock:
-        if not _made or not _runs(_made[0]):
-            _made[:] = [_begun(master, name, settings or {})]
-        spark = _made[0]
+        if not _current or not _is_running(_current[0]):
+            _current[:] = [_create_session(master, name, settings or {})]
+        spark = _current[0]
     register(spark)
     return spark
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """Return a session of a job's own on the same Spark, right whatever the user has set.
+    """Return a new session for a job, on the same Spark, with the settings that jobs need.
 
-    It has the user's number of partitions, and nothing else of their settings.
+    Of the given session's settings it keeps only the number of shuffle partitions.
     """
     own = spark.newSession()
-    for key in _RUNTIME:
-        own.conf.set(key, _EVERYWHERE[key])
-    own.conf.set(_PARTITIONS, str(spark.conf.get(_PARTITIONS)))
+    for key in _JOB_SETTINGS:
+        own.conf.set(key, _SETTINGS[key])
+    own.conf.set(_SHUFFLE_PARTITIONS, str(spark.conf.get(_SHUFFLE_PARTITIONS)))
     register(own)
     return own
 
 
-def _runs(spark: SparkSession) -> bool:
-    return spark.sparkContext._jsc is not None  # noqa: SLF001 - Python has no other sign
+def _is_running(spark: SparkSession) -> bool:
+    return spark.sparkContext._jsc is not None  # noqa: SLF001 - no public method tells
 
 
-def _begun(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
-    running = SparkContext._active_spark_context  # noqa: SLF001 - of any thread
+def _create_session(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
+    running = SparkContext._active_spark_context  # noqa: SLF001 - of any thread, not only this one
     if running is None or running._jsc is None:  # noqa: SLF001 - as above
-        return _started(master, name, settings)
+        return _start_spark(master, name, settings)
     own = own_session(SparkSession(running))
     for key, value in settings.items():
         if own.conf.isModifiable(key):
@@ -102,18 +114,19 @@ def _begun(master: str | None, name: str, settings: Mapping[str, str]) -> SparkS
     return own
 
 
-def _started(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
-    where = master or config.spark_master()
-    config.prepare_for_spark(local=where.startswith("local"))
-    known = dict(_EVERYWHERE)
-    if where.startswith("local"):
-        known |= _LOCAL | {"spark.sql.shuffle.partitions": str(config.cores())}
-    builder = SparkSession.builder.master(where).appName(name)
-    for key, value in {**known, **settings}.items():
+def _start_spark(master: str | None, name: str, settings: Mapping[str, str]) -> SparkSession:
+    master = master or config.spark_master()
+    local = master.startswith("local")
+    config.prepare_for_spark(local=local)
+    defaults = dict(_SETTINGS)
+    if local:
+        defaults |= _LOCAL_SETTINGS | {_SHUFFLE_PARTITIONS: str(config.cores())}
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
     spark: SparkSession | None = None
     try:
-        with java_for_spark(), _postponed_signals():
+        with java_for_spark(), _postpone_signals():
             spark = builder.getOrCreate()
     except BaseException:
         if spark is not None:
@@ -123,11 +136,11 @@ def _started(master: str | None, name: str, settings: Mapping[str, str]) -> Spar
 
 
 @contextmanager
-def _postponed_signals() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM after the block.
+def _postpone_signals() -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM after the block; a second signal is handled immediately.
 
-    PySpark cannot be interrupted while it starts Java: the JVM would print a stack, because the
-    folder it reports to is gone, and would never end. A second signal is handled at once.
+    PySpark cannot be interrupted while it starts Java: the temporary folder through which the JVM
+    reports its port would be removed, and the JVM would print a stack trace and never exit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -137,7 +150,7 @@ def _postponed_signals() -> Iterator[None]:
 
     def postpone(number: int, frame: FrameType | None) -> None:
         if pending:
-            _handle(handlers, number, frame)
+            _call_handler(handlers, number, frame)
         pending.append(number)
 
     for number, handler in handlers.items():
@@ -147,19 +160,25 @@ def _postponed_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in handlers.items():
-            if signal.getsignal(number) is postpone:  # else Spark has its own by now
+            if signal.getsignal(number) is postpone:  # otherwise Spark has installed its own
                 signal.signal(number, handler)
     if pending:
-        _handle(handlers, pending[0], None)
+        _call_handler(handlers, pending[0], None)
 
 
-def _handle(handlers: Mapping[signal.Signals, Any], number: int, frame: FrameType | None) -> None:
+def _call_handler(
+    handlers: Mapping[signal.Signals, Any], number: int, frame: FrameType | None
+) -> None:
     handlers[signal.Signals(number)](number, frame)
 
 
 @contextmanager
 def using(spark: Spark) -> Iterator[Spark]:
-    """Stop a session after use; what Spark itself raises is told in our words."""
+    """Yield a session, translate Spark's errors, and stop Spark after the block.
+
+    Raises:
+        SeriatimError: A Spark job failed in the block.
+    """
     try:
         with translated():
             yield spark

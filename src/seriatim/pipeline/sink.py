@@ -1,4 +1,4 @@
-"""A DataFrame appended to the log: `df.write.format("seriatim").mode("append")`."""
+"""Writer of the Spark data source: `df.write.format("seriatim").mode("append")`."""
 
 from __future__ import annotations
 
@@ -37,35 +37,60 @@ SINK_OPTIONS = (
     "guard",
 )
 _DROP = "drop"
-_REASONS = 10
+_REPORTED_REASONS = 10
 
 
 class AppendReport(msgspec.Struct, frozen=True):
-    """What became of the rows: stored, known already, or refused with a reason."""
+    """The result of a write.
+
+    Attributes:
+        appended: The number of rows that were appended.
+        reused: The number of rows that were stored already.
+        refused: The number of rows that the log refused.
+        reasons: The first reasons. All are in the folder for refused rows, if one was given.
+    """
 
     appended: int
     reused: int
     refused: int
-    reasons: tuple[Reason, ...] = ()  # the first ones; all are in the folder, if one was given
+    reasons: tuple[Reason, ...] = ()
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a write was asked for."""
+    """Validated options of a write.
+
+    Attributes:
+        url: The URL of the log.
+        shape: How rows become events.
+        tenant: The tenant of rows that name none.
+        refused: A folder for refused rows. If it is None, and `drop_refused` is not set, the job
+            fails at its end when a row was refused.
+        drop_refused: Whether refused rows are counted and otherwise ignored.
+        report: A file for the report of the write.
+        guard: The name of the guard policy.
+    """
 
     url: str
     shape: Shape
     tenant: str = DEFAULT_TENANT
-    refused: str | None = None  # a folder; None: a refused row fails the job in the end
+    refused: str | None = None
     drop_refused: bool = False
     report: str | None = None
     guard: str = DEFAULT.name
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write."""
+    """Parse and validate the options of a write.
+
+    Args:
+        given: Options as Spark passes them; names are case-insensitive.
+
+    Raises:
+        InvalidArgument: An option is unknown, or its value is invalid.
+    """
     found = known_options(given, SINK_OPTIONS)
     if not found.get("url"):
-        raise bad("url", "is needed: the log's address, such as sqlite:///app.db")
+        raise bad("url", "is required: the URL of the log, such as sqlite:///app.db")
     if "backfill" in found and (problem := id_problem(found["backfill"])):
         raise bad("backfill", problem)
     if "tenant" in found:
@@ -84,24 +109,24 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
             backfill=found.get("backfill"),
         ),
         tenant=found.get("tenant", DEFAULT_TENANT),
-        refused=_folder(found.get("refused")),
+        refused=_parse_folder(found.get("refused")),
         drop_refused=found.get("refused") == _DROP,
         report=found.get("report"),
         guard=found.get("guard", DEFAULT.name),
     )
 
 
-def _folder(text: str | None) -> str | None:
+def _parse_folder(text: str | None) -> str | None:
     if text is None or text == _DROP:
         return None
     path = text.removeprefix("file://")
     if "://" in path:
-        raise bad("refused", "must be drop, or a folder that driver and executors share")
+        raise bad("refused", "must be drop, or a folder that the driver and all executors share")
     return str(Path(path).absolute())
 
 
 class Written(ds.WriterCommitMessage):
-    """What one task tells of its rows."""
+    """The result of one task, which Spark sends to the driver."""
 
     def __init__(self, counts: Counts, reasons: Sequence[Reason], file: str | None) -> None:
         self.counts = counts
@@ -110,18 +135,25 @@ class Written(ds.WriterCommitMessage):
 
 
 class SinkWriter(ds.DataSourceArrowWriter):
-    """Appends each row by itself, in the order of its partition, many sharing a commit."""
+    """Appends every row as an append of its own, in the order of its partition.
+
+    Appends share group commits.
+    """
 
     def __init__(self, options: SinkOptions, schema: t.StructType, overwrite: bool) -> None:
         if overwrite:
-            msg = 'a log is only appended to: say mode("append")'
+            msg = 'a log cannot be overwritten: use mode("append")'
             raise InvalidArgument(msg, details={"option": "mode"})
         check_columns(schema, options.shape)
         self._options = options
         self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Append the rows of one task; a failed database fails it, and Spark tries again."""
+        """Append the rows of one task.
+
+        Raises:
+            SeriatimError: The database failed; Spark then runs the task again.
+        """
         options = self._options
         maker = Maker(self._schema, options.shape)
         with noted_errors(), RefusedRows(options.refused) as refused:
@@ -132,45 +164,68 @@ class SinkWriter(ds.DataSourceArrowWriter):
             return Written(counts, refused.first, refused.file)
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
-        """Add up what the tasks tell, keep the refused rows, and write the report."""
-        told = [one for one in messages if isinstance(one, Written)]
+        """Sum the results of the tasks, keep the files of refused rows, and write the report.
+
+        Raises:
+            InvalidEvent: Rows were refused and the options do not say where to keep them.
+        """
+        results = [message for message in messages if isinstance(message, Written)]
+        reasons = (reason for result in results for reason in result.reasons)
         report = AppendReport(
-            appended=sum(one.counts.appended for one in told),
-            reused=sum(one.counts.reused for one in told),
-            refused=sum(one.counts.refused for one in told),
-            reasons=tuple(reason for one in told for reason in one.reasons)[:_REASONS],
+            appended=sum(result.counts.appended for result in results),
+            reused=sum(result.counts.reused for result in results),
+            refused=sum(result.counts.refused for result in results),
+            reasons=tuple(reasons)[:_REPORTED_REASONS],
         )
-        keep_files([one.file for one in told if one.file is not None])
+        keep_files([result.file for result in results if result.file is not None])
         if self._options.report is not None:
             Path(self._options.report).write_bytes(msgspec.json.encode(report))
-        kept = self._options.refused is not None or self._options.drop_refused
-        if report.refused and not kept:
+        handled = self._options.refused is not None or self._options.drop_refused
+        if report.refused and not handled:
             raise refusal(report)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
-        """Leave what was stored, which the next run will find: its ids are the same."""
+        """Do nothing: stored events stay, and the next run finds them by their event ids."""
 
 
 def refusal(report: AppendReport) -> InvalidEvent:
-    """Make the error of a write whose refused rows nobody asked to keep."""
-    reasons = "; ".join(f"{one.code}: {one.message}" for one in report.reasons[:3])
+    """Return the error of a write with refused rows, for options that do not keep them."""
+    reasons = "; ".join(f"{reason.code}: {reason.message}" for reason in report.reasons[:3])
     msg = (
-        f"{report.refused} rows were refused, {report.appended} appended, {report.reused} known "
-        f"already; the first reasons: {reasons}. Keep refused rows by the option refused"
+        f"{report.refused} rows were refused, {report.appended} appended, {report.reused} stored "
+        f"before; first reasons: {reasons}. To keep refused rows, set option refused to a folder"
     )
     return InvalidEvent(msg, details={"refused": report.refused})
 
 
 def append_frame(frame: DataFrame, url: str, **options: Any) -> AppendReport:
-    """Append the rows of a frame and return what became of them; options as of the format.
+    """Append the rows of a DataFrame to a log.
 
-    Refused rows are no error here: the report has their number and first reasons, and they are
-    kept if the option `refused` names a folder.
+    Refused rows do not raise here: the report has their number and the first reasons, and they
+    are kept if the option `refused` names a folder.
+
+    Args:
+        frame: Rows with the columns of events.
+        url: The URL of an existing log.
+        options: Options of the format `seriatim` for writes, such as `tenant`, `name`,
+            `idColumns` or `backfill`; a list is joined by commas.
+
+    Returns:
+        How many rows were appended, were stored already, or were refused.
+
+    Raises:
+        InvalidArgument: A column or an option is invalid; nothing was stored.
+        BackendFailure: Spark or the database failed; a rerun recognizes the rows already stored.
+
+    Example:
+        report = append_frame(frame, "sqlite:///app.db", name="import", idColumns=["row_id"])
     """
-    given = {key: ",".join(v) if isinstance(v, list | tuple) else v for key, v in options.items()}
+    given = {
+        name: ",".join(value) if isinstance(value, list | tuple) else value
+        for name, value in options.items()
+    }
     with tempfile.TemporaryDirectory(prefix="seriatim-") as folder:
-        address = absolute_url(url)
-        own = {"url": address, "report": f"{folder}/report", "refused": _DROP, **given}
+        own = {"url": absolute_url(url), "report": f"{folder}/report", "refused": _DROP, **given}
         with translated():
             frame.write.format("seriatim").options(**own).mode("append").save()
         return msgspec.json.decode(Path(own["report"]).read_bytes(), type=AppendReport)

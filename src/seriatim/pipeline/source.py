@@ -1,4 +1,4 @@
-"""The log as a Spark source: `spark.read.format("seriatim")`, and `readStream` likewise."""
+"""The Spark data source `seriatim`: `spark.read`, `spark.readStream` and `df.write`."""
 
 from __future__ import annotations
 
@@ -30,35 +30,42 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 class SeriatimSource(ds.DataSource):
-    """The format `seriatim`: register it once a session, by `seriatim.pipeline.register`."""
+    """The data source of the format `seriatim`.
+
+    Register it once per session with `seriatim.pipeline.register`. Spark calls its methods.
+
+    Example:
+        register(spark)
+        spark.read.format("seriatim").option("url", "sqlite:///app.db").load()
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the name of the format."""
         return "seriatim"
 
     def schema(self) -> t.StructType:
-        """Return the columns that were asked for."""
+        """Return the schema of the selected columns."""
         return schema_of(source_options(self.options))
 
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
-        """Make the reader of a batch."""
-        return BatchReader(_fitted(source_options(self.options), schema))
+        """Return the reader of a batch."""
+        return BatchReader(_apply_schema(source_options(self.options), schema))
 
     def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:  # noqa: N802
-        """Make the reader of a stream."""
-        return StreamReader(_fitted(source_options(self.options), schema))
+        """Return the reader of a stream."""
+        return StreamReader(_apply_schema(source_options(self.options), schema))
 
     def writer(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceWriter:
-        """Make the writer that appends a frame."""
+        """Return the writer that appends the rows of a DataFrame."""
         return SinkWriter(sink_options(self.options), schema, overwrite)
 
 
 def schema_of(options: Options) -> t.StructType:
-    """Return the Spark schema of a read."""
+    """Return the Spark schema of a read with these options."""
     fields = list(spark_schema(options.scan.columns))
     if options.payload == "variant":
         variant = t.StructField("payload", t.VariantType(), nullable=False)
@@ -68,24 +75,25 @@ def schema_of(options: Options) -> t.StructType:
     return t.StructType(fields)
 
 
-def _fitted(options: Options, schema: t.StructType) -> Options:
-    """Read the columns of a schema that the caller gave, if they are those of events."""
+def _apply_schema(options: Options, schema: t.StructType) -> Options:
+    """Select the columns of the caller's schema, or raise if it is not a schema of events."""
     columns = tuple(name for name in schema.names if name != RECORD)
     if set(columns) <= set(NAMES):
         scan = msgspec.structs.replace(options.scan, columns=columns)
-        fitted = msgspec.structs.replace(options, scan=scan)
-        known = {field.name: field.dataType for field in schema_of(fitted)}
+        applied = msgspec.structs.replace(options, scan=scan)
+        known = {field.name: field.dataType for field in schema_of(applied)}
         if all(known.get(field.name) == field.dataType for field in schema):
-            return fitted
-    msg = "the schema that was given is not that of events: leave it out, or use option columns"
+            return applied
+    msg = "the given schema is not a schema of events: omit it, or use the option columns"
     raise InvalidArgument(msg)
 
 
 class _FilterPush:
-    """The method by which Spark hands filters to a reader.
+    """The `pushFilters` method of a reader, disguised as the base class's own.
 
-    Where push-down is disabled, Spark refuses every reader that has a method of its own, although
-    its filters are then applied by Spark with the same result. So this one passes for Spark's.
+    If push-down is disabled, Spark rejects every reader that overrides `pushFilters`, although
+    Spark could apply the filters itself. Spark recognizes an override by `__func__`, so this
+    callable has that of the base class.
     """
 
     __func__ = staticmethod(ds.DataSourceReader.pushFilters)
@@ -98,7 +106,7 @@ class _FilterPush:
 
 
 class BatchReader(ds.DataSourceReader):
-    """Reads the log as it is at planning, up to its head or the ending position."""
+    """Reads the log up to its head at planning time, or up to the ending position."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -106,34 +114,39 @@ class BatchReader(ds.DataSourceReader):
 
     @property
     def pushFilters(self) -> _FilterPush:  # noqa: N802
-        """Take over the filters that the log answers itself."""
+        """Accept the filters that the log applies itself."""
         return _FilterPush(self)
 
     def narrow(self, filters: list[ds.Filter]) -> list[ds.Filter]:
-        """Read fewer events by these filters, and return those that Spark must apply."""
-        self._pushed, kept = push(self._pushed, filters)
-        return kept
+        """Narrow the scan by filters, and return those that Spark must still apply."""
+        self._pushed, remaining = push(self._pushed, filters)
+        return remaining
 
     def partitions(self) -> list[ds.InputPartition]:
-        """Cut the range that is wanted, as far as the log goes now."""
+        """Split the range of the read, up to the present head, into partitions.
+
+        Raises:
+            InvalidArgument: An option is only valid for streams.
+            LogIdentityChanged: The archive does not belong to this log.
+        """
         options = self._options
         if options.max_events is not None:
-            raise bad("maxEventsPerBatch", "is for streams; a batch ends at endingPosition")
+            raise bad("maxEventsPerBatch", "is only valid for streams; use endingPosition")
         if options.starting == "latest":
-            raise bad("startingPosition", "can be latest in streams only")
+            raise bad("startingPosition", "can be latest only for streams")
         archive = None if options.archive is None else open_archive(options.archive)
-        seen = look(options.url, archive.end if archive else 0)
+        state = look(options.url, archive.end if archive else 0)
         if archive is not None:
-            archive.check_log(*seen.identity_and_head, seen.tip_at)
+            archive.check_log(*state.identity_and_head, state.tip_at)
         first = 0 if options.starting == "earliest" else options.starting
         last = END if options.ending is None else options.ending
         after = max(first, self._pushed.after)
-        until = min(last, self._pushed.until, seen.head)
-        # Spark wants a part, even of nothing.
+        until = min(last, self._pushed.until, state.head)
+        # Spark requires at least one partition, even for an empty range.
         return [*plan(archive, after, until, options.partitions)] or [Range(after, after)]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part."""
+        """Yield the events of one partition; Spark calls this in a task."""
         if not isinstance(partition, Range):
             raise TypeError(type(partition).__name__)
         if partition.after == partition.until:
@@ -142,22 +155,29 @@ class BatchReader(ds.DataSourceReader):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `seriatim` known to a session.
+    """Register the format `seriatim` with a session.
 
-    Filters are pushed down to the log if the session allows it: Spark does not by default, so the
-    setting is made unless the user has made it.
+    Spark disables filter push-down for Python data sources by default. This enables it, unless
+    the session has set `spark.sql.python.filterPushdown.enabled` itself.
+
+    Args:
+        spark: The session.
+
+    Example:
+        register(spark)
+        frame = spark.read.format("seriatim").option("url", "sqlite:///app.db").load()
     """
     if spark.conf.get(PUSHDOWN, None) is None:
         spark.conf.set(PUSHDOWN, "true")
-    with _active(spark):
+    with _activate(spark):
         spark.dataSource.register(SeriatimSource)
 
 
 @contextmanager
-def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the thread's active one for a block.
+def _activate(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread for a block.
 
-    Spark refuses to register a format in one session while another active one has it.
+    Spark refuses to register a format in a session while another, active session has it.
     """
     before = SparkSession.getActiveSession()
     sessions: Any = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001 - Python has no setter

@@ -1,4 +1,4 @@
-"""A range of the log spread over tasks by its streams: each is whole in one of them, in order."""
+"""Ranges of the log partitioned by stream: one task reads all events of a stream, in order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,19 @@ from seriatim.pipeline.wanted import EVERYTHING, Scan, Share
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-_ALIKE = ("tenant_id", "stream_type", "stream_id")
+_STREAM_COLUMNS = ("tenant_id", "stream_type", "stream_id")
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of the log, of one tenant or all, and into how many shares its streams fall."""
+    """A range of the log, and the number of partitions its streams are hashed to.
+
+    Attributes:
+        url: The URL of the log.
+        tenant_id: The tenant to read, None for all tenants.
+        after: The position before the range.
+        until: The last position of the range.
+        shares: The number of partitions.
+    """
 
     url: str
     tenant_id: str | None
@@ -31,9 +39,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     until: int
     shares: int
 
-    def events(self, nth: int, wanted: Scan = EVERYTHING) -> Iterator[EventRecord]:
-        """Read one share of it."""
-        mine = msgspec.structs.replace(wanted, share=Share(_ALIKE, nth, self.shares))
+    def events(self, nth: int, spec: Scan = EVERYTHING) -> Iterator[EventRecord]:
+        """Yield the events of one partition, in the order of positions.
+
+        Args:
+            nth: The index of the partition, from 0.
+            spec: Further filters.
+        """
+        mine = msgspec.structs.replace(spec, share=Share(_STREAM_COLUMNS, nth, self.shares))
         if self.tenant_id is not None:
             mine = msgspec.structs.replace(mine, tenants=Names((self.tenant_id,)))
         for batch in scan(self.url, mine, self.after, self.until):
@@ -41,15 +54,25 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares_for(spark: SparkSession, events: int) -> int:
-    """Return into how many shares a range is worth dividing: a few events are one task's."""
+    """Return the number of partitions for a range: one if it is small, else one per core.
+
+    Every partition is a scan of its own for the database, so their number is bounded.
+    """
     return 1 if events <= SMALL_EVENTS else min(MOST, spark.sparkContext.defaultParallelism)
 
 
 def over_shares(spark: SparkSession, shares: int, task: Task, schema: str) -> DataFrame:
-    """Give every share's number to a task of its own."""
+    """Run a task for each partition; it receives a batch with the index of its partition.
+
+    Args:
+        spark: The session.
+        shares: The number of partitions.
+        task: A function from batches of partition indexes to batches of results.
+        schema: The schema of the results, as a Spark DDL string.
+    """
     return spark.range(0, shares, 1, shares).mapInArrow(task, schema)
 
 
 def zero_based(rules: Rules) -> frozenset[str]:
-    """Return the types of streams whose first number is 0."""
+    """Return the stream types whose first sequence number is 0."""
     return frozenset(name for name, kind in rules.kinds.items() if kind.first_seq == 0)

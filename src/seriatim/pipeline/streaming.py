@@ -1,4 +1,4 @@
-"""The log as a stream: offsets that know their log, batches of bounded size."""
+"""Stream reader of the Spark data source: offsets bound to one log, batches of bounded size."""
 
 from __future__ import annotations
 
@@ -23,155 +23,212 @@ from seriatim.pipeline.wanted import END
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """How far a query has come, in which log: `tip` is the id of the event at its position."""
+    """The progress of a streaming query in one log, as Spark's checkpoint stores it.
+
+    Attributes:
+        position: The last position that was read.
+        log_id: The id of the log.
+        epoch: The epoch of the log.
+        tip: The id of the event at `position`, empty at position 0.
+    """
 
     position: int
     log_id: str
     epoch: int
-    tip: str
+    # Stored as "tip" in the checkpoints of running queries: the stored name must not change.
+    tip: str = msgspec.field(name="tip")
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Offset:
-        """Take an offset from a checkpoint."""
+        """Decode an offset from a checkpoint.
+
+        Raises:
+            LogIdentityChanged: The checkpoint was written by another data source.
+        """
         try:
             return msgspec.convert(given, cls)
         except msgspec.ValidationError as error:
-            msg = f"the checkpoint holds no offset of a log ({error}): is it of another source?"
+            msg = (
+                f"the checkpoint does not contain an offset of a log ({error}): it may belong to "
+                "another data source; use a new checkpoint location"
+            )
             raise LogIdentityChanged(msg) from None
 
     def shown(self) -> dict[str, Any]:
-        """Return the form that Spark keeps."""
-        return msgspec.structs.asdict(self)
+        """Return the form that Spark stores in a checkpoint."""
+        encoded: dict[str, Any] = msgspec.to_builtins(self)
+        return encoded
 
-    def check(self, seen: Look, tip: str | None) -> None:
-        """Stop a query whose past is not this log's."""
+    def check(self, state: Look, event_id: str | None) -> None:
+        """Raise if this offset does not belong to the history of the log.
+
+        Args:
+            state: The state of the log.
+            event_id: The id of the log's event at this offset's position.
+
+        Raises:
+            LogIdentityChanged: The log was restored or replaced since the offset was stored.
+        """
         problem = None
-        if self.log_id != seen.identity.log_id:
+        if self.log_id != state.identity.log_id:
             problem = "belongs to another log"
-        elif self.epoch != seen.identity.epoch:
-            problem = f"is of epoch {self.epoch}, the log is in epoch {seen.identity.epoch}"
-        elif self.position > seen.head:
-            problem = f"stands at {self.position}, the log ends at {seen.head}"
-        elif self.position and tip != self.tip:
-            problem = f"has seen another event at position {self.position}"
+        elif self.epoch != state.identity.epoch:
+            problem = f"is of epoch {self.epoch}, the log is in epoch {state.identity.epoch}"
+        elif self.position > state.head:
+            problem = f"is at position {self.position}, the log ends at {state.head}"
+        elif self.position and event_id != self.tip:
+            problem = f"has another event at position {self.position} than the log"
         if problem is not None:
             msg = (
-                f"the checkpoint {problem}: the log was restored or replaced; check what the "
-                "query has written, then start it with a new checkpoint"
+                f"the checkpoint {problem}: the log was restored or replaced; check the output "
+                "of the query, then start it with a new checkpoint"
             )
             raise LogIdentityChanged(msg, details={"position": self.position})
 
 
 class Eyes:
-    """Looks at the log again and again; a server's connection is kept between looks."""
+    """Reads the state of a log repeatedly and keeps a Postgres connection open in between."""
 
     def __init__(self, url: str) -> None:
-        self._place = find_place(url)
-        self._kept: Connection | None = None
+        self._address = find_place(url)
+        self._connection: Connection | None = None
 
     def look(self, at: int, until: int) -> Look:
-        """Look at the log, over a new connection if the old one is gone."""
-        if self._kept is not None:
+        """Read the state of the log; reconnect once if the open connection is broken.
+
+        Args:
+            at: A position whose event id is returned.
+            until: A second such position; it is lowered to the head.
+
+        Raises:
+            BackendFailure: The database cannot be reached.
+        """
+        if self._connection is not None:
             try:
-                return look_through(self._kept, self._place, at, until)
+                return look_through(self._connection, self._address, at, until)
             except DRIVER_ERRORS:
                 self.close()
         try:
-            self._kept = Connection(self._place)
-            return look_through(self._kept, self._place, at, until)
+            self._connection = Connection(self._address)
+            return look_through(self._connection, self._address, at, until)
         except DRIVER_ERRORS as error:
             self.close()
-            raise explain(self._place, error, "looking at the log") from None
+            # `from None`: the driver's own text may contain the URL with its password.
+            raise explain(self._address, error, "reading the state of the log") from None
         finally:
-            if self._place.backend == "sqlite":
-                self.close()  # a file may be replaced under an open connection
+            if self._address.backend == "sqlite":
+                # An open connection would go on reading a file that was replaced by another.
+                self.close()
 
     def close(self) -> None:
-        """Let the connection go."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
+        """Close the connection, if one is open."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
             try:
-                kept.close()
+                connection.close()
             except DRIVER_ERRORS:
                 return  # it was broken already
 
 
 class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
-    """Follows the log; a query goes on from its checkpoint, or stops if that is of another log."""
+    """Follows the log in micro-batches.
+
+    A query resumes from its checkpoint, and stops with an error if that belongs to another log.
+    """
 
     def __init__(self, options: Options) -> None:
         if options.ending is not None:
-            raise bad("endingPosition", "is for batches; a stream has no end")
+            raise bad("endingPosition", "is only valid for batches; a stream has no end")
         self._options = options
         self._target = END
-        self._known: Archive | None = None
-        self._eyes = Eyes(options.url)
+        self._opened: Archive | None = None
+        self._probe = Eyes(options.url)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a query without a checkpoint begins."""
+        """Return the offset at which a query without a checkpoint starts.
+
+        Raises:
+            InvalidArgument: The starting position is after the head.
+        """
         starting = self._options.starting
-        wanted = {"earliest": 0, "latest": END}.get(str(starting), starting)
-        seen = self._eyes.look(0, int(wanted))
-        if isinstance(starting, int) and starting > seen.head:
-            raise bad("startingPosition", f"lies beyond the log's end, which is {seen.head}")
-        return _offset(seen.identity, seen.until, seen.tip_until).shown()
+        position = {"earliest": 0, "latest": END}.get(str(starting), starting)
+        state = self._probe.look(0, int(position))
+        if isinstance(starting, int) and starting > state.head:
+            raise bad("startingPosition", f"is after the end of the log at position {state.head}")
+        return _encode_offset(state)
 
     def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return how far the next batch goes."""
+        """Return the end of the next micro-batch.
+
+        Raises:
+            LogIdentityChanged: The log was restored or replaced since `start`.
+        """
         begin = Offset.read(start)
         until = self._target
         if isinstance(limit, limits.ReadMaxRows):
             until = min(until, begin.position + limit.max_rows)
-        seen = self._eyes.look(begin.position, until)
-        begin.check(seen, seen.tip_at)
-        if seen.until <= begin.position:
+        state = self._probe.look(begin.position, until)
+        begin.check(state, state.tip_at)
+        if state.until <= begin.position:
             return start
-        return _offset(seen.identity, seen.until, seen.tip_until).shown()
+        return _encode_offset(state)
 
     def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
-        """Return the bound of a batch."""
-        most = self._options.max_events
-        return limits.ReadAllAvailable() if most is None else limits.ReadMaxRows(most)
+        """Return the largest size of a micro-batch."""
+        maximum = self._options.max_events
+        return limits.ReadAllAvailable() if maximum is None else limits.ReadMaxRows(maximum)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the log's end, for the query's progress."""
-        seen = self._eyes.look(0, END)
-        return _offset(seen.identity, seen.until, seen.tip_until).shown()
+        """Return the head of the log, for the progress report of the query."""
+        return _encode_offset(self._probe.look(0, END))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where the log ends now: such a query goes so far."""
-        self._target = self._eyes.look(0, END).head
+        """Fix the present head as the end of a query with the trigger `availableNow`."""
+        self._target = self._probe.look(0, END).head
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ds.InputPartition]:
-        """Cut a batch, which after a restart may be one that an earlier run had planned."""
+        """Split a micro-batch into partitions.
+
+        After a restart, Spark may pass a batch that an earlier run of the query planned; so both
+        ends are compared with the log.
+
+        Raises:
+            LogIdentityChanged: The log was restored or replaced since the batch was planned.
+        """
         begin, finish = Offset.read(start), Offset.read(end)
-        seen = self._eyes.look(begin.position, finish.position)
-        begin.check(seen, seen.tip_at)
-        finish.check(seen, seen.tip_until)
-        archive = self._archive(begin.position)
+        state = self._probe.look(begin.position, finish.position)
+        begin.check(state, state.tip_at)
+        finish.check(state, state.tip_until)
+        archive = self._find_archive(begin.position)
         return [*plan(archive, begin.position, finish.position, self._options.partitions)]
 
-    def _archive(self, position: int) -> Archive | None:
-        """Return the archive for a batch from this position, read once: what is sealed stays."""
+    def _find_archive(self, position: int) -> Archive | None:
+        """Return the archive if it holds events after a position.
+
+        It is opened once, because sealed segments never change.
+        """
         if self._options.archive is None:
             return None
-        if self._known is None:
-            found = open_archive(self._options.archive)
-            seen = self._eyes.look(found.end, END)
-            found.check_log(*seen.identity_and_head, seen.tip_at)
-            self._known = found
-        return self._known if position < self._known.end else None
+        if self._opened is None:
+            archive = open_archive(self._options.archive)
+            state = self._probe.look(archive.end, END)
+            archive.check_log(*state.identity_and_head, state.tip_at)
+            self._opened = archive
+        return self._opened if position < self._opened.end else None
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part."""
+        """Yield the events of one partition; Spark calls this in a task."""
         if not isinstance(partition, Range):
             raise TypeError(type(partition).__name__)
         return read_part(self._options, self._options.scan, partition)
 
     def stop(self) -> None:
-        """Let the connection go when the query ends."""
-        self._eyes.close()
+        """Close the connection when the query ends."""
+        self._probe.close()
 
 
-def _offset(identity: LogIdentity, position: int, tip: str | None) -> Offset:
-    return Offset(position, identity.log_id, identity.epoch, tip or "")
+def _encode_offset(state: Look) -> dict[str, Any]:
+    """Return the offset at the end of a state, as Spark stores it."""
+    identity: LogIdentity = state.identity
+    event_id = state.tip_until or ""
+    return Offset(state.until, identity.log_id, identity.epoch, event_id).shown()

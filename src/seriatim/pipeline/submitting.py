@@ -1,4 +1,4 @@
-"""Many appends in flight, in order: a window of rows over the log's group commit."""
+"""Append of many rows in order: several appends in flight, which share group commits."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ BYTES_IN_FLIGHT = 32 * 1024 * 1024
 
 
 class Counts(msgspec.Struct):
-    """How many rows were stored, known already, and refused."""
+    """Numbers of rows that were appended, were stored already, or were refused."""
 
     appended: int = 0
     reused: int = 0
     refused: int = 0
 
 
-class _Flight(msgspec.Struct):
+class _InFlightAppend(msgspec.Struct):
+    """An append that was submitted and has no result yet."""
+
     row: Row
     draft: Draft
     ticket: Ticket
@@ -45,8 +47,21 @@ def append_rows(  # noqa: PLR0913 - what an append needs
     tenant_id: str,
     guard: str,
 ) -> Counts:
-    """Append rows, each by itself and in their order, and count what became of them."""
-    # One writer: what waits is committed in the order in which it came.
+    """Append each row as an event of its own, in order, and count the results.
+
+    Args:
+        url: The URL of an existing log.
+        maker: Builds the event of a row.
+        rows: The rows.
+        refused: Collects the rows that the log refuses.
+        tenant_id: The tenant of rows that name none.
+        guard: The name of the guard policy.
+
+    Raises:
+        SeriatimError: The database failed; the same rows can be appended again, because their
+            event ids are the same.
+    """
+    # With one writer, queued appends are committed in the order in which they were submitted.
     settings = Settings(writers=1)
     with open_log(url, tenant_id=tenant_id, guard=guard, settings=settings, create=False) as log:
         window = Window(log, refused)
@@ -62,65 +77,79 @@ def append_rows(  # noqa: PLR0913 - what an append needs
 
 
 class Window:
-    """The appends under way of one task."""
+    """The appends in flight of one task, bounded in number and bytes.
+
+    Attributes:
+        counts: The results so far.
+    """
 
     def __init__(self, log: Log, refused: RefusedRows) -> None:
         self._log = log
         self._refused = refused
-        self._flights: deque[_Flight] = deque()
+        self._in_flight: deque[_InFlightAppend] = deque()
         self._bytes = 0
         self._stale = False
         self.counts = Counts()
 
     def append(self, row: Row, event: NewEvent, tenant_id: str) -> None:
-        """Send a row on its way, waiting for older ones when too many are under way."""
-        while self._flights and (
-            self._stale or len(self._flights) >= IN_FLIGHT or self._bytes > BYTES_IN_FLIGHT
+        """Submit the event of a row; wait for older ones while the window is full.
+
+        Raises:
+            SeriatimError: An older append, or this one, failed in the database.
+        """
+        while self._in_flight and (
+            self._stale or len(self._in_flight) >= IN_FLIGHT or self._bytes > BYTES_IN_FLIGHT
         ):
-            self._settle()
+            self._complete_oldest()
         self._stale = False
         draft = Draft(tenant_id=tenant_id, door=LOG, events=(event,))
         try:
-            self._send(row, draft)
+            self._submit(row, draft)
         except SeriatimError as error:
             self.refuse(error, row)
 
     def finish(self) -> None:
-        """Wait for all that is under way."""
-        while self._flights:
-            self._settle()
+        """Wait for all appends in flight."""
+        while self._in_flight:
+            self._complete_oldest()
 
     def refuse(self, error: SeriatimError, row: Row) -> None:
-        """Keep a row that the log did not take; a failed database is not the row's fault."""
+        """Record a row that the log refused.
+
+        Raises:
+            SeriatimError: The error is a failure of the database, and not of the row.
+        """
         if error.retryable or isinstance(error, BackendFailure):
             raise error
         self.counts.refused += 1
         self._refused.add(error, row)
 
-    def _send(self, row: Row, draft: Draft) -> None:
+    def _submit(self, row: Row, draft: Draft) -> None:
         request = self._log.appender.request(draft)
         ticket = self._log.appender.committer.submit(request)
-        self._flights.append(_Flight(row, draft, ticket))
+        self._in_flight.append(_InFlightAppend(row, draft, ticket))
         self._bytes += request.size
 
-    def _settle(self) -> None:
-        """Wait for the oldest append."""
-        flight = self._flights.popleft()
-        self._bytes -= flight.ticket.request.size
+    def _complete_oldest(self) -> None:
+        """Wait for the oldest append and count its result."""
+        oldest = self._in_flight.popleft()
+        self._bytes -= oldest.ticket.request.size
         try:
-            self._count(self._answer(flight))
+            self._count(self._wait(oldest))
         except SeriatimError as error:
-            self.refuse(error, flight.row)
+            self.refuse(error, oldest.row)
 
-    def _answer(self, flight: _Flight) -> AppendResult:
+    def _wait(self, oldest: _InFlightAppend) -> AppendResult:
         try:
-            return flight.ticket.result(self._log.settings.timeout_s)
+            return oldest.ticket.result(self._log.settings.timeout_s)
         except StaleRules:
-            # So are all that follow it: they go again, one by one, before anything new is sent.
+            # Declarations changed after this append was validated, so the appends submitted after
+            # it are stale too. All of them are repeated one by one before a new one is submitted,
+            # which keeps the order of the rows.
             self._stale = True
-            return self._log.append_draft(flight.draft)
+            return self._log.append_draft(oldest.draft)
         except TimeoutError:
-            msg = "an append was not answered in time: the task is to be tried again"
+            msg = "an append timed out and its outcome is unknown: run the task again"
             raise BackendFailure(msg, details={"ambiguous": True}) from None
 
     def _count(self, result: AppendResult) -> None:

@@ -1,4 +1,4 @@
-"""Payloads as Spark's VARIANT, for who reads through the plain format."""
+"""Payloads as Spark VARIANT values, for reads through the plain `seriatim` format."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import VariantType, VariantVal
 
-_VARIANT = to_arrow_type(VariantType())
+_VARIANT_TYPE = to_arrow_type(VariantType())
 
 
 def with_variants(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Parse the payloads, one by one in Python: `pipeline.events` lets Spark do it, faster."""
+    """Replace the payload column of batches by VARIANT values.
+
+    Payloads are parsed one by one in Python. The function `events` is faster, because Spark
+    parses them there.
+    """
     for batch in batches:
         at = batch.schema.get_field_index("payload")
-        yield batch if at < 0 else _with_variant(batch, at)
+        yield batch if at < 0 else _parse_payloads(batch, at)
 
 
-def _with_variant(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
-    parsed = map(VariantVal.parseJson, batch.column(at).to_pylist())
-    rows = [{"value": bytes(one.value), "metadata": bytes(one.metadata)} for one in parsed]
-    field = pa.field("payload", _VARIANT, nullable=False)
-    return batch.set_column(at, field, pa.array(rows, _VARIANT))
+def _parse_payloads(batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
+    variants = map(VariantVal.parseJson, batch.column(at).to_pylist())
+    rows = [{"value": bytes(each.value), "metadata": bytes(each.metadata)} for each in variants]
+    field = pa.field("payload", _VARIANT_TYPE, nullable=False)
+    return batch.set_column(at, field, pa.array(rows, _VARIANT_TYPE))

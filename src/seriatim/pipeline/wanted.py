@@ -1,4 +1,4 @@
-"""Which events a read wants, and which of their columns."""
+"""Specification of a scan: which events are read, and which of their columns."""
 
 from __future__ import annotations
 
@@ -7,24 +7,33 @@ import msgspec
 from seriatim.core.patterns import Names
 from seriatim.pipeline.columns import NAMES
 
-END = (1 << 63) - 1  # a position that no log reaches
+END = (1 << 63) - 1  # larger than any position of a log
 
 
 class Window(msgspec.Struct, frozen=True):
-    """An interval of microseconds: after the first, up to and with the last."""
+    """A half-open interval of integers, (after, until]; None means unbounded.
+
+    Times are microseconds since the Unix epoch.
+    """
 
     after: int | None = None
     until: int | None = None
 
     def both(self, other: Window) -> Window:
-        """Return the time in which both are."""
-        afters = [one for one in (self.after, other.after) if one is not None]
-        untils = [one for one in (self.until, other.until) if one is not None]
+        """Return the intersection with another interval."""
+        afters = [bound for bound in (self.after, other.after) if bound is not None]
+        untils = [bound for bound in (self.until, other.until) if bound is not None]
         return Window(max(afters, default=None), min(untils, default=None))
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One of so many parts of all events, in which those with equal columns stay together."""
+    """One of several hash partitions of all events: events with equal columns stay together.
+
+    Attributes:
+        columns: The columns that are hashed.
+        nth: The index of this partition, from 0.
+        of: The number of partitions.
+    """
 
     columns: tuple[str, ...]
     nth: int
@@ -32,7 +41,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events are read, and which of their columns; None asks for nothing in particular."""
+    """Filters and columns of a scan; a filter that is None matches every event."""
 
     columns: tuple[str, ...] = NAMES
     tenants: Names | None = None
@@ -48,17 +57,17 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def filtered(self) -> bool:
-        """Whether some events of a range may be passed over."""
+        """Whether the scan may skip events of its range."""
         return self.whole != EVERYTHING
 
     @property
     def whole(self) -> Scan:
-        """The same events with every column."""
+        """The same filters with every column."""
         return msgspec.structs.replace(self, columns=NAMES)
 
 
 EVERYTHING = Scan()
-# The parts of a scan that hold names, and the columns that they speak of.
+# The fields of a scan that filter by name, and the event column that each one filters.
 NAMED = {
     "tenants": "tenant_id",
     "types": "event_type",

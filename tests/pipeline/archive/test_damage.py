@@ -110,7 +110,7 @@ def break_a_seal(at: Path) -> None:
         (swap_two, "were sealed", "segments/00000000000000000011-"),
         (lose_a_seal, "from position 11 is missing", "seals/00000000000000000021"),
         (edit_a_seal, "do not add up", "seals/00000000000000000011"),
-        (break_a_seal, "damaged", "seals/00000000000000000011"),
+        (break_a_seal, "cannot be decoded", "seals/00000000000000000011"),
     ],
 )
 def test_damage_is_found_and_named(
@@ -132,7 +132,7 @@ def test_damage_is_found_and_named(
         assert report.problems[0].file.startswith(where), report.problems
         assert message in report.problems[0].message
 
-    with pytest.raises(BackendFailure, match="the archive is broken"):
+    with pytest.raises(BackendFailure, match="the archive is damaged"):
         restore(spark, str(at), f"sqlite:///{tmp_path}/copy.db")
     assert not (tmp_path / "copy.db").exists()
 

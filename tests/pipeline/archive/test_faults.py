@@ -206,7 +206,7 @@ def test_a_server_that_goes_away_and_comes_back(
     def gone(*_: int) -> None:
         proxy.cut(refuse=True)
 
-    with pytest.raises(BackendFailure, match="the archive's place failed"):
+    with pytest.raises(BackendFailure, match="the storage failed"):
         archive(spark, postgres_url, at, segment_events=50, progress=gone)
     proxy.resume()
 

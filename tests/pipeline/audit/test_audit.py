@@ -106,29 +106,29 @@ LOST = [
         "positions",
         "positions 24 to 27 are missing",
     ),
-    ("select 1", "appends", "position 2 says its append began at 1"),
-    ("select 1", "streams", "stream (s, 0) begins with number 2"),
+    ("select 1", "appends", "position 2 has the append position 1, but no event precedes it"),
+    ("select 1", "streams", "stream (s, 0) starts with number 2"),
 ]
 CHANGED = [
     (
         "update events set append_position = 6 where position = 9",
         "appends",
-        "position 9 says its append began at 6, the one before it at 1",
+        "position 9 has the append position 6, the event before it 1",
     ),
     (
         "update events set tenant_id = 'other' where position = 11",
         "appends",
-        "position 11 is another tenant's than the rest of its append",
+        "position 11 has another tenant than the rest of its append",
     ),
     (
         "update events set payload = '{}' where position = 13",
         "payloads",
-        "position 13: the payload does not have its hash",
+        "position 13: the payload does not match its hash",
     ),
     (
         "update events set event_type = ' x' where position = 15",
         "envelopes",
-        "position 15: event_type is no id",
+        "position 15: event_type is not a valid id",
     ),
     (
         "update events set event_version = 0 where position = 16",
@@ -138,12 +138,12 @@ CHANGED = [
     (
         "update events set idempotency_key = '' where position = 17",
         "envelopes",
-        "position 17: idempotency_key has a wrong length",
+        "position 17: idempotency_key has an invalid length",
     ),
     (
         "update events set stream_type = null where position = 18",
         "envelopes",
-        "position 18: it has half a stream",
+        "position 18: stream_type, stream_id and stream_seq are only partly set",
     ),
     (
         "update events set event_id = 'twice' where position in (3, 19)",
@@ -158,7 +158,7 @@ CHANGED = [
     (
         "update events set stream_seq = 7 where position = 2",
         "streams",
-        "position 2: stream (s, 1) begins with number 7",
+        "position 2: stream (s, 1) starts with number 7",
     ),
 ]
 
@@ -201,7 +201,7 @@ def test_positions_that_stand_twice(spark: SparkSession, postgres_url: str) -> N
 
     found = told(audit(spark, postgres_url))
 
-    assert found["positions"] == "position 8 is there twice"
+    assert found["positions"] == "position 8 occurs twice"
     assert "2 times, at positions 8 to 8" in found["event ids"]
 
 
@@ -245,8 +245,8 @@ def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: s
 
     assert report.ok
     [warned] = [one for one in report.findings if one.level == "warning"]
-    assert "begins with number 1" in warned.message
-    assert "goes on after it was closed by closed" in warned.message
+    assert "starts with number 1" in warned.message
+    assert "continues after it was closed by closed" in warned.message
 
 
 def test_a_broken_archive_is_a_finding(spark: SparkSession, log_url: str, tmp_path: Path) -> None:

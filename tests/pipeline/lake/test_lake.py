@@ -151,7 +151,7 @@ def test_another_log_is_refused(
     other = another_url()
     fill(other, 9)
 
-    with pytest.raises(LogIdentityChanged, match="holds the events of log"):
+    with pytest.raises(LogIdentityChanged, match="belongs to log"):
         lake.export(spark, other)
     assert positions(lake) == [1, 2, 3, 4, 5]
 

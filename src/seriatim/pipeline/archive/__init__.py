@@ -1,1 +1,1 @@
-"""Sealed copies of the log as Parquet segments: writing, comparing, reading and restoring them."""
+"""Archives: sealed copies of the log as Parquet segments, and their verification and restore."""

@@ -1,4 +1,4 @@
-"""What an archive holds, and reading it: for the source, the audit and whoever looks at one."""
+"""Contents of an archive: its sealed segments, and how to read and check them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ from seriatim.pipeline.digest import digest_text
 class Archive(msgspec.Struct, frozen=True, kw_only=True):
     """The sealed segments of an archive: one gapless range from position 1.
 
-    `epoch` is the last one of the log in which it was written or compared.
+    Attributes:
+        log_id: The id of the archived log.
+        epoch: The last epoch of the log in which the archive was written or compared.
+        segments: The segments, in order.
     """
 
     log_id: str
@@ -37,12 +40,12 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """The last sealed position, 0 when nothing is sealed."""
+        """The last sealed position, 0 if nothing is sealed."""
         return self.segments[-1].last if self.segments else 0
 
     @property
     def tip(self) -> str:
-        """The id of the event at the sealed end."""
+        """The id of the event at the last sealed position."""
         return self.segments[-1].tip if self.segments else ""
 
     @property
@@ -50,22 +53,30 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
         """The digest of all sealed events."""
         return self.segments[-1].total if self.segments else digest_text(0)
 
-    def check_log(self, log_id: str, epoch: int, head: int, tip: str | None) -> None:
-        """Refuse to go with a log that is not the one archived, or has lost part of it (F8).
+    def check_log(self, log_id: str, epoch: int, head: int, event_id: str | None) -> None:
+        """Check that this archive is the beginning of a log (F8).
 
-        `tip` is the id of the log's event at the sealed end.
+        Args:
+            log_id: The id of the log.
+            epoch: The epoch of the log.
+            head: The last position of the log.
+            event_id: The id of the log's event at the last sealed position.
+
+        Raises:
+            LogIdentityChanged: The archive belongs to another log, the log has lost or changed
+                archived events, or it was restored since the archive was last compared.
         """
         problem = None
         if log_id != self.log_id:
-            problem = "is another log's"
+            problem = f"belongs to another log ({self.log_id})"
         elif head < self.end:
             problem = f"ends at {self.end}, the log at {head}"
-        elif tip != self.tip and self.end:
+        elif event_id != self.tip and self.end:
             problem = f"has another event at position {self.end} than the log"
         elif self.end and epoch != self.epoch:
             problem = (
-                f"was compared with the log in epoch {self.epoch}, which now is {epoch}: "
-                "run seriatim archive, which compares them anew"
+                f"was last compared with the log in epoch {self.epoch}, the log is now in epoch "
+                f"{epoch}: run seriatim archive to compare them again"
             )
         if problem is not None:
             msg = f"the archive {problem}"
@@ -74,29 +85,39 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_archive(at: str | Place) -> Archive:
-    """Read the manifest at a place and check that its seals follow one another.
+    """Read the manifest of an archive and check that its seals form an unbroken chain.
 
-    `not_found` when there is no archive.
+    Args:
+        at: A path, `file:///path` or `s3://bucket/prefix`, or an open storage.
+
+    Raises:
+        NotFound: There is no archive.
+        BackendFailure: The manifest is damaged, or the storage failed.
+
+    Example:
+        archive = open_archive("/backups/orders")
+        print(archive.end, archive.digest)
     """
-    place = open_place(at)
+    storage = open_place(at)
     try:
-        header = decoded_header(place.read(HEADER))
+        header = decoded_header(storage.read(HEADER))
     except NotFound as error:
-        msg = f"there is no archive at {place}"
-        raise NotFound(msg, details={"place": str(place)}) from error
-    found: list[Segment] = []
-    for name in _entries(place, "seals"):
-        segment = decoded_segment(place.read(name), name)
-        if problem := chain_problem(found[-1] if found else None, segment, header.log_id):
+        msg = f"there is no archive at {storage}"
+        raise NotFound(msg, details={"place": str(storage)}) from error
+    segments: list[Segment] = []
+    for name in _list_entries(storage, "seals"):
+        segment = decoded_segment(storage.read(name), name)
+        if problem := chain_problem(segments[-1] if segments else None, segment, header.log_id):
             raise broken(problem, name)
-        found.append(segment)
-    epochs = [decoded_epoch(place.read(name), name).epoch for name in _entries(place, "epochs")]
-    epoch = max([*epochs, *(segment.epoch for segment in found)], default=0)
-    return Archive(log_id=header.log_id, epoch=epoch, segments=tuple(found))
+        segments.append(segment)
+    names = _list_entries(storage, "epochs")
+    epochs = [decoded_epoch(storage.read(name), name).epoch for name in names]
+    epoch = max([*epochs, *(segment.epoch for segment in segments)], default=0)
+    return Archive(log_id=header.log_id, epoch=epoch, segments=tuple(segments))
 
 
-def _entries(place: Place, under: str) -> list[str]:
-    return [name for name in place.names(under) if name.endswith(".json")]
+def _list_entries(storage: Place, folder: str) -> list[str]:
+    return [name for name in storage.names(folder) if name.endswith(".json")]
 
 
 def segments(at: str | Place) -> list[Segment]:
@@ -111,69 +132,87 @@ def read_segment(
     after: int = 0,
     until: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a segment in (after, until], by position, in the columns asked for.
+    """Yield the events of a segment in the range (after, until], in the order of positions.
 
-    Row groups outside of the range are not read; one is in memory at a time. Raises
-    `BackendFailure` when the file's size, its row count or a position in the range is not as
-    sealed. A changed row at its own position has none of these signs: `check_file` finds it.
+    Row groups outside of the range are not read, and one row group is in memory at a time. A row
+    that was changed in place passes the checks of this function; `check_file` detects it.
+
+    Args:
+        at: The location of the archive.
+        segment: The segment to read.
+        columns: The columns to return; by default all.
+        after: The position before the range.
+        until: The last position of the range; by default the end of the segment.
+
+    Raises:
+        BackendFailure: The file is missing, or its size, row count or a position in the range
+            differs from the seal.
     """
-    wanted = list(NAMES if columns is None else columns)
+    selected = list(NAMES if columns is None else columns)
     low = max(after, segment.first - 1)
     high = segment.last if until is None else min(until, segment.last)
     try:
-        yield from _sealed_events(open_place(at), segment, wanted, low, high)
+        yield from _read_checked(open_place(at), segment, selected, low, high)
     except NotFound:
-        raise _damaged(segment, "is missing") from None
+        raise _segment_error(segment, "is missing") from None
 
 
-def _sealed_events(
-    place: Place, segment: Segment, wanted: list[str], low: int, high: int
+def _read_checked(
+    storage: Place, segment: Segment, columns: list[str], low: int, high: int
 ) -> Iterator[pa.RecordBatch]:
-    size = place.size(segment.file)
+    size = storage.size(segment.file)
     if size != segment.bytes:
-        raise _damaged(segment, f"has {size} bytes, {segment.bytes} were sealed")
-    read = wanted if "position" in wanted else [*wanted, "position"]
+        raise _segment_error(segment, f"has {size} bytes, {segment.bytes} were sealed")
+    # The position column is always read, because it proves that no event is missing.
+    names = columns if "position" in columns else [*columns, "position"]
     reached = low
-    with place.file(segment.file) as source:
-        for batch in read_file(source, read, low, high, count=segment.count):
+    with storage.file(segment.file) as source:
+        for batch in read_file(source, names, low, high, count=segment.count):
             end = reached + batch.num_rows
             if not batch.column("position").equals(pa.array(range(reached + 1, end + 1))):
-                raise _damaged(segment, f"does not hold every position after {reached} once")
+                raise _segment_error(segment, f"lacks or repeats a position after {reached}")
             reached = end
-            yield batch.select(wanted)
+            yield batch.select(columns)
     if reached != max(low, high):
-        raise _damaged(segment, f"ends at position {reached}, not at {high}")
+        raise _segment_error(segment, f"ends at position {reached}, not at {high}")
 
 
-def _damaged(segment: Segment, problem: str) -> BackendFailure:
-    msg = f"the archive's {segment.file} {problem}: run seriatim archive verify"
+def _segment_error(segment: Segment, problem: str) -> BackendFailure:
+    msg = f"archive file {segment.file} {problem}: run seriatim archive verify"
     return BackendFailure(msg, details={"name": segment.file}, retryable=False)
 
 
-def check_segments(place: Folder, segments: Sequence[Segment]) -> None:
+def check_segments(storage: Folder, segments: Sequence[Segment]) -> None:
     """Compare the files of segments with their seals: size, row count and every position.
 
-    For readers that open the files themselves. A file that has not changed since it was last
-    compared is not read again.
+    This is for readers that open the files themselves. A file that has not changed since this
+    process last compared it is not read again.
+
+    Args:
+        storage: The folder of the archive.
+        segments: The segments to check.
+
+    Raises:
+        BackendFailure: A file is missing or differs from its seal.
     """
-    with ThreadPoolExecutor(_CHECKS_AT_ONCE, "seriatim-seals") as pool:
-        list(pool.map(partial(_check_segment, place), segments))
+    with ThreadPoolExecutor(_CHECK_THREADS, "seriatim-seals") as pool:
+        list(pool.map(partial(_check_segment, storage), segments))
 
 
-def _check_segment(place: Folder, segment: Segment) -> None:
+def _check_segment(storage: Folder, segment: Segment) -> None:
     try:
-        seen = (place, segment.name, segment.sha256, place.version(segment.file))
+        key = (storage, segment.name, segment.sha256, storage.version(segment.file))
     except NotFound:
-        raise _damaged(segment, "is missing") from None
-    if seen in _compared:
+        raise _segment_error(segment, "is missing") from None
+    if key in _checked:
         return
-    for _ in read_segment(place, segment, ["position"]):
+    for _ in read_segment(storage, segment, ["position"]):
         pass
-    if len(_compared) >= _COMPARED_MAX:
-        _compared.clear()
-    _compared.add(seen)
+    if len(_checked) >= _CHECKED_MAX:
+        _checked.clear()
+    _checked.add(key)
 
 
-_CHECKS_AT_ONCE = 8
-_COMPARED_MAX = 100_000
-_compared: set[tuple[Folder, str, str, tuple[int, ...]]] = set()
+_CHECK_THREADS = 8
+_CHECKED_MAX = 100_000  # bounds the memory of a long-running process
+_checked: set[tuple[Folder, str, str, tuple[int, ...]]] = set()

@@ -1,4 +1,4 @@
-"""Comparing an archive with its seals and with the log, a task for each segment."""
+"""Verification of an archive against its seals and against the log, one task per segment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ Progress = Callable[[int, int], None]
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was compared, and what is wrong with it, in the order of positions."""
+    """The result of a verification.
+
+    Attributes:
+        segments: The number of segments that were compared.
+        end: The last sealed position.
+        digest: The digest of all sealed events, as the seals state it.
+        problems: All problems, in the order of positions.
+    """
 
     segments: int
     end: int
@@ -30,7 +37,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
 
@@ -41,13 +48,28 @@ def verify_archive(
     *,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Read every segment again and compare it with its seal and each event with the log's.
+    """Read every segment again and compare it with its seal and with the log.
 
-    Without a URL of a log the archive is only compared with itself.
+    Args:
+        spark: A session.
+        url: The URL of the log; None compares the archive only with its own seals.
+        at: The location of the archive.
+        progress: Called after each segment with its last position and the last sealed position.
+
+    Returns:
+        A report whose `problems` list all damage.
+
+    Raises:
+        NotFound: There is no archive.
+        LogIdentityChanged: The archive belongs to another log.
+
+    Example:
+        report = verify_archive(spark, "sqlite:///app.db", "/backups/orders")
+        assert report.ok, report.problems
     """
-    place = open_place(at)
+    storage = open_place(at)
     try:
-        archive = open_archive(place)
+        archive = open_archive(storage)
     except BackendFailure as error:
         if error.retryable:
             raise
@@ -56,7 +78,7 @@ def verify_archive(
     problems: list[Problem] = []
     if url is not None:
         problems += _check_identity(url, archive)
-    problems += compare(spark, None if problems else url, place, archive.segments, progress)
+    problems += compare(spark, None if problems else url, storage, archive.segments, progress)
     return VerifyReport(
         segments=len(archive.segments),
         end=archive.end,
@@ -66,11 +88,11 @@ def verify_archive(
 
 
 def _check_identity(url: str, archive: Archive) -> list[Problem]:
-    """Refuse another log; say whether this one has lost part of what is archived."""
+    """Raise for another log; return a problem if this log has lost archived events."""
     with closing(open_store(url, Settings(), create=False)) as store:
         log_id, head = store.identity().log_id, store.head()
     if log_id != archive.log_id:
-        msg = f"this is the archive of log {archive.log_id}, not of {log_id}"
+        msg = f"the archive belongs to another log ({archive.log_id}), not to {log_id}"
         raise LogIdentityChanged(msg, details={"archived": archive.log_id, "log_id": log_id})
     if head < archive.end:
         return [Problem(f"the archive ends at {archive.end}, the log at {head}", position=head + 1)]
@@ -80,14 +102,25 @@ def _check_identity(url: str, archive: Archive) -> list[Problem]:
 def compare(
     spark: SparkSession,
     url: str | None,
-    place: Place,
+    storage: Place,
     segments: Sequence[Segment],
     progress: Progress | None = None,
 ) -> list[Problem]:
-    """Return what is wrong with segments, by themselves and against a log."""
+    """Compare segments with their seals and, with a URL, every event with the log's.
+
+    Args:
+        spark: A session.
+        url: The URL of the log, or None.
+        storage: The storage of the archive.
+        segments: The segments to compare.
+        progress: Called after each segment with its last position and that of the last segment.
+
+    Returns:
+        The problems, in the order of positions.
+    """
     found: list[Problem] = []
-    act = partial(check_segment, place, url)
-    for segment, problems in zip(segments, on_spark(spark, act, segments), strict=True):
+    check = partial(check_segment, storage, url)
+    for segment, problems in zip(segments, on_spark(spark, check, segments), strict=True):
         found += problems
         if progress is not None:
             progress(segment.last, segments[-1].last)

@@ -1,4 +1,4 @@
-"""The Parquet files of an archive: written in row groups of bounded size, read with pruning."""
+"""Parquet files of archive segments: row groups of bounded size, read with pruning."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 BATCH_EVENTS = 20_000
 _CHUNK_BYTES = 4 * 1024 * 1024
 
-# Columns in which nearly every value is new: a dictionary of them would only cost.
+# Nearly every value of these columns is distinct, so a dictionary would only add to the file.
 _DISTINCT = {"position", "append_position", "event_id", "occurred_at", "occurred_text"}
 _DISTINCT |= {"recorded_at", "payload", "payload_hash", "request_id", "idempotency_key"}
-_LEAVES: dict[str, tuple[str, ...]] = {
+_NESTED_COLUMNS: dict[str, tuple[str, ...]] = {
     "metadata": ("metadata.key_value.key", "metadata.key_value.value"),
     "tags": ("tags.list.element",),
 }
-_DICTIONARY = [leaf for n in NAMES if n not in _DISTINCT for leaf in _LEAVES.get(n, (n,))]
-_COUNTED = {"position": "DELTA_BINARY_PACKED", "append_position": "DELTA_BINARY_PACKED"}
+_DICTIONARY = [
+    leaf for name in NAMES if name not in _DISTINCT for leaf in _NESTED_COLUMNS.get(name, (name,))
+]
+_ENCODINGS = {"position": "DELTA_BINARY_PACKED", "append_position": "DELTA_BINARY_PACKED"}
 
-# What a file may raise in which any byte was changed.
+# Errors that pyarrow raises for a file in which any byte was changed.
 _UNREADABLE = (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError)
 
 
 class HashingSink:
-    """A file that is written once, from its begin to its end, and hashed on the way."""
+    """A write-only file object that hashes and counts the bytes it passes on."""
 
     def __init__(self, sink: IO[bytes]) -> None:
         self._sink = sink
@@ -42,7 +44,7 @@ class HashingSink:
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Write and count some bytes."""
+        """Write bytes and return their number."""
         view = memoryview(data)
         self._hash.update(view)
         self._sink.write(view)
@@ -50,23 +52,26 @@ class HashingSink:
         return view.nbytes
 
     def flush(self) -> None:
-        """Leave that to the file."""
+        """Do nothing: the owner of the file flushes it."""
 
     def tell(self) -> int:
-        """Return how much was written."""
+        """Return the number of bytes written so far."""
         return self.bytes
 
     def close(self) -> None:
-        """Leave that to whoever opened the file."""
+        """Do nothing: the owner of the file closes it."""
 
     @property
     def sha256(self) -> str:
-        """The hash of all that was written."""
+        """The SHA-256 of all bytes written so far, in hexadecimal."""
         return self._hash.hexdigest()
 
 
 class SegmentWriter:
-    """Writes batches to a Parquet file, as many to a row group as memory allows."""
+    """Writes batches to a Parquet file in row groups of bounded size.
+
+    A row group ends at `ROW_GROUP_EVENTS` events or `ROW_GROUP_BYTES` in memory.
+    """
 
     def __init__(self, sink: HashingSink, metadata: dict[str, str]) -> None:
         self._writer = pq.ParquetWriter(
@@ -74,18 +79,18 @@ class SegmentWriter:
             EVENTS.with_metadata(metadata),
             compression="zstd",
             use_dictionary=_DICTIONARY,
-            column_encoding=_COUNTED,
+            column_encoding=_ENCODINGS,
         )
-        self._held: list[pa.RecordBatch] = []
+        self._pending: list[pa.RecordBatch] = []
         self._events = 0
         self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch with those that follow."""
+        """Add a batch to the current row group, and write the group when it is full."""
         start = 0
         while start < batch.num_rows:
             part = batch.slice(start, ROW_GROUP_EVENTS - self._events)
-            self._held.append(part)
+            self._pending.append(part)
             self._events += part.num_rows
             self._bytes += part.get_total_buffer_size()
             start += part.num_rows
@@ -93,15 +98,15 @@ class SegmentWriter:
                 self._flush()
 
     def close(self) -> None:
-        """Write what is held, and the file's end."""
+        """Write the last row group and the footer of the file."""
         self._flush()
         self._writer.close()
 
     def _flush(self) -> None:
-        if self._held:
-            held = pa.Table.from_batches(self._held).replace_schema_metadata(None)
-            self._writer.write_table(held, row_group_size=self._events)
-        self._held, self._events, self._bytes = [], 0, 0
+        if self._pending:
+            table = pa.Table.from_batches(self._pending).replace_schema_metadata(None)
+            self._writer.write_table(table, row_group_size=self._events)
+        self._pending, self._events, self._bytes = [], 0, 0
 
 
 def read_file(
@@ -112,55 +117,65 @@ def read_file(
     *,
     count: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events in (after, until] of a segment's file, a row group in memory at a time.
+    """Yield the events of a segment's file in the range (after, until].
 
-    With `count`, a file with more or fewer rows than that is refused before anything is read.
+    Row groups outside of the range are not read, and one row group is in memory at a time.
+
+    Args:
+        source: A path or a file object that pyarrow can read.
+        columns: The columns to return; by default all.
+        after: The position before the range.
+        until: The last position of the range; by default the end of the file.
+        count: The number of rows that the file must have; it is checked before any row is read.
+
+    Raises:
+        BackendFailure: The file is damaged, or has another number of rows or other columns.
     """
-    wanted = list(NAMES if columns is None else columns)
+    selected = list(NAMES if columns is None else columns)
     try:
         file = pq.ParquetFile(source, pre_buffer=True)
         if count is not None and file.metadata.num_rows != count:
-            _refuse_count(file.metadata.num_rows, count)
+            _raise_count_error(file.metadata.num_rows, count)
         _check_columns(file.schema_arrow)
-        groups = [_range(file, index) for index in range(file.num_row_groups)]
+        groups = [_get_range(file, index) for index in range(file.num_row_groups)]
         for index, (first, last) in enumerate(groups):
             if last <= after or (until is not None and first > until):
                 continue
             whole = first > after and (until is None or last <= until)
-            names = wanted if whole or "position" in wanted else [*wanted, "position"]
+            names = selected if whole or "position" in selected else [*selected, "position"]
             for batch in file.iter_batches(BATCH_EVENTS, row_groups=[index], columns=names):
-                found = batch if whole else _cut(batch, after, until)
-                if found.num_rows:
-                    yield found.select(wanted).replace_schema_metadata(None)
+                part = batch if whole else _slice_range(batch, after, until)
+                if part.num_rows:
+                    yield part.select(selected).replace_schema_metadata(None)
     except _UNREADABLE as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the system, and not of the file's contents
+            raise  # an error of the operating system, not of the file's contents
         reason = str(error).partition("\n")[0][:200]
-        msg = f"a segment's file is damaged or no Parquet file: {reason}"
+        msg = f"a segment's file is damaged or not a Parquet file: {reason}"
         raise BackendFailure(msg, retryable=False) from error
 
 
-def _refuse_count(found: int, sealed: int) -> None:
-    msg = f"it holds {found} events, {sealed} were sealed"
+def _raise_count_error(found: int, sealed: int) -> None:
+    msg = f"it has {found} events, {sealed} were sealed"
     raise ValueError(msg)
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    """Check every column: readers of a file by itself would take a missing one for nulls."""
+    """Check every column: a Parquet reader would replace a missing column by nulls."""
     for name in NAMES:
         if not schema.field(name).equals(EVENTS.field(name)):
-            msg = f"its column {name} is not what it was"
+            msg = f"its column {name} has another type than was sealed"
             raise ValueError(msg)
 
 
-def _range(file: pq.ParquetFile, index: int) -> tuple[int, int]:
-    """Return the first and last position of a row group, from its statistics."""
+def _get_range(file: pq.ParquetFile, index: int) -> tuple[int, int]:
+    """Return the first and last position of a row group, from the file's statistics."""
     statistics = file.metadata.row_group(index).column(0).statistics
     return statistics.min, statistics.max
 
 
-def _cut(batch: pa.RecordBatch, after: int, until: int | None) -> pa.RecordBatch:
-    """Slice a batch, whose positions follow one another, to a range."""
+def _slice_range(batch: pa.RecordBatch, after: int, until: int | None) -> pa.RecordBatch:
+    """Return the rows of a batch in a range; positions of the batch must be consecutive."""
     first = batch.column("position")[0].as_py()
     start = max(0, after + 1 - first)
     end = batch.num_rows if until is None else min(batch.num_rows, until + 1 - first)
@@ -168,11 +183,11 @@ def _cut(batch: pa.RecordBatch, after: int, until: int | None) -> pa.RecordBatch
 
 
 def hash_file(path: Path) -> tuple[int, str]:
-    """Return the size of a file and its SHA-256."""
-    hashed = hashlib.sha256()
+    """Return the size of a file in bytes and its SHA-256 in hexadecimal."""
+    digest = hashlib.sha256()
     size = 0
     with path.open("rb") as source:
         while chunk := source.read(_CHUNK_BYTES):
-            hashed.update(chunk)
+            digest.update(chunk)
             size += len(chunk)
-    return size, hashed.hexdigest()
+    return size, digest.hexdigest()

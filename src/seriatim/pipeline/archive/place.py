@@ -1,4 +1,4 @@
-"""Where an archive lies: a folder or a bucket, with the few acts that an archive needs of it."""
+"""Object storage in a folder or an S3 bucket, with the few operations that an archive needs."""
 
 from __future__ import annotations
 
@@ -22,53 +22,65 @@ from obstore.store import S3Store
 from seriatim import config
 from seriatim.core.errors import BackendFailure, InvalidArgument, NotFound
 
-PART = ".part"  # what is being written to a folder; a bucket shows nothing before it is whole
+PART = ".part"  # suffix of unfinished files in a folder; a bucket shows only complete objects
 _CHUNK_BYTES = 8 * 1024 * 1024
-_UPLOADS = 4
-_RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+_CONCURRENT_UPLOADS = 4
+_RETRY_CONFIG: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 
 
 class Place(Protocol):
-    """What an archive needs; a place can be sent to another process."""
+    """Storage of named objects; implementations can be pickled for other processes."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Store a small object unless there is one of that name; tell whether it was stored.
+        """Store a small object unless its name exists, and return whether it was stored.
 
-        Of a put whose answer was lost it may say no: what is stored then tells more.
+        If the response to a put is lost, the repeated put finds the object and returns False,
+        although this call stored it: read the object to be sure.
         """
         ...
 
     def read(self, name: str) -> bytes:
-        """Return a small object."""
+        """Return the bytes of a small object.
+
+        Raises:
+            NotFound: There is no object of this name.
+        """
         ...
 
     def size(self, name: str) -> int:
         """Return the size of an object in bytes."""
         ...
 
-    def names(self, under: str) -> list[str]:
-        """Return the names that begin with `under` and a slash, sorted."""
+    def names(self, folder: str) -> list[str]:
+        """Return the names of objects in a folder, sorted and including the folder."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
         ...
 
     def writing(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """Open a new object to write; nobody sees it before the block ends well."""
+        """Open a new object for writing; it becomes visible when the block ends without error."""
         ...
 
     def file(self, name: str) -> AbstractContextManager[Any]:
-        """Open an object for reading here and there in it, as pyarrow does."""
+        """Open an object for random access, in a form that pyarrow can read."""
         ...
 
     def copied(self, name: str) -> AbstractContextManager[Path]:
-        """Lend the whole object as a file of this machine."""
+        """Provide the object as a local file for the duration of a block."""
         ...
 
 
 def open_place(at: str | Place) -> Place:
-    """Return the place that a URL names: a path, `file:///path` or `s3://bucket/prefix`."""
+    """Return the storage at a location.
+
+    Args:
+        at: A path, `file:///path` or `s3://bucket/prefix`; an open storage is returned as it is.
+
+    Raises:
+        InvalidArgument: The location has another form.
+    """
     if not isinstance(at, str):
         return at
     parts = urlsplit(at)
@@ -78,12 +90,12 @@ def open_place(at: str | Place) -> Place:
         return Folder(unquote(parts.path))
     if not parts.scheme and at:
         return Folder(str(Path(at).absolute()))
-    msg = "an archive lies at a path, file:///path or s3://bucket/prefix"
+    msg = "a storage location must be a path, file:///path or s3://bucket/prefix"
     raise InvalidArgument(msg, details={"argument": "at"})
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A folder that every worker reaches."""
+    """Storage in a folder that every Spark worker can reach."""
 
     path: str
 
@@ -91,11 +103,14 @@ class Folder(msgspec.Struct, frozen=True):
         return self.path
 
     def create(self, name: str, data: bytes) -> bool:
-        """Store a small object unless there is one: a link is made whole or not at all."""
-        target = self._at(name)
-        with _told(name), self._part(target) as (part, sink):
+        """Store a small object unless its name exists.
+
+        A hard link is created atomically, and fails if the name exists.
+        """
+        target = self._resolve(name)
+        with _translate_errors(name), self._open_partial(target) as (part, sink):
             sink.write(data)
-            _to_disk(sink)
+            _sync_file(sink)
             try:
                 target.hardlink_to(part)
             except FileExistsError:
@@ -104,63 +119,61 @@ class Folder(msgspec.Struct, frozen=True):
         return True
 
     def read(self, name: str) -> bytes:
-        """Return a small object."""
-        with _told(name):
-            return self._at(name).read_bytes()
+        """Return the bytes of a file."""
+        with _translate_errors(name):
+            return self._resolve(name).read_bytes()
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes."""
-        with _told(name):
-            return self._at(name).stat().st_size
+        with _translate_errors(name):
+            return self._resolve(name).stat().st_size
 
     def version(self, name: str) -> tuple[int, ...]:
-        """Return numbers that change whenever the file is replaced or written to."""
-        with _told(name):
-            found = self._at(name).stat()
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        """Return a tuple that changes whenever the file is replaced or written to."""
+        with _translate_errors(name):
+            stat = self._resolve(name).stat()
+        return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
-    def names(self, under: str) -> list[str]:
-        """Return the names of one folder, sorted."""
-        folder = self._at(under)
-        with _told(under):
-            return (
-                sorted(f"{under}/{each.name}" for each in folder.iterdir())
-                if folder.is_dir()
-                else []
-            )
+    def names(self, folder: str) -> list[str]:
+        """Return the names of files in a folder, sorted and including the folder."""
+        path = self._resolve(folder)
+        with _translate_errors(folder):
+            if not path.is_dir():
+                return []
+            return sorted(f"{folder}/{entry.name}" for entry in path.iterdir())
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with _told(name):
-            self._at(name).unlink(missing_ok=True)
+        """Remove a file, if it exists."""
+        with _translate_errors(name):
+            self._resolve(name).unlink(missing_ok=True)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a new file under another name, which becomes its own when it is on disk."""
-        target = self._at(name)
-        with _told(name), self._part(target) as (part, sink):
+        """Open a new file under a temporary name, and rename it when it is safely on disk."""
+        target = self._resolve(name)
+        with _translate_errors(name), self._open_partial(target) as (part, sink):
             yield sink
-            _to_disk(sink)
+            _sync_file(sink)
             part.replace(target)
             _sync_folder(target.parent)
 
     @contextmanager
     def file(self, name: str) -> Iterator[Any]:
-        """Open a file for reading."""
-        with _told(name), pa.memory_map(str(self._at(name))) as source:
+        """Memory-map a file for reading."""
+        with _translate_errors(name), pa.memory_map(str(self._resolve(name))) as source:
             yield source
 
     @contextmanager
     def copied(self, name: str) -> Iterator[Path]:
-        """Lend the file itself."""
-        with _told(name):
-            yield self._at(name)
+        """Provide the path of the file itself."""
+        with _translate_errors(name):
+            yield self._resolve(name)
 
-    def _at(self, name: str) -> Path:
+    def _resolve(self, name: str) -> Path:
         return Path(self.path, name)
 
     @contextmanager
-    def _part(self, target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    def _open_partial(self, target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}{PART}")
         try:
@@ -170,12 +183,13 @@ class Folder(msgspec.Struct, frozen=True):
             part.unlink(missing_ok=True)
 
 
-def _to_disk(sink: IO[bytes]) -> None:
+def _sync_file(sink: IO[bytes]) -> None:
     sink.flush()
     os.fsync(sink.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
+    # A new name survives a crash of the machine only after its folder was synced too.
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -184,7 +198,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """A bucket of an S3 server, and the prefix under which the archive lies."""
+    """Storage in an S3 bucket, under a prefix."""
 
     name: str
     prefix: str
@@ -194,16 +208,16 @@ class Bucket(msgspec.Struct, frozen=True):
         return f"s3://{self.name}/{self.prefix}"
 
     def __repr__(self) -> str:
-        return str(self)  # without the keys among its settings
+        return str(self)  # never show the settings, which contain the access keys
 
     @property
     def _store(self) -> S3Store:
-        with _told(str(self)):
-            return _client(self.name, self.prefix, tuple(sorted(self.settings.items())))
+        with _translate_errors(str(self)):
+            return _open_client(self.name, self.prefix, tuple(sorted(self.settings.items())))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Store a small object unless there is one, by a conditional put."""
-        with _told(name):
+        """Store a small object unless its name exists, by a conditional put."""
+        with _translate_errors(name):
             try:
                 obstore.put(self._store, name, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
@@ -211,60 +225,60 @@ class Bucket(msgspec.Struct, frozen=True):
         return True
 
     def read(self, name: str) -> bytes:
-        """Return a small object."""
-        with _told(name):
+        """Return the bytes of a small object."""
+        with _translate_errors(name):
             return bytes(obstore.get(self._store, name).bytes())
 
     def size(self, name: str) -> int:
         """Return the size of an object in bytes."""
-        with _told(name):
+        with _translate_errors(name):
             return int(obstore.head(self._store, name)["size"])
 
-    def names(self, under: str) -> list[str]:
-        """Return the names under a prefix, sorted."""
-        with _told(under):
-            pages = obstore.list(self._store, under)
+    def names(self, folder: str) -> list[str]:
+        """Return the names of objects in a folder, sorted and including the folder."""
+        with _translate_errors(folder):
+            pages = obstore.list(self._store, folder)
             return sorted(entry["path"] for page in pages for entry in page)
 
     def remove(self, name: str) -> None:
-        """Remove an object, if it is there."""
-        with _told(name):
+        """Remove an object, if it exists."""
+        with _translate_errors(name):
             obstore.delete(self._store, name)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Upload an object piece by piece; the last act makes it visible."""
-        with _told(name):
+        """Upload an object in parts; closing the upload makes it visible."""
+        with _translate_errors(name):
             sink: Any = obstore.open_writer(
-                self._store, name, buffer_size=_CHUNK_BYTES, max_concurrency=_UPLOADS
+                self._store, name, buffer_size=_CHUNK_BYTES, max_concurrency=_CONCURRENT_UPLOADS
             )
             yield sink
             sink.close()
 
     @contextmanager
     def file(self, name: str) -> Iterator[Any]:
-        """Open an object for reading: each read is a request for a range."""
-        with _told(name):
-            yield _Ranges(obstore.open_reader(self._store, name))
+        """Open an object for reading; each read requests a range of bytes."""
+        with _translate_errors(name):
+            yield _RangeReader(obstore.open_reader(self._store, name))
 
     @contextmanager
     def copied(self, name: str) -> Iterator[Path]:
-        """Fetch an object to a file that is removed afterwards."""
-        with _told(name), tempfile.NamedTemporaryFile(prefix="seriatim-") as copy:
+        """Download the object to a temporary file."""
+        with _translate_errors(name), tempfile.NamedTemporaryFile(prefix="seriatim-") as copy:
             for chunk in obstore.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES):
                 copy.write(chunk)
             copy.flush()
             yield Path(copy.name)
 
 
-@lru_cache(maxsize=16)  # a client keeps its connections
-def _client(bucket: str, prefix: str, settings: tuple[tuple[str, str], ...]) -> S3Store:
+@lru_cache(maxsize=16)  # a client keeps its connections open between calls
+def _open_client(bucket: str, prefix: str, settings: tuple[tuple[str, str], ...]) -> S3Store:
     options: Any = dict(settings)
-    return S3Store(bucket, prefix=prefix or None, config=options, retry_config=_RETRIES)
+    return S3Store(bucket, prefix=prefix or None, config=options, retry_config=_RETRY_CONFIG)
 
 
-class _Ranges:
-    """An object of a bucket in the words in which pyarrow reads files."""
+class _RangeReader:
+    """Adapts an object reader to the file interface that pyarrow expects."""
 
     closed = False
 
@@ -283,18 +297,24 @@ class _Ranges:
         return True
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: the reader keeps nothing open."""
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Say which object of the archive failed, and how."""
+def _translate_errors(name: str) -> Iterator[None]:
+    """Translate errors of the file system and the S3 client, naming the object.
+
+    Raises:
+        NotFound: The object does not exist.
+        BackendFailure: The storage failed.
+    """
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
-        msg = f"the archive has no {name}"
+        msg = f"the storage has no object {name}"
         raise NotFound(msg, details={"name": name}) from error
     except (BaseError, OSError) as error:
+        # The client appends its Rust debug output to the message; the part before it suffices.
         reason = " ".join(str(error).partition("Debug source")[0].split())[:400]
-        msg = f"the archive's place failed at {name}: {reason or type(error).__name__}"
+        msg = f"the storage failed at {name}: {reason or type(error).__name__}"
         raise BackendFailure(msg, details={"name": name}) from error

@@ -1,4 +1,4 @@
-"""Making a log of an archive: the same events at the same positions, with their times and keys."""
+"""Restore of a log from an archive: the same events, positions, times and keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,16 @@ Progress = Callable[[int, int], None]
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was restored, into which log; `there` counts what an earlier run had restored."""
+    """The result of a restore.
+
+    Attributes:
+        log_id: The id of the restored log.
+        epoch: The epoch of the restored log.
+        head: The last position.
+        digest: The digest of all events.
+        restored: The number of events that this run restored.
+        there: The number of events that the log had before, from an interrupted run.
+    """
 
     log_id: str
     epoch: int
@@ -46,59 +55,76 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 def restore(
     spark: SparkSession, at: str | Place, to_url: str, *, progress: Progress | None = None
 ) -> RestoreReport:
-    """Restore an archive into a log that is empty, or holds the archive's first events already.
+    """Restore an archive into a log that is empty or has the first events of the archive.
 
-    A run that was killed is continued by the next. The log keeps its own identity, so that whoever
-    followed the old one stops and looks; the archived log itself gets a new epoch. At the end every
-    event is compared with the archive.
+    The next run continues an interrupted one. The log keeps its own id, so consumers of the
+    archived log notice the change and stop; if the log is the archived one itself, its epoch is
+    raised instead. At the end, every event is compared with the archive.
+
+    Args:
+        spark: A session.
+        at: The location of the archive.
+        to_url: The URL of the log, which is created if it does not exist.
+        progress: Called after each batch with the stored position and the last position.
+
+    Raises:
+        NotFound: There is no archive.
+        Conflict: The log has other events than the archive.
+        BackendFailure: The archive is damaged, or the restored log differs from it.
+
+    Example:
+        report = restore(spark, "/backups/orders", "sqlite:///restored.db")
     """
-    place = open_place(at)
-    archive = open_archive(place)
-    _refuse(compare(spark, None, place, archive.segments), "is broken")
+    storage = open_place(at)
+    archive = open_archive(storage)
+    _raise_first(compare(spark, None, storage, archive.segments), "is damaged")
     with closing(open_log(to_url)) as log:
-        there = log.store.head()
-        _check_beginning(log, place, archive, there)
-        _Restoring(log, archive, there).run(_events(place, archive, there), progress)
+        head = log.store.head()
+        _check_existing(log, storage, archive, head)
+        _RestoreRun(log, archive, head).run(_read_events(storage, archive, head), progress)
         identity = log.store.identity()
-        if identity.log_id == archive.log_id and archive.end > there:
+        if identity.log_id == archive.log_id and archive.end > head:
             identity = log.store.raise_epoch()
-    _refuse(compare(spark, to_url, place, archive.segments), "and the restored log differ")
+    _raise_first(compare(spark, to_url, storage, archive.segments), "and the restored log differ")
     return RestoreReport(
         log_id=identity.log_id,
         epoch=identity.epoch,
         head=archive.end,
         digest=archive.digest,
-        restored=archive.end - there,
-        there=there,
+        restored=archive.end - head,
+        there=head,
     )
 
 
-def _refuse(problems: list[Problem], what: str) -> None:
+def _raise_first(problems: list[Problem], finding: str) -> None:
     if problems:
-        msg = f"the archive {what}: {problems[0].message}"
+        msg = f"the archive {finding}: {problems[0].message}"
         raise BackendFailure(msg, details={"position": problems[0].position}, retryable=False)
 
 
-def _check_beginning(log: Log, place: Place, archive: Archive, head: int) -> None:
-    """Refuse a log that holds anything but the first events of the archive."""
+def _check_existing(log: Log, storage: Place, archive: Archive, head: int) -> None:
+    """Raise `Conflict` unless the log's events are the first events of the archive.
+
+    Comparing the last one suffices here: `restore` compares every event at its end.
+    """
     if head == 0:
         return
     for segment in archive.segments:
         if segment.first <= head <= segment.last:
-            [batch] = read_segment(place, segment, ["event_id"], head - 1, head)
+            [batch] = read_segment(storage, segment, ["event_id"], head - 1, head)
             if batch.column(0)[0].as_py() == log.store.event_id_at(head):
                 return
-    msg = f"the log is not empty: it holds {head} events, and not those of the archive"
+    msg = f"the log is not empty: it has {head} events, which are not those of the archive"
     raise Conflict(msg, details={"head": head})
 
 
-def _events(place: Place, archive: Archive, after: int) -> Iterator[pa.RecordBatch]:
+def _read_events(storage: Place, archive: Archive, after: int) -> Iterator[pa.RecordBatch]:
     later = (segment for segment in archive.segments if segment.last > after)
-    return chain.from_iterable(read_segment(place, one, after=after) for one in later)
+    return chain.from_iterable(read_segment(storage, each, after=after) for each in later)
 
 
-class _Restoring:
-    """Events on their way into a log, in groups of whole appends, and declarations between them."""
+class _RestoreRun:
+    """Stores events in groups of whole appends, and declares kinds and indexes in between."""
 
     def __init__(self, log: Log, archive: Archive, head: int) -> None:
         self._log = log
@@ -113,34 +139,35 @@ class _Restoring:
         self._rules = log.store.rules()
 
     def run(self, batches: Iterator[pa.RecordBatch], progress: Progress | None) -> None:
-        """Store every event, and everything that was declared."""
+        """Store every event, and every declaration of the archive."""
         self._declare_indexes()
         for batch in batches:
-            for row in _rows(batch):
-                self._take(row)
+            for row in _to_rows(batch):
+                self._add(row)
             if progress is not None:
                 progress(self._head, self._end)
         self._flush()
         self._declare(*self._declared.types, *self._declared.kinds)
         self._declare(*(index.declared for index in self._declared.indexes))
 
-    def _take(self, row: tuple[Any, ...]) -> None:
-        place = dict(zip(NAMES, row, strict=True))
-        begins = place["append_position"] == place["position"]
+    def _add(self, values: tuple[Any, ...]) -> None:
+        """Add an event to the current group; flush the group first where it must end."""
+        row = dict(zip(NAMES, values, strict=True))
+        begins = row["append_position"] == row["position"]
         full = len(self._group) >= GROUP_EVENTS or self._bytes >= GROUP_BYTES
-        if (begins and full) or (self._starts and self._starts[0] < place["position"]):
+        if (begins and full) or (self._starts and self._starts[0] < row["position"]):
             self._flush()
             self._declare_indexes()
-        # Without its declaration a kind's streams begin at 1; with it they may have begun so
-        # before. So it is declared when the first one needs it.
-        if place["stream_seq"] == 0 and place["stream_type"] in self._zero_based:
+        # Streams of an undeclared kind start at 1, and so may streams that are older than the
+        # declaration. So a zero-based kind is declared before the first event that needs it.
+        if row["stream_seq"] == 0 and row["stream_type"] in self._zero_based:
             self._flush()
-            self._declare_kind(place["stream_type"])
-        self._group.append(restored_event(place, self._rules))
-        self._bytes += len(place["payload"])
+            self._declare_kind(row["stream_type"])
+        self._group.append(restored_event(row, self._rules))
+        self._bytes += len(row["payload"])
 
     def _declare_indexes(self) -> None:
-        """Declare the indexes that know the events behind the head."""
+        """Declare the indexes that cover the events after the head."""
         while self._starts and self._starts[0] <= self._head:
             since = self._starts.pop(0)
             self._declare(*(i.declared for i in self._declared.indexes if i.since == since))
@@ -163,17 +190,23 @@ class _Restoring:
         self._group, self._bytes = [], 0
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+def _to_rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     columns = []
     for name in NAMES:
         column = batch.column(name)
-        whole = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        columns.append(whole.to_pylist())
+        # Times as microseconds: Python's datetime would be slower.
+        values = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        columns.append(values.to_pylist())
     return zip(*columns, strict=True)
 
 
 def restored_event(row: dict[str, Any], rules: Rules) -> Restored:
-    """Return an event of an archive with the keys it is found by; times are in microseconds."""
+    """Return an archived event with its lookup keys, ready to be stored.
+
+    Args:
+        row: The columns of an event; times are in microseconds since the Unix epoch.
+        rules: The declarations of the log, whose indexes decide on the keys.
+    """
     tenant, stream = row["tenant_id"], (row["stream_type"], row["stream_id"])
     key, occurred = row["idempotency_key"], row["occurred_text"]
     paths = [
@@ -196,14 +229,15 @@ def restored_event(row: dict[str, Any], rules: Rules) -> Restored:
         metadata=dict(row["metadata"]),
         tags=tuple(row["tags"]),
         term_keys=term_keys(tenant, row["event_type"], paths, row["payload"]) if paths else (),
-        **{name: row[name] for name in _SAME},
+        **{name: row[name] for name in _COPIED_FIELDS},
     )
-    place = row["position"], row["append_position"], row["stream_seq"], row["recorded_at"]
-    return Restored(*place, event)
+    return Restored(
+        row["position"], row["append_position"], row["stream_seq"], row["recorded_at"], event
+    )
 
 
-# What a stored event and a prepared one have in common as it is.
-_SAME = (
+# Fields that are copied unchanged from the archive.
+_COPIED_FIELDS = (
     "event_type",
     "event_version",
     "producer_id",

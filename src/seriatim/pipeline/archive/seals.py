@@ -1,12 +1,13 @@
-"""The manifest of an archive: whose it is, and a seal for each segment of it.
+"""Manifest of an archive: a header, a seal for each segment, and the epochs it was compared in.
 
-    archive.json                          the log's identity; made once, by the first archiver
-    segments/<first>-<last>-<nonce>.parquet   the events; without a seal it is a leftover
-    seals/<first>.json                    made once: this file holds the events from there on
-    epochs/<epoch>.json                   made once: the archive was compared in this epoch (F8)
+    archive.json                              the log id; created once, by the first archiver
+    segments/<first>-<last>-<nonce>.parquet   events; without a seal, the file is a leftover
+    seals/<first>.json                        created once: the file of these events
+    epochs/<epoch>.json                       created once: compared in this epoch (F8)
 
-Seals are made in order, each from the position after the last sealed one, and none is ever made
-twice or changed; so whatever dies when, the sealed segments are one gapless range from 1.
+Seals are created in order, each from the position after the last sealed one. A seal is never
+replaced or changed. So after a crash at any moment, the sealed segments are one gapless range
+from position 1.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from seriatim.core.kinds import EventType, StreamKind
 from seriatim.pipeline.digest import added, digest_number
 
 FORMAT = "seriatim-archive"
-VERSION = 1  # of this layout, and of the columns in the segments
+VERSION = 1  # of this layout and of the columns of segments
 
 HEADER = "archive.json"
 _Entry = TypeVar("_Entry")
-_SEGMENT = re.compile(r"segments/(\d{20})-(\d{20})-.*")
+_SEGMENT_NAME = re.compile(r"segments/(\d{20})-(\d{20})-.*")
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose events an archive holds."""
+    """The header of an archive: its format, and the log it belongs to."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -38,7 +39,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """The log's declarations when a segment was sealed, which its restored copy needs as well."""
+    """The declarations of the log when a segment was sealed; a restore declares them again."""
 
     kinds: list[StreamKind] = []
     types: list[EventType] = []
@@ -46,10 +47,22 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """The seal of one segment: its range, its file, and what proves both.
+    """The seal of one segment, stored as JSON.
 
-    `digest` is that of its events, `total` that of all events from 1 to its last; `tip` is the id
-    of the last event.
+    Attributes:
+        version: The version of the archive format.
+        log_id: The id of the archived log.
+        epoch: The epoch of the log when the segment was sealed.
+        first: The first position.
+        last: The last position.
+        count: The number of events.
+        tip: The id of the last event.
+        digest: The digest of the events of this segment.
+        total: The digest of all events from position 1 to `last`.
+        file: The name of the Parquet file.
+        bytes: The size of the file.
+        sha256: The SHA-256 of the file.
+        declared: The declarations of the log.
     """
 
     version: int = VERSION
@@ -58,7 +71,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     count: int
-    tip: str
+    # Stored as "tip" in existing archives: the stored name must not change.
+    tip: str = msgspec.field(name="tip")
     digest: str
     total: str
     file: str
@@ -68,86 +82,111 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of its seal."""
+        """The name of the seal's object in the archive."""
         return f"seals/{self.first:020d}.json"
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """That an archive was found equal to its log, up to a position, in a later epoch."""
+    """A record that the archive, up to position `last`, equals its log in a later epoch."""
 
     epoch: int
     last: int
 
     @property
     def name(self) -> str:
-        """The name it is stored under."""
+        """The name of this record's object in the archive."""
         return f"epochs/{self.epoch:020d}.json"
 
 
 def file_name(first: int, last: int, nonce: str) -> str:
-    """Return a name for the file of a segment that no other attempt has."""
+    """Return the name of a segment's file; the nonce makes it unique to one attempt."""
     return f"segments/{first:020d}-{last:020d}-{nonce}.parquet"
 
 
 def first_of(name: str) -> int | None:
-    """Return the first position of the segment that a file was written for."""
-    found = _SEGMENT.fullmatch(name)
-    return None if found is None else int(found[1])
+    """Return the first position in the name of a segment's file, None for another name."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def encoded(entry: msgspec.Struct) -> bytes:
-    """Return an entry of the manifest as it is stored."""
+    """Encode an entry of the manifest as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(entry), indent=1)
 
 
 def decoded_header(raw: bytes) -> Header:
-    """Return the header of an archive, or say why it is none."""
-    header = _decoded(raw, Header, HEADER)
+    """Decode the header of an archive.
+
+    Raises:
+        BackendFailure: The header is damaged, or of an unknown format or version.
+    """
+    header = _decode(raw, Header, HEADER)
     if header.format != FORMAT or header.version > VERSION:
-        msg = f"{HEADER} is {header.format!r:.40} version {header.version}, not known here"
+        msg = (
+            f"{HEADER} has format {header.format!r:.40} version {header.version}, this package "
+            f"reads {FORMAT} up to version {VERSION}: upgrade the package"
+        )
         raise BackendFailure(msg, details={"name": HEADER}, retryable=False)
     return header
 
 
 def decoded_segment(raw: bytes, name: str) -> Segment:
-    """Return a seal, or say why it is none."""
-    segment = _decoded(raw, Segment, name)
+    """Decode the seal of a segment.
+
+    Args:
+        raw: The stored JSON.
+        name: The name of the object.
+
+    Raises:
+        BackendFailure: The seal is damaged, of an unknown version, or stored under another name.
+    """
+    segment = _decode(raw, Segment, name)
     if segment.version > VERSION:
-        msg = f"{name} is of version {segment.version}: upgrade the package"
+        msg = f"{name} has version {segment.version}, newer than {VERSION}: upgrade the package"
         raise BackendFailure(msg, details={"name": name}, retryable=False)
     if segment.name != name or segment.count != segment.last - segment.first + 1:
-        raise broken(f"{name} does not say what its name says", name)
+        raise broken(f"{name} contradicts its name or its own count", name)
     return segment
 
 
 def decoded_epoch(raw: bytes, name: str) -> Epoch:
-    """Return the mark of an epoch."""
-    return _decoded(raw, Epoch, name)
+    """Decode the record of an epoch.
+
+    Raises:
+        BackendFailure: The record is damaged.
+    """
+    return _decode(raw, Epoch, name)
 
 
-def _decoded(raw: bytes, kind: type[_Entry], name: str) -> _Entry:
+def _decode(raw: bytes, kind: type[_Entry], name: str) -> _Entry:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
-        raise broken(f"{name} is damaged: {error}", name) from None
+        raise broken(f"{name} cannot be decoded: {error}", name) from None
 
 
 def broken(problem: str, name: str) -> BackendFailure:
-    """Make the error for an archive that is not what it was when it was sealed."""
-    msg = f"the archive is broken: {problem}; restore it from a copy, or archive anew elsewhere"
+    """Return the error for an archive that differs from its state when it was sealed."""
+    msg = f"the archive is damaged: {problem}; replace it by a copy, or archive to a new location"
     return BackendFailure(msg, details={"name": name}, retryable=False)
 
 
 def chain_problem(before: Segment | None, segment: Segment, log_id: str) -> str | None:
-    """Say why a seal does not follow the one before it."""
+    """Return why a seal does not continue the chain, None if it does.
+
+    Args:
+        before: The preceding seal, None for the first.
+        segment: The seal to check.
+        log_id: The log id of the archive's header.
+    """
     expected = 1 if before is None else before.last + 1
     if segment.first != expected:
         return f"the seal from position {expected} is missing; the next is {segment.name}"
     if segment.log_id != log_id:
-        return f"{segment.name} is of another log"
+        return f"{segment.name} belongs to another log"
     sums = [digest_number(segment.digest)]
     if before is not None:
         sums.append(digest_number(before.total))
     if added(sums) != digest_number(segment.total):
-        return f"the digests of {segment.name} and of those before it do not add up"
+        return f"the digests of {segment.name} and of the seals before it do not add up"
     return None

@@ -1,4 +1,4 @@
-"""What Spark's tasks do with one segment: write it, and compare it with its seal and the log."""
+"""Spark tasks for one segment: write it, and compare it with its seal and with the log."""
 
 from __future__ import annotations
 
@@ -23,45 +23,63 @@ from seriatim.pipeline.failures import translated
 from seriatim.pipeline.scan import EVERYTHING, scan
 
 _Item = TypeVar("_Item")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 def on_spark(
-    spark: SparkSession, act: Callable[[_Item], _Found], items: Sequence[_Item]
-) -> Iterator[_Found]:
-    """Do something with each item, a task each, as many at once as there are cores.
+    spark: SparkSession, function: Callable[[_Item], _Result], items: Sequence[_Item]
+) -> Iterator[_Result]:
+    """Call a function for each item in a Spark task of its own.
 
-    Results come in the order of the items, after each round; an error of ours is raised here.
+    Items are processed in rounds of as many tasks as Spark runs in parallel.
+
+    Args:
+        spark: A session.
+        function: A function that can be pickled.
+        items: Its arguments.
+
+    Yields:
+        The results, in the order of the items.
+
+    Raises:
+        SeriatimError: A task raised it, or Spark failed.
     """
     context = spark.sparkContext
     width = max(1, context.defaultParallelism)
     for start in range(0, len(items), width):
         part = items[start : start + width]
         with translated():
-            done = context.parallelize(part, len(part)).map(partial(_caught, act)).collect()
-        for outcome in done:
-            if isinstance(outcome, SeriatimError):
-                raise outcome
-            yield outcome
+            tasks = context.parallelize(part, len(part)).map(partial(_return_errors, function))
+            results = tasks.collect()
+        for result in results:
+            if isinstance(result, SeriatimError):
+                raise result
+            yield result
 
 
-def _caught(act: Callable[[_Item], _Found], item: _Item) -> _Found | SeriatimError:
-    """Return what is ours as a value: Spark would make a page of text of it."""
+def _return_errors(function: Callable[[_Item], _Result], item: _Item) -> _Result | SeriatimError:
+    """Return an error of Seriatim as a value: Spark would turn a raised one into a long text."""
     try:
-        return act(item)
+        return function(item)
     except SeriatimError as error:
         return error
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A range of positions that becomes a segment."""
+    """A range of positions, both ends included, that one task processes."""
 
     first: int
     last: int
 
 
 class Contents:
-    """What a row of batches holds: its events counted, checked for gaps and digested."""
+    """Counts and digests consecutive batches, and checks that their positions have no gap.
+
+    Attributes:
+        count: The number of events.
+        tip: The id of the last event.
+        digest: The digest of the events.
+    """
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -70,13 +88,17 @@ class Contents:
         self.digest = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the next batch; its positions must follow."""
+        """Add the next batch.
+
+        Raises:
+            BackendFailure: Its positions do not continue those of the previous batches.
+        """
         positions = batch.column("position")
         end = self._next + batch.num_rows
         expected = pa.array(range(self._next, end), pa.int64())
         if not positions.equals(expected):
             wrong = pc.index(pc.not_equal(positions, expected), value=True).as_py()
-            msg = f"position {positions[wrong]} stands where {expected[wrong]} belongs"
+            msg = f"found position {positions[wrong]}, expected {expected[wrong]}"
             raise BackendFailure(msg, retryable=False)
         self.count += batch.num_rows
         self.digest = added((self.digest, batch_digest(batch)))
@@ -84,24 +106,36 @@ class Contents:
         self._next = end
 
 
-def write_segment(url: str, place: Place, identity: LogIdentity, span: Span) -> Segment:
-    """Copy a range of the log to a file, read that back, and return what its seal would say."""
+def write_segment(url: str, storage: Place, identity: LogIdentity, span: Span) -> Segment:
+    """Copy a range of the log to a file, read the file back, and return its seal.
+
+    The seal is not stored, and its `total` is empty: the archiver completes it.
+
+    Args:
+        url: The URL of the log.
+        storage: The storage of the archive.
+        identity: The identity of the log, which the seal states.
+        span: The range of positions.
+
+    Raises:
+        BackendFailure: The range is incomplete, or the file differs from what was written.
+    """
     name = file_name(span.first, span.last, uuid.uuid4().hex[:12])
     try:
-        return _written(url, place, identity, span, name)
+        return _write(url, storage, identity, span, name)
     except BaseException:
         with suppress(SeriatimError):
-            place.remove(name)
+            storage.remove(name)
         raise
 
 
-def _written(url: str, place: Place, identity: LogIdentity, span: Span, name: str) -> Segment:
-    contents = Contents(span.first)
-    with place.writing(name) as sink:
+def _write(url: str, storage: Place, identity: LogIdentity, span: Span, name: str) -> Segment:
+    summary = Contents(span.first)
+    with storage.writing(name) as sink:
         hashed = HashingSink(sink)
         writer = SegmentWriter(hashed, {"log_id": identity.log_id, "version": str(VERSION)})
         for batch in scan(url, EVERYTHING, span.first - 1, span.last):
-            contents.add(batch)
+            summary.add(batch)
             writer.write(batch)
         writer.close()
     segment = Segment(
@@ -109,41 +143,48 @@ def _written(url: str, place: Place, identity: LogIdentity, span: Span, name: st
         epoch=identity.epoch,
         first=span.first,
         last=span.last,
-        count=contents.count,
-        tip=contents.tip,
-        digest=digest_text(contents.digest),
+        count=summary.count,
+        tip=summary.tip,
+        digest=digest_text(summary.digest),
         total="",
         file=name,
         bytes=hashed.bytes,
         sha256=hashed.sha256,
     )
-    for problem in check_file(place, segment):
+    # Read the file back before it is sealed: a seal must describe what the storage really has.
+    for problem in check_file(storage, segment):
         raise BackendFailure(problem.message)
     return segment
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something in an archive that is not as it was sealed, or not as the log is."""
+    """A difference between a segment and its seal, or between a segment and the log.
+
+    Attributes:
+        message: What is wrong.
+        file: The name of the object in the archive.
+        position: The first position that differs, if it is known.
+    """
 
     message: str
     file: str = ""
     position: int | None = None
 
 
-def check_file(place: Place, segment: Segment) -> Iterator[Problem]:
-    """Read a segment's file again and yield how it differs from its seal."""
+def check_file(storage: Place, segment: Segment) -> Iterator[Problem]:
+    """Read the whole file of a segment and yield its differences from the seal."""
     name = segment.file
     try:
-        with place.copied(name) as path:
+        with storage.copied(name) as path:
             size, sha256 = hash_file(path)
             if size != segment.bytes:
                 yield Problem(f"{name} has {size} bytes, {segment.bytes} were sealed", name)
             elif sha256 != segment.sha256:
-                yield Problem(f"{name} is not the file that was sealed: its hash differs", name)
-            contents = Contents(segment.first)
+                yield Problem(f"{name} is not the sealed file: its hash differs", name)
+            summary = Contents(segment.first)
             with pa.memory_map(str(path)) as source:
                 for batch in read_file(source):
-                    contents.add(batch)
+                    summary.add(batch)
     except NotFound:
         yield Problem(f"{name} is missing", name)
         return
@@ -152,22 +193,22 @@ def check_file(place: Place, segment: Segment) -> Iterator[Problem]:
             raise
         yield Problem(f"{name}: {error.message}", name)
         return
-    if contents.count != segment.count:
-        yield Problem(f"{name} holds {contents.count} events, {segment.count} were sealed", name)
-    elif (contents.tip, digest_text(contents.digest)) != (segment.tip, segment.digest):
-        yield Problem(f"{name} holds other events than were sealed: their digest differs", name)
+    if summary.count != segment.count:
+        yield Problem(f"{name} has {summary.count} events, {segment.count} were sealed", name)
+    elif (summary.tip, digest_text(summary.digest)) != (segment.tip, segment.digest):
+        yield Problem(f"{name} has other events than were sealed: the digest differs", name)
 
 
-def check_segment(place: Place, url: str | None, segment: Segment) -> list[Problem]:
-    """Compare a segment with its seal and, where a log is given, each event with the log's."""
-    found = list(check_file(place, segment))
+def check_segment(storage: Place, url: str | None, segment: Segment) -> list[Problem]:
+    """Compare a segment with its seal and, with a URL, each event with the log's."""
+    found = list(check_file(storage, segment))
     if url is None:
         return found
     try:
-        with place.file(segment.file) as source:
-            kept = read_file(source)
-            stored = scan(url, EVERYTHING, segment.first - 1, segment.last)
-            problem = _difference(kept, stored, segment)
+        with storage.file(segment.file) as source:
+            archived = read_file(source)
+            live = scan(url, EVERYTHING, segment.first - 1, segment.last)
+            problem = _find_difference(archived, live, segment)
     except NotFound:
         return found
     except BackendFailure as error:
@@ -177,35 +218,40 @@ def check_segment(place: Place, url: str | None, segment: Segment) -> list[Probl
     return found if problem is None else [*found, problem]
 
 
-def _difference(
-    kept: Iterable[pa.RecordBatch], stored: Iterable[pa.RecordBatch], segment: Segment
+def _find_difference(
+    archived: Iterable[pa.RecordBatch], live: Iterable[pa.RecordBatch], segment: Segment
 ) -> Problem | None:
-    """Say where two rows of batches first differ."""
+    """Return the first event in which archive and log differ, None if they are equal."""
     position = segment.first
-    for one, other in _side_by_side(iter(kept), iter(stored)):
-        if one is None or other is None:
-            where = "the log" if one is None else "the archive"
+    for left, right in _align(iter(archived), iter(live)):
+        if left is None or right is None:
+            where = "the log" if left is None else "the archive"
             return Problem(f"position {position} is only in {where}", segment.file, position)
-        if not one.equals(other):
-            for row in range(one.num_rows):
-                names = [n for n in one.schema.names if one.column(n)[row] != other.column(n)[row]]
+        # Whole batches are compared first, because they are equal nearly always.
+        if not left.equals(right):
+            for row in range(left.num_rows):
+                names = [
+                    name
+                    for name in left.schema.names
+                    if left.column(name)[row] != right.column(name)[row]
+                ]
                 if names:
-                    told = f"position {position + row} differs from the log in {', '.join(names)}"
-                    return Problem(told, segment.file, position + row)
-        position += one.num_rows
+                    msg = f"position {position + row} differs from the log in {', '.join(names)}"
+                    return Problem(msg, segment.file, position + row)
+        position += left.num_rows
     return None
 
 
-def _side_by_side(
-    left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]
+def _align(
+    lefts: Iterator[pa.RecordBatch], rights: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
-    """Cut two rows of batches to pieces of equal length."""
-    one, other = next(left, None), next(right, None)
-    while one is not None and other is not None:
-        rows = min(one.num_rows, other.num_rows)
-        yield one.slice(0, rows), other.slice(0, rows)
-        one, other = one.slice(rows), other.slice(rows)
-        one = one if one.num_rows else next(left, None)
-        other = other if other.num_rows else next(right, None)
-    if one is not None or other is not None:
-        yield one, other
+    """Yield pairs of batches of equal length; None for the side that ends first."""
+    left, right = next(lefts, None), next(rights, None)
+    while left is not None and right is not None:
+        rows = min(left.num_rows, right.num_rows)
+        yield left.slice(0, rows), right.slice(0, rows)
+        left, right = left.slice(rows), right.slice(rows)
+        left = left if left.num_rows else next(lefts, None)
+        right = right if right.num_rows else next(rights, None)
+    if left is not None or right is not None:
+        yield left, right

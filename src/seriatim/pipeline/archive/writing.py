@@ -1,8 +1,8 @@
-"""Copying the log to sealed segments: idempotent, restartable, by any number of archivers at once.
+"""Archiver: copies the log to sealed segments; idempotent, restartable, safe to run concurrently.
 
-Tasks write and re-read the files; this process seals them in order, by puts that only the first
-archiver at a position succeeds with. A file without a seal is nothing: it is removed once its
-range is sealed, when nobody can seal it any more.
+Spark tasks write the files and read them back. The driver seals them in order by conditional
+puts, of which only the first archiver's succeeds at each position. A file without a seal is not
+part of the archive. It is removed once its range is sealed, because then nobody can seal it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,16 @@ Progress = Callable[[int, int], None]
 
 
 class ArchiveReport(msgspec.Struct, kw_only=True):
-    """What a run did: where the archive ends now, and what of it was sealed here or by others."""
+    """The result of a run.
+
+    Attributes:
+        end: The last sealed position.
+        head: The last position of the log.
+        digest: The digest of all sealed events.
+        sealed: The segments that this run sealed.
+        sealed_by_others: How often a concurrent archiver sealed a position first.
+        removed: The number of leftover files that were removed.
+    """
 
     end: int
     head: int
@@ -53,7 +62,7 @@ class ArchiveReport(msgspec.Struct, kw_only=True):
 
     @property
     def events(self) -> int:
-        """How many events this run has sealed."""
+        """The number of events that this run sealed."""
         return sum(segment.count for segment in self.sealed)
 
 
@@ -67,30 +76,47 @@ def archive(  # noqa: PLR0913 - what, where to, how much
     seal_tail: bool = False,
     progress: Progress | None = None,
 ) -> ArchiveReport:
-    """Copy the log's events behind the last sealed position to further sealed segments.
+    """Copy the log's events after the last sealed position to new sealed segments.
 
-    Segments end at multiples of `segment_events`; what lies behind the last such position waits
-    for a later run, or is sealed as a shorter segment with `seal_tail`; the next one then ends at
-    the same multiple. Sealed segments are never written again.
+    Segments end at multiples of `segment_events`. Events after the last multiple stay for a later
+    run, unless `seal_tail` seals them in a shorter segment; the next segment then ends at the
+    next multiple. Sealed segments are never written again.
+
+    Args:
+        spark: A session.
+        url: The URL of the log.
+        to: The location of the archive: a path, `file:///path` or `s3://bucket/prefix`.
+        until: The last position to archive; by default the head.
+        segment_events: The number of events in a full segment.
+        seal_tail: Whether to seal the end of the log in a shorter segment.
+        progress: Called after each sealed segment with its last position and the target.
+
+    Raises:
+        InvalidArgument: `segment_events` or the location is invalid.
+        LogIdentityChanged: The archive belongs to another log, or the log was restored.
+        BackendFailure: The database or the storage failed.
+
+    Example:
+        report = archive(spark, "sqlite:///app.db", "/backups/orders", seal_tail=True)
     """
     if segment_events < 1:
         msg = "segment_events must be at least 1"
         raise InvalidArgument(msg, details={"argument": "segment_events"})
-    place = open_place(to)
+    storage = open_place(to)
     with closing(open_store(url, Settings(), create=False)) as store:
-        run = _Run(spark, url, place, store)
+        run = _ArchiveRun(spark, url, storage, store)
         run.begin()
         head = store.head()
         target = head if until is None else min(head, until)
-        while spans := _spans(run.archive.end, target, segment_events, seal_tail=seal_tail):
+        while spans := _plan_spans(run.archive.end, target, segment_events, seal_tail=seal_tail):
             run.write(spans, target, progress)
         run.clean()
         run.report.head = head
     return run.report
 
 
-def _spans(end: int, target: int, size: int, *, seal_tail: bool) -> list[Span]:
-    """Cut what is to be sealed at the multiples of a segment's size."""
+def _plan_spans(end: int, target: int, size: int, *, seal_tail: bool) -> list[Span]:
+    """Split the range (end, target] at the multiples of a segment's size."""
     spans: list[Span] = []
     while end < target:
         last = (end // size + 1) * size
@@ -101,114 +127,126 @@ def _spans(end: int, target: int, size: int, *, seal_tail: bool) -> list[Span]:
     return spans
 
 
-class _Run:
-    """One run of an archiver: the log, the archive as far as it is known, and the report."""
+class _ArchiveRun:
+    """One run of the archiver: the log, the last known state of the archive, and the report."""
 
-    def __init__(self, spark: SparkSession, url: str, place: Place, store: Store) -> None:
+    def __init__(self, spark: SparkSession, url: str, storage: Place, store: Store) -> None:
         self._spark = spark
         self._url = url
-        self._place = place
+        self._storage = storage
         self._store = store
         self._identity = store.identity()
         self.archive = Archive(log_id="", epoch=0, segments=())
         self.report = ArchiveReport(end=0, head=0, digest=digest_text(0))
 
     def begin(self) -> None:
-        """Open the archive or begin one, and make sure that it is this log's."""
+        """Open or create the archive, and check that it belongs to this log.
+
+        Raises:
+            LogIdentityChanged: It belongs to another log, or is not the past of this one.
+        """
         try:
             self._reopen()
         except NotFound:
-            self._place.create(HEADER, encoded(Header(log_id=self._identity.log_id)))
+            self._storage.create(HEADER, encoded(Header(log_id=self._identity.log_id)))
             self._reopen()
         end = self.archive.end
         if end and self.archive.log_id == self._identity.log_id:
-            self._accept_epoch()
-        tip = self._store.event_id_at(end) if end else ""
-        self.archive.check_log(self._identity.log_id, self._identity.epoch, self._store.head(), tip)
+            self._compare_new_epoch()
+        event_id = self._store.event_id_at(end) if end else ""
+        identity, head = self._identity, self._store.head()
+        self.archive.check_log(identity.log_id, identity.epoch, head, event_id)
         self.clean()
 
-    def _accept_epoch(self) -> None:
-        """After a restore or a promotion, compare everything before going on (F8)."""
+    def _compare_new_epoch(self) -> None:
+        """If the log was restored or promoted, compare the whole archive with it (F8)."""
         identity = self._identity
         if identity.epoch == self.archive.epoch or self._store.head() < self.archive.end:
             return
-        problems = compare(self._spark, self._url, self._place, self.archive.segments)
+        problems = compare(self._spark, self._url, self._storage, self.archive.segments)
         if problems:
             msg = (
-                f"the log is in epoch {identity.epoch}, the archive of epoch {self.archive.epoch} "
-                f"is not its past: {problems[0].message}; archive it anew, to another place"
+                f"the archive of epoch {self.archive.epoch} is not the past of the log, now in "
+                f"epoch {identity.epoch}: {problems[0].message}; archive the log to a new location"
             )
             details = {"position": problems[0].position, "epoch": identity.epoch}
             raise LogIdentityChanged(msg, details=details)
-        mark = Epoch(epoch=identity.epoch, last=self.archive.end)
-        self._place.create(mark.name, encoded(mark))
+        record = Epoch(epoch=identity.epoch, last=self.archive.end)
+        self._storage.create(record.name, encoded(record))
         self._reopen()
 
     def _reopen(self) -> None:
-        self.archive = open_archive(self._place)
+        self.archive = open_archive(self._storage)
         self.report.end = self.archive.end
         self.report.digest = self.archive.digest
 
     def write(self, spans: list[Span], target: int, progress: Progress | None) -> None:
-        """Write segments and seal them in order, until another archiver did otherwise."""
+        """Write segments and seal them in order, until a concurrent archiver interferes."""
         try:
             self._write(spans, target, progress)
         except (BackendFailure, NotFound):
-            # Another archiver that was faster removes what cannot be sealed any more.
-            done = self.report.end
+            # A faster archiver removes files that can no longer be sealed, also this run's. If it
+            # has sealed further positions, that explains the failure, and this run goes on there.
+            reached = self.report.end
             self._reopen()
-            if self.archive.end <= done:
+            if self.archive.end <= reached:
                 raise
             self.report.sealed_by_others += 1
         self._reopen()
 
     def _write(self, spans: list[Span], target: int, progress: Progress | None) -> None:
-        act = partial(write_segment, self._url, self._place, self._identity)
-        declared = _declared(self._store)
-        for draft in on_spark(self._spark, act, spans):
+        write = partial(write_segment, self._url, self._storage, self._identity)
+        declared = _read_declarations(self._store)
+        for draft in on_spark(self._spark, write, spans):
             self._check_same_log(draft)
             total = added((digest_number(self.report.digest), digest_number(draft.digest)))
             segment = msgspec.structs.replace(draft, total=digest_text(total), declared=declared)
-            there = self._seal(segment)
-            if there.last != segment.last:
-                break  # sealed by another in other pieces: look anew
-            self.report.end, self.report.digest = there.last, there.total
+            sealed = self._seal(segment)
+            if sealed.last != segment.last:
+                break  # another archiver uses other segment sizes: read its seals and plan again
+            self.report.end, self.report.digest = sealed.last, sealed.total
             if progress is not None:
-                progress(there.last, target)
+                progress(sealed.last, target)
 
     def _seal(self, segment: Segment) -> Segment:
-        """Seal a segment unless another archiver was first; return the seal that holds."""
+        """Seal a segment unless another archiver was first, and return the seal in force.
+
+        Raises:
+            LogIdentityChanged: Another archiver sealed other events at the same positions.
+        """
         data = encoded(segment)
-        # Of a put whose answer was lost, the repetition finds the seal there: it may be this one.
-        if self._place.create(segment.name, data) or self._place.read(segment.name) == data:
+        # If the response to a put was lost, its retry finds the seal: it may be this run's own.
+        if self._storage.create(segment.name, data) or self._storage.read(segment.name) == data:
             self.report.sealed.append(segment)
             return segment
-        self._place.remove(segment.file)
+        self._storage.remove(segment.file)
         self.report.sealed_by_others += 1
-        there = decoded_segment(self._place.read(segment.name), segment.name)
-        if there.last == segment.last and there.total != segment.total:
+        other = decoded_segment(self._storage.read(segment.name), segment.name)
+        if other.last == segment.last and other.total != segment.total:
             msg = f"another archiver sealed other events from position {segment.first}"
             raise LogIdentityChanged(msg, details={"position": segment.first})
-        return there
+        return other
 
     def _check_same_log(self, draft: Segment) -> None:
-        """Seal nothing of a log that was replaced under the tasks' reading."""
+        """Raise `LogIdentityChanged` if the log was replaced while tasks were reading it."""
         now: LogIdentity = self._store.identity()
         if now != self._identity or self._store.event_id_at(draft.last) != draft.tip:
-            msg = "the log was restored or replaced while it was archived; start again"
+            msg = (
+                "the log was restored or replaced while it was archived: run seriatim archive again"
+            )
             raise LogIdentityChanged(msg, details={"position": draft.last})
 
     def clean(self) -> None:
-        """Remove files that were written and never sealed, where nobody can seal them any more."""
+        """Remove files without a seal whose range is sealed, so that nobody can seal them."""
         sealed = {segment.file for segment in self.archive.segments}
-        for name in self._place.names("segments"):
+        for name in self._storage.names("segments"):
             first = first_of(name)
             if first is not None and first <= self.archive.end and name not in sealed:
-                self._place.remove(name)
+                self._storage.remove(name)
                 self.report.removed += 1
 
 
-def _declared(store: Store) -> Declared:
+def _read_declarations(store: Store) -> Declared:
     rules = store.rules()
     return Declared(
         kinds=[kind for kind in rules.kinds.values() if kind not in BUILT_IN_KINDS],

@@ -1,4 +1,4 @@
-"""Auditing a whole log on Spark."""
+"""Audit of a whole log on Spark."""
 
 from seriatim.pipeline.audit.report import AuditReport, TypeStatistics, audit
 

@@ -1,4 +1,4 @@
-"""The checks of an audit that need the log's order: a task reads a range and what precedes it."""
+"""Audit checks of positions and appends, by tasks that read ranges in the log's order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ KEPT_MAX = 20
 
 
 class Disorder(msgspec.Struct):
-    """What is wrong with the order of a range: all of it counted, the first of it told."""
+    """Problems of positions and appends in a range: all are counted, the first are described.
+
+    Attributes:
+        appends: The number of appends that start in the range.
+        position_count: The number of missing or repeated positions.
+        append_count: The number of events with a wrong append.
+        positions: Messages of the first problems of positions.
+        append_problems: Messages of the first problems of appends.
+    """
 
     appends: int = 0
     position_count: int = 0
@@ -26,7 +34,7 @@ class Disorder(msgspec.Struct):
     append_problems: list[str] = []
 
     def add(self, later: Disorder) -> None:
-        """Add what was found in the range behind this one."""
+        """Add the problems of the next range."""
         self.appends += later.appends
         self.position_count += later.position_count
         self.append_count += later.append_count
@@ -35,44 +43,49 @@ class Disorder(msgspec.Struct):
 
 
 def check_order(url: str) -> Callable[[Span], Disorder]:
-    """Return what a task does with a range."""
+    """Return the function with which a task checks a range of a log."""
     return partial(_check, url)
 
 
 def _check(url: str, span: Span) -> Disorder:
     found = Disorder()
-    before: pa.RecordBatch | None = None  # the row before the range, then before each batch
+    # The last row before the range, later that of the previous batch: each row is compared with
+    # the one before it, also across batches and tasks.
+    before: pa.RecordBatch | None = None
     for batch in read_leniently(url, COLUMNS, max(0, span.first - 2), span.last):
         rows = batch if before is None else pa.concat_batches([before, batch])
         if before is None and rows.column(0)[0].as_py() >= span.first:
-            _check_beginning(rows, span.first, found)
+            _check_first_row(rows, span.first, found)
         _check_pairs(rows, found)
         before = rows.slice(rows.num_rows - 1)
     last = None if before is None else before.column(0)[0].as_py()
     if last != span.last:
-        _gap(found, (last or span.first - 1) + 1, span.last)
+        _add_gap(found, (last or span.first - 1) + 1, span.last)
     return found
 
 
-def _check_beginning(rows: pa.RecordBatch, first: int, found: Disorder) -> None:
-    """Look at a first row that has none before it: the log's own, or one behind a gap."""
+def _check_first_row(rows: pa.RecordBatch, first: int, found: Disorder) -> None:
+    """Check a first row without a predecessor: the log's first event, or one after a gap."""
     position, began = rows.column(0)[0].as_py(), rows.column(1)[0].as_py()
     if position > first:
-        _gap(found, first, position - 1)
+        _add_gap(found, first, position - 1)
     if began == position:
         found.appends += 1
     else:
-        _append_problem(found, f"position {position} says its append began at {began}")
+        _add_append_problem(
+            found,
+            f"position {position} has the append position {began}, but no event precedes it",
+        )
 
 
-def _gap(found: Disorder, first: int, last: int) -> None:
+def _add_gap(found: Disorder, first: int, last: int) -> None:
     found.position_count += last - first + 1
     text = f"position {first} is" if first == last else f"positions {first} to {last} are"
     if len(found.positions) < KEPT_MAX:
         found.positions.append(f"{text} missing")
 
 
-def _append_problem(found: Disorder, text: str) -> None:
+def _add_append_problem(found: Disorder, text: str) -> None:
     found.append_count += 1
     if len(found.append_problems) < KEPT_MAX:
         found.append_problems.append(text)
@@ -84,29 +97,29 @@ def _check_pairs(rows: pa.RecordBatch, found: Disorder) -> None:
     position, began, tenant = later.columns
     begins = pc.equal(began, position)
     found.appends += pc.sum(begins).as_py() or 0
-    steps = pc.equal(position, pc.add(earlier.column(0), 1))
-    for row in _where_not(steps):
-        now, then = position[row].as_py(), earlier.column(0)[row].as_py()
-        if now == then:
+    consecutive = pc.equal(position, pc.add(earlier.column(0), 1))
+    for row in _find_false(consecutive):
+        now, previous = position[row].as_py(), earlier.column(0)[row].as_py()
+        if now == previous:
             found.position_count += 1
             if len(found.positions) < KEPT_MAX:
-                found.positions.append(f"position {now} is there twice")
+                found.positions.append(f"position {now} occurs twice")
         else:
-            _gap(found, then + 1, now - 1)
-    same = pc.equal(began, earlier.column(1))
-    mine = pc.equal(tenant, earlier.column(2))
-    for row in _where_not(pc.or_(begins, pc.and_(same, mine))):
+            _add_gap(found, previous + 1, now - 1)
+    same_append = pc.equal(began, earlier.column(1))
+    same_tenant = pc.equal(tenant, earlier.column(2))
+    for row in _find_false(pc.or_(begins, pc.and_(same_append, same_tenant))):
         where = f"position {position[row]}"
-        if same[row].as_py():
-            text = f"{where} is another tenant's than the rest of its append"
+        if same_append[row].as_py():
+            text = f"{where} has another tenant than the rest of its append"
         else:
             text = (
-                f"{where} says its append began at {began[row]}, "
-                f"the one before it at {earlier.column(1)[row]}"
+                f"{where} has the append position {began[row]}, "
+                f"the event before it {earlier.column(1)[row]}"
             )
-        _append_problem(found, text)
+        _add_append_problem(found, text)
 
 
-def _where_not(holds: pa.Array) -> Iterator[int]:
-    if not pc.all(holds).as_py() and len(holds):
-        yield from pc.indices_nonzero(pc.invert(holds)).to_pylist()
+def _find_false(mask: pa.Array) -> Iterator[int]:
+    if not pc.all(mask).as_py() and len(mask):
+        yield from pc.indices_nonzero(pc.invert(mask)).to_pylist()

@@ -1,8 +1,9 @@
-"""Auditing a whole log on Spark, to prove that it is what it says, and to tell what it holds.
+"""Audit of a whole log on Spark: checks of its consistency, and statistics of its event types.
 
-The same is proved as by `seriatim verify` in one process, except for canonical spelling, look-ups
-and what a database knows of itself; beyond it, event ids are compared, and the log is digested.
-Order is checked by tasks that read ranges in order, everything else by Spark's own expressions.
+The audit covers what `seriatim verify` checks in one process, except for the canonical form of
+payloads, lookup keys and checks of the database itself. In addition it checks that event ids are
+unique, and computes the digest of the log. Tasks that read ranges in order check positions and
+appends; Spark expressions check everything else.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from seriatim.store.port import Finding
 SHOWN_MAX = 20
 TYPES_MAX = 200
 
-_CURE = "find out why before appending more; restore an archive or a backup"
+_CURE = "find the cause before appending more; restore an archive or a backup"
 
 Progress = Callable[[str], None]
 
 
 class TypeStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log holds of one event type."""
+    """Statistics of one event type."""
 
     event_type: str
     events: int
@@ -48,7 +49,17 @@ class TypeStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found: a finding for each check, and the commonest event types."""
+    """The result of an audit.
+
+    Attributes:
+        findings: One finding per check, or two for streams if there are warnings.
+        head: The last position that was audited.
+        events: The number of events.
+        digest: The digest of all events.
+        types: Statistics of the most frequent event types.
+        type_count: The number of event types.
+        seconds: The duration of the audit.
+    """
 
     findings: list[Finding]
     head: int
@@ -60,7 +71,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; warnings do not count."""
+        """Whether no finding is an error; warnings do not count."""
         return all(finding.level != "error" for finding in self.findings)
 
 
@@ -71,34 +82,48 @@ def audit(
     archive: str | Place | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Audit the log up to its head as it is now, and with a place its archive too."""
+    """Audit a log up to its present head and, on request, its archive.
+
+    Args:
+        spark: A session.
+        url: The URL of the log.
+        archive: The location of an archive to verify too.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        BackendFailure: The database or Spark failed.
+
+    Example:
+        report = audit(spark, "sqlite:///app.db")
+        assert report.ok, report.findings
+    """
     with translated():
-        return _audited(own_session(spark), url, archive, progress or (lambda _: None))
+        return _run_audit(own_session(spark), url, archive, progress or (lambda _: None))
 
 
-def _audited(
-    spark: SparkSession, url: str, archive: str | Place | None, tell: Progress
+def _run_audit(
+    spark: SparkSession, url: str, archive: str | Place | None, report_step: Progress
 ) -> AuditReport:
     started = time.perf_counter()
     with closing(open_store(url, Settings(), create=False)) as store:
         head = store.head()
         rules = store.rules()
     findings: list[Finding] = []
-    tell("positions and appends")
-    findings += _order_findings(spark, url, head)
-    tell("payloads, envelopes and types")
+    report_step("positions and appends")
+    findings += _report_order(spark, url, head)
+    report_step("payloads, envelopes and types")
     rows = rows_of_log(spark, url, head)
     totals, types, type_count = checks.type_table(rows, TYPES_MAX)
-    findings += _row_findings(rows, totals)
-    tell("event ids")
+    findings += _report_rows(rows, totals)
+    report_step("event ids")
     repeated = checks.repeated_ids(rows_of_log(spark, url, head, checks.ID_COLUMNS))
-    findings.append(_of_frame("event ids", repeated, "no tenant has an event id twice"))
-    tell("streams")
+    findings.append(_report_frame("event ids", repeated, "no tenant has an event id twice"))
+    report_step("streams")
     steps = rows_of_log(spark, url, head, checks.STREAM_COLUMNS)
-    findings += _stream_findings(checks.stream_problems(steps, rules))
+    findings += _report_streams(checks.stream_problems(steps, rules))
     if archive is not None:
-        tell("archive")
-        findings += _archive_findings(spark, url, archive)
+        report_step("archive")
+        findings += _report_archive(spark, url, archive)
     return AuditReport(
         findings=findings,
         head=head,
@@ -110,63 +135,70 @@ def _audited(
     )
 
 
-def _finding(check: str, examples: Iterable[str], total: int, good: str) -> Finding:
-    """Make the finding of a check: what holds, or how often it does not and where first."""
+def _report_check(check: str, examples: Iterable[str], total: int, good: str) -> Finding:
+    """Return the finding of a check.
+
+    Args:
+        check: The name of the check.
+        examples: Messages of the first problems.
+        total: The number of problems.
+        good: The message if there is none.
+    """
     if not total:
         return Finding("ok", check, good)
-    shown = [*examples][:SHOWN_MAX]
-    more = f"; and {total - len(shown)} more" if total > len(shown) else ""
-    return Finding("error", check, "; ".join(shown) + more, _CURE)
+    reported = [*examples][:SHOWN_MAX]
+    more = f"; and {total - len(reported)} more" if total > len(reported) else ""
+    return Finding("error", check, "; ".join(reported) + more, _CURE)
 
 
-def _order_findings(spark: SparkSession, url: str, head: int) -> Iterator[Finding]:
+def _report_order(spark: SparkSession, url: str, head: int) -> Iterator[Finding]:
     found = Disorder()
     for part in on_spark(spark, check_order(url), spans_of(spark, head)):
         found.add(part)
     good = f"{head:,} positions from 1, in order, without a gap"
-    yield _finding("positions", found.positions, found.position_count, good)
+    yield _report_check("positions", found.positions, found.position_count, good)
     good = f"{found.appends:,} appends, each one consecutive range of one tenant"
-    yield _finding("appends", found.append_problems, found.append_count, good)
+    yield _report_check("appends", found.append_problems, found.append_count, good)
 
 
-def _row_findings(rows: DataFrame, totals: checks.Totals) -> Iterator[Finding]:
-    """Count what is wrong with single events, and read the log again only to name it."""
+def _report_rows(rows: DataFrame, totals: checks.Totals) -> Iterator[Finding]:
+    """Report invalid events; the log is read again for examples only if there are any."""
     for check, good in (
-        ("payloads", "every payload has its SHA-256"),
+        ("payloads", "every payload matches its SHA-256"),
         ("envelopes", "ids, keys, numbers and times are well-formed"),
     ):
         count = totals.problems[check]
         examples = checks.row_examples(rows, check, SHOWN_MAX) if count else []
-        yield _finding(check, examples, count, good)
+        yield _report_check(check, examples, count, good)
 
 
-def _of_frame(check: str, problems: DataFrame, good: str) -> Finding:
-    """Make the finding of a frame of problems: position and message."""
+def _report_frame(check: str, problems: DataFrame, good: str) -> Finding:
+    """Return the finding of a frame of problems with the columns position and message."""
     problems = problems.persist()
     try:
-        shown = problems.orderBy("position").limit(SHOWN_MAX).collect()
-        total = problems.count() if shown else 0
-        return _finding(check, [row["message"] for row in shown], total, good)
+        examples = problems.orderBy("position").limit(SHOWN_MAX).collect()
+        total = problems.count() if examples else 0
+        return _report_check(check, [row["message"] for row in examples], total, good)
     finally:
         problems.unpersist()
 
 
-def _stream_findings(problems: DataFrame) -> Iterator[Finding]:
+def _report_streams(problems: DataFrame) -> Iterator[Finding]:
     """Yield errors and warnings: a kind may have been declared after its streams began."""
-    good = "every stream is numbered without a gap, none goes on after its end"
+    good = "every stream is numbered without a gap, and none continues after its closing event"
     problems = problems.persist()
     try:
-        yield _of_frame("streams", problems.where("level = 'error'"), good)
-        warned = _of_frame("streams", problems.where("level = 'warning'"), good)
+        yield _report_frame("streams", problems.where("level = 'error'"), good)
+        warned = _report_frame("streams", problems.where("level = 'warning'"), good)
         if warned.level == "error":
-            cure = "nothing, if its kind was declared later"
+            cure = "no action is needed if the kind was declared after the stream started"
             yield msgspec.structs.replace(warned, level="warning", cure=cure)
     finally:
         problems.unpersist()
 
 
-def _archive_findings(spark: SparkSession, url: str, at: str | Place) -> Iterator[Finding]:
+def _report_archive(spark: SparkSession, url: str, at: str | Place) -> Iterator[Finding]:
     report = verify_archive(spark, url, at)
-    good = f"{report.segments} segments up to position {report.end} are as sealed and as the log"
+    good = f"{report.segments} segments up to position {report.end} match their seals and the log"
     messages = [problem.message for problem in report.problems]
-    yield _finding("archive", messages, len(messages), good)
+    yield _report_check("archive", messages, len(messages), good)

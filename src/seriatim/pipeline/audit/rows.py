@@ -1,4 +1,4 @@
-"""The rows of a log for an audit, which reads also what is out of order or missing."""
+"""Lenient reads of a log for an audit, which tolerate missing and repeated positions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from seriatim.pipeline.scan import Scan, Window, scan
 
 PART_EVENTS = 250_000
 
-# Every event was recorded after this: with a condition, a read does not insist on finding all.
-_EVER = Window(after=-(1 << 62))
+# Every event was recorded after this time. It filters out nothing, but a filtered scan does not
+# require that every position of its range exists.
+_ANY_TIME = Window(after=-(1 << 62))
 
 
 def rows_of_log(
     spark: SparkSession, url: str, head: int, columns: tuple[str, ...] = NAMES
 ) -> DataFrame:
-    """Return columns of every event up to a position."""
+    """Return a DataFrame with columns of every event up to a position."""
     parts = max(1, -(-head // PART_EVENTS))
-    read = _reader(url, columns, head, parts)
+    read = _make_reader(url, columns, head, parts)
     return spark.range(0, parts, 1, parts).mapInArrow(read, spark_schema(columns))
 
 
-def _reader(
+def _make_reader(
     url: str, columns: tuple[str, ...], head: int, parts: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,12 +43,12 @@ def _reader(
 def read_leniently(
     url: str, columns: tuple[str, ...], after: int, until: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read what is there of a range, be it less or more than it should be."""
-    return scan(url, Scan(columns=columns, recorded=_EVER), after, until)
+    """Scan a range (after, until] without requiring that every position exists once."""
+    return scan(url, Scan(columns=columns, recorded=_ANY_TIME), after, until)
 
 
 def spans_of(spark: SparkSession, head: int) -> list[Span]:
-    """Cut a log to ranges that tasks read in order."""
+    """Split the positions up to the head into ranges, at least one per parallel task."""
     parts = max(spark.sparkContext.defaultParallelism, -(-head // PART_EVENTS))
     bounds = [head * part // parts for part in range(parts + 1)]
     return [Span(low + 1, high) for low, high in pairwise(bounds) if high > low]

@@ -1,1 +1,1 @@
-"""The log as tables of a data lake, Delta and Iceberg, each event once."""
+"""Export of the log to Delta and Iceberg tables, each event exactly once."""

@@ -1,4 +1,4 @@
-"""Delta tables: the position is the version of an application's transaction in the same commit."""
+"""Export to Delta tables; the position is an application transaction of the same commit."""
 
 from __future__ import annotations
 
@@ -49,15 +49,31 @@ def export_delta(  # noqa: PLR0913 - what, where to, how much
     accept_epoch: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Add the log's new events to a Delta table at a path or `s3://` URL; it is made if need be.
+    """Add the log's new events to a Delta table, which is created if it does not exist.
 
-    Each event is in it once, however often this runs and whatever is killed. `accept_epoch` says
-    that the table was found to be the past of a log that was restored or promoted since.
+    Each event is in the table exactly once, however often this runs or is killed.
+
+    Args:
+        spark: A session.
+        url: The URL of the log.
+        table: The location of the table: a path or `s3://bucket/prefix`.
+        until: The last position to export; by default the head.
+        file_events: The number of events in a file.
+        accept_epoch: Continue although the log was restored or promoted since the last export,
+            because the table was checked to be the past of this log.
+        progress: Called after each commit with the exported position and the target.
+
+    Raises:
+        LogIdentityChanged: The table belongs to another log, or the log was restored.
+        BackendFailure: The table, the database or Spark failed.
+
+    Example:
+        report = export_delta(spark, "sqlite:///app.db", "/lake/events")
     """
     return export(
         spark,
         url,
-        _Delta(table),
+        _DeltaTable(table),
         until=until,
         file_events=file_events,
         accept_epoch=accept_epoch,
@@ -65,25 +81,29 @@ def export_delta(  # noqa: PLR0913 - what, where to, how much
     )
 
 
-class _Delta:
-    """One Delta table."""
+class _DeltaTable:
+    """A Delta table as the target of an export."""
 
     def __init__(self, uri: str) -> None:
-        self._place = open_place(uri)
-        self._uri = str(self._place)
+        self._storage = open_place(uri)
+        self._uri = str(self._storage)
         self._options = config.object_store() if self._uri.startswith("s3:") else None
 
     def exported(self, identity: LogIdentity) -> Exported:
-        """Look how far the table is, and make it where there is none."""
-        try:
-            table = self._opened(identity)
-            position = table.transaction_version(_application(identity)) or 0
-            epoch = table.transaction_version(_epochs(identity)) or 0
-            return Exported(position, epoch, _tip(table, position))
-        except DeltaError as error:
-            raise _failure(error) from error
+        """Return the progress of the table; create the table if it does not exist.
 
-    def _opened(self, identity: LogIdentity) -> DeltaTable:
+        Raises:
+            LogIdentityChanged: The table belongs to another log.
+        """
+        try:
+            table = self._open(identity)
+            position = table.transaction_version(_position_key(identity)) or 0
+            epoch = table.transaction_version(_epoch_key(identity)) or 0
+            return Exported(position, epoch, _find_event_id(table, position))
+        except DeltaError as error:
+            raise _translate_error(error) from error
+
+    def _open(self, identity: LogIdentity) -> DeltaTable:
         try:
             table = DeltaTable(self._uri, storage_options=self._options)
         except TableNotFoundError:
@@ -97,57 +117,65 @@ class _Delta:
                 storage_options=self._options,
                 raise_if_key_not_exists=False,
             )
-        kept = table.metadata().configuration.get(_LOG_ID)
-        if kept != identity.log_id:
-            owner = f"log {kept}" if kept else "no log"
-            msg = f"the Delta table holds the events of {owner}, not of {identity.log_id}"
-            raise LogIdentityChanged(msg, details={"table": self._uri, "kept": kept})
+        stored = table.metadata().configuration.get(_LOG_ID)
+        if stored != identity.log_id:
+            owner = f"log {stored}" if stored else "no log"
+            msg = f"the Delta table belongs to {owner}, not to log {identity.log_id}"
+            raise LogIdentityChanged(msg, details={"table": self._uri, "kept": stored})
         return table
 
     def writer(self) -> Callable[[Span], tuple[str, AbstractContextManager[IO[bytes]]]]:
-        """Return what makes a file beside the table's others."""
-        return partial(_new_file, self._place)
+        """Return a function that opens a new file in the folder of the table."""
+        return partial(_open_new_file, self._storage)
 
     def commit(self, files: Sequence[Written], identity: LogIdentity) -> bool:
-        """Add files with their position, unless the table was changed since it was looked at."""
+        """Commit files and their position, unless another exporter committed first.
+
+        Returns:
+            Whether the commit was made.
+        """
         try:
-            table = self._opened(identity)
-            if (table.transaction_version(_application(identity)) or 0) + 1 != files[0].first:
+            table = self._open(identity)
+            if (table.transaction_version(_position_key(identity)) or 0) + 1 != files[0].first:
                 return False
             table.create_write_transaction(
-                [_added(file) for file in files],
+                [_make_add_action(file) for file in files],
                 mode="append",
                 schema=table.schema(),
-                commit_properties=_properties(identity, files[-1].last),
+                commit_properties=_make_commit_properties(identity, files[-1].last),
             )
         except CommitFailedError:
             return False
         except DeltaError as error:
-            raise _failure(error) from error
+            raise _translate_error(error) from error
         return True
 
 
-def _application(identity: LogIdentity) -> str:
+def _position_key(identity: LogIdentity) -> str:
     return f"seriatim:{identity.log_id}"
 
 
-def _epochs(identity: LogIdentity) -> str:
+def _epoch_key(identity: LogIdentity) -> str:
     return f"seriatim:{identity.log_id}:epoch"
 
 
-def _properties(identity: LogIdentity, position: int) -> CommitProperties:
-    """Say where the table is in the same commit; one that lost a race is not tried again."""
+def _make_commit_properties(identity: LogIdentity, position: int) -> CommitProperties:
+    """Put the position into the commit itself, and disable retries.
+
+    A commit that lost a race must fail: a retry on top of the other commit would add its events a
+    second time.
+    """
     return CommitProperties(
         custom_metadata={"seriatim.position": position, "seriatim.epoch": identity.epoch},
         max_commit_retries=0,
         app_transactions=[
-            Transaction(_application(identity), position),
-            Transaction(_epochs(identity), identity.epoch),
+            Transaction(_position_key(identity), position),
+            Transaction(_epoch_key(identity), identity.epoch),
         ],
     )
 
 
-def _added(file: Written) -> AddAction:
+def _make_add_action(file: Written) -> AddAction:
     stats = {
         "numRecords": file.last - file.first + 1,
         "minValues": {"position": file.first},
@@ -159,8 +187,8 @@ def _added(file: Written) -> AddAction:
     return AddAction(file.name, file.bytes, {}, now_ms, data_change=True, stats=text)
 
 
-def _tip(table: DeltaTable, position: int) -> str | None:
-    """Return the id of the event at a position, which the statistics of files lead to."""
+def _find_event_id(table: DeltaTable, position: int) -> str | None:
+    """Return the id of the table's event at a position, found by the statistics of its files."""
     if not position:
         return None
     found = table.to_pyarrow_dataset().to_table(
@@ -169,10 +197,10 @@ def _tip(table: DeltaTable, position: int) -> str | None:
     return str(found.column(0)[0]) if found.num_rows else ""
 
 
-def _new_file(place: Place, span: Span) -> tuple[str, AbstractContextManager[IO[bytes]]]:
+def _open_new_file(storage: Place, span: Span) -> tuple[str, AbstractContextManager[IO[bytes]]]:
     name = f"part-{span.first:020d}-{uuid.uuid4().hex}.parquet"
-    return name, place.writing(name)
+    return name, storage.writing(name)
 
 
-def _failure(error: DeltaError) -> BackendFailure:
+def _translate_error(error: DeltaError) -> BackendFailure:
     return BackendFailure(f"the Delta table failed: {str(error)[:300]}")

@@ -1,7 +1,8 @@
-"""The export of a log to a table: files written by Spark's tasks, committed one range at a time.
+"""Export of a log to a lake table: Spark tasks write files, the driver commits range by range.
 
-The last exported position is part of the commit that adds its events, so a range is in the table
-once, whatever was killed when; files that no commit speaks of are the table's garbage to clean.
+The commit that adds events also sets the exported position. So a range is in the table exactly
+once, whenever a process is killed. Files without a commit are orphans, which the table's own
+maintenance removes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A file with the events of a range, not yet part of the table."""
+    """A file with the events of a range of positions, before its commit."""
 
     name: str
     first: int
@@ -38,7 +39,13 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """How far a table has come: in which log, and the id of the last event that it holds."""
+    """The progress of a table.
+
+    Attributes:
+        position: The last exported position.
+        epoch: The epoch of the log at the last export.
+        tip: The id of the table's event at `position`.
+    """
 
     position: int
     epoch: int = 0
@@ -46,23 +53,33 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 class Table(Protocol):
-    """A table that takes events."""
+    """A lake table that events can be exported to."""
 
     def exported(self, identity: LogIdentity) -> Exported:
-        """Look how far the table is; refuse one of another log."""
+        """Return the progress of the table; create the table if it does not exist.
+
+        Raises:
+            LogIdentityChanged: The table belongs to another log.
+        """
         ...
 
     def writer(self) -> Callable[[Span], tuple[str, AbstractContextManager[IO[bytes]]]]:
-        """Return what makes a file in a task: its name, and the file to write."""
+        """Return a function for tasks that opens a new file: its name, and a context manager."""
         ...
 
     def commit(self, files: Sequence[Written], identity: LogIdentity) -> bool:
-        """Add files and move the position, at once; False when another exporter was first."""
+        """Add files and set the position atomically; return False if another exporter was first."""
         ...
 
 
 class ExportReport(msgspec.Struct, kw_only=True):
-    """What an export did: how far the table is now, and what this run added."""
+    """The result of an export.
+
+    Attributes:
+        position: The last exported position.
+        events: The number of events that this run added.
+        commits: The number of commits that this run made.
+    """
 
     position: int
     events: int = 0
@@ -79,28 +96,43 @@ def export(  # noqa: PLR0913 - what, where to, how much
     accept_epoch: bool,
     progress: Progress | None,
 ) -> ExportReport:
-    """Add the log's events behind the table's last position, up to the head or `until`."""
+    """Add the log's events after the table's last position.
+
+    Args:
+        spark: A session.
+        url: The URL of the log.
+        table: The target.
+        until: The last position to export; None means the head.
+        file_events: The number of events in a file.
+        accept_epoch: Continue although the log has another epoch than at the last export.
+        progress: Called after each commit with the exported position and the target.
+
+    Raises:
+        InvalidArgument: `file_events` is below 1.
+        LogIdentityChanged: The table is not the past of this log.
+    """
     if file_events < 1:
         msg = "file_events must be at least 1"
         raise InvalidArgument(msg, details={"argument": "file_events"})
     with closing(open_store(url, Settings(), create=False)) as store:
         identity = store.identity()
         head = store.head()
-        done = table.exported(identity)
-        tip = store.event_id_at(done.position) if done.position else None
-    _check(done, identity, head, tip, accept_epoch=accept_epoch)
+        state = table.exported(identity)
+        event_id = store.event_id_at(state.position) if state.position else None
+    _check_log(state, identity, head, event_id, accept_epoch=accept_epoch)
     target = head if until is None else min(head, until)
-    report = ExportReport(position=done.position)
+    report = ExportReport(position=state.position)
     width = max(1, spark.sparkContext.defaultParallelism)
     write = partial(write_file, url, table.writer())
     while report.position < target:
-        spans = _spans(report.position, target, file_events)[:width]
+        spans = _split_range(report.position, target, file_events)[:width]
         files = list(on_spark(spark, write, spans))
         if commit(table, files, identity):
             report.position = files[-1].last
             report.events += files[-1].last - files[0].first + 1
             report.commits += 1
         else:
+            # Another exporter committed this range first: continue after its position.
             report.position = table.exported(identity).position
         if progress is not None:
             progress(report.position, target)
@@ -108,47 +140,56 @@ def export(  # noqa: PLR0913 - what, where to, how much
 
 
 def commit(table: Table, files: Sequence[Written], identity: LogIdentity) -> bool:
-    """Make a range part of the table."""
+    """Commit the files of a range to a table; return False if another exporter was first."""
     return table.commit(files, identity)
 
 
-def _spans(after: int, until: int, size: int) -> list[Span]:
+def _split_range(after: int, until: int, size: int) -> list[Span]:
     bounds = [*range(after, until, size), until]
     return [Span(low + 1, high) for low, high in pairwise(bounds)]
 
 
-def _check(
-    done: Exported, identity: LogIdentity, head: int, tip: str | None, *, accept_epoch: bool
+def _check_log(
+    state: Exported, identity: LogIdentity, head: int, event_id: str | None, *, accept_epoch: bool
 ) -> None:
-    """Refuse a log that has lost or changed what was exported (F8)."""
+    """Raise if the log has lost or changed exported events, or was restored (F8)."""
     problem = None
-    if head < done.position:
-        problem = f"ends at {head}, the table at {done.position}"
-    elif tip != done.tip:
-        problem = f"has another event at position {done.position} than the table"
-    elif done.position and done.epoch != identity.epoch and not accept_epoch:
+    if head < state.position:
+        problem = f"ends at {head}, the table at {state.position}"
+    elif event_id != state.tip:
+        problem = f"has another event at position {state.position} than the table"
+    elif state.position and state.epoch != identity.epoch and not accept_epoch:
         problem = (
-            f"is in epoch {identity.epoch}, the table of epoch {done.epoch}: check that the table "
-            "still is its past (seriatim archive verify does so for an archive), then accept it"
+            f"is in epoch {identity.epoch}, the table of epoch {state.epoch}: check that the table "
+            "is still the past of the log, then export with --accept-epoch (accept_epoch=True)"
         )
     if problem is not None:
         msg = f"the log {problem}"
-        raise LogIdentityChanged(msg, details={"position": done.position, "head": head})
+        raise LogIdentityChanged(msg, details={"position": state.position, "head": head})
 
 
 def write_file(
     url: str,
-    make: Callable[[Span], tuple[str, AbstractContextManager[IO[bytes]]]],
+    open_file: Callable[[Span], tuple[str, AbstractContextManager[IO[bytes]]]],
     span: Span,
 ) -> Written:
-    """Write the events of a range to a new file, as a task does."""
-    contents = Contents(span.first)
-    name, opened = make(span)
+    """Write the events of a range to a new file; this runs in a task.
+
+    Args:
+        url: The URL of the log.
+        open_file: Returns the name of a new file, and a context manager that opens it.
+        span: The range of positions.
+
+    Raises:
+        BackendFailure: The log lacks or repeats a position of the range.
+    """
+    summary = Contents(span.first)
+    name, opened = open_file(span)
     with opened as sink:
         hashed = HashingSink(sink)
         writer = SegmentWriter(hashed, {})
         for batch in scan(url, EVERYTHING, span.first - 1, span.last):
-            contents.add(batch)
+            summary.add(batch)
             writer.write(batch)
         writer.close()
     return Written(name, span.first, span.last, hashed.bytes)

@@ -1,4 +1,4 @@
-"""Iceberg tables: the position is a property that changes in the commit of the snapshot."""
+"""Export to Iceberg tables; the position is a table property set in the same commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOG_ID = "seriatim.log-id"
 _EPOCH = "seriatim.epoch"
 _POSITION = "seriatim.position"
 _RETRIES = "commit.retry.num-retries"
-_CHANGED = (problems.CommitFailedException, problems.ValidationException)
+_COMMIT_CONFLICTS = (problems.CommitFailedException, problems.ValidationException)
 
 
 def export_iceberg(  # noqa: PLR0913 - what, where to, how much
@@ -50,16 +50,35 @@ def export_iceberg(  # noqa: PLR0913 - what, where to, how much
     accept_epoch: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Add the log's new events to an Iceberg table, `namespace.name`, of a catalog.
+    """Add the log's new events to an Iceberg table, which is created if it does not exist.
 
-    The catalog is given by its properties, as pyiceberg takes them (`name` too). Each event is in
-    the table once, however often this runs and whatever is killed. `accept_epoch` says that the
-    table was found to be the past of a log that was restored or promoted since.
+    Each event is in the table exactly once, however often this runs or is killed.
+
+    Args:
+        spark: A session.
+        url: The URL of the log.
+        identifier: The name of the table, `namespace.name`.
+        catalog: The properties of the catalog as pyiceberg takes them, such as `type`, `uri` and
+            `warehouse`; `name` is the name of the catalog.
+        until: The last position to export; by default the head.
+        file_events: The number of events in a file.
+        accept_epoch: Continue although the log was restored or promoted since the last export,
+            because the table was checked to be the past of this log.
+        progress: Called after each commit with the exported position and the target.
+
+    Raises:
+        InvalidArgument: The identifier has no namespace.
+        LogIdentityChanged: The table belongs to another log, or the log was restored.
+        BackendFailure: The database, Spark or a commit failed.
+
+    Example:
+        catalog = {"type": "sql", "uri": "sqlite:////lake/catalog.db", "warehouse": "file:///lake"}
+        report = export_iceberg(spark, "sqlite:///app.db", "events.log", catalog)
     """
     return export(
         spark,
         url,
-        _Iceberg(identifier, dict(catalog)),
+        _IcebergTable(identifier, dict(catalog)),
         until=until,
         file_events=file_events,
         accept_epoch=accept_epoch,
@@ -67,13 +86,13 @@ def export_iceberg(  # noqa: PLR0913 - what, where to, how much
     )
 
 
-class _Iceberg:
-    """One Iceberg table."""
+class _IcebergTable:
+    """An Iceberg table as the target of an export."""
 
     def __init__(self, identifier: str, properties: dict[str, str]) -> None:
         namespace, _, name = identifier.rpartition(".")
         if not namespace or not name:
-            msg = "an Iceberg table is named namespace.name"
+            msg = f"an Iceberg table must be named namespace.name, not {identifier!r:.80}"
             raise InvalidArgument(msg, details={"argument": "identifier"})
         self._identifier = identifier
         self._namespace = namespace
@@ -81,65 +100,82 @@ class _Iceberg:
         self._table: Table | None = None
 
     def exported(self, identity: LogIdentity) -> Exported:
-        """Look how far the table is, and make it where there is none."""
-        table = self._opened(identity)
-        position = int(table.properties.get(_POSITION, 0))
-        return Exported(position, int(table.properties.get(_EPOCH, 0)), _tip(table, position))
+        """Return the progress of the table; create the table if it does not exist.
 
-    def _opened(self, identity: LogIdentity) -> Table:
+        Raises:
+            LogIdentityChanged: The table belongs to another log.
+        """
+        table = self._open(identity)
+        position = int(table.properties.get(_POSITION, 0))
+        return Exported(
+            position, int(table.properties.get(_EPOCH, 0)), _find_event_id(table, position)
+        )
+
+    def _open(self, identity: LogIdentity) -> Table:
         self._catalog.create_namespace_if_not_exists(self._namespace)
         table = self._table = self._catalog.create_table_if_not_exists(
             self._identifier,
             EVENTS,
             properties={_LOG_ID: identity.log_id, _POSITION: "0", "format-version": "2"},
         )
-        kept = table.properties.get(_LOG_ID)
-        if kept != identity.log_id:
-            owner = f"log {kept}" if kept else "no log"
-            msg = f"the Iceberg table holds the events of {owner}, not of {identity.log_id}"
-            raise LogIdentityChanged(msg, details={"table": self._identifier, "kept": kept})
+        stored = table.properties.get(_LOG_ID)
+        if stored != identity.log_id:
+            owner = f"log {stored}" if stored else "no log"
+            msg = f"the Iceberg table belongs to {owner}, not to log {identity.log_id}"
+            raise LogIdentityChanged(msg, details={"table": self._identifier, "kept": stored})
         return table
 
     def writer(self) -> Callable[[Span], tuple[str, AbstractContextManager[IO[bytes]]]]:
-        """Return what makes a file at the table's place, by the table's own way to files."""
-        assert self._table is not None  # noqa: S101 - it was looked at before
-        return partial(_new_file, dict(self._table.io.properties), self._table.location())
+        """Return a function that opens a new file at the table's location by its FileIO."""
+        assert self._table is not None  # noqa: S101 - `read_state` was called before
+        return partial(_open_new_file, dict(self._table.io.properties), self._table.location())
 
     def commit(self, files: Sequence[Written], identity: LogIdentity) -> bool:
-        """Add files with their position, unless the table was changed since it was looked at."""
-        table = self._opened(identity)
+        """Commit files and their position, unless another exporter committed first.
+
+        Returns:
+            Whether the commit was made.
+
+        Raises:
+            BackendFailure: The catalog did not report the outcome of the commit.
+        """
+        table = self._open(identity)
         if int(table.properties.get(_POSITION, 0)) + 1 != files[0].first:
             return False
-        # A commit that lost a race must not be tried again on the other's: here, for this one only.
+        # A commit that lost a race must fail: a retry on top of the other commit would add its
+        # events a second time. The property is set in this object only, not in the table.
         table.metadata.properties[_RETRIES] = "0"
         position = {_POSITION: str(files[-1].last), _EPOCH: str(identity.epoch)}
         try:
             with table.transaction() as transaction:
                 transaction.add_files([file.name for file in files], position)
                 transaction.set_properties(position)
-        except _CHANGED:
+        except _COMMIT_CONFLICTS:
             return False
         except problems.CommitStateUnknownException as error:
-            msg = "the catalog did not say whether it took the commit: run again, nothing is lost"
+            msg = (
+                "the catalog did not report the outcome of the commit: run the export again; "
+                "no event is lost"
+            )
             raise BackendFailure(msg) from error
         return True
 
 
-def _tip(table: Table, position: int) -> str | None:
+def _find_event_id(table: Table, position: int) -> str | None:
     if not position:
         return None
     found = table.scan(f"position == {position}", selected_fields=("event_id",)).to_arrow()
     return str(found.column(0)[0]) if found.num_rows else ""
 
 
-def _new_file(
+def _open_new_file(
     properties: dict[str, Any], location: str, span: Span
 ) -> tuple[str, AbstractContextManager[IO[bytes]]]:
     name = f"{location}/data/{span.first:020d}-{uuid.uuid4().hex}.parquet"
-    return name, _writing(properties, name)
+    return name, _open_output(properties, name)
 
 
 @contextmanager
-def _writing(properties: dict[str, Any], name: str) -> Iterator[IO[bytes]]:
+def _open_output(properties: dict[str, Any], name: str) -> Iterator[IO[bytes]]:
     with load_file_io(properties, name).new_output(name).create() as sink:
-        yield sink  # type: ignore[misc] # pyiceberg's own word for a file
+        yield sink  # type: ignore[misc] # pyiceberg's own file type

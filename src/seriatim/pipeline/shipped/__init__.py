@@ -1,4 +1,4 @@
-"""Projections that come with Seriatim: to be used, and to be read as examples."""
+"""Built-in projections, which also serve as examples."""
 
 from seriatim.core.projection import Projection
 from seriatim.pipeline.shipped.activity import activity
@@ -6,7 +6,7 @@ from seriatim.pipeline.shipped.aggregate_states import aggregate_states
 from seriatim.pipeline.shipped.decision_graph import decision_graph
 
 SHIPPED: dict[str, Projection] = {
-    one.name: one for one in (activity, aggregate_states, decision_graph)
+    each.name: each for each in (activity, aggregate_states, decision_graph)
 }
 
 __all__ = ["SHIPPED", "activity", "aggregate_states", "decision_graph"]

@@ -1,4 +1,4 @@
-"""How many events of each type happened in each hour: a projection written as a DataFrame."""
+"""Built-in projection `activity`: events per type and hour, written with DataFrames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from seriatim.core.projection import frame_projection
     },
 )
 def activity(events: DataFrame) -> DataFrame:
-    """Count events by type and hour."""
+    """Count events and payload bytes by tenant, type and hour of occurrence."""
     hour = f.date_trunc("hour", "occurred_at").alias("hour")
     return events.groupBy("tenant_id", "event_type", hour).agg(
         f.count("*").alias("events"),

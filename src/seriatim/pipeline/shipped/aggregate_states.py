@@ -1,4 +1,4 @@
-"""The current state of every aggregate: what a control plane looks at."""
+"""Built-in projection `aggregate_states`: the current state of every aggregate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from seriatim.core.event import EventRecord
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.core.projection import projection
 
-_ENDINGS = (".deleted", ".removed")
+_DELETION_SUFFIXES = (".deleted", ".removed")
 
 
 @projection(
@@ -27,17 +27,21 @@ _ENDINGS = (".deleted", ".removed")
     },
 )
 def aggregate_states(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
-    """Lay the payloads of an aggregate over each other: the last word on each field stays."""
+    """Merge the payloads of an aggregate's events; the latest value of each field wins.
+
+    Events of traces are ignored. An aggregate is marked as deleted by an event whose type ends in
+    `.deleted` or `.removed`.
+    """
     if event.stream_type == TRACE_KIND:
         return None
-    known = state["data"] if state else {}
+    data = state["data"] if state else {}
     return {
         "aggregate_type": event.stream_type,
         "aggregate_id": event.stream_id,
         "seq": event.stream_seq,
         "last_event": event.event_type,
-        "data": known | event.data,
-        "deleted": event.event_type.endswith(_ENDINGS),
+        "data": data | event.data,
+        "deleted": event.event_type.endswith(_DELETION_SUFFIXES),
         "created_at": state["created_at"] if state else event.occurred_at,
         "updated_at": event.occurred_at,
         "updated_by": event.actor_id,

@@ -1,4 +1,4 @@
-"""The decision graph of traces as tables: nodes, edges, summaries and precedents (T3)."""
+"""Built-in projection `decision_graph`: nodes, edges, summaries and precedents of traces (T3)."""
 
 from __future__ import annotations
 
@@ -77,29 +77,41 @@ _TABLES = [
 def decision_graph(
     state: Trace | None, event: EventRecord
 ) -> tuple[Trace, dict[str, list[dict[str, Any]]]]:
-    """Add what an event says to the graph, and its trace's precedents when it finishes."""
+    """Return the nodes and edges that an event adds, and the summary of its trace.
+
+    When a trace has an outcome, its precedents are added too.
+    """
     nodes, edges = graph.graph_of(event)
     trace = graph.advance(state, event)
     rows = {
-        "nodes": [_row(node) for node in nodes],
-        "edges": [_row(edge) for edge in edges],
-        "summaries": [_summary(trace)],
+        "nodes": [_to_row(node) for node in nodes],
+        "edges": [_to_row(edge) for edge in edges],
+        "summaries": [_to_summary(trace)],
     }
     if trace.outcome is not None:
-        rows["precedents"] = [_row(precedent) for precedent in trace.precedents]
+        rows["precedents"] = [_to_row(precedent) for precedent in trace.precedents]
     return trace, rows
 
 
-def _row(struct: Any) -> dict[str, Any]:
+def _to_row(struct: Any) -> dict[str, Any]:
     return msgspec.structs.asdict(struct)
 
 
-def _summary(trace: Trace) -> dict[str, Any]:
+def _to_summary(trace: Trace) -> dict[str, Any]:
     return {"trace_id": trace.trace_id, **{name: getattr(trace, name) for name in _SUMMARY}}
 
 
 def digests(moment: Moment, recipe: Recipe = "v2", *, shadow: bool = False) -> dict[str, str]:
-    """Return the four digests of the graph in a read model, which anyone can recompute."""
+    """Return the four digests of the graph in a read model.
+
+    Args:
+        moment: A consistent view of the read model.
+        recipe: The version of the digest's definition.
+        shadow: Whether to read the tables of a rebuild before the switch.
+
+    Returns:
+        The digests by name; anyone can recompute them from the rows.
+    """
 
     def rows(name: str, kind: Any) -> Iterator[Any]:
         table = decision_graph.table(name)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from seriatim.core.errors import LeaseLost
+from seriatim.core.event import LogIdentity
 from seriatim.core.handling import Delivery
 
 Verdict = Literal[
@@ -143,3 +145,42 @@ def held(claims: Iterable[Claim]) -> list[list[Any]]:
         [one.delivery.event_id for one in rows],
         [one.token for one in rows],
     ]
+
+
+def check_held(claims: Sequence[Claim], ended: Sequence[tuple[Any, ...]]) -> None:
+    """Raise `LeaseLost` for claims that this consumer no longer holds."""
+    known = {(row[0], row[1]) for row in ended}
+    lost = [claim.delivery.event_id for claim in claims if claim.delivery.key not in known]
+    if lost:
+        msg = (
+            f"the claim of event {lost[0]} is no longer held: its lease expired and another "
+            "consumer took it, or it was already ended"
+        )
+        raise LeaseLost(msg, details={"event_ids": lost[:10], "lost": len(lost)})
+
+
+def find_first_run(line: Line, passed: Sequence[Delivery]) -> Passed:
+    """Return the lowest run of consecutive sequence numbers among events of one stream."""
+    numbers = sorted({one.stream_seq for one in passed if one.stream_seq is not None})
+    end = numbers[0]
+    for number in numbers[1:]:
+        if number != end + 1:
+            break
+        end = number
+    return Passed(line, passed[0].first_seq, numbers[0], end)
+
+
+def decode_deferred(row: tuple[Any, ...]) -> Delivery:
+    """Convert a row of the statements `due` and `lines` to a delivery."""
+    tenant_id, event_id, event_type, position, stream_type, stream_id, seq, first, event, *log = row
+    return Delivery(
+        tenant_id=tenant_id,
+        event_id=event_id,
+        event_type=event_type,
+        position=position,
+        stream=None if stream_type is None else (stream_type, stream_id),
+        stream_seq=seq,
+        first_seq=first,
+        event=msgspec.Raw(event.encode()),
+        log=None if log[0] is None else LogIdentity(*log),
+    )

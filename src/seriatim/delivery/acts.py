@@ -165,7 +165,7 @@ class Acts:
     @property
     def owner(self) -> str:
         """The owner name of this registry's claims, different in every process."""
-        # A forked child inherits this object: with its own name it cannot take over claims.
+        # A forked child inherits this object, and must not find its parent's claims by their owner.
         if self._pid != os.getpid():
             self._pid, self._calls = os.getpid(), count(1)
             name = self.settings.owner or f"{socket.gethostname()}:{self._pid}"

@@ -55,7 +55,7 @@ def documents(  # noqa: PLR0913 - the options of a handler
     Example:
         @documents("orders-index", open_index, stream_types=["order"])
         def order_document(event):
-            return {"order": event.stream_id, **event.payload}
+            return {"status": event.event_type, "at": event.recorded_at}
 
     """
     opened: list[Index] = []

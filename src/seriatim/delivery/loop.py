@@ -361,7 +361,7 @@ class Loop:
             raise EffectFailed(error) from error
 
     def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        # One event loop for all events of a call, so that handlers can reuse its connections.
+        # One event loop for all events of a call of `handle`, which closes it.
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(coroutine)
 
@@ -383,7 +383,7 @@ class Loop:
         """Record failed attempts; raise `Conflict` if that stops the handler."""
         tally = Tally()
         for claim, error in failed:
-            # Send before the row becomes dead: if sending fails, the attempt is repeated.
+            # Send before the event is marked dead: no dead letter may be missing in the target.
             if self.handler.retry.gives_up(claim.attempt, error):
                 self._send([(claim.delivery, reason_of(error), claim.attempt)])
             if fail(self._registry, self.handler, claim, error):

@@ -81,8 +81,7 @@ class Registry:
     """A registry in a database of yours, with one row per handler and event.
 
     Consumers use `handle`, which does everything, or `claim` for a block of their own code. The
-    other methods are the operations that these consist of, and those for operators. Each is one
-    transaction. Use one registry per thread; `clone` opens another connection.
+    other methods are the operations that these consist of, and those for operators.
 
     Attributes:
         engine: The database.

@@ -63,7 +63,7 @@ class TooLarge(Exception):  # noqa: N818 - the sender decides whether it is an e
     Attributes:
         number: The number that the sender gave the message. All lower ones are delivered.
         size: The size of key and value in bytes.
-        alone: Whether the message was sent alone. If not, its batch may be what is too large.
+        alone: Whether the message was sent alone. If not, its batch may be too large.
 
     """
 

@@ -42,7 +42,7 @@ def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
 
     Args:
         job: The projection.
-        given: A range of the log, or a batch of a stream, whose range its watermarks tell.
+        given: A range of the log, or a batch of a stream, with watermarks that give its range.
         position: The position of the read model's cursor.
         side: The tables to write, and the lease on them.
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class AsyncHeld:
     """The async form of `ClaimContext`, for `async with registry.aio.claim(…)`."""
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
+    def __init__(self, context: Held) -> None:
+        self._context = context
 
     async def __aenter__(self) -> Held:
         """Claim the event in a thread."""
-        return await asyncio.to_thread(self._held.__enter__)
+        return await asyncio.to_thread(self._context.__enter__)
 
     async def __aexit__(
         self,
@@ -39,7 +39,7 @@ class AsyncHeld:
         trace: TracebackType | None,
     ) -> None:
         """Complete the claim in a thread."""
-        await asyncio.to_thread(self._held.__exit__, kind, error, trace)
+        await asyncio.to_thread(self._context.__exit__, kind, error, trace)
 
 
 class _Cancelled(BaseException):

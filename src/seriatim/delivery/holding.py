@@ -242,9 +242,9 @@ def not_settled(handler: Handler, delivery: Delivery, verdict: Verdict) -> Event
 class Effecting:
     """The scope in which effects run: `check`, and for transactional effects a connection."""
 
-    def __init__(self, beating: Beating, connection: Any = None) -> None:
+    def __init__(self, heartbeat: Beating, connection: Any = None) -> None:
         self.connection = connection
-        self.check = beating.check
+        self.check = heartbeat.check
 
 
 @contextmanager
@@ -262,18 +262,18 @@ def effecting(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> 
 
     """
     if handler.effect != "transactional":
-        with Beating(registry, handler, claims) as beating:
-            yield Effecting(beating)
+        with Beating(registry, handler, claims) as heartbeat:
+            yield Effecting(heartbeat)
         registry.mark_done(handler, claims)
         return
-    with Beating(registry, handler, claims) as beating:
+    with Beating(registry, handler, claims) as heartbeat:
         used: Session | None = None
         try:
             with registry.engine.transaction() as session:
                 used = session
                 try:
                     with session.lent():
-                        yield Effecting(beating, session.connection)
+                        yield Effecting(heartbeat, session.connection)
                 except Exception as error:
                     if outage := session.outage(error):
                         raise outage from outage.__cause__

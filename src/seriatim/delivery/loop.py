@@ -127,7 +127,7 @@ class Loop:
             BackendFailure: The registry is unreachable and its policy is not to wait.
 
         """
-        tally = Tally()
+        counts = Tally()
         self.unsettled = []
         try:
             self.check()
@@ -137,12 +137,12 @@ class Loop:
                 raise
         try:
             for chunk in _chunks(deliveries, self._chunk):
-                tally += self._handle_or_divert(chunk)
+                counts += self._handle_or_divert(chunk)
         finally:
             if self._runner is not None:
                 self._runner.close()
                 self._runner = None
-        return tally
+        return counts
 
     def _handle_or_divert(self, chunk: Sequence[Delivery]) -> Tally:
         try:
@@ -168,14 +168,14 @@ class Loop:
                 selected.append(one)
             else:
                 passing.append(one)
-        tally = Tally(passed=len(passing), duplicate=len(chunk) - len(seen))
-        tally += self._claim_and_run(selected, passing)
+        counts = Tally(passed=len(passing), duplicate=len(chunk) - len(seen))
+        counts += self._claim_and_run(selected, passing)
         self._registry.pass_over(self.handler, passing)
         if invalid:
             self._send([(one, one.flaw, 0) for one in invalid])
             self._registry.refuse(self.handler, invalid)
-            tally.dead += len(invalid)
-        return tally
+            counts.dead += len(invalid)
+        return counts
 
     def _divert(self, chunk: Sequence[Delivery], error: BackendFailure) -> Tally:
         """Send events to the dead-letter target while the registry is unreachable, or raise."""
@@ -202,26 +202,26 @@ class Loop:
     ) -> Tally:
         claims = self._claim(selected, passing)
         # In stream order, whatever the order of delivery.
-        won = sorted(
+        claimed = sorted(
             (claim for claim in claims if claim.claimed),
             key=lambda claim: claim.delivery.stream_seq or 0,
         )
-        tally = self._defer_refused(claim for claim in claims if not claim.claimed)
-        if len(won) > 1 and any(claim.attempt > 1 for claim in won):
+        counts = self._defer_refused(claim for claim in claims if not claim.claimed)
+        if len(claimed) > 1 and any(claim.attempt > 1 for claim in claimed):
             # One of these events may have killed an earlier worker. Handle each alone, so that a
             # further crash counts as an attempt of that event only.
-            self._registry.release(self.handler, won)
-            for claim in won:
-                tally += self._claim_and_run([claim.delivery])
-        elif won:
-            tally += self._run_or_release(won)
-        return tally
+            self._registry.release(self.handler, claimed)
+            for claim in claimed:
+                counts += self._claim_and_run([claim.delivery])
+        elif claimed:
+            counts += self._run_or_release(claimed)
+        return counts
 
-    def _run_or_release(self, won: Sequence[Claim]) -> Tally:
+    def _run_or_release(self, claimed: Sequence[Claim]) -> Tally:
         """Run effects; after an error, release the open claims at once, not by their lease."""
-        self._open = {claim.delivery.key: claim for claim in won}
+        self._open = {claim.delivery.key: claim for claim in claimed}
         try:
-            return self._run_effects(won)
+            return self._run_effects(claimed)
         except BaseException:
             # An unsafe effect may have happened: its claim stays, and an operator decides.
             if self._open and not self.handler.at_most_once:
@@ -259,83 +259,83 @@ class Loop:
 
     def _defer_refused(self, refused: Iterable[Claim]) -> Tally:
         """Count events that are settled, and defer the others."""
-        tally = Tally()
+        counts = Tally()
         deferred: list[Delivery] = []
         stale: list[Delivery] = []
         for claim in refused:
             if claim.verdict == "duplicate_done":
-                tally.duplicate += 1
+                counts.duplicate += 1
             elif claim.verdict == "stale":
-                tally.stale += 1
+                counts.stale += 1
                 stale.append(claim.delivery)
             else:
-                tally.kept += 1
+                counts.kept += 1
                 deferred.append(claim.delivery)
                 if not claim.final:
                     found = Unsettled(claim.delivery, claim.verdict, claim.due_us)
                     self.unsettled.append(found)
         self._registry.outdated(self.handler, stale)
         self._registry.keep(self.handler, deferred)
-        return tally
+        return counts
 
-    def _run_effects(self, won: Sequence[Claim]) -> Tally:
+    def _run_effects(self, claimed: Sequence[Claim]) -> Tally:
         try:
             if self.handler.effect == "transactional":
-                return self._registry.outage.through(lambda: self._run_in_one_transaction(won))
-            return self._run_one_by_one(won)
+                return self._registry.outage.through(lambda: self._run_in_one_transaction(claimed))
+            return self._run_one_by_one(claimed)
         except LeaseLost:
-            if self.handler.effect == "transactional" and len(won) > 1:
+            if self.handler.effect == "transactional" and len(claimed) > 1:
                 # The transaction was rolled back, and some of the claims may still be held.
-                return self._run_in_own_transactions(won)
+                return self._run_in_own_transactions(claimed)
             # The new owner may not have the events: store them for it.
-            self._registry.keep(self.handler, [claim.delivery for claim in won])
-            self._close(won)
-            self.unsettled += [Unsettled(claim.delivery, "in_progress") for claim in won]
-            return Tally(kept=len(won))
+            self._registry.keep(self.handler, [claim.delivery for claim in claimed])
+            self._close(claimed)
+            self.unsettled += [Unsettled(claim.delivery, "in_progress") for claim in claimed]
+            return Tally(kept=len(claimed))
 
-    def _run_in_one_transaction(self, won: Sequence[Claim]) -> Tally:
+    def _run_in_one_transaction(self, claimed: Sequence[Claim]) -> Tally:
         """Run transactional effects in one transaction; if one fails, each in its own."""
         try:
-            with effecting(self._registry, self.handler, won) as scope:
-                for claim in won:
+            with effecting(self._registry, self.handler, claimed) as scope:
+                for claim in claimed:
                     scope.check()
                     self._run(claim, Context(claim, scope.connection, scope.check))
         except EffectFailed as failed:
-            if len(won) == 1:
-                return self._record_failures([(won[0], failed.error)])
-            return self._run_in_own_transactions(won)
-        self._close(won)
-        return Tally(done=len(won))
+            if len(claimed) == 1:
+                return self._record_failures([(claimed[0], failed.error)])
+            return self._run_in_own_transactions(claimed)
+        self._close(claimed)
+        return Tally(done=len(claimed))
 
-    def _run_in_own_transactions(self, won: Sequence[Claim]) -> Tally:
+    def _run_in_own_transactions(self, claimed: Sequence[Claim]) -> Tally:
         """Run each effect in its own transaction; release a stream's events after a failure."""
-        tally = Tally()
+        counts = Tally()
         stuck: set[Line | None] = set()
-        for claim in won:
+        for claim in claimed:
             if claim.delivery.line in stuck:
-                tally += self._release([claim])
+                counts += self._release([claim])
                 continue
             one = self._run_effects([claim])
             if not one.done:
                 stuck |= self._stream_stopped_by(claim)
-            tally += one
-        return tally
+            counts += one
+        return counts
 
-    def _run_one_by_one(self, won: Sequence[Claim]) -> Tally:
+    def _run_one_by_one(self, claimed: Sequence[Claim]) -> Tally:
         """Run keyed or unsafe effects one after the other, and complete their claims together."""
         done: list[Claim] = []
         released: list[Claim] = []
         failed: list[tuple[Claim, Exception]] = []
         stuck: set[Line | None] = set()
         try:
-            with Beating(self._registry, self.handler, won) as beating:
-                for claim in won:
+            with Beating(self._registry, self.handler, claimed) as heartbeat:
+                for claim in claimed:
                     if claim.delivery.line in stuck:
                         released.append(claim)
                         continue
-                    beating.check()
+                    heartbeat.check()
                     try:
-                        self._run(claim, Context(claim, check=beating.check))
+                        self._run(claim, Context(claim, check=heartbeat.check))
                         done.append(claim)
                     except EffectFailed as one:
                         failed.append((claim, one.error))
@@ -345,10 +345,10 @@ class Loop:
             if done:
                 self._registry.mark_done(self.handler, done)
                 self._close(done)
-        tally = Tally(done=len(done))
-        tally += self._release(released)
-        tally += self._record_failures(failed)
-        return tally
+        counts = Tally(done=len(done))
+        counts += self._release(released)
+        counts += self._record_failures(failed)
+        return counts
 
     def _run(self, claim: Claim, context: Context) -> None:
         try:
@@ -381,20 +381,20 @@ class Loop:
 
     def _record_failures(self, failed: Sequence[tuple[Claim, Exception]]) -> Tally:
         """Record failed attempts; raise `Conflict` if that stops the handler."""
-        tally = Tally()
+        counts = Tally()
         for claim, error in failed:
             # Send before the event is marked dead: no dead letter may be missing in the target.
             if self.handler.retry.gives_up(claim.attempt, error):
                 self._send([(claim.delivery, reason_of(error), claim.attempt)])
             if fail(self._registry, self.handler, claim, error):
-                tally.dead += 1
+                counts.dead += 1
             else:
-                tally.failed += 1
+                counts.failed += 1
                 self.unsettled.append(Unsettled(claim.delivery, "waiting", error=error))
             self._close([claim])
-        if tally.dead and self.handler.on_poison == "stop":
+        if counts.dead and self.handler.on_poison == "stop":
             self.check()
-        return tally
+        return counts
 
     def check(self) -> None:
         """Raise `Conflict` if the handler is stopped or paused."""

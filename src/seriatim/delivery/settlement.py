@@ -55,13 +55,13 @@ def settle(  # noqa: PLR0913 - what to handle, and for how long
     deadline = time.monotonic() + wait_s
     pause = _FIRST_PAUSE_S
     left = list(deliveries)
-    tally = Tally()
+    counts = Tally()
     while True:
         _handle_due(registry, loop, left)
-        tally += loop.handle(left)
+        counts += loop.handle(left)
         if not loop.unsettled:
-            tally.kept = 0  # deferred in an earlier round, settled by now
-            return tally
+            counts.kept = 0  # deferred in an earlier round, settled by now
+            return counts
         remaining = deadline - time.monotonic()
         if remaining <= 0 or stop.wait(min(pause, remaining)):
             first = loop.unsettled[0]

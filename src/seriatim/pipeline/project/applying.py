@@ -37,14 +37,14 @@ class Side(msgspec.Struct):
     counted: int = 0
 
 
-def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
+def apply_batch(job: Job, batch: Given, position: int, lease: Side) -> int:
     """Apply the events of a batch that lie after a position.
 
     Args:
         job: The projection.
-        given: A range of the log, or a batch of a stream, with watermarks that give its range.
+        batch: A range of the log, or a batch of a stream, with watermarks that give its range.
         position: The position of the read model's cursor.
-        side: The tables to write, and the lease on them.
+        lease: The tables to write, and the lease on them.
 
     Returns:
         The new position of the cursor.
@@ -61,20 +61,18 @@ def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
         "seriatim.after": position,
     }
     with tracing.span("seriatim.project", attributes=attributes) as span:
-        reached = _apply(job, given, position, side)
-        span.set({"seriatim.until": reached, "seriatim.shadow": side.shadow})
+        reached = _apply(job, batch, position, lease)
+        span.set({"seriatim.until": reached, "seriatim.shadow": lease.shadow})
     return reached
 
 
-def _apply(job: Job, given: Given, position: int, side: Side) -> int:
-    folder = Folder(
-        projection=job.projection, target=job.target, shadow=side.shadow, after=position
-    )
+def _apply(job: Job, batch: Given, position: int, lease: Side) -> int:
+    task = Folder(projection=job.projection, target=job.target, shadow=lease.shadow, after=position)
     if job.projection.is_frame:
-        outcome, (after, until) = _transform(job, given, position)
+        outcome, (after, until) = _transform(job, batch, position)
     else:
-        outcome = _fold(job, given, folder)
-        seen = outcome.seen if isinstance(given, DataFrame) else given
+        outcome = _fold(job, batch, task)
+        seen = outcome.seen if isinstance(batch, DataFrame) else batch
         after, until = seen or (position, position)
     if until <= position:
         return position
@@ -82,20 +80,20 @@ def _apply(job: Job, given: Given, position: int, side: Side) -> int:
         raise Moved
     first = outcome.first_failure
     if first is not None and job.projection.on_failure == "stop":
-        raise _commit_before_failure(job, given, first, folder, side)
+        raise _commit_before_failure(job, batch, first, task, lease)
     step = outcome.step
     step.after, step.until, step.tip = position, until, job.tip(until)
-    job.model.commit(job.projection, step, token=side.token, shadow=side.shadow)
-    side.read += outcome.read
+    job.model.commit(job.projection, step, token=lease.token, shadow=lease.shadow)
+    lease.read += outcome.read
     return until
 
 
-def _transform(job: Job, given: Given, position: int) -> tuple[Outcome, Range]:
+def _transform(job: Job, batch: Given, position: int) -> tuple[Outcome, Range]:
     """Run a DataFrame projection on a batch; return its rows and the range of the batch."""
-    if not isinstance(given, DataFrame):
-        return _transform_events(job, job.events(*given), position, given[1]), given
+    if not isinstance(batch, DataFrame):
+        return _transform_events(job, job.events(*batch), position, batch[1]), batch
     # Persisted, because the batch is evaluated twice: for its watermarks and for its rows.
-    events = given.persist()
+    events = batch.persist()
     try:
         marks = events.where(frames.is_mark()).select("append_position", "position").collect()
         # The first batch of a stream may be empty, without a watermark.
@@ -111,22 +109,22 @@ def _transform_events(job: Job, events: DataFrame, after: int, until: int) -> Ou
     return outcome_of(job.projection, frames.sent(rows, job.projection, until).toArrow())
 
 
-def _fold(job: Job, given: Given, folder: Folder) -> Outcome:
+def _fold(job: Job, batch: Given, task: Folder) -> Outcome:
     """Fold a small batch in the driver and a large one in tasks; stream batches are small."""
-    small = isinstance(given, DataFrame) or given[1] - given[0] <= SMALL_EVENTS
-    return job.outcome_here(given, folder) if small else job.outcome(given, folder)
+    small = isinstance(batch, DataFrame) or batch[1] - batch[0] <= SMALL_EVENTS
+    return job.outcome_here(batch, task) if small else job.outcome(batch, task)
 
 
 def _commit_before_failure(
-    job: Job, given: Given, first: Failure, folder: Folder, side: Side
+    job: Job, batch: Given, first: Failure, task: Folder, lease: Side
 ) -> ProjectionFailed:
     """Commit the events before the first failed one together with the failure; build its error."""
     last = first.position - 1
-    step = Step(after=folder.after, until=last, tip=job.tip(last))
-    if last > folder.after:
-        before = msgspec.structs.replace(folder, until=last)
-        step = job.outcome(given, before).step
-        step.after, step.until, step.tip = folder.after, last, job.tip(last)
+    step = Step(after=task.after, until=last, tip=job.tip(last))
+    if last > task.after:
+        before = msgspec.structs.replace(task, until=last)
+        step = job.outcome(batch, before).step
+        step.after, step.until, step.tip = task.after, last, job.tip(last)
     step.failures = [(first, "stopped")]
-    job.model.commit(job.projection, step, token=side.token, shadow=side.shadow, status="failed")
+    job.model.commit(job.projection, step, token=lease.token, shadow=lease.shadow, status="failed")
     return job.stopped(first)

@@ -42,8 +42,8 @@ def _refold(job: Job, owner: Owner, *, token: int) -> bool:
         (f.col("tenant_id") == tenant_id) & (f.col(KEY) == key)
     )
     positions: list[int] = events.select("position").toArrow().column(0).to_pylist()
-    folder = Folder(projection=job.projection, target=job.target, until=until, only=owner)
-    step = job.outcome(events.drop(KEY), folder, spread=1).step
+    task = Folder(projection=job.projection, target=job.target, until=until, only=owner)
+    step = job.outcome(events.drop(KEY), task, spread=1).step
     step.after = step.until = until
     step.failures = [
         (failure, "skipped" if job.projection.on_failure == "skip" else "parked")

@@ -81,24 +81,24 @@ def rebuild(job: Job, *, accept: bool = False) -> Proof:
     """
     live = job.model.progress(job.projection.name)
     job.model.check_replaceable(job.projection)  # fail now, not after hours of work
-    with _shadow(job) as side:
+    with _shadow(job) as lease:
         if live is not None and _comparable(job, live):
-            _fold_all(job, side, live.position)
-            proof = _compare(job, side)
+            _fold_all(job, lease, live.position)
+            proof = _compare(job, lease)
             if not proof.equal and not accept:
                 raise _difference_error(job, proof)
         else:
-            _fold_all(job, side, job.store.head())
+            _fold_all(job, lease, job.store.head())
             proof = _describe_shadow(job)
-        _switch(job, side)
+        _switch(job, lease)
         return msgspec.structs.replace(proof, switched=True)
 
 
 def replace(job: Job) -> None:
     """Fold the whole log into a shadow and switch to it without a comparison."""
-    with _shadow(job) as side:
-        _fold_all(job, side, job.store.head())
-        _switch(job, side)
+    with _shadow(job) as lease:
+        _fold_all(job, lease, job.store.head())
+        _switch(job, lease)
 
 
 def verify(job: Job) -> Proof:
@@ -115,9 +115,9 @@ def verify(job: Job) -> Proof:
         msg = f"projection {job.projection.name} has no read model yet: run seriatim project run"
         raise NotFound(msg, details={"projection": job.projection.name})
     job.check(live)
-    with _shadow(job) as side:
-        _fold_all(job, side, live.position)
-        return _compare(job, side)
+    with _shadow(job) as lease:
+        _fold_all(job, lease, live.position)
+        return _compare(job, lease)
 
 
 def _comparable(job: Job, live: Progress) -> bool:
@@ -149,7 +149,7 @@ def _shadow(job: Job) -> Iterator[Side]:
             job.model.drop(job.projection, shadow=True)
 
 
-def _fold_all(job: Job, side: Side, until: int) -> None:
+def _fold_all(job: Job, lease: Side, until: int) -> None:
     """Fold the log from its beginning up to a position; each task stores its own keys."""
     started = time.monotonic()
     if not until:
@@ -164,24 +164,24 @@ def _fold_all(job: Job, side: Side, until: int) -> None:
     # A multiple of the partition count, so that all cores are busy until the end.
     parts = job.spread * -(-until // (job.spread * _PART_EVENTS))
     with watched(job.spark, report, job.stages(parts)):
-        outcome = _load_shadow(job, side, until, parts)
+        outcome = _load_shadow(job, lease, until, parts)
     first = outcome.first_failure
     if first is not None and job.projection.on_failure == "stop":
         raise job.stopped(first)
-    side.read += outcome.read
-    _check_count(job, side, until)
+    lease.read += outcome.read
+    _check_count(job, lease, until)
     step = Step(after=0, until=until, tip=job.tip(until), failures=outcome.step.failures)
-    job.model.commit(job.projection, step, token=side.token, shadow=True)
+    job.model.commit(job.projection, step, token=lease.token, shadow=True)
     report(1.0)
 
 
-def _check_count(job: Job, side: Side, until: int) -> None:
+def _check_count(job: Job, lease: Side, until: int) -> None:
     """Raise `BackendFailure` unless the shadow has read as many events as the log holds."""
     # Of a DataFrame projection the number of events read is not known.
-    read = None if job.projection.is_frame else side.read
-    if until > side.counted:
-        _compare_count(job, read, side.counted, until)
-    side.read, side.counted = 0, until
+    read = None if job.projection.is_frame else lease.read
+    if until > lease.counted:
+        _compare_count(job, read, lease.counted, until)
+    lease.read, lease.counted = 0, until
 
 
 def _compare_count(job: Job, read: int | None, after: int, until: int) -> None:
@@ -234,34 +234,34 @@ class _CountTask(msgspec.Struct, frozen=True):
                 yield pa.RecordBatch.from_pydict({"events": [count]})
 
 
-def _load_shadow(job: Job, side: Side, until: int, parts: int) -> Outcome:
+def _load_shadow(job: Job, lease: Side, until: int, parts: int) -> Outcome:
     """Fold the events up to a position in tasks that write to the shadow."""
     if job.projection.is_frame:
         rows = frames.transformed(job.events(0, until), job.projection, job.tenant_id)
-        loader = FrameLoader(projection=job.sent, target=job.target, until=until, owner=side.owner)
+        loader = FrameLoader(projection=job.sent, target=job.target, until=until, owner=lease.owner)
         return outcome_of(job.projection, frames.stored(rows, loader).toArrow())
     fold_loader = Loader(
-        projection=job.projection, target=job.target, shadow=True, owner=side.owner
+        projection=job.projection, target=job.target, shadow=True, owner=lease.owner
     )
     return job.outcome((0, until), fold_loader, spread=parts)
 
 
-def _advance(job: Job, side: Side, until: int) -> int:
+def _advance(job: Job, lease: Side, until: int) -> int:
     """Apply batches to the shadow up to a position; return the position reached."""
     progress = job.model.progress(job.projection.name, shadow=True)
     position = progress.position if progress else 0
     while position < until:
         end = min(until, position + job.batch_events)
-        position = apply_batch(job, (position, end), position, side)
+        position = apply_batch(job, (position, end), position, lease)
     return position
 
 
-def _switch(job: Job, side: Side) -> None:
+def _switch(job: Job, lease: Side) -> None:
     """Switch to the shadow when it has caught up with the live tables."""
-    _check_count(job, side, _advance(job, side, job.store.head()))
+    _check_count(job, lease, _advance(job, lease, job.store.head()))
     while not job.model.switch(job.projection):
         live = job.model.progress(job.projection.name)
-        _check_count(job, side, _advance(job, side, live.position if live else 0))
+        _check_count(job, lease, _advance(job, lease, live.position if live else 0))
 
 
 def _describe_shadow(job: Job) -> Proof:
@@ -278,22 +278,22 @@ def _describe_shadow(job: Job) -> Proof:
     )
 
 
-def _compare(job: Job, side: Side) -> Proof:
+def _compare(job: Job, lease: Side) -> Proof:
     """Compare live tables and shadow in a snapshot in which both are at the same position."""
     name = job.projection.name
     for _ in range(_ROUNDS):
         if (proof := _compare_now(job)) is not None:
             return proof
         live = job.model.progress(name)
-        _advance(job, side, live.position if live else 0)
+        _advance(job, lease, live.position if live else 0)
     # The live tables advance faster than the shadow: hold the runner for the last step.
-    with job.model.hold(name, side.token):
+    with job.model.hold(name, lease.token):
         for _ in range(_HELD_ROUNDS):
             if (proof := _compare_now(job)) is not None:
                 return proof
             time.sleep(0.5)
             live = job.model.progress(name)
-            _advance(job, side, live.position if live else 0)
+            _advance(job, lease, live.position if live else 0)
     msg = f"projection {name} advances too fast to be compared: pause it, and try again"
     raise Conflict(msg, details={"projection": name})
 

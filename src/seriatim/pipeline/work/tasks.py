@@ -49,10 +49,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         """Handle events, and return the number of events by outcome as one row."""
         settle()
         with joined(self.exporting):
-            tally = self._loop().handle(deliveries)
-        counts = [[getattr(tally, name)] for name in Tally.__struct_fields__]
+            counts = self._loop().handle(deliveries)
+        columns = [[getattr(counts, name)] for name in Tally.__struct_fields__]
         return pa.RecordBatch.from_arrays(
-            [pa.array(count, pa.int64()) for count in counts], names=list(Tally.__struct_fields__)
+            [pa.array(column, pa.int64()) for column in columns],
+            names=list(Tally.__struct_fields__),
         )
 
     def _loop(self) -> Loop:

@@ -1,1 +1,1 @@
-"""Delivery: each effect once, whatever crashes, repeats or overtakes."""
+"""Delivery: run handlers so that each event has its effect once, despite crashes and duplicates."""

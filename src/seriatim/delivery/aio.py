@@ -1,4 +1,4 @@
-"""The registry for asyncio: the same claims, awaited; only their statements take a thread."""
+"""The registry for asyncio: the same operations, awaited; their statements run in threads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class AsyncHeld:
-    """`async with registry.aio.claim(handler, event) as claim:` as its plain form does."""
+    """The async form of `ClaimContext`, for `async with registry.aio.claim(…)`."""
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
+    def __init__(self, context: Held) -> None:
+        self._context = context
 
     async def __aenter__(self) -> Held:
-        """Ask for the claim."""
-        return await asyncio.to_thread(self._held.__enter__)
+        """Claim the event in a thread."""
+        return await asyncio.to_thread(self._context.__enter__)
 
     async def __aexit__(
         self,
@@ -38,16 +38,16 @@ class AsyncHeld:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the claim."""
-        await asyncio.to_thread(self._held.__exit__, kind, error, trace)
+        """Complete the claim in a thread."""
+        await asyncio.to_thread(self._context.__exit__, kind, error, trace)
 
 
 class _Cancelled(BaseException):
-    """The caller of an effect was cancelled: neither a success nor a failure of the event."""
+    """The caller was cancelled: neither a success nor a failure of the event."""
 
 
 class Bridge:
-    """Runs coroutines on an event loop for a thread that waits for them."""
+    """Runs coroutines on an event loop for a thread that blocks on their results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -55,12 +55,13 @@ class Bridge:
         self.ended = threading.Event()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Return what a coroutine returns, called from the thread."""
+        """Run a coroutine and return its result; called from the thread."""
         if self.ended.is_set():
             coroutine.close()
             raise _Cancelled
         self._running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        if self.ended.is_set():  # cancelled between the two
+        # `cancel` may have been called before `_running` was set: it would have missed this one.
+        if self.ended.is_set():
             self._running.cancel()
         try:
             return self._running.result()
@@ -68,14 +69,14 @@ class Bridge:
             raise _Cancelled from None
 
     def cancel(self) -> None:
-        """End the coroutine that runs and refuse more, called from the event loop."""
+        """Cancel the running coroutine and refuse further ones; called from the event loop."""
         self.ended.set()
         if self._running is not None:
             self._running.cancel()
 
 
 class AsyncRegistry:
-    """The acts of consumers, awaited."""
+    """The operations of consumers on a registry, awaited."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -87,15 +88,19 @@ class AsyncRegistry:
         *,
         wait_s: float = 0.0,
     ) -> Tally:
-        """Handle one event or a batch as `Registry.handle` does.
+        """Handle one event or a batch; see `Registry.handle`.
 
-        An async handler runs on this event loop, others and statements in a thread. When the call
-        is cancelled, the running effect is cancelled too, and its claim is free again unless the
-        effect is unsafe.
+        An async handler runs on this event loop, other handlers and statements run in a thread.
+        If the call is cancelled, the running effect is cancelled too, and its claim is released
+        unless the effect is unsafe.
+
+        Example:
+            await registry.aio.handle(receipts, batch)
+
         """
         registry = self._registry
         bridge = Bridge(asyncio.get_running_loop())
-        # A transactional effect is written by the thread's own connection: it runs there.
+        # A transactional effect writes through the thread's own connection, so it runs there.
         await_ = None if handler.effect == "transactional" else bridge.run
         work = asyncio.ensure_future(
             asyncio.to_thread(
@@ -110,6 +115,7 @@ class AsyncRegistry:
             )
         )
         try:
+            # Shielded: the thread must end its claims before the cancellation is passed on.
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             bridge.cancel()
@@ -124,16 +130,24 @@ class AsyncRegistry:
         *,
         unsettled: Literal["raise", "return"] = "raise",
     ) -> AsyncHeld:
-        """Claim one event for the length of an `async with` block."""
+        """Claim one event for an `async with` block; see `Registry.claim`.
+
+        Raises:
+            InvalidArgument: The handler is transactional.
+
+        """
         if handler.effect == "transactional":
-            msg = "a transactional effect is written by a thread's own connection: claim it there"
+            msg = (
+                f"handler {handler.name} is transactional, and its effect is written through a "
+                "thread's own connection: use registry.claim in a thread, or aio.handle"
+            )
             raise InvalidArgument(msg, details={"handler": handler.name})
         return AsyncHeld(self._registry.claim(handler, event, unsettled=unsettled))
 
     async def claim_all(self, handler: Handler, deliveries: Sequence[Delivery]) -> list[Claim]:
-        """Claim many events at once."""
+        """Claim several events at once; see `Registry.claim_all`."""
         return await asyncio.to_thread(self._registry.claim_all, handler, deliveries)
 
     async def mark_done(self, handler: Handler, claims: Sequence[Claim]) -> None:
-        """End claims whose effect was had."""
+        """Complete claims whose effect was performed."""
         await asyncio.to_thread(self._registry.mark_done, handler, claims)

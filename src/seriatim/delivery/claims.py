@@ -1,4 +1,4 @@
-"""A claim: the right to have the effect of one event, or why there is none."""
+"""Claims: the verdict of the registry on each event that a consumer wants to handle."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from seriatim.core.errors import LeaseLost
+from seriatim.core.event import LogIdentity
 from seriatim.core.handling import Delivery
 
 Verdict = Literal[
@@ -23,13 +25,13 @@ Status = Literal[
     "claimed", "failed", "blocked", "dead", "unknown", "done", "stale", "skipped", "passed"
 ]
 
-# Verdicts after which nobody needs the event to be delivered again.
+# Verdicts after which the event need not be delivered again.
 FINAL: tuple[Verdict, ...] = ("duplicate_done", "stale", "dead", "unknown")
 
-Key = tuple[str, str]  # tenant and event id
-Line = tuple[str, str, str]  # tenant and stream, within which order counts
+Key = tuple[str, str]  # tenant id and event id
+Line = tuple[str, str, str]  # tenant id, stream type and stream id: the scope of ordering
 
-# The columns in which deliveries travel to the database.
+# Columns and types of the rows that are passed to statements as `{given}`.
 DELIVERED = {
     "tenant_id": "text",
     "event_id": "text",
@@ -40,16 +42,23 @@ DELIVERED = {
     "stream_seq": "integer",
     "first_seq": "integer",
 }
-JUDGED = {**DELIVERED, "log_id": "text", "epoch": "integer", "wanted": "integer"}
+JUDGED = {**DELIVERED, "log_id": "text", "epoch": "integer", "selected": "integer"}
 READ_FROM = {"tenant_id": "text", "log_id": "text", "epoch": "integer"}
+# Prefixed, because these statements return columns of the table under the plain names.
 HELD = {"of_tenant": "text", "of_event": "text", "of_token": "integer"}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the wish to handle an event; `token` proves a claim, and later ones beat it.
+    """The result of claiming one event.
 
-    `attempt` counts from 1. Without a claim, `settled_seq` is how far the stream is settled, and
-    `due_us` when the event may be asked for again, where that is known.
+    Attributes:
+        delivery: The event.
+        verdict: Whether it was claimed, or why not.
+        token: The fencing token of the claim. A later claim of the event has a higher one.
+        attempt: Which attempt this is, from 1.
+        settled_seq: If not claimed: the sequence number up to which the stream is settled.
+        due_us: If not claimed: when the event can be claimed again, if known.
+
     """
 
     delivery: Delivery
@@ -61,22 +70,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def claimed(self) -> bool:
-        """Whether the effect may be had now."""
+        """Whether the caller holds the claim and must perform the effect."""
         return self.verdict == "claimed"
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to do, now or later."""
+        """Whether the event needs no further processing."""
         return self.verdict in ("duplicate_done", "stale")
 
     @property
     def final(self) -> bool:
-        """Whether a consumer may move past the event: settled, or left to an operator."""
+        """Whether a consumer may advance past the event: it is settled or left to an operator."""
         return self.verdict in FINAL
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """Numbers of a stream that a handler passes over, both ends included."""
+    """A range of sequence numbers of a stream that a handler passes over, both ends included."""
 
     line: Line
     first_seq: int
@@ -85,9 +94,9 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 def delivered(deliveries: Sequence[Delivery]) -> list[list[Any]]:
-    """Return deliveries by column."""
-    nowhere: tuple[str | None, str | None] = (None, None)
-    streams = [(one.line and one.stream) or nowhere for one in deliveries]
+    """Convert deliveries to the columns of `DELIVERY_TYPES`."""
+    no_stream: tuple[str | None, str | None] = (None, None)
+    streams = [(one.line and one.stream) or no_stream for one in deliveries]
     return [
         [one.tenant_id for one in deliveries],
         [one.event_id for one in deliveries],
@@ -100,21 +109,27 @@ def delivered(deliveries: Sequence[Delivery]) -> list[list[Any]]:
     ]
 
 
-def judged(wanted: Sequence[Delivery], passing: Sequence[Delivery]) -> list[list[Any]]:
-    """Return deliveries by column, and which of them are wanted."""
-    every = [*wanted, *passing]
+def judged(selected: Sequence[Delivery], passing: Sequence[Delivery]) -> list[list[Any]]:
+    """Convert deliveries to the columns of `CANDIDATE_TYPES`.
+
+    Args:
+        selected: Events that the handler selects.
+        passing: Events between them that the handler's filter excludes.
+
+    """
+    every = [*selected, *passing]
     return [
         *delivered(every),
         [one.log and one.log.log_id for one in every],
         [one.log and one.log.epoch for one in every],
-        [1] * len(wanted) + [0] * len(passing),
+        [1] * len(selected) + [0] * len(passing),
     ]
 
 
 def read_from(deliveries: Iterable[Delivery]) -> list[list[Any]]:
-    """Return by column which tenants' events were read from which log."""
-    found = {(one.tenant_id, one.log) for one in deliveries}
-    pairs = sorted(found, key=lambda pair: (pair[0], str(pair[1])))
+    """Convert the distinct pairs of tenant and log to the columns of `ORIGIN_TYPES`."""
+    origins = {(one.tenant_id, one.log) for one in deliveries}
+    pairs = sorted(origins, key=lambda pair: (pair[0], str(pair[1])))
     return [
         [tenant_id for tenant_id, _ in pairs],
         [log and log.log_id for _, log in pairs],
@@ -123,10 +138,49 @@ def read_from(deliveries: Iterable[Delivery]) -> list[list[Any]]:
 
 
 def held(claims: Iterable[Claim]) -> list[list[Any]]:
-    """Return claims by column."""
-    mine = list(claims)
+    """Convert claims to the columns of `CLAIM_TYPES`."""
+    rows = list(claims)
     return [
-        [one.delivery.tenant_id for one in mine],
-        [one.delivery.event_id for one in mine],
-        [one.token for one in mine],
+        [one.delivery.tenant_id for one in rows],
+        [one.delivery.event_id for one in rows],
+        [one.token for one in rows],
     ]
+
+
+def check_held(claims: Sequence[Claim], ended: Sequence[tuple[Any, ...]]) -> None:
+    """Raise `LeaseLost` for claims that this consumer no longer holds."""
+    known = {(row[0], row[1]) for row in ended}
+    lost = [claim.delivery.event_id for claim in claims if claim.delivery.key not in known]
+    if lost:
+        msg = (
+            f"the claim of event {lost[0]} is no longer held: its lease expired and another "
+            "consumer took it, or it was already ended"
+        )
+        raise LeaseLost(msg, details={"event_ids": lost[:10], "lost": len(lost)})
+
+
+def find_first_run(line: Line, passed: Sequence[Delivery]) -> Passed:
+    """Return the lowest run of consecutive sequence numbers among events of one stream."""
+    numbers = sorted({one.stream_seq for one in passed if one.stream_seq is not None})
+    end = numbers[0]
+    for number in numbers[1:]:
+        if number != end + 1:
+            break
+        end = number
+    return Passed(line, passed[0].first_seq, numbers[0], end)
+
+
+def decode_deferred(row: tuple[Any, ...]) -> Delivery:
+    """Convert a row of the statements `due` and `lines` to a delivery."""
+    tenant_id, event_id, event_type, position, stream_type, stream_id, seq, first, event, *log = row
+    return Delivery(
+        tenant_id=tenant_id,
+        event_id=event_id,
+        event_type=event_type,
+        position=position,
+        stream=None if stream_type is None else (stream_type, stream_id),
+        stream_seq=seq,
+        first_seq=first,
+        event=msgspec.Raw(event.encode()),
+        log=None if log[0] is None else LogIdentity(*log),
+    )

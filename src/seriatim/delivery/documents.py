@@ -1,4 +1,4 @@
-"""Read models outside the log's database: documents with stable ids and versions that only rise."""
+"""Handlers that maintain one document per stream in an external store, such as a search index."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ Document = Mapping[str, Any]
 
 
 class Index(Protocol):
-    """A search index, a cache, a table elsewhere."""
+    """A store of versioned documents: a search index, a cache, a table in another database."""
 
     def put(self, key: str, version: int, document: Document | None) -> None:
-        """Store a document unless the one there has this version or a higher one.
+        """Store a document unless the stored one has this version or a higher one.
 
-        None takes the document away, and its version must still be known: a lower one that comes
-        later is not to bring it back.
+        Args:
+            key: The id of the document.
+            version: The sequence number of the stream's event.
+            document: The document. None deletes it; its version must still be stored, so that a
+                lower version that arrives later does not restore the document.
+
         """
         ...
 
 
-def documents(  # noqa: PLR0913 - a declaration is its parts
+def documents(  # noqa: PLR0913 - the options of a handler
     name: str,
     index: Index | Callable[[], Index],
     *,
@@ -34,16 +38,35 @@ def documents(  # noqa: PLR0913 - a declaration is its parts
     start: int = 0,
     retry: RetryPolicy | None = None,
 ) -> Callable[[Callable[[EventRecord], Document | None]], Handler]:
-    """Make a handler that keeps one document for each stream, out of a function of its last event.
+    """Declare a handler that stores one document per stream, computed from its latest event.
 
-    `index` may be a function that opens one: it is called in the tasks, once in each process.
+    Args:
+        name: The name of the handler.
+        index: Where to store documents, or a function that opens it. The function is called in
+            the process that handles events, once in each process.
+        events: Types or patterns of the events to handle.
+        stream_types: Stream types to handle; None for all.
+        start: The position after which the handler starts.
+        retry: The retry policy.
+
+    Returns:
+        A decorator for a function that converts an event to a document, or to None to delete it.
+
+    Example:
+        @documents("orders-index", open_index, stream_types=["order"])
+        def order_document(event):
+            return {"status": event.event_type, "at": event.recorded_at}
+
     """
     opened: list[Index] = []
 
     def declare(make: Callable[[EventRecord], Document | None]) -> Handler:
         def put(event: EventRecord, _context: object) -> None:
             if event.stream_seq is None:
-                msg = "an event without a stream has no document: choose stream_types"
+                msg = (
+                    f"event {event.event_id} belongs to no stream and therefore has no document: "
+                    "restrict the handler with stream_types"
+                )
                 raise InvalidEvent(msg, details={"event_id": event.event_id})
             if not opened:
                 opened.append(index() if callable(index) else index)
@@ -64,6 +87,6 @@ def documents(  # noqa: PLR0913 - a declaration is its parts
 
 
 def document_id(event: EventRecord) -> str:
-    """Return the id of a stream's document, which no other stream of any tenant has."""
+    """Return the id of a stream's document, unique among all streams of all tenants."""
     parts = (event.tenant_id, event.stream_type or "", event.stream_id or "")
     return "/".join(quote(part, safe="") for part in parts)

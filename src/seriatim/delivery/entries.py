@@ -1,4 +1,4 @@
-"""What operators see of the registry, and what they ask it for."""
+"""Rows of the registry as operators see them, and the filter that selects them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FILTERS = (
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One event as the registry knows it for one handler; `event` is kept while unfinished."""
+    """The state of one event for one handler; `event` is stored while it is unfinished."""
 
     handler: str
     tenant_id: str
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events a handler has in one status; `expired` are claims whose lease is over."""
+    """The number of a handler's events in one status; `expired` counts claims without a lease."""
 
     handler: str
     status: str
@@ -57,7 +57,7 @@ class StatusCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler as the registry knows it."""
+    """A handler as declared in the registry, and its status."""
 
     name: str
     declaration: dict[str, Any]
@@ -66,7 +66,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The log whose events a handler has handled for a tenant; `reason` is that of a reset."""
+    """The log that a handler is bound to for a tenant; `reason` is that of the last reset."""
 
     handler: str
     tenant_id: str
@@ -77,12 +77,12 @@ class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stop_reason(tenant_id: str, event_id: str, error: str = "") -> str:
-    """Say which event stopped a handler, and why."""
+    """Format the reason of a stopped handler; without `error` it is the prefix to compare with."""
     return f"event {event_id} of tenant {tenant_id}: {error}"
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries an operator means; what is None does not matter.
+    """A filter over entries; fields that are None do not filter.
 
     `event_type` is a type, or a pattern such as `seat.*`.
     """
@@ -94,47 +94,51 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     stream_type: str | None = None
     stream_id: str | None = None
     status: str | tuple[str, ...] | None = None
-    after: int = -1  # positions up to this one are left out; what is no event has 0
+    # Exclusive lower bound of the position; -1 also matches invalid messages, which have 0.
+    after: int = -1
 
     def where(self) -> tuple[str, dict[str, Any]]:
-        """Return the condition in SQL and its values.
+        """Return the SQL condition and its parameters.
 
-        Raises `InvalidArgument` if `event_type` is neither a type nor a pattern.
+        Raises:
+            InvalidArgument: `event_type` is neither a type nor a pattern.
+
         """
         parts = ["position > :after"]
         values: dict[str, Any] = {"after": self.after}
         for field in _FILTERS:
-            wanted = getattr(self, field)
-            if wanted is None:
+            value = getattr(self, field)
+            if value is None:
                 continue
-            texts = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+            texts = (value,) if isinstance(value, str) else tuple(value)
             names = [f"{field}_{'abcdefghi'[index]}" for index in range(len(texts))]
             parts.append(f"{field} in ({', '.join(f':{name}' for name in names)})")
             values |= dict(zip(names, texts, strict=True))
         if self.event_type is not None:
-            parts.append(_of_type(self.event_type, values))
+            parts.append(_event_type_condition(self.event_type, values))
         return " and ".join(parts), values
 
 
-def _of_type(text: str, values: dict[str, Any]) -> str:
-    """Return the condition on the event's type, and add its value."""
-    if problem := pattern_problem(text):
+def _event_type_condition(pattern: str, values: dict[str, Any]) -> str:
+    """Return the SQL condition on the event type, and add its parameter to `values`."""
+    if problem := pattern_problem(pattern):
         raise InvalidArgument(f"event_type {problem}", details={"argument": "event_type"})
-    names = Names.of([text])
+    names = Names.of([pattern])
     if names.everything:
         return "1 = 1"
     (values["event_type"],) = names.values or names.prefixes
     if names.values:
         return "event_type = :event_type"
+    # Not LIKE: an underscore or a percent sign in the prefix would be a wildcard.
     return f"substr(event_type, 1, {len(names.prefixes[0])}) = :event_type"
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
-    """Make an entry of its row."""
-    *known, due_us, error, reason, event, first_us, updated_us = row
-    names = Entry.__struct_fields__[: len(known)]
+    """Convert a row of the statement `entries` to an entry."""
+    *first_columns, due_us, error, reason, event, first_us, updated_us = row
+    names = Entry.__struct_fields__[: len(first_columns)]
     return Entry(
-        **dict(zip(names, known, strict=True)),
+        **dict(zip(names, first_columns, strict=True)),
         due_at=format_us(due_us) if due_us else None,
         error=error,
         reason=reason,

@@ -1,4 +1,4 @@
-"""A claim held while its effect is had: kept alive by heartbeats, ended with the block."""
+"""A claim that is held while its effect runs: renewed by heartbeats, completed with the block."""
 
 from __future__ import annotations
 
@@ -24,41 +24,42 @@ logger = logging.getLogger("seriatim")
 
 
 class Beating:
-    """Heartbeats for claims, from a thread and a connection of their own, while a block runs."""
+    """Renews claims while a block runs, in a thread with its own connection."""
 
     def __init__(self, registry: Registry, handler: Handler, claims: Sequence[Claim]) -> None:
         self._registry = registry
         self._handler = handler
         self._claims = claims
         self._lost: LeaseLost | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="seriatim-heartbeat", daemon=True)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="seriatim-heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End, whatever came of it."""
-        self._ended.set()
+        """Stop the thread and wait for it."""
+        self._stopped.set()
         self._thread.join()
 
     def check(self) -> None:
-        """Raise if a claim was lost: what is not done yet must not be done any more."""
+        """Raise `LeaseLost` if a claim was lost: effects not yet performed must not run."""
         if self._lost is not None:
             raise self._lost
 
-    def _beat(self) -> None:
+    def _renew(self) -> None:
         own: Registry | None = None
         try:
-            while not self._ended.wait(self._registry.settings.heartbeat_s):
+            while not self._stopped.wait(self._registry.settings.heartbeat_s):
                 try:
+                    # A separate connection, as the effect may hold the registry's in a transaction.
                     own = own or self._registry.another(on_outage="fail_fast")
                     own.heartbeat(self._handler, self._claims)
                 except BackendFailure as error:
-                    # At worst the lease runs out, and whoever takes the claim has a higher token.
-                    logger.warning("a heartbeat failed: %s", error.message)
+                    # If the lease expires, the next owner has a higher token and fences this one.
+                    logger.warning("renewing a claim failed: %s", error.message)
         except LeaseLost as error:
             self._lost = error
         finally:
@@ -67,7 +68,14 @@ class Beating:
 
 
 class Context:
-    """What a handler is given beside the event."""
+    """The second argument of a handler.
+
+    Attributes:
+        attempt: Which attempt this is, from 1.
+        token: The fencing token of the claim.
+        key: The idempotency key of the effect, the same in every attempt.
+
+    """
 
     def __init__(
         self,
@@ -83,28 +91,44 @@ class Context:
 
     @property
     def connection(self) -> Any:
-        """The database connection in whose transaction a `transactional` effect is written."""
+        """The database connection in whose transaction a `transactional` effect is written.
+
+        Raises:
+            AttributeError: The handler is not transactional.
+
+        """
         if self._connection is None:
-            msg = "only a transactional handler is given a connection: declare its effect so"
+            msg = (
+                "only a transactional handler has a connection: declare it with "
+                'effect="transactional"'
+            )
             raise AttributeError(msg)
         return self._connection
 
     def check(self) -> None:
-        """Raise `lease_lost` if the claim is somebody else's meanwhile: for long effects."""
+        """Raise `LeaseLost` if another consumer holds the claim now; call it in long effects."""
         if self._check is not None:
             self._check()
 
 
 def stable_key(delivery: Delivery) -> str:
-    """Return the key that is the same at every attempt, and no other event has in any tenant."""
+    """Return the idempotency key of an event's effect: the same in every attempt, unique."""
+    # Tenant ids are escaped, so that no other pair of tenant and event has the same key.
     return f"{quote(delivery.tenant_id, safe='')}/{delivery.event_id}"
 
 
 class Held:
-    """`with registry.claim(handler, event) as claim:` the effect is had if `claim` is true.
+    """The context manager that `Registry.claim` returns; it is true if the event was claimed.
 
-    The end of the block marks it done, an exception marks it failed and goes on its way. Without a
-    claim the verdict is final, unless the caller asked for the other ones too.
+    Leaving the block completes the claim. An exception marks the attempt as failed and propagates.
+    If the event was not claimed, `verdict` is final, unless the caller passed
+    `unsettled="return"`.
+
+    Example:
+        with registry.claim(handler, event) as claim:
+            if claim:
+                send_receipt(event, idempotency_key=claim.key)
+
     """
 
     def __init__(
@@ -125,12 +149,12 @@ class Held:
 
     @property
     def verdict(self) -> Verdict:
-        """What the registry said."""
+        """The verdict of the registry."""
         return "in_progress" if self._claim is None else self._claim.verdict
 
     @property
     def connection(self) -> Any:
-        """The connection of a transactional effect."""
+        """The connection of a transactional effect, None if the event was not claimed."""
         return None if self.context is None else self.context.connection
 
     @property
@@ -140,25 +164,25 @@ class Held:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """Which attempt this is, from 1; 0 before the block is entered."""
         return 0 if self._claim is None else self._claim.attempt
 
     def check(self) -> None:
-        """Raise `lease_lost` if the claim is somebody else's meanwhile."""
+        """Raise `LeaseLost` if another consumer holds the claim now."""
         if self.context is not None:
             self.context.check()
 
     def __bool__(self) -> bool:
-        """Tell whether the effect is to be had now."""
+        """Return whether the caller must perform the effect."""
         return self._claim is not None and self._claim.claimed
 
     def __enter__(self) -> Self:
-        """Ask for the claim."""
+        """Claim the event; raise `EventNotSettled` if its verdict is not final."""
         [claim] = self._registry.claim_all(self._handler, [self._delivery])
         self._claim = claim
         if claim.claimed:
-            entered = self._stack.enter_context(effecting(self._registry, self._handler, [claim]))
-            self.context = Context(claim, entered.connection, entered.check)
+            scope = self._stack.enter_context(effecting(self._registry, self._handler, [claim]))
+            self.context = Context(claim, scope.connection, scope.check)
         elif self._raises and not claim.final:
             raise not_settled(self._handler, self._delivery, claim.verdict)
         return self
@@ -169,7 +193,7 @@ class Held:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the claim."""
+        """Complete the claim, or record the failure of the attempt."""
         if self._claim is None or not self._claim.claimed:
             return
         try:
@@ -180,30 +204,31 @@ class Held:
         if isinstance(error, Exception) and not isinstance(error, LeaseLost):
             fail(self._registry, self._handler, self._claim, error)
         elif error is not None and not isinstance(error, Exception):
-            self._interrupted(self._claim)
+            self._release_interrupted(self._claim)
 
-    def _interrupted(self, claim: Claim) -> None:
-        """Free the event for the next consumer, unless its effect may not be repeated."""
+    def _release_interrupted(self, claim: Claim) -> None:
+        """Release the claim after an interrupt, unless its effect must not be repeated."""
         if not self._handler.at_most_once:
-            with suppress(LeaseLost):  # then it is somebody else's already
+            with suppress(LeaseLost):  # another consumer holds it already
                 self._registry.release(self._handler, [claim])
 
 
-_WHY = {
-    "waiting": "its last attempt failed, and it backs off",
+_VERDICT_REASONS = {
+    "waiting": "its last attempt failed and the backoff has not elapsed",
     "blocked": (
-        "an earlier event of its stream is not settled, or the handler is paused (seriatim "
-        "registry status, seriatim dlq list)"
+        "an earlier event of its stream is not settled, or the handler is paused or stopped (see "
+        "seriatim registry status and seriatim dlq list)"
     ),
-    "in_progress": "another consumer is handling it",
+    "in_progress": "another consumer is processing it",
 }
 
 
 def not_settled(handler: Handler, delivery: Delivery, verdict: Verdict) -> EventNotSettled:
-    """Make the error for an event that must be delivered again."""
+    """Build the error for an event that must be delivered again."""
     msg = (
         f"event {delivery.event_id} is not settled for handler {handler.name}: "
-        f"{_WHY.get(verdict, verdict)}; keep the cursor or offset and deliver it again"
+        f"{_VERDICT_REASONS.get(verdict, verdict)}; do not advance the cursor or offset, and "
+        "deliver it again"
     )
     details = {
         "handler": handler.name,
@@ -215,43 +240,54 @@ def not_settled(handler: Handler, delivery: Delivery, verdict: Verdict) -> Event
 
 
 class Effecting:
-    """The moment in which effects are had: a connection if they are transactional, and a check."""
+    """The scope in which effects run: `check`, and for transactional effects a connection."""
 
-    def __init__(self, beating: Beating, connection: Any = None) -> None:
+    def __init__(self, heartbeat: Beating, connection: Any = None) -> None:
         self.connection = connection
-        self.check = beating.check
+        self.check = heartbeat.check
 
 
 @contextmanager
 def effecting(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> Iterator[Effecting]:
-    """Let effects be had, and mark their claims done; transactional ones in one transaction."""
+    """Renew claims while their effects run, then mark them done.
+
+    Transactional effects and their completion are committed in one transaction.
+
+    Raises:
+        EffectFailed: The effect ended the transaction or broke it, or the database refused to
+            commit it.
+        LeaseLost: Another consumer holds one of the claims; nothing of a transactional effect was
+            committed.
+        BackendFailure: The database is unavailable.
+
+    """
     if handler.effect != "transactional":
-        with Beating(registry, handler, claims) as beating:
-            yield Effecting(beating)
+        with Beating(registry, handler, claims) as heartbeat:
+            yield Effecting(heartbeat)
         registry.mark_done(handler, claims)
         return
-    with Beating(registry, handler, claims) as beating:
+    with Beating(registry, handler, claims) as heartbeat:
         used: Session | None = None
         try:
             with registry.engine.transaction() as session:
                 used = session
                 try:
                     with session.lent():
-                        yield Effecting(beating, session.connection)
+                        yield Effecting(heartbeat, session.connection)
                 except Exception as error:
                     if outage := session.outage(error):
                         raise outage from outage.__cause__
                     if refusal := session.refusal(error):
-                        why = Conflict(refusal, details={"handler": handler.name})
-                        raise EffectFailed(why) from error
-                    raise _Users(error) from error
+                        conflict = Conflict(refusal, details={"handler": handler.name})
+                        raise EffectFailed(conflict) from error
+                    raise _UserCodeFailed(error) from error
                 if defect := session.defect():
                     raise EffectFailed(Conflict(defect, details={"handler": handler.name}))
                 registry.mark_done_in(session, handler, claims)
-        except _Users as raised:
+        except _UserCodeFailed as raised:
             raise raised.error from raised.error.__cause__
         except BackendFailure as failure:
-            # COMMIT is where deferred constraints speak: that is the effect's failure.
+            # Deferred constraints are checked at COMMIT: such an error is the effect's failure.
             cause = failure.__cause__
             if used is None or not isinstance(cause, Exception) or used.outage(cause):
                 raise
@@ -259,21 +295,26 @@ def effecting(registry: Registry, handler: Handler, claims: Sequence[Claim]) -> 
 
 
 class EffectFailed(Exception):  # noqa: N818 - wraps the error of one effect
-    """An effect failed by itself, or the database refused to commit it."""
+    """Wraps the error of an effect that failed, or that the database refused to commit."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self.error = error
 
 
-class _Users(EffectFailed):
-    """Carries the error of a user's code past the engine, which would take it for its own."""
+class _UserCodeFailed(EffectFailed):
+    """Carries an error of user code past the engine, which would translate it as its own."""
 
 
 def fail(registry: Registry, handler: Handler, claim: Claim, error: Exception) -> bool:
-    """Mark a claim failed as the handler's policy says; True when it is a dead letter now."""
+    """Record a failed attempt according to the handler's retry policy.
+
+    Returns:
+        Whether the event is a dead letter now.
+
+    """
     dead = handler.retry.gives_up(claim.attempt, error)
-    chance = random.random()  # noqa: S311 - no secret, a jitter
+    chance = random.random()  # noqa: S311 - jitter, not a secret
     pause = None if dead else handler.retry.pause_s(claim.attempt, chance)
     registry.mark_failed(handler, claim, reason_of(error), pause_s=pause)
     return dead

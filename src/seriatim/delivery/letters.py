@@ -1,4 +1,4 @@
-"""Dead letters outside the registry: where they go besides its own table."""
+"""Dead letters that are also sent outside the registry's database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seriatim.core.handling import Delivery
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that could not be handled, and everything needed to replay it."""
+    """An event that a handler could not process, with everything needed to replay it."""
 
     handler: str
     delivery: Delivery
@@ -19,8 +19,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Letters(Protocol):
-    """A place for dead letters that does not need the registry's database."""
+    """A destination of dead letters that does not depend on the registry's database."""
 
     def send(self, letters: list[Letter]) -> None:
-        """Deliver letters, or raise."""
+        """Deliver dead letters; raise if not all of them were delivered."""
         ...

@@ -1,4 +1,4 @@
-"""The handler loop: claim, have the effects in order, end the claims, keep what must wait."""
+"""The handler loop: claim events, run their effects in order, complete claims, defer the rest."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from seriatim.delivery.letters import Letter, Letters
 if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry
 
-# Of streams that are blocked and were never seen: which numbers lie before the handler's start.
+# Returns the sequence numbers before the handler's start, for blocked streams that are new.
 Starts = Callable[[Handler, Sequence[Claim]], list[Passed]]
 
-# Runs what an async handler returned, to its end.
+# Runs the coroutine that an async handler returned, and returns its result.
 Await = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _CHUNK = 500
 
 
 class Unsettled(msgspec.Struct, frozen=True):
-    """An event whose verdict is not final, and the error of its last attempt if it just failed."""
+    """An event whose verdict is not final; `error` is set if its attempt just failed."""
 
     delivery: Delivery
     verdict: Verdict
@@ -41,7 +41,19 @@ class Unsettled(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct):
-    """What became of events, counted."""
+    """The number of events by outcome.
+
+    Attributes:
+        done: Their effect was performed now.
+        duplicate: Their effect was performed earlier.
+        stale: A later event of the stream was handled (`latest_wins`), or the stream is past them.
+        passed: The handler's filter excludes them.
+        failed: Their attempt failed, and they will be retried.
+        dead: They became dead letters.
+        kept: They were deferred.
+        diverted: They were sent to the dead-letter target because the registry is unreachable.
+
+    """
 
     done: int = 0
     duplicate: int = 0
@@ -53,21 +65,25 @@ class Tally(msgspec.Struct):
     diverted: int = 0
 
     def __iadd__(self, other: Tally) -> Self:
-        """Add another count."""
+        """Add other counts to these."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
 
 class Loop:
-    """One consumer of a handler: what it is given is settled, or kept, when it returns.
+    """One consumer of a handler: after `handle`, each event is settled or deferred.
 
-    In strict mode it is to be given every event of a stream, also those that the handler does not
-    want: it tells the registry what is passed over. What lies before the handler's start it asks
-    `starts` for.
+    In strict mode, pass every event of a stream, including those that the handler does not
+    select: the loop records the latter in the registry, so that later events do not wait for them.
+
+    Attributes:
+        handler: The handler.
+        unsettled: The events of the last call of `handle` whose verdict is not final.
+
     """
 
-    def __init__(  # noqa: PLR0913 - what is handled, and by which means
+    def __init__(  # noqa: PLR0913 - the options of a consumer
         self,
         registry: Registry,
         handler: Handler,
@@ -77,77 +93,102 @@ class Loop:
         chunk: int = _CHUNK,
         await_: Await | None = None,
     ) -> None:
+        """Create a consumer.
+
+        Args:
+            registry: The registry.
+            handler: A declared handler.
+            starts: Looks up the sequence numbers before the handler's start.
+            letters: Where dead letters are sent besides the registry.
+            chunk: How many events are claimed at once.
+            await_: Runs the coroutines of an async handler; by default in a loop of its own.
+
+        """
         self._registry = registry
         self.handler = handler
         self._letters = letters
         self._starts = starts if handler.start else None
-        # What cannot be made once is claimed one by one: a crash leaves one unknown, not many.
+        # Unsafe effects are claimed one at a time: a crash leaves one unknown, not a whole chunk.
         self._chunk = 1 if handler.at_most_once else chunk
-        self._await = await_ or self._in_runner
+        self._await = await_ or self._run_coroutine
         self._runner: asyncio.Runner | None = None
-        self.unsettled: list[Unsettled] = []  # of what was handled last
-        self._open: dict[Key, Claim] = {}  # claims of this loop whose end is not recorded yet
+        self.unsettled: list[Unsettled] = []
+        self._open: dict[Key, Claim] = {}  # claims held by this loop that are not completed yet
 
     def handle(self, deliveries: Iterable[Delivery]) -> Tally:
-        """Handle events in the order in which they come."""
-        tally = Tally()
+        """Handle events in the given order.
+
+        Returns:
+            The number of events by outcome.
+
+        Raises:
+            Conflict: The handler is paused or stopped.
+            LogIdentityChanged: The events come from another log than earlier ones.
+            BackendFailure: The registry is unreachable and its policy is not to wait.
+
+        """
+        counts = Tally()
         self.unsettled = []
         try:
             self.check()
         except BackendFailure:
+            # With the policy `dlq`, events are diverted below instead.
             if self._registry.outage.policy != "dlq":
                 raise
         try:
             for chunk in _chunks(deliveries, self._chunk):
-                tally += self._guarded(chunk)
+                counts += self._handle_or_divert(chunk)
         finally:
             if self._runner is not None:
                 self._runner.close()
                 self._runner = None
-        return tally
+        return counts
 
-    def _guarded(self, chunk: Sequence[Delivery]) -> Tally:
+    def _handle_or_divert(self, chunk: Sequence[Delivery]) -> Tally:
         try:
-            return self._take(chunk)
+            return self._handle_chunk(chunk)
         except BackendFailure as error:
             if self._registry.outage.policy != "dlq" or not error.retryable:
                 raise
             return self._divert(chunk, error)
 
-    def _take(self, chunk: Sequence[Delivery]) -> Tally:
-        wanted: list[Delivery] = []
+    def _handle_chunk(self, chunk: Sequence[Delivery]) -> Tally:
+        """Handle the selected events, record the excluded ones, dead-letter the invalid ones."""
+        selected: list[Delivery] = []
         passing: list[Delivery] = []
-        strange: list[Delivery] = []
+        invalid: list[Delivery] = []
         seen: set[Key] = set()
         for one in chunk:
             if one.key in seen:
                 continue
             seen.add(one.key)
             if one.flaw:
-                strange.append(one)
-            elif self.handler.wants(one.event_type, _kind(one)):
-                wanted.append(one)
+                invalid.append(one)
+            elif self.handler.wants(one.event_type, _stream_type(one)):
+                selected.append(one)
             else:
                 passing.append(one)
-        tally = Tally(passed=len(passing), duplicate=len(chunk) - len(seen))
-        tally += self._handle(wanted, passing)
+        counts = Tally(passed=len(passing), duplicate=len(chunk) - len(seen))
+        counts += self._claim_and_run(selected, passing)
         self._registry.pass_over(self.handler, passing)
-        if strange:
-            self._send([(one, one.flaw, 0) for one in strange])
-            self._registry.refuse(self.handler, strange)
-            tally.dead += len(strange)
-        return tally
+        if invalid:
+            self._send([(one, one.flaw, 0) for one in invalid])
+            self._registry.refuse(self.handler, invalid)
+            counts.dead += len(invalid)
+        return counts
 
     def _divert(self, chunk: Sequence[Delivery], error: BackendFailure) -> Tally:
-        """Put events aside that the registry cannot be asked about; sending them may fail too."""
-        wanted = [
-            one for one in chunk if one.flaw or self.handler.wants(one.event_type, _kind(one))
+        """Send events to the dead-letter target while the registry is unreachable, or raise."""
+        selected = [
+            one
+            for one in chunk
+            if one.flaw or self.handler.wants(one.event_type, _stream_type(one))
         ]
-        self._send([(one, one.flaw or error.message, 0) for one in wanted])
-        return Tally(diverted=len(wanted), passed=len(chunk) - len(wanted))
+        self._send([(one, one.flaw or error.message, 0) for one in selected])
+        return Tally(diverted=len(selected), passed=len(chunk) - len(selected))
 
     def _send(self, dead: Iterable[tuple[Delivery, str, int]]) -> None:
-        """Deliver dead letters to where they go besides the registry, if anywhere."""
+        """Send dead letters to the target outside the registry, if there is one."""
         if self._letters is not None:
             self._letters.send(
                 [
@@ -156,30 +197,33 @@ class Loop:
                 ]
             )
 
-    def _handle(self, wanted: Sequence[Delivery], passing: Sequence[Delivery] = ()) -> Tally:
-        claims = self._claims(wanted, passing)
-        # In the order of their streams, whatever the order of their delivery.
-        won = sorted(
+    def _claim_and_run(
+        self, selected: Sequence[Delivery], passing: Sequence[Delivery] = ()
+    ) -> Tally:
+        claims = self._claim(selected, passing)
+        # In stream order, whatever the order of delivery.
+        claimed = sorted(
             (claim for claim in claims if claim.claimed),
             key=lambda claim: claim.delivery.stream_seq or 0,
         )
-        tally = self._settle(claim for claim in claims if not claim.claimed)
-        if len(won) > 1 and any(claim.attempt > 1 for claim in won):
-            # One of them may be what ended its worker: from now on each counts for itself.
-            self._registry.release(self.handler, won)
-            for claim in won:
-                tally += self._handle([claim.delivery])
-        elif won:
-            tally += self._ended(won)
-        return tally
+        counts = self._defer_refused(claim for claim in claims if not claim.claimed)
+        if len(claimed) > 1 and any(claim.attempt > 1 for claim in claimed):
+            # One of these events may have killed an earlier worker. Handle each alone, so that a
+            # further crash counts as an attempt of that event only.
+            self._registry.release(self.handler, claimed)
+            for claim in claimed:
+                counts += self._claim_and_run([claim.delivery])
+        elif claimed:
+            counts += self._run_or_release(claimed)
+        return counts
 
-    def _ended(self, won: Sequence[Claim]) -> Tally:
-        """Have the effects; if that ends by an error, leave no claim to its lease."""
-        self._open = {claim.delivery.key: claim for claim in won}
+    def _run_or_release(self, claimed: Sequence[Claim]) -> Tally:
+        """Run effects; after an error, release the open claims at once, not by their lease."""
+        self._open = {claim.delivery.key: claim for claim in claimed}
         try:
-            return self._effects(won)
+            return self._run_effects(claimed)
         except BaseException:
-            # An unsafe effect may have happened: only its own end, or an operator, says so.
+            # An unsafe effect may have happened: its claim stays, and an operator decides.
             if self._open and not self.handler.at_most_once:
                 with (
                     suppress(SeriatimError),
@@ -189,12 +233,13 @@ class Loop:
             raise
 
     def _close(self, claims: Iterable[Claim]) -> None:
-        """Note that claims have ended."""
+        """Note that claims are completed or released."""
         for claim in claims:
             self._open.pop(claim.delivery.key, None)
 
-    def _claims(self, wanted: Sequence[Delivery], passing: Sequence[Delivery]) -> list[Claim]:
-        claims = self._registry.claim_all(self.handler, wanted, passing)
+    def _claim(self, selected: Sequence[Delivery], passing: Sequence[Delivery]) -> list[Claim]:
+        """Claim events; if new streams are blocked by events before the start, claim again."""
+        claims = self._registry.claim_all(self.handler, selected, passing)
         new = [
             claim
             for claim in claims
@@ -202,110 +247,112 @@ class Loop:
         ]
         if not new or self._starts is None:
             return claims
-        passed = self._starts(self.handler, new)
-        if not self._registry.pass_ranges(self.handler, passed):
+        ranges = self._starts(self.handler, new)
+        if not self._registry.pass_ranges(self.handler, ranges):
             return claims
         blocked = [claim.delivery for claim in claims if claim.verdict == "blocked"]
-        answers = {
+        second = {
             claim.delivery.key: claim
             for claim in self._registry.claim_all(self.handler, blocked, passing)
         }
-        return [answers.get(claim.delivery.key, claim) for claim in claims]
+        return [second.get(claim.delivery.key, claim) for claim in claims]
 
-    def _settle(self, refused: Iterable[Claim]) -> Tally:
-        """Count what needs nothing more, and keep the rest."""
-        tally = Tally()
-        kept: list[Delivery] = []
-        outdated: list[Delivery] = []
+    def _defer_refused(self, refused: Iterable[Claim]) -> Tally:
+        """Count events that are settled, and defer the others."""
+        counts = Tally()
+        deferred: list[Delivery] = []
+        stale: list[Delivery] = []
         for claim in refused:
             if claim.verdict == "duplicate_done":
-                tally.duplicate += 1
+                counts.duplicate += 1
             elif claim.verdict == "stale":
-                tally.stale += 1
-                outdated.append(claim.delivery)
+                counts.stale += 1
+                stale.append(claim.delivery)
             else:
-                tally.kept += 1
-                kept.append(claim.delivery)
+                counts.kept += 1
+                deferred.append(claim.delivery)
                 if not claim.final:
                     found = Unsettled(claim.delivery, claim.verdict, claim.due_us)
                     self.unsettled.append(found)
-        self._registry.outdated(self.handler, outdated)
-        self._registry.keep(self.handler, kept)
-        return tally
+        self._registry.outdated(self.handler, stale)
+        self._registry.keep(self.handler, deferred)
+        return counts
 
-    def _effects(self, won: Sequence[Claim]) -> Tally:
+    def _run_effects(self, claimed: Sequence[Claim]) -> Tally:
         try:
             if self.handler.effect == "transactional":
-                return self._registry.outage.through(lambda: self._together(won))
-            return self._one_by_one(won)
+                return self._registry.outage.through(lambda: self._run_in_one_transaction(claimed))
+            return self._run_one_by_one(claimed)
         except LeaseLost:
-            if self.handler.effect == "transactional" and len(won) > 1:
-                return self._apart(won)  # all of it was rolled back: some may still be ours
-            # Somebody else has them, or some of them; whoever that is may need the events.
-            self._registry.keep(self.handler, [claim.delivery for claim in won])
-            self._close(won)
-            self.unsettled += [Unsettled(claim.delivery, "in_progress") for claim in won]
-            return Tally(kept=len(won))
+            if self.handler.effect == "transactional" and len(claimed) > 1:
+                # The transaction was rolled back, and some of the claims may still be held.
+                return self._run_in_own_transactions(claimed)
+            # The new owner may not have the events: store them for it.
+            self._registry.keep(self.handler, [claim.delivery for claim in claimed])
+            self._close(claimed)
+            self.unsettled += [Unsettled(claim.delivery, "in_progress") for claim in claimed]
+            return Tally(kept=len(claimed))
 
-    def _together(self, won: Sequence[Claim]) -> Tally:
-        """Have many effects in one transaction, and if one fails, each in its own."""
+    def _run_in_one_transaction(self, claimed: Sequence[Claim]) -> Tally:
+        """Run transactional effects in one transaction; if one fails, each in its own."""
         try:
-            with effecting(self._registry, self.handler, won) as moment:
-                for claim in won:
-                    moment.check()
-                    self._run(claim, Context(claim, moment.connection, moment.check))
+            with effecting(self._registry, self.handler, claimed) as scope:
+                for claim in claimed:
+                    scope.check()
+                    self._run(claim, Context(claim, scope.connection, scope.check))
         except EffectFailed as failed:
-            if len(won) == 1:
-                return self._fail([(won[0], failed.error)])
-            return self._apart(won)
-        self._close(won)
-        return Tally(done=len(won))
+            if len(claimed) == 1:
+                return self._record_failures([(claimed[0], failed.error)])
+            return self._run_in_own_transactions(claimed)
+        self._close(claimed)
+        return Tally(done=len(claimed))
 
-    def _apart(self, won: Sequence[Claim]) -> Tally:
-        """Have each effect in a transaction of its own; a stream ends at its first failure."""
-        tally = Tally()
+    def _run_in_own_transactions(self, claimed: Sequence[Claim]) -> Tally:
+        """Run each effect in its own transaction; release a stream's events after a failure."""
+        counts = Tally()
         stuck: set[Line | None] = set()
-        for claim in won:
+        for claim in claimed:
             if claim.delivery.line in stuck:
-                tally += self._give_back([claim])
+                counts += self._release([claim])
                 continue
-            one = self._effects([claim])
+            one = self._run_effects([claim])
             if not one.done:
-                stuck |= self._stuck_by(claim)
-            tally += one
-        return tally
+                stuck |= self._stream_stopped_by(claim)
+            counts += one
+        return counts
 
-    def _one_by_one(self, won: Sequence[Claim]) -> Tally:
-        """Have each effect by itself, and mark them done together."""
+    def _run_one_by_one(self, claimed: Sequence[Claim]) -> Tally:
+        """Run keyed or unsafe effects one after the other, and complete their claims together."""
         done: list[Claim] = []
-        back: list[Claim] = []
+        released: list[Claim] = []
         failed: list[tuple[Claim, Exception]] = []
         stuck: set[Line | None] = set()
         try:
-            with Beating(self._registry, self.handler, won) as beating:
-                for claim in won:
+            with Beating(self._registry, self.handler, claimed) as heartbeat:
+                for claim in claimed:
                     if claim.delivery.line in stuck:
-                        back.append(claim)
+                        released.append(claim)
                         continue
-                    beating.check()
+                    heartbeat.check()
                     try:
-                        self._run(claim, Context(claim, check=beating.check))
+                        self._run(claim, Context(claim, check=heartbeat.check))
                         done.append(claim)
                     except EffectFailed as one:
                         failed.append((claim, one.error))
-                        stuck |= self._stuck_by(claim)
+                        stuck |= self._stream_stopped_by(claim)
         finally:
+            # Also after an error or an interrupt: these effects were performed.
             if done:
                 self._registry.mark_done(self.handler, done)
                 self._close(done)
-        tally = Tally(done=len(done))
-        tally += self._give_back(back)
-        tally += self._fail(failed)
-        return tally
+        counts = Tally(done=len(done))
+        counts += self._release(released)
+        counts += self._record_failures(failed)
+        return counts
 
     def _run(self, claim: Claim, context: Context) -> None:
         try:
-            found = self.handler.run(_event(claim.delivery), context)
+            found = self.handler.run(_decode_event(claim.delivery), context)
             if inspect.iscoroutine(found):
                 self._await(found)
         except LeaseLost:
@@ -313,53 +360,60 @@ class Loop:
         except Exception as error:
             raise EffectFailed(error) from error
 
-    def _in_runner(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        # One event loop for all events of a call of `handle`, which closes it.
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(coroutine)
 
-    def _stuck_by(self, claim: Claim) -> set[Line | None]:
-        """Return the stream that may not go on after a failure, if it is to be in order."""
+    def _stream_stopped_by(self, claim: Claim) -> set[Line | None]:
+        """Return the stream that must not continue after a failure: in strict mode, its own."""
         line = claim.delivery.line
         return {line} if line and self.handler.mode == "strict" else set()
 
-    def _give_back(self, claims: Sequence[Claim]) -> Tally:
+    def _release(self, claims: Sequence[Claim]) -> Tally:
+        """Release claims whose effects were not attempted."""
         if claims:
-            with suppress(LeaseLost):  # then they are somebody else's already
+            with suppress(LeaseLost):  # another consumer holds them already
                 self._registry.release(self.handler, claims)
             self._close(claims)
             self.unsettled += [Unsettled(claim.delivery, "blocked") for claim in claims]
         return Tally(kept=len(claims))
 
-    def _fail(self, failed: Sequence[tuple[Claim, Exception]]) -> Tally:
-        tally = Tally()
+    def _record_failures(self, failed: Sequence[tuple[Claim, Exception]]) -> Tally:
+        """Record failed attempts; raise `Conflict` if that stops the handler."""
+        counts = Tally()
         for claim, error in failed:
+            # Send before the event is marked dead: no dead letter may be missing in the target.
             if self.handler.retry.gives_up(claim.attempt, error):
                 self._send([(claim.delivery, reason_of(error), claim.attempt)])
             if fail(self._registry, self.handler, claim, error):
-                tally.dead += 1
+                counts.dead += 1
             else:
-                tally.failed += 1
+                counts.failed += 1
                 self.unsettled.append(Unsettled(claim.delivery, "waiting", error=error))
             self._close([claim])
-        if tally.dead and self.handler.on_poison == "stop":
+        if counts.dead and self.handler.on_poison == "stop":
             self.check()
-        return tally
+        return counts
 
     def check(self) -> None:
-        """Raise if the handler was stopped or paused."""
+        """Raise `Conflict` if the handler is stopped or paused."""
         reason = self._registry.held_up(self.handler)
         if reason is not None:
             raise stopped(self.handler, reason)
 
 
 def stopped(handler: Handler, reason: str) -> Conflict:
-    """Make the error for a handler that may not run."""
-    msg = f"handler {handler.name} is {reason}; seriatim registry retry, skip or resume helps"
+    """Build the error for a handler that is stopped or paused."""
+    msg = (
+        f"handler {handler.name} is {reason}; use seriatim registry retry, skip or resume to "
+        "continue"
+    )
     return Conflict(msg, details={"handler": handler.name})
 
 
-def _event(delivery: Delivery) -> Any:
-    """Return the event as its source gave it: a record, or what a record is not."""
+def _decode_event(delivery: Delivery) -> Any:
+    """Return the event to pass to a handler: a record, or the JSON value of another source."""
     if not isinstance(delivery.event, msgspec.Raw):
         return delivery.event
     try:
@@ -368,11 +422,11 @@ def _event(delivery: Delivery) -> Any:
         return msgspec.json.decode(delivery.event)
 
 
-def _kind(delivery: Delivery) -> str | None:
+def _stream_type(delivery: Delivery) -> str | None:
     return None if delivery.stream is None else delivery.stream[0]
 
 
 def _chunks(deliveries: Iterable[Delivery], size: int) -> Iterator[list[Delivery]]:
-    left = iter(deliveries)
-    while chunk := list(islice(left, size)):
+    remaining = iter(deliveries)
+    while chunk := list(islice(remaining, size)):
         yield chunk

@@ -1,4 +1,4 @@
-"""The log that a registry's events come from: its identity, and where its streams begin."""
+"""The log that a registry's events come from: its identity and the start of its streams."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from seriatim.store.port import ReadSpec, Store
 
 
 class LogOrigin:
-    """Turns records of one log into deliveries."""
+    """Converts records of one log to deliveries."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._first_seqs: dict[str, int] = {}
 
     def identity(self) -> LogIdentity:
-        """Return which log this is, and its epoch."""
+        """Return the id and the epoch of the log."""
         return self._store.identity()
 
     def delivery(self, event: EventRecord, log: LogIdentity) -> Delivery:
-        """Return a record as the registry must know it; `log` is what `identity` returned."""
-        kind = event.stream_type
-        return Delivery.of(event, 1 if kind is None else self._first_seq(kind), log)
+        """Convert a record to a delivery; `log` is the result of `identity`."""
+        stream_type = event.stream_type
+        first_seq = 1 if stream_type is None else self._first_seq(stream_type)
+        return Delivery.of(event, first_seq, log)
 
     def starts(self, handler: Handler, blocked: Sequence[Claim]) -> list[Passed]:
-        """Look up where streams stand at the handler's start."""
+        """Find the sequence numbers before the handler's start; see `find_ranges_before_start`."""
         return starts_in(self._store, handler, blocked)
 
     def _first_seq(self, stream_type: str) -> int:
+        """Return the first sequence number of a stream type, looked up once."""
         found = self._first_seqs.get(stream_type)
         if found is None:
             kind = self._store.rules().kinds.get(stream_type)
@@ -39,7 +41,17 @@ class LogOrigin:
 
 
 def starts_in(store: Store, handler: Handler, blocked: Sequence[Claim]) -> list[Passed]:
-    """Return the numbers of blocked events' streams that lie before the handler's start."""
+    """Find the sequence numbers of blocked streams that lie before the handler's start.
+
+    Args:
+        store: The store of the log.
+        handler: A handler with a start position.
+        blocked: Claims whose streams the registry has not seen before.
+
+    Returns:
+        One range for each stream that has events at or before the start.
+
+    """
     found: dict[Line, Passed] = {}
     for claim in blocked:
         one = claim.delivery

@@ -1,4 +1,4 @@
-"""What consumers do while the registry cannot be reached: wait for it, or say so at once."""
+"""Retries of registry operations while its database is unreachable."""
 
 from __future__ import annotations
 
@@ -21,41 +21,57 @@ _GROWTH = 2.0
 
 
 class Outage:
-    """How acts on the registry meet an outage; `since` tells whether there is one now."""
+    """Runs operations on the registry and, with the policy `pause`, retries them in an outage.
+
+    `since` is the monotonic time at which the current outage began, or None.
+    """
 
     def __init__(self, policy: OnOutage) -> None:
         self.policy: OnOutage = policy
         self.since: float | None = None
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
 
     def end(self) -> None:
-        """Wait no longer: what is tried next and fails, fails."""
-        self._ended.set()
+        """Stop waiting: from now on the next failure is raised."""
+        self._stopped.set()
 
     def through(self, act: Callable[[], T], again: Callable[[], T] | None = None) -> T:
-        """Return what an act returns; after an outage `again` is asked, as its answer was lost."""
+        """Run an operation and return its result; retry it with backoff during an outage.
+
+        Args:
+            act: The operation.
+            again: Runs instead of the operation after the first failure, for operations that may
+                have been committed although their response was lost.
+
+        Raises:
+            BackendFailure: The policy is not `pause`, the failure is not retryable, or `stop` was
+                called.
+
+        """
         pause = _FIRST_PAUSE_S
         while True:
             try:
                 found = act()
             except BackendFailure as error:
-                if self.policy != "pause" or not error.retryable or self._ended.is_set():
+                if self.policy != "pause" or not error.retryable or self._stopped.is_set():
                     raise
-                self._began(error)
+                self._note_failure(error)
             else:
-                self._over()
+                self._note_success()
                 return found
-            self._ended.wait(pause)
+            self._stopped.wait(pause)
             pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
             act = again or act
 
-    def _began(self, error: BackendFailure) -> None:
+    def _note_failure(self, error: BackendFailure) -> None:
+        """Log the beginning of an outage, once."""
         if self.since is None:
             self.since = time.monotonic()
             logger.warning("the registry cannot be reached, consumers pause: %s", error.message)
 
-    def _over(self) -> None:
+    def _note_success(self) -> None:
+        """Log the end of an outage, if there was one."""
         if self.since is not None:
             lasted = time.monotonic() - self.since
             self.since = None
-            logger.warning("the registry is back after %.1f s, consumers go on", lasted)
+            logger.warning("the registry is back after %.1f s, consumers continue", lasted)

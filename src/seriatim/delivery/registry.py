@@ -1,70 +1,180 @@
-"""The processed-event registry: who may have the effect of an event, and who has had it."""
+"""The processed-event registry: which handler is processing, or has processed, each event."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from seriatim.core.errors import Conflict, InvalidArgument
-from seriatim.core.event import EventRecord
+from seriatim.config.delivery import Registering
+from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
+from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.handling import Delivery, Handler
+from seriatim.core.tenants import check_tenant
+from seriatim.delivery.acts import Acts, identity_changed, is_record
 from seriatim.delivery.aio import AsyncRegistry
-from seriatim.delivery.claiming import Claiming
+from seriatim.delivery.claims import (
+    DELIVERED,
+    HELD,
+    JUDGED,
+    READ_FROM,
+    Claim,
+    Key,
+    Line,
+    Passed,
+    check_held,
+    decode_deferred,
+    delivered,
+    find_first_run,
+    held,
+    judged,
+    read_from,
+)
+from seriatim.delivery.entries import (
+    Asked,
+    Declared,
+    Entry,
+    KnownLog,
+    StatusCount,
+    stop_reason,
+)
 from seriatim.delivery.holding import Held
 from seriatim.delivery.loop import Tally
 from seriatim.delivery.operating import Operating
+from seriatim.delivery.origin import LogOrigin
 from seriatim.delivery.outage import OnOutage
-from seriatim.delivery.reset import Resetting
+from seriatim.delivery.reset import Reset, reset_handler
 from seriatim.delivery.settlement import settle
-from seriatim.delivery.waiting import Waiting
+from seriatim.log.base import BaseLog
+from seriatim.store.engine import Engine, Session
+
+# Columns and types of given rows, by statement.
+_FAILED_TYPES = {
+    **HELD,
+    "new_status": "text",
+    "new_error": "text",
+    "new_event": "text",
+    "pause_us": "integer",
+    "unspent": "integer",
+}
+_DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
+_INVALID_TYPES = {**DELIVERED, "error": "text", "event": "text"}
+_DEFERRED_TYPES = {**DELIVERED, "event": "text"}
+_RANGE_TYPES = {
+    "tenant_id": "text",
+    "stream_type": "text",
+    "stream_id": "text",
+    "first_seq": "integer",
+    "from_seq": "integer",
+    "to_seq": "integer",
+}
+_CLAIM_ROUNDS = 4  # events that become free between a claim and the verdicts are claimed again
+_ABANDONED = "the lease expired in every attempt: each consumer that claimed it died or hung"
+_LOG_REQUIRED = (
+    "the registry must know of which log a record is: open it with open_registry(url, log=log), or "
+    "pass Delivery.of(record, log=log.identity())"
+)
 
 
-class Registry(Claiming, Waiting, Operating, Resetting):
-    """One row for each handler and event, in a database of yours."""
+class Registry:
+    """A registry in a database of yours, with one row per handler and event.
+
+    Consumers use `handle`, which does everything, or `claim` for a block of their own code. The
+    other methods are the operations that these consist of, and those for operators.
+
+    Attributes:
+        engine: The database.
+        settings: Leases, heartbeats and the outage policy.
+        origin: The log whose records are handled, if the registry was opened with one.
+        outage: Retries operations while the database is unreachable.
+        sql: The statements by name.
+
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Registering | None = None,
+        origin: LogOrigin | None = None,
+    ) -> None:
+        """Open the registry, and create missing tables; users call `open_registry`."""
+        self._database = Acts(engine, settings)
+        self._admin = Operating(self._database)
+        self._declared: set[tuple[str, str]] = set()
+        self.engine = engine
+        self.origin = origin
+        self.settings = self._database.settings
+        self.outage = self._database.outage
+        self.sql = self._database.sql
 
     @property
     def aio(self) -> AsyncRegistry:
         """The same registry for asyncio."""
         return AsyncRegistry(self)
 
+    @property
+    def owner(self) -> str:
+        """The owner name of this registry's claims, different in every process."""
+        return self._database.owner
+
     def another(self, on_outage: OnOutage | None = None) -> Registry:
-        """Return the same registry on a connection of its own, for another thread."""
+        """Return the same registry on a separate connection, for another thread."""
         settings = msgspec.structs.replace(
             self.settings, on_outage=on_outage or self.settings.on_outage
         )
         return Registry(self.engine.another(), settings, self.origin)
 
+    def close(self) -> None:
+        """Close the database connection, and stop waiting for an unreachable database."""
+        self._database.close()
+
+    # -- handlers
+
     def declare(self, handler: Handler, *, replace: bool = False) -> None:
-        """Make a handler known, or check that it is known as this one."""
+        """Declare a handler, or check that it is declared in the same way.
+
+        Args:
+            handler: The handler.
+            replace: Whether to replace a different declaration.
+
+        Raises:
+            Conflict: The handler is declared differently.
+
+        """
         declaration = handler.declaration
-        self._run(
+        self._database.run(
             "declare",
             {"handler": handler.name, "declaration": declaration, "replace": int(replace)},
         )
-        [(known, *_)] = self._look("handler", {"handler": handler.name})
+        [(known, *_)] = self._database.read("handler", {"handler": handler.name})
         if known != declaration:
             msg = (
                 f"handler {handler.name!r:.80} is declared as {known}, not as {declaration}: "
-                "take another name, or declare it anew on purpose (replace=True, --redeclare)"
+                "take another name, or replace the declaration (replace=True, --redeclare)"
             )
             raise Conflict(msg, details={"handler": handler.name})
 
     def declare_once(self, handler: Handler) -> None:
-        """Declare a handler unless this registry has done so."""
+        """Declare a handler unless this registry object has already done so."""
         known = (handler.name, handler.declaration)
         if known not in self._declared:
             self.declare(handler)
             self._declared.add(known)
 
     def held_up(self, handler: Handler) -> str | None:
-        """Say why a handler does not run, None when it may."""
-        found = self._look("handler", {"handler": handler.name})
+        """Return why a handler does not run (`paused` or `stopped: …`), or None if it may run."""
+        found = self._database.read("handler", {"handler": handler.name})
         if not found or found[0][1] == "ready":
             return None
         _, status, reason = found[0]
         return f"{status}: {reason}" if reason else str(status)
+
+    def check_known(self, handler: str) -> None:
+        """Raise `NotFound` for a handler that was never declared and has no entries."""
+        self._database.check_handler_exists(handler)
+
+    # -- handling events
 
     def handle(
         self,
@@ -75,30 +185,30 @@ class Registry(Claiming, Waiting, Operating, Resetting):
     ) -> Tally:
         """Handle one event or a batch, and return when the verdict of each is final.
 
-        Each event is done, was done before, is stale, is passed over by the handler's filter, or is
-        a dead letter: the caller may move its cursor or offset. Otherwise `EventNotSettled` is
-        raised, so that a subscription keeps its cursor and delivers the same batch again; nothing
-        that was done is done twice then. `wait_s` is how long to wait here for a backoff, an
-        earlier event or another consumer before that. Events that were kept for this handler and
-        are due, such as dead letters that an operator retries, are handled first; without events,
-        only these.
+        Each event is then done, was done before, is stale, is excluded by the handler's filter, or
+        is a dead letter, and the caller may advance its cursor or offset. Deferred events of the
+        handler that are due, such as retried dead letters, are handled first; with no events, only
+        these are.
 
+        Args:
+            handler: The handler; it is declared if necessary.
+            events: A record, a delivery or a batch of them.
+            wait_s: How long to wait for a backoff, an earlier event or another consumer.
+
+        Returns:
+            The number of events by outcome.
+
+        Raises:
+            EventNotSettled: The verdict of an event is not final. The caller must not advance and
+                must deliver the batch again; completed effects are not repeated.
+            Conflict: The handler is paused or stopped.
+            LogIdentityChanged: The events come from another log than earlier ones.
+
+        Example:
             log.subscribe("mailer").run(lambda batch: registry.handle(receipts, batch))
+
         """
         return settle(self, handler, self.deliveries(events), wait_s=wait_s)
-
-    def deliveries(
-        self, events: EventRecord | Delivery | Iterable[EventRecord | Delivery]
-    ) -> list[Delivery]:
-        """Return records and deliveries as deliveries that name their log."""
-        given: list[Any] = [events] if isinstance(events, EventRecord | Delivery) else list(events)
-        for one in given:
-            if not isinstance(one, EventRecord | Delivery):
-                msg = f"events are records or deliveries, not {type(one).__name__}"
-                raise InvalidArgument(msg, details={"argument": "events"})
-        return self.identified(
-            one if isinstance(one, Delivery) else Delivery.of(one) for one in given
-        )
 
     def claim(
         self,
@@ -107,11 +217,560 @@ class Registry(Claiming, Waiting, Operating, Resetting):
         *,
         unsettled: Literal["raise", "return"] = "raise",
     ) -> Held:
-        """Claim one event for the length of a `with` block.
+        """Claim one event for a `with` block, in which the caller performs the effect.
 
-        The block is entered with a claim, or with a verdict that is final. For any other verdict
-        `EventNotSettled` is raised, because a consumer that moved on would lose the effect;
-        `unsettled="return"` enters the block with it instead. `handle` does all of this by itself.
+        Args:
+            handler: A declared handler.
+            event: A record or a delivery.
+            unsettled: What to do if the verdict is not final. A consumer that advanced then would
+                lose the effect, so entering the block raises `EventNotSettled`, unless this is
+                "return".
+
+        Returns:
+            A context manager that is true if the event was claimed.
+
+        Example:
+            with registry.claim(handler, event) as claim:
+                if claim:
+                    send_receipt(event, idempotency_key=claim.key)
+
         """
         [delivery] = self.deliveries(event)
         return Held(self, handler, delivery, unsettled=unsettled)
+
+    def deliveries(
+        self, events: EventRecord | Delivery | Iterable[EventRecord | Delivery]
+    ) -> list[Delivery]:
+        """Convert records and deliveries to deliveries that name their log.
+
+        Raises:
+            InvalidArgument: An item is neither, or the log of a record is not known.
+
+        """
+        given: list[Any] = [events] if isinstance(events, EventRecord | Delivery) else list(events)
+        for one in given:
+            if not isinstance(one, EventRecord | Delivery):
+                msg = f"events must be records or deliveries, not {type(one).__name__}"
+                raise InvalidArgument(msg, details={"argument": "events"})
+        return self.identified(
+            one if isinstance(one, Delivery) else Delivery.of(one) for one in given
+        )
+
+    # -- the identity of the log
+
+    def identified(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Add the identity of the registry's log to records that do not name their log.
+
+        Raises:
+            InvalidArgument: A record does not name its log, and the registry has none; or a tenant
+                id is invalid.
+
+        """
+        known = list(deliveries)
+        for tenant_id in {one.tenant_id for one in known}:
+            check_tenant(tenant_id)
+        if all(one.log is not None or not is_record(one) for one in known):
+            return known
+        if self.origin is None:
+            raise InvalidArgument(_LOG_REQUIRED, details={"argument": "log"})
+        log = self.origin.identity()
+        return [
+            self.origin.delivery(one.event, log) if one.log is None and is_record(one) else one
+            for one in known
+        ]
+
+    def admit(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
+        """Bind the handler to the log of the first events of a tenant, and check later ones.
+
+        Raises:
+            LogIdentityChanged: Events come from another log or epoch than earlier ones.
+
+        """
+        columns = read_from(deliveries)
+        values = {"handler": handler.name}
+        # Twice: another consumer may bind the handler at the same time, and its log is compared.
+        for _ in range(2):
+            found = self._database.run_rows("foreign", READ_FROM, columns, values)
+            for tenant_id, log_id, epoch, known_id, known_epoch in found:
+                if known_id is not None:
+                    given = None if log_id is None else LogIdentity(log_id, epoch)
+                    known = LogIdentity(known_id, known_epoch)
+                    raise identity_changed(handler.name, tenant_id, known, given)
+            if not found:
+                return
+            new = {row[0]: row for row in found}.values()
+            new_columns = [[row[index] for row in new] for index in range(3)]
+            self._database.run_rows("adopt", READ_FROM, new_columns, values)
+
+    def check_origin(self, handler: Handler) -> None:
+        """Raise `LogIdentityChanged` if the handler is bound to another log than this registry."""
+        if self.origin is None:
+            return
+        log = self.origin.identity()
+        values = {"handler": handler.name, "log_id": log.log_id, "epoch": log.epoch}
+        for tenant_id, log_id, epoch in self._database.read("other_logs", values):
+            raise identity_changed(handler.name, tenant_id, LogIdentity(log_id, epoch), log)
+
+    # -- claims
+
+    def claim_all(
+        self,
+        handler: Handler,
+        deliveries: Sequence[Delivery],
+        passing: Sequence[Delivery] = (),
+    ) -> list[Claim]:
+        """Claim several events at once.
+
+        The caller must handle claimed events of a stream in the order of their sequence numbers,
+        and in strict mode none after a failed one.
+
+        Args:
+            handler: A declared handler.
+            deliveries: The events to claim.
+            passing: Events between them that the handler's filter excludes. Call `pass_over` with
+                them when the claims have ended.
+
+        Returns:
+            A claim for each delivery, with its own verdict.
+
+        Raises:
+            LogIdentityChanged: Events come from another log or epoch than earlier ones. Nothing
+                is claimed then.
+
+        """
+        if not deliveries:
+            return []
+        deliveries, passing = self.identified(deliveries), self.identified(passing)
+        claims: dict[Key, Claim] = {}
+        remaining = list({one.key: one for one in reversed(deliveries)}.values())
+        for _ in range(_CLAIM_ROUNDS):
+            claims |= self._claim_free(handler, remaining, passing)
+            refused = [one for one in remaining if one.key not in claims]
+            if not refused:
+                break
+            try:
+                refusals, remaining = self._explain_refusals(handler, refused, passing)
+            except LogIdentityChanged:
+                self._release_claimed(handler, claims)
+                raise
+            claims |= refusals
+            if not remaining:
+                break
+        else:  # other consumers were faster in every round
+            claims |= {one.key: Claim(delivery=one, verdict="in_progress") for one in remaining}
+        self._release_overtaking(handler, claims)
+        # A delivery that occurs twice is claimed once: its repetition is in progress.
+        return [
+            claims.pop(one.key, Claim(delivery=one, verdict="in_progress")) for one in deliveries
+        ]
+
+    def _claim_free(
+        self, handler: Handler, selected: Sequence[Delivery], passing: Sequence[Delivery]
+    ) -> dict[Key, Claim]:
+        """Claim the events that are free; after a lost response, find the claims by their owner."""
+        by_key = {one.key: one for one in selected}
+        values = self._database.handler_values(handler) | {"owner": self._database.new_call_owner()}
+        columns = judged(selected, passing)
+
+        def run(*statements: str) -> list[tuple[Any, ...]]:
+            with self.engine.at_once() as session:
+                return [
+                    row
+                    for name in statements
+                    for row in self._database.run_rows_in(session, name, JUDGED, columns, values)
+                ]
+
+        found = self.outage.through(lambda: run("claim"), lambda: run("claimed_by", "claim"))
+        return {
+            (tenant_id, event_id): Claim(
+                delivery=by_key[tenant_id, event_id],
+                verdict="claimed",
+                token=token,
+                attempt=attempt,
+            )
+            for tenant_id, event_id, token, attempt in found
+        }
+
+    def _explain_refusals(
+        self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
+    ) -> tuple[dict[Key, Claim], list[Delivery]]:
+        """Return the verdicts of refused events, and the events that have become free meanwhile."""
+        found = self._database.run_rows(
+            "look", JUDGED, judged(refused, passing), self._database.handler_values(handler)
+        )
+        if any(row[2] in ("foreign", "unknown_log") for row in found):
+            self.admit(handler, [*refused, *passing])  # binds the log, or raises
+            return {}, list(refused)
+        by_key = {one.key: one for one in refused}
+        exhausted = [by_key[row[0], row[1]] for row in found if row[2] == "exhausted"]
+        if exhausted:
+            self.bury(handler, exhausted, _ABANDONED)
+        refusals = {
+            (tenant_id, event_id): Claim(
+                delivery=by_key[tenant_id, event_id],
+                verdict="dead" if verdict == "exhausted" else verdict,
+                settled_seq=settled_seq,
+                attempt=attempt,
+                due_us=due_us,
+            )
+            for tenant_id, event_id, verdict, settled_seq, due_us, attempt in found
+            if verdict != "free"
+        }
+        return refusals, [by_key[row[0], row[1]] for row in found if row[2] == "free"]
+
+    def _release_claimed(self, handler: Handler, claims: dict[Key, Claim]) -> None:
+        claimed = [claim for claim in claims.values() if claim.claimed]
+        if claimed:
+            self.release(handler, claimed)
+
+    def _release_overtaking(self, handler: Handler, claims: dict[Key, Claim]) -> None:
+        """Release claims after an event of the same stream that another consumer has claimed."""
+        stuck = _stuck(claims.values()) if handler.mode == "strict" else {}
+        if not stuck:
+            return
+        over = [claim for claim in claims.values() if claim.claimed and _follows(claim, stuck)]
+        if over:
+            self.release(handler, over)
+            for claim in over:
+                claims[claim.delivery.key] = Claim(delivery=claim.delivery, verdict="blocked")
+
+    def heartbeat(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """Renew claims for another lease; raise `LeaseLost` if another consumer holds one."""
+        values = self._database.handler_values(handler)
+        check_held(claims, self._database.run_rows("renew", HELD, held(claims), values))
+
+    def mark_done(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """Complete claims whose effect was performed, and advance their streams.
+
+        Raises:
+            LeaseLost: Another consumer holds one of the claims, or it was ended.
+
+        """
+        # again=1: after a lost response the statement is repeated, and its claims are done already.
+        values = self._database.handler_values(handler) | {"again": 1}
+        ended = self._database.run_rows("done", HELD, held(claims), values, then="move")
+        check_held(claims, ended)
+
+    def mark_done_in(self, session: Session, handler: Handler, claims: Sequence[Claim]) -> None:
+        """Complete claims in the transaction of their effects; raise `LeaseLost` as `mark_done`."""
+        values = self._database.handler_values(handler) | {"again": 0}
+        ended = self._database.run_rows_in(session, "done", HELD, held(claims), values, "move")
+        check_held(claims, ended)
+
+    def mark_failed(
+        self, handler: Handler, claim: Claim, error: str, *, pause_s: float | None = None
+    ) -> None:
+        """Record a failed attempt.
+
+        Args:
+            handler: The handler.
+            claim: The claim.
+            error: The error, as text.
+            pause_s: The backoff before the next attempt. Without it the event becomes a dead
+                letter.
+
+        Raises:
+            LeaseLost: Another consumer holds the claim, or it was ended.
+
+        """
+        if pause_s is None:
+            self._end_attempts(handler, [claim], ["dead"], error)
+            self._stop_if_poisoned(handler, claim.delivery, error)
+        else:
+            self._end_attempts(handler, [claim], ["failed"], error, pause_s=pause_s)
+
+    def release(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """Release claims that were not processed; no attempt is counted."""
+        ordered = handler.mode == "strict"
+        statuses = ["blocked" if ordered and claim.delivery.line else "failed" for claim in claims]
+        self._end_attempts(handler, claims, statuses, "", unspent=1)
+
+    def _end_attempts(  # noqa: PLR0913 - the columns of an attempt
+        self,
+        handler: Handler,
+        claims: Sequence[Claim],
+        statuses: list[str],
+        error: str,
+        *,
+        pause_s: float = 0.0,
+        unspent: int = 0,
+    ) -> None:
+        count = len(claims)
+        columns: list[list[Any]] = [
+            *held(claims),
+            statuses,
+            [error] * count,
+            [claim.delivery.body for claim in claims],
+            [int(pause_s * 1_000_000)] * count,
+            [unspent] * count,
+        ]
+        then = "wait" if unspent else "move"
+        values = self._database.handler_values(handler)
+        ended = self._database.run_rows("failed", _FAILED_TYPES, columns, values, then=then)
+        check_held(claims, ended)
+
+    def bury(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
+        """Turn events whose claims expired too often into dead letters."""
+        columns: list[list[Any]] = [
+            [one.tenant_id for one in deliveries],
+            [one.event_id for one in deliveries],
+            [error] * len(deliveries),
+            [one.body for one in deliveries],
+        ]
+        values = self._database.handler_values(handler)
+        self._database.run_rows("bury", _DEAD_TYPES, columns, values, then="move")
+        self._stop_if_poisoned(handler, deliveries[0], error)
+
+    def refuse(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+        """Store messages that are not events as dead letters, with the reason."""
+        bodies = [one.body for one in deliveries]
+        columns = [*delivered(deliveries), [one.flaw for one in deliveries], bodies]
+        values = self._database.handler_values(handler)
+        self._database.run_rows("refuse", _INVALID_TYPES, columns, values)
+
+    def _stop_if_poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
+        """Stop a handler that is declared to stop at a dead letter."""
+        if handler.on_poison == "stop":
+            reason = stop_reason(delivery.tenant_id, delivery.event_id, error)
+            self._database.run(
+                "set_handler", {"handler": handler.name, "status": "stopped", "reason": reason}
+            )
+
+    # -- deferred and excluded events
+
+    def keep(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+        """Store events that cannot be handled yet, so that their consumer may continue reading."""
+        if deliveries:
+            columns = [*delivered(deliveries), [one.body for one in deliveries]]
+            values = self._database.handler_values(handler)
+            self._database.run_rows("keep", _DEFERRED_TYPES, columns, values, then="wait")
+
+    def pass_over(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
+        """Record the events that the handler's filter excludes, so that no event waits for them.
+
+        Raises:
+            LogIdentityChanged: They come from another log than earlier events.
+
+        """
+        deliveries = self.identified(deliveries)
+        streams: dict[Line, list[Delivery]] = {}
+        for one in deliveries:
+            if one.line:
+                streams.setdefault(one.line, []).append(one)
+        if not streams or handler.mode != "strict":
+            return
+        self.admit(handler, deliveries)
+        runs = {line: find_first_run(line, passed) for line, passed in streams.items()}
+        advanced = self.pass_ranges(handler, list(runs.values()))
+        # Events that do not follow the settled ones yet are stored until they do.
+        ahead = [
+            one
+            for line, passed in streams.items()
+            for one in passed
+            if line not in advanced or (one.stream_seq or 0) > runs[line].to_seq
+        ]
+        if ahead:
+            values = self._database.handler_values(handler)
+            columns = delivered(ahead)
+            self._database.run_rows("pass_ahead", DELIVERED, columns, values, then="wait")
+
+    def pass_ranges(self, handler: Handler, ranges: Sequence[Passed]) -> set[Line]:
+        """Record ranges of sequence numbers that the handler passes over.
+
+        A stream does not advance if an earlier event of it is unsettled.
+
+        Returns:
+            The streams that advanced.
+
+        """
+        if not ranges:
+            return set()
+        columns: list[list[Any]] = [
+            [one.line[0] for one in ranges],
+            [one.line[1] for one in ranges],
+            [one.line[2] for one in ranges],
+            [one.first_seq for one in ranges],
+            [one.from_seq for one in ranges],
+            [one.to_seq for one in ranges],
+        ]
+        values = self._database.handler_values(handler)
+        rows = self._database.run_rows("pass", _RANGE_TYPES, columns, values)
+        return {(row[0], row[1], row[2]) for row in rows}
+
+    def due(self, handler: Handler, limit: int = 1000) -> list[Delivery]:
+        """Return deferred events that are due, in order within each stream."""
+        values = self._database.handler_values(handler) | {"limit": limit}
+        self.outage.through(lambda: self._advance_waiting(handler, values))
+        found = self._database.read("due", values)
+        found += self._database.read("lines", values) if len(found) < limit else []
+        return [decode_deferred(row) for row in found]
+
+    def keeps(self, handler: Handler) -> bool:
+        """Return whether deferred events may be due; this is cheaper than `due`."""
+        return bool(self._database.read("open", {"handler": handler.name}))
+
+    def _advance_waiting(self, handler: Handler, values: Mapping[str, Any]) -> None:
+        """Advance waiting streams over skipped and passed events, and unmark those without any."""
+        with self.engine.transaction() as session:
+            if handler.at_most_once:
+                session.run(self.sql["lapse"], values)
+            # Locks the streams: an event deferred concurrently is visible after this statement.
+            session.run(self.sql["clear_begin"], values)
+            session.run(self.sql["advance"], values)
+            session.run(self.sql["clear"], values)
+
+    def outdated(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+        """Complete deferred events that have become stale."""
+        if deliveries:
+            values = self._database.handler_values(handler)
+            self._database.run_rows("outdated", DELIVERED, delivered(deliveries), values)
+
+    # -- cursors of sources
+
+    def cursor(self, handler: Handler, source: str) -> str | None:
+        """Return the cursor of a handler's consumers in a source, or None at the beginning."""
+        found = self._database.read("cursor", {"handler": handler.name, "source": source})
+        return found[0][0] if found else None
+
+    def move_cursor(self, handler: Handler, source: str, cursor: str) -> None:
+        """Store the cursor of a handler's consumers in a source."""
+        values = {"handler": handler.name, "source": source, "cursor": cursor}
+        self._database.run("move_cursor", values)
+
+    # -- operators
+
+    def handlers(self) -> list[Declared]:
+        """Return every handler that was ever declared."""
+        return self._admin.handlers()
+
+    def logs(self) -> list[KnownLog]:
+        """Return the log that each handler is bound to, by tenant."""
+        return self._admin.logs()
+
+    def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
+        """Count events by handler and status; counting finished ones takes longer."""
+        return self._admin.counts(finished=finished, tenant_id=tenant_id)
+
+    def entries(self, asked: Asked, limit: int = 100) -> list[Entry]:
+        """Return the entries that a filter selects, in the order of the log."""
+        return self._admin.entries(asked, limit)
+
+    def retry(self, asked: Asked, *, restart: bool = True) -> int:
+        """Make failed, dead and unknown events due at once.
+
+        Args:
+            asked: Selects the events.
+            restart: Whether to resume their handlers in any case if they have stopped; otherwise
+                only if one of these events has stopped them.
+
+        Returns:
+            The number of events.
+
+        Raises:
+            NotFound: The filter names an event, and there is none to retry.
+
+        """
+        return self._admin.retry(asked, restart=restart)
+
+    def skip(self, asked: Asked, reason: str, *, restart: bool = True) -> int:
+        """Mark unfinished events as skipped; they count as done.
+
+        Args:
+            asked: Selects the events.
+            reason: Why; it is stored with them.
+            restart: As for `retry`.
+
+        Returns:
+            The number of events.
+
+        Raises:
+            NotFound: The filter names an event, and there is none to skip.
+            InvalidArgument: The reason is empty.
+
+        """
+        return self._admin.skip(asked, reason, restart=restart)
+
+    def set_status(self, handler: str, status: str, reason: str = "") -> None:
+        """Set the status of a handler to `ready`, `paused` or `stopped`.
+
+        Raises:
+            NotFound: There is no handler of this name.
+
+        """
+        self._admin.set_status(handler, status, reason)
+
+    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
+        """Delete the entries of a handler that were finished more than `older_s` seconds ago.
+
+        Deleted events of a stream are still recognized as handled by their sequence number. Events
+        without a stream are not, so they are deleted only with `streamless`.
+
+        Returns:
+            The number of deleted entries.
+
+        Raises:
+            NotFound: There is no handler of this name.
+
+        """
+        return self._admin.prune(handler, older_s, streamless=streamless)
+
+    def reset(  # noqa: PLR0913 - the options of a reset
+        self,
+        handler: str,
+        log: BaseLog,
+        *,
+        reason: str,
+        tenant_id: str | None = None,
+        position: int | None = None,
+        dry_run: bool = False,
+    ) -> list[Reset]:
+        """Let a handler continue with a log that was restored or replaced.
+
+        Entries of events that the log no longer has are deleted, and the progress in their streams
+        and the cursors of workers are moved back, so that new events at these positions are
+        handled as new. Entries of the shared history stay: their effects are not repeated.
+
+        Args:
+            handler: The name of the handler.
+            log: The log.
+            reason: Why; it is stored.
+            tenant_id: The tenant; None for all.
+            position: The head of the log right after the restore; by default the highest position
+                at which registry and log have the same event.
+            dry_run: Whether to change nothing.
+
+        Returns:
+            What was deleted, by tenant.
+
+        Raises:
+            NotFound: There is no handler of this name.
+            InvalidArgument: The reason is empty, or the position is wrong or required.
+
+        """
+        return reset_handler(
+            self._database,
+            handler,
+            log,
+            reason=reason,
+            tenant_id=tenant_id,
+            position=position,
+            dry_run=dry_run,
+        )
+
+
+def _stuck(claims: Iterable[Claim]) -> dict[Line, int]:
+    """Return, by stream, the first sequence number that is neither settled nor claimed here."""
+    found: dict[Line, int] = {}
+    for claim in claims:
+        line, seq = claim.delivery.line, claim.delivery.stream_seq
+        if line is None or seq is None or claim.claimed or claim.settled:
+            continue
+        if claim.settled_seq is None or seq > claim.settled_seq:
+            found[line] = min(seq, found.get(line, seq))
+    return found
+
+
+def _follows(claim: Claim, stuck: Mapping[Line, int]) -> bool:
+    """Return whether a claim follows an event of its stream that is stuck."""
+    line, seq = claim.delivery.line, claim.delivery.stream_seq
+    return line is not None and seq is not None and seq > stuck.get(line, seq)

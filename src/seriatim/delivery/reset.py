@@ -1,4 +1,4 @@
-"""Resetting a handler to a restored log: what it knows of events that are gone is forgotten."""
+"""Reset a handler to a restored log: delete its entries of events that the log has lost."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from seriatim.store.engine import Session
 from seriatim.store.port import ReadSpec, Store
 
 _PAGE = 500
-_CLOCK_US = 5_000  # SQLite's clock counts milliseconds
+_CLOCK_US = 5_000  # tolerance when comparing times: SQLite's clock has milliseconds
 _LAST_SEQS = {"stream_type": "text", "stream_id": "text", "last_seq": "integer"}
 _STREAMS = {"stream_type": "text", "stream_id": "text"}
 
-Settled = tuple[str, str, int]  # a stream, and its highest settled number
-Moved = tuple[str, str]  # a source, and its cursor
+Settled = tuple[str, str, int]  # stream type, stream id and last settled sequence number
+Moved = tuple[str, str]  # a source and its cursor
 
 
 class LogCursor(msgspec.Struct, frozen=True):
-    """How far a log was read, and by which event it is known again."""
+    """The cursor of a worker in a log; `tip` is the id of the event at its position."""
 
     log_id: str
     epoch: int
@@ -34,10 +34,18 @@ class LogCursor(msgspec.Struct, frozen=True):
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reset did for one tenant.
+    """The result of a reset for one tenant.
 
-    `position` is the end of the history that registry and log share: events after it are new to the
-    handler. `forgotten` counts the entries after it by their status.
+    Attributes:
+        handler: The handler.
+        tenant_id: The tenant.
+        log_id: The log that the handler is bound to now.
+        epoch: Its epoch.
+        position: The end of the history that registry and log share. Events after it are new to the
+            handler.
+        forgotten: The number of deleted entries after it, by status.
+        streams: The number of streams whose progress was moved back.
+
     """
 
     handler: str
@@ -46,59 +54,50 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     position: int
     forgotten: dict[str, int]
-    streams: int  # whose numbers were lowered
+    streams: int
 
 
-class Resetting(Acts):
-    """The part of the registry that accepts another log or epoch."""
+def reset_handler(  # noqa: PLR0913 - the options of `Registry.reset`
+    database: Acts,
+    handler: str,
+    log: BaseLog,
+    *,
+    reason: str,
+    tenant_id: str | None = None,
+    position: int | None = None,
+    dry_run: bool = False,
+) -> list[Reset]:
+    """Let a handler continue with a restored or replaced log; see `Registry.reset`."""
+    if not reason.strip():
+        msg = "say why the handler is reset: the reason is stored (--reason)"
+        raise InvalidArgument(msg, details={"argument": "reason"})
+    if tenant_id is not None:
+        check_tenant(tenant_id)
+    database.check_handler_exists(handler)
+    tenants = [tenant_id] if tenant_id is not None else _tenants(database, handler)
+    plans = [_Plan(database, log.store, handler, tenant, position) for tenant in tenants]
+    if not dry_run:
+        for plan in plans:
+            plan.apply(reason)
+    return [plan.report for plan in plans]
 
-    def reset(  # noqa: PLR0913 - whom, to what, and why
-        self,
-        handler: str,
-        log: BaseLog,
-        *,
-        reason: str,
-        tenant_id: str | None = None,
-        position: int | None = None,
-        dry_run: bool = False,
-    ) -> list[Reset]:
-        """Let a handler go on with a log that was restored or replaced; return what was forgotten.
 
-        Entries of events that the log does not hold any more are deleted, the numbers of their
-        streams are lowered, and cursors of workers move back, so that new events at these places
-        are handled as new. Entries of the shared history stay: their effects are not repeated.
-        `position` is the head of the log right after the restore; without it, the highest position
-        at which registry and log hold the same event. `dry_run` only reports.
-        """
-        if not reason.strip():
-            msg = "say why the handler is reset: the reason is kept"
-            raise InvalidArgument(msg, details={"argument": "reason"})
-        if tenant_id is not None:
-            check_tenant(tenant_id)
-        self.check_known(handler)
-        tenants = [tenant_id] if tenant_id is not None else self._tenants(handler)
-        plans = [_Plan(self, log.store, handler, tenant, position) for tenant in tenants]
-        if not dry_run:
-            for plan in plans:
-                plan.apply(reason)
-        return [plan.report for plan in plans]
-
-    def _tenants(self, handler: str) -> list[str]:
-        return [row[0] for row in self._look("tenants", {"handler": handler})]
+def _tenants(database: Acts, handler: str) -> list[str]:
+    return [row[0] for row in database.read("tenants", {"handler": handler})]
 
 
 class _Plan:
-    """What a reset changes for one handler and tenant, found out before anything is changed."""
+    """The changes of a reset for one handler and tenant, computed before any is made."""
 
     def __init__(
-        self, acts: Acts, store: Store, handler: str, tenant_id: str, position: int | None
+        self, database: Acts, store: Store, handler: str, tenant_id: str, position: int | None
     ) -> None:
-        self._acts = acts
+        self._database = database
         self._store = store
         self._values: dict[str, Any] = {"handler": handler, "tenant": tenant_id}
         self._tenant_id = tenant_id
         self._log = store.identity()
-        self.position = self._shared(position)
+        self.position = self._shared_end(position)
         self._values["position"] = self.position
         self.lowered, self.gone = self._streams()
         self.report = Reset(
@@ -107,14 +106,14 @@ class _Plan:
             log_id=self._log.log_id,
             epoch=self._log.epoch,
             position=self.position,
-            forgotten={row[0]: row[1] for row in self._look("lost")},
+            forgotten={row[0]: row[1] for row in self._read("lost")},
             streams=len(self.lowered) + len(self.gone),
         )
 
     def apply(self, reason: str) -> None:
-        """Make the changes, all or none."""
-        moved = list(self._moved())
-        sql = self._acts.sql
+        """Make all changes in one transaction."""
+        cursors = list(self._moved_cursors())
+        sql = self._database.sql
         values = self._values | {
             "log_id": self._log.log_id,
             "epoch": self._log.epoch,
@@ -122,83 +121,92 @@ class _Plan:
         }
 
         def act() -> None:
-            with self._acts.engine.transaction() as session:
+            with self._database.engine.transaction() as session:
                 session.run(sql["keep_to"], values)
                 session.run(sql["forget"], values)
-                self._given(session, "lower", _LAST_SEQS, self.lowered)
-                self._given(session, "forget_streams", _STREAMS, self.gone)
-                for source, cursor in moved:
+                self._run_rows(session, "lower", _LAST_SEQS, self.lowered)
+                self._run_rows(session, "forget_streams", _STREAMS, self.gone)
+                for source, cursor in cursors:
                     session.run(sql["move_cursor"], values | {"source": source, "cursor": cursor})
 
-        self._acts.outage.through(act)
+        self._database.outage.through(act)
 
-    def _given(
+    def _run_rows(
         self, session: Session, statement: str, kinds: dict[str, str], rows: list[Any]
     ) -> None:
         if rows:
             columns = [list(column) for column in zip(*rows, strict=True)]
-            named = {"of_handler": "text", **kinds}
-            given = [[self._values["handler"]] * len(rows), *columns]
-            session.given(self._acts.sql[statement], named, given, self._values)
+            self._database.run_rows_in(session, statement, kinds, columns, self._values)
 
-    def _look(self, statement: str, **more: Any) -> list[tuple[Any, ...]]:
-        with self._acts.engine.transaction(write=False) as session:
-            return session.run(self._acts.sql[statement], self._values | more)
+    def _read(self, statement: str, **more: Any) -> list[tuple[Any, ...]]:
+        with self._database.engine.transaction(write=False) as session:
+            return session.run(self._database.sql[statement], self._values | more)
 
     # -- the shared history
 
-    def _shared(self, given: int | None) -> int:
-        """Return the end of the history that the registry's entries and the log share."""
+    def _shared_end(self, given: int | None) -> int:
+        """Return the end of the history that registry and log share.
+
+        It is the given position, if nothing contradicts it. Otherwise it is the highest position
+        at which an entry or a cursor has the same event as the log.
+        """
         head = self._store.head()
         if given is not None:
             if not 0 <= given <= head:
-                raise _bad(f"position {given} is not within the log, which ends at {head}")
-            contradicted = self._contradicted(given)
+                raise _invalid_position(
+                    f"{given} is not a position of the log, which ends at {head}"
+                )
+            contradicted = self._contradiction(given)
             if contradicted is not None:
-                raise _bad(
-                    f"at position {contradicted} the registry knows another event than the log, so "
-                    f"{given} is not the end of their shared history"
+                raise _invalid_position(
+                    f"{given} is not the end of the shared history, because at position "
+                    f"{contradicted} registry and log have different events"
                 )
             return given
-        held, seen = self._highest_held()
-        cursors = [one.position for _, one in self._cursors() if self._is_held(one)]
-        if held is None and not cursors and (seen or self._look("streams", **_first())):
-            raise _bad(
-                "no entry shows up to where the log is the one that the handler knows: name the "
-                "head of the log right after the restore"
+        shared, has_entries = self._highest_shared()
+        cursors = [one.position for _, one in self._cursors() if self._is_shared(one)]
+        if (
+            shared is None
+            and not cursors
+            and (has_entries or self._read("streams", **_first_page()))
+        ):
+            raise _invalid_position(
+                "no entry of the registry has the same event as the log, so the end of the shared "
+                "history is not known: pass the head that the log had right after the restore"
             )
-        return max([held or 0, *cursors])
+        return max([shared or 0, *cursors])
 
-    def _contradicted(self, position: int) -> int | None:
-        """Return the highest position up to this one at which the log holds another event."""
-        page = self._look("latest", before=position + 1, limit=_PAGE)
-        return next((row[1] for row in page if self._compared(row) == "other"), None)
+    def _contradiction(self, position: int) -> int | None:
+        """Return the highest position up to `position` at which the log has another event."""
+        page = self._read("latest", before=position + 1, limit=_PAGE)
+        return next((row[1] for row in page if self._compare(row) == "other"), None)
 
-    def _highest_held(self) -> tuple[int | None, bool]:
-        """Return the highest position whose entry the log holds, and whether there are entries.
+    def _highest_shared(self) -> tuple[int | None, bool]:
+        """Return the highest position with the same event, and whether there are any entries.
 
-        A page without a difference ends the search: below it the histories are one.
+        Pages are read from the highest position down. A page without a difference ends the
+        search, because the histories are equal below it.
         """
-        before, held, seen = 2**62, None, False
-        while page := self._look("latest", before=before, limit=_PAGE):
-            seen = True
-            found = [self._compared(row) for row in page]
+        before, shared, has_entries = 2**62, None, False
+        while page := self._read("latest", before=before, limit=_PAGE):
+            has_entries = True
+            found = [self._compare(row) for row in page]
             if "newer" in found:
                 position = page[found.index("newer")][1]
-                raise _bad(
-                    f"the event at position {position} was recorded after the handler had one of "
-                    "its id, so ids do not show which events are new: name the head of the log "
-                    "right after the restore"
+                raise _invalid_position(
+                    f"the event at position {position} was recorded after the handler had handled "
+                    "an event with its id, so ids do not tell which events are new: pass the head "
+                    "that the log had right after the restore"
                 )
             if "other" not in found:
-                return (page[0][1] if held is None else held), True
+                return (page[0][1] if shared is None else shared), True
             last = max(nth for nth, one in enumerate(found) if one == "other")
-            held = page[last + 1][1] if last + 1 < len(page) else None
+            shared = page[last + 1][1] if last + 1 < len(page) else None
             before = page[-1][1]
-        return held, seen
+        return shared, has_entries
 
-    def _compared(self, row: tuple[Any, ...]) -> Literal["same", "newer", "other"]:
-        """Compare an entry with the event that the log holds at its position."""
+    def _compare(self, row: tuple[Any, ...]) -> Literal["same", "newer", "other"]:
+        """Compare an entry with the log's event at its position."""
         event_id, position, first_us = row
         spec = ReadSpec(tenant_id=self._tenant_id, after=position - 1, until=position, limit=1)
         for event in self._store.read(spec):
@@ -207,46 +215,51 @@ class _Plan:
                 return "newer" if recorded_us > first_us + _CLOCK_US else "same"
         return "other"
 
-    def _is_held(self, cursor: LogCursor) -> bool:
+    def _is_shared(self, cursor: LogCursor) -> bool:
+        """Return whether the log has the event that a cursor was stored at."""
         if cursor.log_id != self._log.log_id or not cursor.position:
             return False
         return self._store.event_id_at(cursor.position) == cursor.tip
 
-    # -- what follows from it
+    # -- streams and cursors after the shared history
 
     def _streams(self) -> tuple[list[Settled], list[tuple[str, str]]]:
-        """Return streams whose number is beyond the shared history, and those not in it."""
+        """Return streams whose progress is after the shared history, and those not in it at all."""
         lowered: list[Settled] = []
         gone: list[tuple[str, str]] = []
-        after = _first()
-        while page := self._look("streams", **after):
+        after = _first_page()
+        while page := self._read("streams", **after):
             for stream_type, stream_id, last_seq in page:
-                reached = self._reached((stream_type, stream_id))
-                if reached is None:
+                last_shared = self._last_shared_seq((stream_type, stream_id))
+                if last_shared is None:
                     gone.append((stream_type, stream_id))
-                elif last_seq > reached:
-                    lowered.append((stream_type, stream_id, reached))
-            after = _first() | {"type": page[-1][0], "id": page[-1][1]}
+                elif last_seq > last_shared:
+                    lowered.append((stream_type, stream_id, last_shared))
+            after = _first_page() | {"type": page[-1][0], "id": page[-1][1]}
         return lowered, gone
 
-    def _reached(self, stream: tuple[str, str]) -> int | None:
-        """Return the last number of a stream in the shared history, None if it is not in there."""
+    def _last_shared_seq(self, stream: tuple[str, str]) -> int | None:
+        """Return the last sequence number of a stream in the shared history, or None."""
         spec = ReadSpec(tenant_id=self._tenant_id, stream=stream, after=self.position, limit=1)
         for later in self._store.read(spec):
-            begun = ReadSpec(tenant_id=self._tenant_id, stream=stream, until=self.position, limit=1)
-            known = bool(self._store.read(begun))
-            return (later.stream_seq or 0) - 1 if known else None
+            earlier = ReadSpec(
+                tenant_id=self._tenant_id, stream=stream, until=self.position, limit=1
+            )
+            exists = bool(self._store.read(earlier))
+            return (later.stream_seq or 0) - 1 if exists else None
         last = self._store.last_of_stream(self._tenant_id, stream)
         return None if last is None else last.stream_seq
 
     def _cursors(self) -> Iterator[tuple[str, LogCursor]]:
-        """Yield the cursors of workers that read this log for this tenant, or for all."""
-        names = {f"log:{self._log.log_id}:{whose}" for whose in (self._tenant_id, "*")}
-        for source, cursor in self._look("sources"):
+        """Yield the cursors of workers that read this log for this tenant or for all tenants."""
+        # The names of `seriatim.pipeline.work.feeds.LogFeed`.
+        names = {f"log:{self._log.log_id}:{tenant}" for tenant in (self._tenant_id, "*")}
+        for source, cursor in self._read("sources"):
             if source in names:
                 yield source, msgspec.json.decode(cursor, type=LogCursor)
 
-    def _moved(self) -> Iterator[Moved]:
+    def _moved_cursors(self) -> Iterator[Moved]:
+        """Yield the cursors, moved back to the end of the shared history."""
         for source, cursor in self._cursors():
             position = min(cursor.position, self.position)
             tip = (self._store.event_id_at(position) or "") if position else ""
@@ -254,9 +267,10 @@ class _Plan:
             yield source, msgspec.json.encode(made).decode()
 
 
-def _first() -> dict[str, Any]:
+def _first_page() -> dict[str, Any]:
+    """Return the parameters of the first page of streams."""
     return {"type": "", "id": "", "limit": _PAGE}
 
 
-def _bad(problem: str) -> InvalidArgument:
+def _invalid_position(problem: str) -> InvalidArgument:
     return InvalidArgument(f"position: {problem} (--position)", details={"argument": "position"})

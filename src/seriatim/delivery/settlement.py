@@ -1,4 +1,4 @@
-"""Handling events until the verdict of each is final: what a consumer of one's own calls."""
+"""Handle events until the verdict of each is final: the implementation of `Registry.handle`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from seriatim.delivery.loop import Await, Loop, Tally
 if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry
 
-_DUE = 1000
+_DUE_LIMIT = 1000
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
 
-def settle(  # noqa: PLR0913 - what is handled, and for how long
+def settle(  # noqa: PLR0913 - what to handle, and for how long
     registry: Registry,
     handler: Handler,
     deliveries: Sequence[Delivery],
@@ -29,23 +29,40 @@ def settle(  # noqa: PLR0913 - what is handled, and for how long
     await_: Await | None = None,
     ended: threading.Event | None = None,
 ) -> Tally:
-    """Handle events; raise `EventNotSettled` if one is not settled after `wait_s` seconds."""
-    _check(deliveries, wait_s)
+    """Handle events, and repeat those that are not settled until `wait_s` has elapsed.
+
+    Args:
+        registry: The registry.
+        handler: The handler; it is declared if necessary.
+        deliveries: The events, each with its body.
+        wait_s: How long to wait for a backoff, an earlier event or another consumer.
+        await_: Runs the coroutine that an async handler returns.
+        ended: Ends the waiting when set.
+
+    Returns:
+        The number of events by outcome.
+
+    Raises:
+        EventNotSettled: The verdict of an event is not final.
+        InvalidArgument: `wait_s` is out of range, or a delivery has no event.
+
+    """
+    _check_arguments(deliveries, wait_s)
     registry.declare_once(handler)
     starts = None if registry.origin is None else registry.origin.starts
     loop = Loop(registry, handler, starts=starts, await_=await_)
     stop = ended or threading.Event()
-    until = time.monotonic() + wait_s
+    deadline = time.monotonic() + wait_s
     pause = _FIRST_PAUSE_S
     left = list(deliveries)
-    tally = Tally()
+    counts = Tally()
     while True:
         _handle_due(registry, loop, left)
-        tally += loop.handle(left)
+        counts += loop.handle(left)
         if not loop.unsettled:
-            tally.kept = 0  # whatever had to wait is settled now
-            return tally
-        remaining = until - time.monotonic()
+            counts.kept = 0  # deferred in an earlier round, settled by now
+            return counts
+        remaining = deadline - time.monotonic()
         if remaining <= 0 or stop.wait(min(pause, remaining)):
             first = loop.unsettled[0]
             error = not_settled(handler, first.delivery, first.verdict)
@@ -56,24 +73,25 @@ def settle(  # noqa: PLR0913 - what is handled, and for how long
 
 
 def _handle_due(registry: Registry, loop: Loop, given: Sequence[Delivery]) -> None:
-    """Handle kept events whose time has come; a given one is handled as it was given."""
+    """Handle deferred events that are due, except those that the caller passed itself."""
     if not registry.keeps(loop.handler):
         return
-    registry.check_origin(loop.handler)  # kept events of a lost future must not have an effect
-    known = {one.key for one in given}
-    due = [one for one in registry.due(loop.handler, _DUE) if one.key not in known]
+    # Events deferred before a restore may no longer be in the log: they must have no effect.
+    registry.check_origin(loop.handler)
+    given_keys = {one.key for one in given}
+    due = [one for one in registry.due(loop.handler, _DUE_LIMIT) if one.key not in given_keys]
     if due:
         loop.handle(due)
 
 
-def _check(deliveries: Sequence[Delivery], wait_s: float) -> None:
+def _check_arguments(deliveries: Sequence[Delivery], wait_s: float) -> None:
     if not 0 <= wait_s < threading.TIMEOUT_MAX:
-        msg = "wait_s is a number of seconds, from 0"
+        msg = f"wait_s must be a number of seconds from 0 on, not {wait_s!r:.40}"
         raise InvalidArgument(msg, details={"argument": "wait_s"})
     for one in deliveries:
         if one.event is None and not one.flaw:
             msg = (
-                f"the delivery of {one.event_id} holds no event to handle: Delivery(event=…), a "
-                "record or anything that JSON can hold"
+                f"the delivery of event {one.event_id} holds no event to handle: pass "
+                "Delivery(event=…), a record or any value that JSON can represent"
             )
             raise InvalidArgument(msg, details={"argument": "events"})

@@ -1,8 +1,10 @@
--- The processed-event registry, in SQL that Postgres and SQLite share.
--- {at} is the schema, {now} the database's clock in microseconds, {lock} what locks a row for
--- oneself, {given} the rows that a statement is about, {rows} those that the one before returned.
--- Given rows carry the handler's name as well: joined by it, a planner that knows nothing of a new
--- handler looks rows up by their key, and does not read all that the handler has.
+-- Statements of the processed-event registry, for both Postgres and SQLite.
+-- Placeholders: {at} is the schema prefix, {now} the database's clock in microseconds, {lock} the
+-- clause that locks selected rows exclusively, {given} the rows passed to a statement, and {rows}
+-- the rows that the preceding statement returned.
+-- Given rows include the handler's name (of_handler). Joining on it makes the planner look rows up
+-- by primary key even if it has no statistics about a new handler, instead of scanning all rows of
+-- the handler.
 
 -- name: create_handlers
 create table if not exists {at}seriatim_handlers (
@@ -14,7 +16,7 @@ create table if not exists {at}seriatim_handlers (
 );
 
 -- name: create_cursors
--- How far a handler's consumers have read a source; what they left open is in the registry.
+-- The cursor of a handler's consumers in a source. Events before it may still be deferred.
 create table if not exists {at}seriatim_sources (
     handler    text   not null,
     source     text   not null,
@@ -24,14 +26,14 @@ create table if not exists {at}seriatim_sources (
 );
 
 -- name: create_streams
--- Where a handler is in a stream: every number up to the last one is settled.
+-- The progress of a handler in a stream: every sequence number up to last_seq is settled.
 create table if not exists {at}seriatim_streams (
     handler     text    not null,
     tenant_id   text    not null,
     stream_type text    not null,
     stream_id   text    not null,
     last_seq    bigint  not null,
-    waiting     integer not null default 0,  -- 1: rows of it wait behind the last one
+    waiting     integer not null default 0,  -- 1: rows after last_seq are waiting
     primary key (handler, tenant_id, stream_type, stream_id)
 );
 
@@ -40,7 +42,7 @@ create index if not exists seriatim_streams_waiting
 on {at}seriatim_streams (handler) where waiting = 1;
 
 -- name: create_handled
--- One row for a handler and an event. The event itself is kept while it is unfinished.
+-- One row per handler and event. The event itself is stored while it is unfinished.
 create table if not exists {at}seriatim_handled (
     handler     text    not null,
     tenant_id   text    not null,
@@ -56,7 +58,7 @@ create table if not exists {at}seriatim_handled (
     owner       text    not null default '',
     token       bigint  not null default 0,
     attempts    integer not null default 0,
-    due_us      bigint  not null default 0,  -- claimed: the lease ends; failed: the pause ends
+    due_us      bigint  not null default 0,  -- claimed: end of the lease; failed: end of the backoff
     error       text    not null default '',
     reason      text    not null default '',
     event       text,
@@ -75,7 +77,7 @@ on {at}seriatim_handled (handler, tenant_id, stream_type, stream_id, stream_seq)
 where status not in ('done', 'stale');
 
 -- name: create_logs
--- The log whose events a handler has handled for a tenant: those of another one are refused.
+-- The log that a handler is bound to for a tenant. Events of another log are refused.
 create table if not exists {at}seriatim_logs (
     handler    text   not null,
     tenant_id  text   not null,
@@ -87,18 +89,19 @@ create table if not exists {at}seriatim_logs (
 );
 
 -- name: judged
--- What may be done with each of the given events, and in strict mode with those behind them;
--- those that are not wanted hold up nothing.
+-- The verdict on each given event. In strict mode an event whose predecessors are all given too, and
+-- are all free, done or excluded by the handler's filter (selected = 0), is free as well.
+-- 'later' is the intermediate verdict of an event that depends on its predecessors.
 select tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq, first_seq,
        case when verdict <> 'later' then verdict
-            when stream_seq - last_seq = sum(ahead) over line and min(open_road) over line = 1
+            when stream_seq - last_seq = sum(ahead) over line and min(passable) over line = 1
             then 'free' else 'blocked' end as verdict,
        last_seq, due_us, attempts
 from (
     select v.*,
            case when stream_seq > last_seq then 1 else 0 end as ahead,
            case when stream_seq <= last_seq or verdict in ('free', 'later', 'passing', 'duplicate_done')
-                then 1 else 0 end as open_road
+                then 1 else 0 end as passable
     from (
         select g.*, coalesce(t.last_seq, g.first_seq - 1) as last_seq,
                coalesce(e.due_us, 0) as due_us, coalesce(e.attempts, 0) as attempts,
@@ -106,7 +109,7 @@ from (
                          and (g.log_id is null or g.log_id <> l.log_id or g.epoch <> l.epoch)
                     then 'foreign'
                     when l.log_id is null and g.log_id is not null then 'unknown_log'
-                    when g.wanted = 0 then 'passing'
+                    when g.selected = 0 then 'passing'
                     when e.status in ('done', 'skipped', 'passed') then 'duplicate_done'
                     when e.status in ('stale', 'dead', 'unknown') then e.status
                     when h.status <> 'ready' then 'blocked'
@@ -134,6 +137,8 @@ window line as (partition by tenant_id, stream_type, stream_id order by stream_s
                 rows unbounded preceding);
 
 -- name: claim
+-- Ordered by key, so that concurrent claims lock rows in the same order. The condition of the update
+-- is checked again under the row lock: of two consumers that saw the event free, one claims it.
 insert into {at}seriatim_handled as e
     (handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
      first_seq, status, owner, token, attempts, due_us, first_us, updated_us)
@@ -149,6 +154,7 @@ where e.status in ('claimed', 'failed', 'blocked') and e.due_us <= {now}
 returning tenant_id, event_id, token, attempts;
 
 -- name: foreign
+-- Tenants whose events come from a log other than the bound one, or that are not bound yet.
 select g.tenant_id, g.log_id, g.epoch, l.log_id, l.epoch
 from {given} g left join {at}seriatim_logs l
   on l.handler = g.of_handler and l.tenant_id = g.tenant_id
@@ -157,6 +163,7 @@ where l.log_id is not null and (g.log_id is null or g.log_id <> l.log_id or g.ep
 order by g.tenant_id;
 
 -- name: adopt
+-- Bind a handler to the first log that it reads for a tenant.
 insert into {at}seriatim_logs (handler, tenant_id, log_id, epoch, updated_us)
 select g.of_handler, g.tenant_id, g.log_id, g.epoch, {now}
 from {given} g
@@ -174,7 +181,7 @@ where handler = :handler and (log_id <> :log_id or epoch <> :epoch)
 order by tenant_id limit 1;
 
 -- name: open
--- Whether anything is kept that may be due.
+-- Whether any deferred event may be due.
 select 1 from {at}seriatim_handled
 where handler = :handler and status in ('failed', 'claimed') and due_us <= {now}
 union all
@@ -182,18 +189,19 @@ select 1 from {at}seriatim_streams where handler = :handler and waiting = 1
 limit 1;
 
 -- name: claimed_by
--- Claims whose answer was lost on the way: every call has an owner's name of its own.
+-- Claims of a call whose response was lost. Each call uses its own owner name, so they can be found.
 select e.tenant_id, e.event_id, e.token, e.attempts
 from {given} g join {at}seriatim_handled e
   on e.handler = g.of_handler and e.tenant_id = g.tenant_id and e.event_id = g.event_id
 where e.status = 'claimed' and e.owner = :owner;
 
 -- name: look
+-- The verdicts of events that were not claimed.
 select tenant_id, event_id, verdict, last_seq, due_us, attempts
 from ({judged}) j where verdict <> 'passing';
 
 -- name: renew
--- What these are given has names of its own: what is returned is the table's.
+-- Given columns have a prefix (of_), so that the returned names are those of the table.
 update {at}seriatim_handled set due_us = {now} + :lease_us
 from {given} g
 where handler = g.of_handler and tenant_id = g.of_tenant and event_id = g.of_event
@@ -201,9 +209,10 @@ where handler = g.of_handler and tenant_id = g.of_tenant and event_id = g.of_eve
 returning tenant_id, event_id;
 
 -- name: done
--- `again` accepts what was ended by the same claim already, whose answer was lost on the way.
--- In strict mode a stream moves only over an unbroken line of claims that are still ours, and not
--- past anything that is unfinished.
+-- Complete claims. With again = 1, rows that the same claim has already completed are accepted: the
+-- response of the first call may have been lost.
+-- In strict mode a stream advances only over consecutive claims that are all still held, and never
+-- past an unfinished event. In latest_wins mode, an event below last_seq is stale.
 update {at}seriatim_handled
 set status = case when :strict = 0 and k.of_seq < k.last_seq then 'stale' else 'done' end,
     event = null, error = '', updated_us = {now}
@@ -237,7 +246,7 @@ where handler = k.of_handler and tenant_id = k.of_tenant and event_id = k.of_eve
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
 
 -- name: failed
--- `unspent` gives back an attempt that was claimed and not made.
+-- End an attempt. unspent = 1 subtracts the attempt again: it was claimed but not made.
 update {at}seriatim_handled
 set status = g.new_status, error = g.new_error, event = g.new_event,
     attempts = attempts - case when status in ('claimed', 'unknown') then g.unspent else 0 end,
@@ -250,6 +259,7 @@ returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq,
           case when status = 'dead' and :skip = 1 then 'passed' else status end;
 
 -- name: move
+-- Advance streams to the highest completed event that the preceding statement returned.
 insert into {at}seriatim_streams as t (handler, tenant_id, stream_type, stream_id, last_seq)
 select :handler, tenant_id, stream_type, stream_id, max(stream_seq)
 from {rows} r
@@ -260,7 +270,8 @@ on conflict (handler, tenant_id, stream_type, stream_id) do update
 set last_seq = excluded.last_seq where t.last_seq < excluded.last_seq;
 
 -- name: keep
--- An event that cannot be handled yet waits here, so that its consumer can read on.
+-- Defer events that cannot be handled yet, so that their consumer can continue reading. An expired
+-- claim of an unsafe effect becomes unknown.
 insert into {at}seriatim_handled as e
     (handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
      first_seq, status, event, first_us, updated_us)
@@ -277,6 +288,7 @@ where e.status in ('claimed', 'failed', 'blocked', 'dead', 'unknown')
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
 
 -- name: wait
+-- Mark streams that have waiting rows, for the statements advance and lines.
 insert into {at}seriatim_streams as t
     (handler, tenant_id, stream_type, stream_id, last_seq, waiting)
 select :handler, tenant_id, stream_type, stream_id, min(first_seq) - 1, 1
@@ -288,7 +300,8 @@ on conflict (handler, tenant_id, stream_type, stream_id) do update
 set waiting = 1 where t.waiting = 0;
 
 -- name: pass
--- Numbers that a handler's own filter passes over, right behind what is settled.
+-- Advance streams over sequence numbers that the handler's filter excludes, if they directly follow
+-- the settled ones.
 insert into {at}seriatim_streams as t (handler, tenant_id, stream_type, stream_id, last_seq)
 select :handler, g.tenant_id, g.stream_type, g.stream_id, g.to_seq
 from {given} g
@@ -302,7 +315,7 @@ set last_seq = excluded.last_seq where t.last_seq < excluded.last_seq
 returning tenant_id, stream_type, stream_id;
 
 -- name: pass_ahead
--- And those that came before what they follow: remembered until it has come.
+-- Store excluded events that do not follow the settled ones yet, until their predecessors are settled.
 insert into {at}seriatim_handled as e
     (handler, tenant_id, event_id, event_type, position, stream_type, stream_id, stream_seq,
      first_seq, status, first_us, updated_us)
@@ -318,6 +331,7 @@ on conflict (handler, tenant_id, event_id) do nothing
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
 
 -- name: advance
+-- Advance waiting streams over consecutive skipped and passed events.
 with recursive line (tenant_id, stream_type, stream_id, seq) as (
     select tenant_id, stream_type, stream_id, last_seq
     from {at}seriatim_streams where handler = :handler and waiting = 1
@@ -335,10 +349,12 @@ where t.handler = :handler and t.tenant_id = m.tenant_id and t.stream_type = m.s
   and t.stream_id = m.stream_id and t.last_seq < m.seq;
 
 -- name: clear_begin
--- Whoever keeps an event holds its stream's row: afterwards the next statement sees it.
+-- Lock the rows of waiting streams. A consumer that defers an event locks its stream's row, so after
+-- this statement the next one sees every deferred event.
 select 1 from {at}seriatim_streams where handler = :handler and waiting = 1 {lock};
 
 -- name: clear
+-- Clear the flag of streams that have no waiting rows left.
 update {at}seriatim_streams as t set waiting = 0
 where t.handler = :handler and t.waiting = 1 and not exists (
     select 1 from {at}seriatim_handled e
@@ -348,6 +364,8 @@ where t.handler = :handler and t.waiting = 1 and not exists (
 );
 
 -- name: due
+-- Deferred events whose backoff or lease has expired. An expired claim of an unsafe effect is left to
+-- an operator.
 select e.tenant_id, e.event_id, e.event_type, e.position, e.stream_type, e.stream_id, e.stream_seq,
        e.first_seq, e.event, l.log_id, l.epoch
 from {at}seriatim_handled e
@@ -357,6 +375,7 @@ where e.handler = :handler and e.status in ('failed', 'claimed') and e.due_us <=
 order by e.due_us limit :limit;
 
 -- name: lines
+-- Blocked events of streams whose next event is settled or present, in stream order.
 select e.tenant_id, e.event_id, e.event_type, e.position, e.stream_type, e.stream_id, e.stream_seq,
        e.first_seq, e.event, l.log_id, l.epoch
 from {at}seriatim_streams t
@@ -374,18 +393,19 @@ where t.handler = :handler and t.waiting = 1 and e.event is not null and exists 
 order by e.tenant_id, e.stream_type, e.stream_id, e.stream_seq limit :limit;
 
 -- name: lapse
--- An effect that nothing can make once, and whose owner is gone: nobody knows if it happened.
+-- Expired claims of unsafe effects: whether the effect happened is unknown.
 update {at}seriatim_handled set status = 'unknown', updated_us = {now}
 where handler = :handler and status = 'claimed' and due_us <= {now};
 
 -- name: outdated
+-- Complete deferred events that have become stale.
 update {at}seriatim_handled set status = 'stale', event = null, updated_us = {now}
 from (select of_handler, tenant_id as of_tenant, event_id as of_event from {given} d) g
 where handler = g.of_handler and tenant_id = g.of_tenant and event_id = g.of_event
   and status in ('blocked', 'failed');
 
 -- name: bury
--- A claim that ran out as often as it may be tried.
+-- Turn expired claims without attempts left into dead letters.
 update {at}seriatim_handled
 set status = 'dead', error = g.new_error, event = g.new_event, updated_us = {now}
 from {given} g
@@ -395,6 +415,7 @@ returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq,
           case when :skip = 1 then 'passed' else status end;
 
 -- name: refuse
+-- Store messages that are not events as dead letters.
 insert into {at}seriatim_handled
     (handler, tenant_id, event_id, event_type, position, status, error, event, first_us, updated_us)
 select :handler, tenant_id, event_id, event_type, position, 'dead', error, event, {now}, {now}
@@ -432,6 +453,7 @@ where {filters}
 group by 1, 2 order by 1, 2;
 
 -- name: whose
+-- The handlers of the selected entries.
 select distinct handler from {at}seriatim_handled where {filters};
 
 -- name: handlers
@@ -445,18 +467,20 @@ where {filters}
 order by position, handler, tenant_id, event_id limit :limit;
 
 -- name: retry
+-- Make events due at once, with all their attempts.
 update {at}seriatim_handled set status = 'failed', attempts = 0, due_us = 0, updated_us = {now}
 where {filters} and status in ('dead', 'unknown', 'failed')
 returning handler, tenant_id, event_id;
 
 -- name: skip
--- The token rises: whoever still works on it cannot end it any more.
+-- The token is incremented, so that a consumer that still processes the event cannot complete it.
 update {at}seriatim_handled
 set status = 'skipped', reason = :reason, token = token + 1, event = null, updated_us = {now}
 where {filters} and status in ('claimed', 'failed', 'blocked', 'dead', 'unknown')
 returning tenant_id, event_id, stream_type, stream_id, stream_seq, first_seq, status;
 
 -- name: prune
+-- Delete old finished rows. Of events in streams, last_seq still tells that they are settled.
 delete from {at}seriatim_handled as e
 where e.handler = :handler and e.updated_us <= {now} - :older_us
   and (e.status in ('done', 'stale') and (:streamless = 1 or e.stream_seq is not null)
@@ -473,7 +497,7 @@ union select tenant_id from {at}seriatim_handled where handler = :handler
 order by 1;
 
 -- name: latest
--- Entries from the highest position down, a page at a time.
+-- A page of entries in descending order of position.
 select event_id, position, first_us from {at}seriatim_handled
 where handler = :handler and tenant_id = :tenant and position > 0 and position < :before
 order by position desc limit :limit;
@@ -488,26 +512,31 @@ where handler = :handler and tenant_id = :tenant
 order by stream_type, stream_id limit :limit;
 
 -- name: lost
+-- Entries after the end of the shared history, by status.
 select status, count(*), min(position) from {at}seriatim_handled
 where handler = :handler and tenant_id = :tenant and position > :position
 group by status order by status;
 
 -- name: forget
+-- Delete the entries after the end of the shared history.
 delete from {at}seriatim_handled
 where handler = :handler and tenant_id = :tenant and position > :position;
 
 -- name: lower
+-- Move streams back to their last sequence number in the shared history.
 update {at}seriatim_streams as t set last_seq = g.last_seq
 from {given} g
 where t.handler = g.of_handler and t.tenant_id = :tenant and t.stream_type = g.stream_type
   and t.stream_id = g.stream_id and t.last_seq > g.last_seq;
 
 -- name: forget_streams
+-- Delete the progress of streams that are not in the shared history.
 delete from {at}seriatim_streams as t
 where t.handler = :handler and t.tenant_id = :tenant and exists (
     select 1 from {given} g where g.stream_type = t.stream_type and g.stream_id = t.stream_id);
 
 -- name: keep_to
+-- Bind a handler to the log that it is reset to.
 insert into {at}seriatim_logs (handler, tenant_id, log_id, epoch, reason, updated_us)
 values (:handler, :tenant, :log_id, :epoch, :reason, {now})
 on conflict (handler, tenant_id) do update

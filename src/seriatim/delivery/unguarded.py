@@ -1,4 +1,4 @@
-"""Consumers without a registry: every delivery has its effect, and nothing is remembered."""
+"""The disabled registry: every delivery has its effect, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ logger = logging.getLogger("seriatim")
 
 
 def unguarded(settings: Registering) -> Registry:
-    """Return what stands in a registry's place when it is switched off, and say so loudly."""
+    """Return the registry for `enabled=False`, which claims everything, and log a warning."""
     logger.warning(
         "the processed-event registry is OFF: duplicates, crashes and replays repeat effects, "
-        "failures are not retried, and a restart begins anew"
+        "failed events are not retried, and a restart begins at the handler's start"
     )
-    return cast("Registry", _Unguarded(settings))
+    return cast("Registry", _DisabledRegistry(settings))
 
 
-class _Unguarded:
-    """Claims everything; failures are logged, for there is nowhere to keep them."""
+class _DisabledRegistry:
+    """Claims every event; failures are only logged, as there is no table to store them in."""
 
     def __init__(self, settings: Registering) -> None:
         self.settings = settings
@@ -58,7 +58,7 @@ class _Unguarded:
 
     def mark_failed(self, handler: Handler, claim: Claim, error: str, **_: Any) -> None:
         logger.error(
-            "handler %s failed on event %s, which is lost to it: %s",
+            "handler %s failed on event %s, which is not retried because the registry is off: %s",
             handler.name,
             claim.delivery.event_id,
             error,
@@ -66,7 +66,12 @@ class _Unguarded:
 
     def refuse(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
         for one in deliveries:
-            logger.error("%s is no event for handler %s: %s", one.event_id, handler.name, one.flaw)
+            logger.error(
+                "message %s is not an event, handler %s skips it: %s",
+                one.event_id,
+                handler.name,
+                one.flaw,
+            )
 
     def cursor(self, handler: Handler, source: str) -> str | None:
         return self._cursors.get((handler.name, source))
@@ -74,14 +79,14 @@ class _Unguarded:
     def move_cursor(self, handler: Handler, source: str, cursor: str) -> None:
         self._cursors[handler.name, source] = cursor
 
-    def another(self, **_: Any) -> _Unguarded:
+    def another(self, **_: Any) -> _DisabledRegistry:
         return self
 
     def due(self, *_: Any) -> list[Delivery]:
         return []
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        """Remember nothing."""
+    def _do_nothing(self, *_: Any, **__: Any) -> None:
+        """Store nothing, for every operation that only changes the registry."""
 
-    declare = declare_once = keeps = held_up = heartbeat = mark_done = release = _nothing
-    keep = outdated = pass_over = pass_ranges = close = _nothing
+    declare = declare_once = keeps = held_up = heartbeat = mark_done = release = _do_nothing
+    keep = outdated = pass_over = pass_ranges = close = _do_nothing

@@ -126,8 +126,8 @@ def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_u
         target=lambda: found.extend(verdicts(claim(registry, by, *wanted))), daemon=True
     )
     with other.engine.transaction() as session:
-        values = other._values(by) | {"owner": "other"}
-        won = other._rows_in(session, "claim", JUDGED, judged(wanted[:1], ()), values)
+        values = other._database.handler_values(by) | {"owner": "other"}
+        won = other._database.run_rows_in(session, "claim", JUDGED, judged(wanted[:1], ()), values)
         asking.start()
         wait_until(lambda: waits_for_a_lock(empty_postgres_url), "the claim waits")
     asking.join(30)

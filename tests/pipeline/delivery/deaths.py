@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seriatim.core.handling import Handler
-from seriatim.delivery.claiming import Claiming
+from seriatim.delivery.registry import Registry
 
 POINTS = ["after claim", "before effect", "after effect", "before mark"]
 
@@ -65,9 +65,9 @@ def _patch() -> None:
         return
     _patched = True
     claim_all, mark_done, mark_done_in = (
-        Claiming.claim_all,
-        Claiming.mark_done,
-        Claiming.mark_done_in,
+        Registry.claim_all,
+        Registry.mark_done,
+        Registry.mark_done_in,
     )
 
     def claimed(self: Any, handler: Handler, *rest: Any) -> Any:
@@ -84,6 +84,6 @@ def _patch() -> None:
         die_at("before mark", handler.name)
         mark_done_in(self, session, handler, claims)
 
-    Claiming.claim_all = claimed  # type: ignore[method-assign,assignment]
-    Claiming.mark_done = done  # type: ignore[method-assign]
-    Claiming.mark_done_in = done_in  # type: ignore[method-assign]
+    Registry.claim_all = claimed  # type: ignore[method-assign,assignment]
+    Registry.mark_done = done  # type: ignore[method-assign]
+    Registry.mark_done_in = done_in  # type: ignore[method-assign]

@@ -214,7 +214,7 @@ def test_two_publishers_at_once(
         finally:
             ended.set()  # whatever failed: a publisher that goes on disturbs the tests after it
             follower.join()
-    assert told[:1] == ["waits for another publisher"]
+    assert told[:1] == ["waiting for another publisher"]
     assert (first.done.sent, first.done.position) == (count, count)
     assert (second.done.sent, second.done.position) == (0, count)
     assert len(messages(target)) == count

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from seriatim.delivery.waiting import Waiting
+from seriatim.delivery.registry import Registry
 from seriatim.pipeline.kafka.address import parse_target
 from seriatim.pipeline.session import session
 from seriatim.pipeline.work.working import Worker
@@ -20,7 +20,7 @@ def main() -> None:
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Waiting.move_cursor = die  # type: ignore[method-assign,assignment]
+    Registry.move_cursor = die  # type: ignore[method-assign,assignment]
     spark = session("local[2]", settings=SETTINGS | with_kafka())
     with Worker(spark, index_of(port), source=parse_target(target), registry=place) as worker:
         worker.run()

@@ -1,1 +1,1 @@
-"""Kafka: where it is, what its topics are called, and what a message holds."""
+"""Kafka: addresses, messages, clients and the dead-letter topic."""

@@ -1,4 +1,4 @@
-"""Where Kafka is: servers, a template of topics, and settings that pass through to the client."""
+"""Kafka targets: servers, a topic template and client settings, parsed from a URL."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]*")
 _ESCAPED = re.compile(rb"[^A-Za-z0-9-]")
 _TOPIC_MAX = 249
 _DIGEST = 16
-_ANY_NAME = "[A-Za-z0-9_-]+"  # what `escaped` makes of a name
-_NO_STREAM = "_"  # no name becomes this: an underscore is always followed by two digits
+_ANY_NAME = "[A-Za-z0-9_-]+"  # every result of `escape_name`
+_NO_STREAM = "_"  # no escaped name equals this: its underscores precede two hex digits
 _SECRET = re.compile(r"password|secret|\.pem$|\.key$|oauthbearer\.config|token", re.IGNORECASE)
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A Kafka cluster, and which topic an event goes to."""
+    """A Kafka cluster and the template of the topics that events go to."""
 
     servers: str
     template: str = DEFAULT_TOPIC
@@ -35,20 +35,20 @@ class Target(msgspec.Struct, frozen=True):
         return f"kafka://{self.servers}/{self.template}"
 
     def __repr__(self) -> str:
-        return str(self)  # without the passwords among its settings
+        return str(self)  # the settings may contain passwords
 
     @property
     def client(self) -> dict[str, str]:
-        """The settings of a client."""
+        """The settings of a librdkafka client."""
         return {**own_settings(self.settings), "bootstrap.servers": self.servers}
 
     @property
     def one_topic(self) -> str | None:
-        """The topic that all events go to, None if they go to several."""
-        return None if _names(self.template) else self.template
+        """The topic of all events, or None if the template has fields."""
+        return None if _field_names(self.template) else self.template
 
     def topic(self, tenant_id: str, stream_type: str | None) -> str:
-        """Return the topic of an event; no two tenants or types ever share one by their names."""
+        """Return the topic of an event; different tenants or stream types never share a field."""
         if self.template == DEFAULT_TOPIC:
             return self.template
         made = self.template.format(
@@ -57,53 +57,71 @@ class Target(msgspec.Struct, frozen=True):
         )
         if len(made) <= _TOPIC_MAX:
             return made
+        # Kafka limits the length of names: the digest keeps shortened names distinct.
         return f"{made[: _TOPIC_MAX - _DIGEST - 1]}.{sha256(made.encode()).hexdigest()[:_DIGEST]}"
 
     def may_be(self, topic: str, tenant_id: str | None) -> bool:
-        """Tell whether a topic's name follows the template, for one tenant or any."""
+        """Return whether a topic name matches the template, for one tenant or (None) for any."""
         tenant = _ANY_NAME if tenant_id is None else re.escape(escaped(tenant_id))
-        holes = {"tenant": tenant, "stream_type": _ANY_NAME}
+        patterns = {"tenant": tenant, "stream_type": _ANY_NAME}
         pattern = "".join(
-            re.escape(text) + ("" if name is None else f"(?:{holes[name]})")
+            re.escape(text) + ("" if name is None else f"(?:{patterns[name]})")
             for text, name, _, _ in Formatter().parse(self.template)
         )
         return re.fullmatch(pattern, topic) is not None
 
 
 def parse_target(url: str, settings: Mapping[str, str] | None = None) -> Target:
-    """Read `kafka://host:port,host:port/topic?client.setting=value`.
+    """Parse `kafka://host:port,host:port/topic?client.setting=value`.
 
-    The topic may hold `{tenant}` and `{stream_type}`. Secrets belong into the settings, not into
-    an address, which is shown and kept.
+    Args:
+        url: The address. The topic may contain `{tenant}` and `{stream_type}`.
+        settings: Further settings of the client. Secrets belong here, as the address is displayed
+            and stored.
+
+    Raises:
+        InvalidArgument: The address is malformed or contains a secret.
+
+    Example:
+        target = parse_target("kafka://broker:9092/orders.{tenant}", {"sasl.password": password})
+
     """
     parts = urlsplit(url)
     if parts.scheme != "kafka" or not parts.netloc or "@" in parts.netloc:
-        raise _bad("a Kafka target is named kafka://host:port/topic; secrets go into the settings")
+        raise _invalid(
+            "a Kafka target has the form kafka://host:port/topic; pass credentials as settings"
+        )
     template = unquote(parts.path.strip("/")) or DEFAULT_TOPIC
     try:
-        names = _names(template)
+        names = _field_names(template)
         plain = "".join(text for text, *_ in Formatter().parse(template))
     except ValueError:
-        raise _bad(f"the topic {template!r:.80} cannot be understood") from None
+        raise _invalid(f"the topic template {template!r:.80} has unbalanced braces") from None
     if names - _FIELDS:
-        raise _bad("a topic may hold {tenant} and {stream_type}, nothing else in braces")
+        raise _invalid(
+            f"the topic template {template!r:.80} may contain only the fields {{tenant}} and "
+            "{stream_type}"
+        )
     if not _PLAIN.fullmatch(plain) or template in (".", "..") or len(template) > _TOPIC_MAX:
-        raise _bad(f"a topic has letters, digits, . _ and -, at most {_TOPIC_MAX}")
+        raise _invalid(
+            f"the topic {template!r:.80} must consist of at most {_TOPIC_MAX} letters, digits, "
+            "dots, underscores and hyphens"
+        )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if _SECRET.search(name):
-            raise _bad(f"{name} is a secret: give it among the settings, not in the address")
+            raise _invalid(f"{name} is a secret: pass it as a setting, not in the address")
     return Target(parts.netloc, template, {**options, **(settings or {})})
 
 
 def escaped(name: str) -> str:
-    """Write a name in the letters of a topic, so that different names stay different."""
+    """Escape a name with the characters of topic names, so that different names stay different."""
     return _ESCAPED.sub(lambda found: b"_%02x" % found[0][0], name.encode()).decode()
 
 
-def _names(template: str) -> set[str]:
+def _field_names(template: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
-def _bad(problem: str) -> InvalidArgument:
+def _invalid(problem: str) -> InvalidArgument:
     return InvalidArgument(problem, details={"argument": "to"})

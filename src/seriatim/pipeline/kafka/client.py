@@ -1,4 +1,4 @@
-"""Clients of Kafka: a producer that loses and repeats nothing by itself, topics, and offsets."""
+"""Kafka clients: an idempotent producer with confirmed delivery, topics, and offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
 logger = logging.getLogger("seriatim.kafka")
 
 _LOOK_S = 15.0
-# Above what one event of a log can be, with its envelope and the escapes of its JSON.
+# Twice the largest append: room for the envelope of an event and for escapes in its JSON.
 MESSAGE_BYTES = 2 * DEFAULT_LIMITS.append_bytes
 _PRODUCER = {
     "enable.idempotence": "true",
@@ -42,10 +42,11 @@ _PRODUCER = {
     "queue.buffering.max.kbytes": "262144",
     "message.max.bytes": str(MESSAGE_BYTES),
 }
-# A larger message is sent alone: should the broker refuse it, nothing after it was delivered.
+# A larger message is sent alone: if the broker refuses it, no later message was delivered.
 ALONE_BYTES = 64 * KIB
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 
+# Errors of a partition that was just created or is moving to another broker.
 _NO_LEADER_YET = (
     "FENCED_LEADER_EPOCH",
     "LEADER_NOT_AVAILABLE",
@@ -56,41 +57,47 @@ _NO_LEADER_YET = (
 )
 
 
-class TooLarge(Exception):  # noqa: N818 - the sender decides what it means
-    """The broker, or the client, refuses a message because of its size: trying again is no help.
+class TooLarge(Exception):  # noqa: N818 - the sender decides whether it is an error
+    """The broker or the client refused a message because of its size; a retry does not help.
 
-    `number` is what the sender called it by. Every message with a lower one is delivered. Unless it
-    was sent `alone`, it may be its batch that is too large.
+    Attributes:
+        number: The number that the sender gave the message. All lower ones are delivered.
+        size: The size of key and value in bytes.
+        alone: Whether the message was sent alone. If not, its batch may be too large.
+
     """
 
-    def __init__(self, number: int, topic: str, size: int, said: str, *, alone: bool) -> None:
-        super().__init__(f"{size} bytes for topic {topic}: {said}")
+    def __init__(self, number: int, topic: str, size: int, reason: str, *, alone: bool) -> None:
+        super().__init__(f"{size} bytes for topic {topic}: {reason}")
         self.number = number
         self.size = size
         self.alone = alone
 
 
 class Sending:
-    """A producer, and what it has not delivered yet."""
+    """Sends messages with a shared producer and reports their delivery.
+
+    Call `flush` before relying on delivery: `send` only queues a message.
+    """
 
     def __init__(self, target: Target, timeout_s: float, *, alone_bytes: int = ALONE_BYTES) -> None:
         self._alone_bytes = alone_bytes
         self._target = target
         self._timeout_s = timeout_s
-        self._producer = _producer(os.getpid(), *_hashable(target))
+        self._producer = _producer(os.getpid(), *_cache_key(target))
         self._error: KafkaError | None = None
         self._refused: list[TooLarge] = []
         self._topics: dict[tuple[str, str | None], str] = {}
 
     def topic(self, tenant_id: str, stream_type: str | None) -> str:
-        """Return the topic of an event."""
+        """Return the topic of an event, cached by tenant and stream type."""
         found = self._topics.get((tenant_id, stream_type))
         if found is None:
             found = self._target.topic(tenant_id, stream_type)
             self._topics[tenant_id, stream_type] = found
         return found
 
-    def send(  # noqa: PLR0913 - a message is its parts
+    def send(  # noqa: PLR0913 - the parts of a message
         self,
         topic: str,
         key: bytes,
@@ -99,66 +106,90 @@ class Sending:
         time_ms: int,
         number: int = 0,
     ) -> None:
-        """Hand over a message; it is delivered when `flush` returns.
+        """Queue a message; it is delivered when `flush` returns.
 
-        A message that the broker may refuse for its size is sent alone, so that none of its stream
-        overtakes it. Raise `TooLarge` for one that was refused.
+        A message above the limit `alone_bytes` is sent alone, so that no later message of its
+        stream is delivered before it.
+
+        Args:
+            topic: The topic.
+            key: The key, which selects the partition.
+            value: The value.
+            headers: The headers.
+            time_ms: The timestamp in milliseconds since 1970.
+            number: The number by which `MessageTooLarge` identifies the message.
+
+        Raises:
+            MessageTooLarge: A message was refused because of its size.
+            BackendFailure: Delivery failed.
+
         """
         size = len(key) + len(value)
         if size > self._alone_bytes:
             self.flush()
-        self._hand_over(topic, key, value, headers, time_ms, partial(self._told, number, size))
+        on_delivery = partial(self._on_delivery, number, size)
+        self._produce(topic, key, value, headers, time_ms, on_delivery)
         if size > self._alone_bytes:
             self.flush()
 
-    def _hand_over(  # noqa: PLR0913 - a message is its parts
+    def _produce(  # noqa: PLR0913 - the parts of a message
         self,
         topic: str,
         key: bytes,
         value: bytes,
         headers: list[Header],
         time_ms: int,
-        told: partial[None],
+        on_delivery: partial[None],
     ) -> None:
         while True:
             try:
                 self._producer.produce(
-                    topic, value, key, on_delivery=told, timestamp=time_ms, headers=headers
+                    topic, value, key, on_delivery=on_delivery, timestamp=time_ms, headers=headers
                 )
             except BufferError:
-                self._producer.poll(0.1)  # the queue is full: let it drain
+                self._producer.poll(0.1)  # the local queue is full: serve callbacks, try again
                 self._check()
             except KafkaException as error:
                 if error.args[0].name() not in _TOO_LARGE:
                     raise failure(error, "sending to Kafka") from error
-                number, size = told.args
-                told_why = error.args[0].str()
-                self._refused.append(TooLarge(number, topic, size, told_why, alone=True))
+                number, size = on_delivery.args
+                reason = error.args[0].str()
+                self._refused.append(TooLarge(number, topic, size, reason, alone=True))
                 self.flush()
             else:
                 return
 
     def poll(self) -> None:
-        """Let the client say what became of messages."""
+        """Process delivery reports, and raise the first failure."""
         self._producer.poll(0)
         self._check()
 
     def flush(self) -> None:
-        """Wait until all is delivered; if that takes too long or fails, say so."""
+        """Wait until all queued messages are delivered.
+
+        Raises:
+            MessageTooLarge: The refused message with the lowest number.
+            BackendFailure: Delivery failed or timed out. Undelivered messages are discarded.
+
+        """
         left = self._producer.flush(self._timeout_s)
         self._raise_failure()
         if left:
             self._purge()
             msg = (
-                f"Kafka at {self._target.servers} did not take {left} messages within "
-                f"{self._timeout_s:g} s; they are sent again"
+                f"Kafka at {self._target.servers} did not acknowledge {left} messages within "
+                f"{self._timeout_s:g} s; they will be sent again. Check the brokers, or raise the "
+                "flush timeout"
             )
             raise BackendFailure(msg)
         if self._refused:
             refused, self._refused = self._refused, []
             raise min(refused, key=lambda one: one.number)
 
-    def _told(self, number: int, size: int, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(
+        self, number: int, size: int, error: KafkaError | None, message: Message
+    ) -> None:
+        """Note a delivery report; called by the client within `poll` and `flush`."""
         if error is None:
             return
         if error.name() in _TOO_LARGE:
@@ -171,7 +202,7 @@ class Sending:
     def _check(self) -> None:
         self._raise_failure()
         if self._refused:
-            self.flush()  # the messages before it are delivered first
+            self.flush()  # deliver the messages before the refused one, then raise
 
     def _raise_failure(self) -> None:
         if self._error is not None:
@@ -180,48 +211,63 @@ class Sending:
             raise failure(KafkaException(error), "sending to Kafka")
 
     def _purge(self) -> None:
+        """Discard queued messages: the producer is shared, and the caller sends them again."""
         self._producer.purge()
         self._producer.flush(1.0)
         self._error = None
         self._refused = []
 
 
-def _hashable(target: Target) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _cache_key(target: Target) -> tuple[str, tuple[tuple[str, str], ...]]:
     return target.servers, tuple(sorted(target.client.items()))
 
 
-@lru_cache(maxsize=4)  # a producer keeps its connections; by process, for forks
+# Cached, as a producer owns connections and threads. The process id is part of the key, because
+# these do not survive a fork.
+@lru_cache(maxsize=4)
 def _producer(_process: int, _servers: str, client: tuple[tuple[str, str], ...]) -> Producer:
     return Producer({**_PRODUCER, **dict(client)}, logger=logger)
 
 
-def failure(error: KafkaException, doing: str) -> BackendFailure:
-    """Explain an error of the client."""
-    told: KafkaError = error.args[0]
-    msg = f"Kafka failed while {doing}: {told.str()} ({told.name()})"
-    retryable = not told.fatal() and told.name() not in _TOO_LARGE
-    return BackendFailure(msg, details={"kafka": told.name()}, retryable=retryable)
+def failure(error: KafkaException, activity: str) -> BackendFailure:
+    """Convert an error of the client; `activity` completes "Kafka failed while …"."""
+    cause: KafkaError = error.args[0]
+    msg = f"Kafka failed while {activity}: {cause.str()} ({cause.name()})"
+    retryable = not cause.fatal() and cause.name() not in _TOO_LARGE
+    return BackendFailure(msg, details={"kafka": cause.name()}, retryable=retryable)
 
 
 def make_topics(
     target: Target, topics: Iterable[str], partitions: int, replication: int
 ) -> list[str]:
-    """Make the topics that are not there yet; tell which."""
+    """Create the topics that do not exist yet.
+
+    Args:
+        target: The cluster.
+        topics: The names.
+        partitions: The number of partitions of a new topic.
+        replication: Its replication factor.
+
+    Returns:
+        The names of the created topics, sorted.
+
+    """
     admin = AdminClient({**target.client}, logger=logger)
     try:
         known = admin.list_topics(timeout=_LOOK_S).topics
         missing = sorted(set(topics) - set(known))
         if missing:
             config = {"max.message.bytes": str(MESSAGE_BYTES)}
-            wanted = [NewTopic(one, partitions, replication, config=config) for one in missing]
-            for made in admin.create_topics(wanted).values():
-                _made(made)
+            new = [NewTopic(one, partitions, replication, config=config) for one in missing]
+            for future in admin.create_topics(new).values():
+                _wait_created(future)
     except KafkaException as error:
-        raise failure(error, "making topics") from error
+        raise failure(error, "creating topics") from error
     return missing
 
 
-def _made(future: object) -> None:
+def _wait_created(future: object) -> None:
+    """Wait for the creation of a topic; another process may have created it meanwhile."""
     try:
         future.result()  # type: ignore[attr-defined]
     except KafkaException as error:
@@ -230,59 +276,60 @@ def _made(future: object) -> None:
 
 
 def topics_of(target: Target, tenant_id: str | None) -> set[str]:
-    """Return the topics that a template may have made, of one tenant or of all."""
+    """Return the existing topics that match a template, of one tenant or (None) of all."""
     try:
         known = AdminClient({**target.client}, logger=logger).list_topics(timeout=_LOOK_S).topics
     except KafkaException as error:
-        raise failure(error, "looking for topics") from error
+        raise failure(error, "listing topics") from error
     return {topic for topic in known if target.may_be(topic, tenant_id)}
 
 
 def cluster_id(target: Target) -> str:
-    """Return by which name a cluster knows itself, whatever address it was found at."""
+    """Return the id of a cluster, which does not depend on the address."""
     try:
         found = AdminClient({**target.client}, logger=logger).list_topics(timeout=_LOOK_S)
     except KafkaException as error:
-        raise failure(error, "looking for the cluster") from error
+        raise failure(error, "reading the cluster id") from error
     return str(found.cluster_id)
 
 
 def offsets(target: Target, topics: Iterable[str]) -> dict[str, dict[int, tuple[int, int]]]:
-    """Return the first and the next offset of every partition of some topics."""
+    """Return, by topic and partition, the first offset and the offset after the last message."""
     consumer = Consumer({**target.client, "group.id": "seriatim-offsets"}, logger=logger)
     try:
         return {topic: _offsets_of(consumer, topic) for topic in topics}
     except KafkaException as error:
-        raise failure(error, "looking at topics") from error
+        raise failure(error, "reading offsets") from error
     finally:
         consumer.close()
 
 
 def _offsets_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
-    until = time.monotonic() + _LOOK_S
+    # A topic that was just created may not be in the metadata of every broker yet.
+    deadline = time.monotonic() + _LOOK_S
     while True:
         found = consumer.list_topics(topic, timeout=_LOOK_S).topics[topic]
         if found.error is None and found.partitions:
             break
-        if time.monotonic() > until or found.error is None:
-            msg = f"there is no topic {topic!r:.80}: publish to it, or create it"
+        if time.monotonic() > deadline or found.error is None:
+            msg = f"topic {topic!r:.80} does not exist: publish to it, or create it"
             raise NotFound(msg, details={"topic": topic})
         time.sleep(0.1)
-    return {number: _watermarks(consumer, topic, number, until) for number in found.partitions}
+    return {number: _watermarks(consumer, topic, number, deadline) for number in found.partitions}
 
 
-def _watermarks(consumer: Consumer, topic: str, number: int, until: float) -> tuple[int, int]:
-    """Return the offsets of a partition; one that was just made, or moved, has no leader yet."""
+def _watermarks(consumer: Consumer, topic: str, number: int, deadline: float) -> tuple[int, int]:
+    """Return the offsets of a partition; wait if it has no leader yet."""
     while True:
         try:
             return consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_LOOK_S)
         except KafkaException as error:
-            if error.args[0].name() not in _NO_LEADER_YET or time.monotonic() > until:
+            if error.args[0].name() not in _NO_LEADER_YET or time.monotonic() > deadline:
                 raise
         time.sleep(0.1)
 
 
 def spark_options(target: Target) -> Mapping[str, str]:
-    """Return the target's settings as Spark's Kafka source takes them."""
-    wanted = {**target.settings, "bootstrap.servers": target.servers}
-    return {f"kafka.{name}": value for name, value in java_settings(wanted).items()}
+    """Return the target's settings as options of Spark's Kafka source."""
+    settings = {**target.settings, "bootstrap.servers": target.servers}
+    return {f"kafka.{name}": value for name, value in java_settings(settings).items()}

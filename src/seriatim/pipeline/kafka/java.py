@@ -1,4 +1,4 @@
-"""The client's settings in the words of Spark's own client, which is Java's."""
+"""Client settings: librdkafka names, and their translation for Spark's Java client."""
 
 from __future__ import annotations
 
@@ -26,20 +26,25 @@ _MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-_AUTHORITY = "ssl.ca.location"  # a file in PEM form, as both clients read it
+_CA_FILE = "ssl.ca.location"  # a PEM file, which both clients can read
 
 
 def java_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings for the Java client; what only a producer needs is left out.
+    """Translate librdkafka settings for the Java client, which Spark uses to consume.
 
-    Those that begin with `java.` are for it alone, and go there as they are.
+    Settings that only a producer needs are omitted. Settings with the prefix `java.` are passed to
+    the Java client without the prefix.
+
+    Raises:
+        InvalidArgument: A SASL mechanism lacks user name or password.
+
     """
     made = {name: value for name, value in given.items() if name in _SAME}
-    if _AUTHORITY in given:
-        made |= {"ssl.truststore.location": given[_AUTHORITY], "ssl.truststore.type": "PEM"}
+    if _CA_FILE in given:
+        made |= {"ssl.truststore.location": given[_CA_FILE], "ssl.truststore.type": "PEM"}
     mechanism = next((given[name] for name in _MECHANISMS if name in given), None)
     if mechanism is not None:
-        made |= _login(mechanism, given)
+        made |= _login_settings(mechanism, given)
     made |= {
         name.removeprefix("java."): value
         for name, value in given.items()
@@ -49,22 +54,23 @@ def java_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings for librdkafka: all but those of the Java client."""
+    """Return the settings for librdkafka: all but those with the prefix `java.`."""
     return {name: value for name, value in given.items() if not name.startswith("java.")}
 
 
-def _login(mechanism: str, given: Mapping[str, str]) -> dict[str, str]:
+def _login_settings(mechanism: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings for a SASL login, with the JAAS configuration that Java requires."""
     made = {"sasl.mechanism": mechanism}
     if mechanism not in _MODULES or "java.sasl.jaas.config" in given:
         return made
     user, password = given.get("sasl.username"), given.get("sasl.password")
     if user is None or password is None:
-        msg = f"{mechanism} needs sasl.username and sasl.password"
+        msg = f"the SASL mechanism {mechanism} requires sasl.username and sasl.password"
         raise InvalidArgument(msg, details={"argument": "kafka"})
-    login = f"username={_quoted(user)} password={_quoted(password)}"
+    login = f"username={_quote(user)} password={_quote(password)}"
     return made | {"sasl.jaas.config": f"{_MODULES[mechanism]} required {login};"}
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""Dead letters as a Kafka topic: the message as it was published, and why it failed in headers."""
+"""Dead letters in a Kafka topic: the message as published, with the failure in its headers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,27 @@ _TIMEOUT_S = 30.0
 
 
 class TopicLetters:
-    """Sends dead letters to a topic; a worker can read it like any other."""
+    """Sends dead letters to a topic, from which a worker can process them again."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
 
     def send(self, letters: list[Letter]) -> None:
-        """Deliver letters, or raise."""
+        """Deliver dead letters; one that is too large for the topic is sent without its event.
+
+        Raises:
+            BackendFailure: Not all of them were delivered.
+
+        """
         sending = Sending(self._target, _TIMEOUT_S, alone_bytes=0)
         for letter in letters:
             topic = sending.topic(letter.delivery.tenant_id, None)
-            key, value, headers = _message(letter)
+            key, value, headers = _encode_message(letter)
             try:
                 sending.send(topic, key, value, headers, _now_ms())
             except TooLarge as refused:
                 logger.warning("a dead letter is sent without its event: %s", refused)
-                sending.send(topic, key, _without_event(letter, refused), headers, _now_ms())
+                sending.send(topic, key, _encode_reference(letter, refused), headers, _now_ms())
         sending.flush()
 
 
@@ -42,13 +47,13 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _without_event(letter: Letter, refused: TooLarge) -> bytes:
-    """Return what stands in a letter whose event its topic does not take."""
+def _encode_reference(letter: Letter, refused: TooLarge) -> bytes:
+    """Return the message value for an event that is too large for the dead-letter topic."""
     one = letter.delivery
     return msgspec.json.encode(
         {
-            "flaw": f"the event has {refused.size} bytes, which this topic refuses: read it from "
-            "the log by its id, or raise max.message.bytes",
+            "flaw": f"the event has {refused.size} bytes, which is too large for this topic: read "
+            "it from the log by its id, or raise max.message.bytes",
             "tenant_id": one.tenant_id,
             "event_id": one.event_id,
             "position": one.position,
@@ -56,7 +61,8 @@ def _without_event(letter: Letter, refused: TooLarge) -> bytes:
     )
 
 
-def _message(letter: Letter) -> tuple[bytes, bytes, list[Header]]:
+def _encode_message(letter: Letter) -> tuple[bytes, bytes, list[Header]]:
+    """Return key, value and headers of a dead letter."""
     one = letter.delivery
     headers: list[Header] = [
         (f"{HEADER}handler", letter.handler.encode()),
@@ -68,7 +74,7 @@ def _message(letter: Letter) -> tuple[bytes, bytes, list[Header]]:
         (f"{HEADER}event-type", one.event_type.encode()),
         (f"{HEADER}first-seq", b"%d" % one.first_seq),
     ]
-    if one.log is not None:  # so that a worker can read the topic like any other
+    if one.log is not None:  # a worker that reads this topic requires the log's identity
         headers.append((f"{HEADER}log", one.log.log_id.encode()))
         headers.append((f"{HEADER}epoch", b"%d" % one.log.epoch))
     event = one.event

@@ -1,9 +1,9 @@
-"""What a message holds: the record as JSON in a versioned shape, a key, and headers.
+"""The format of Kafka messages: the record as versioned JSON, a key, and headers.
 
 key      ["tenant","stream type","stream id"], without a stream ["tenant","event id"]
 headers  seriatim-schema, -log, -epoch, -tenant, -position, -event-id, -event-type, -hash,
--first-seq, and traceparent and tracestate as the event's metadata has them
-value    every field of the record by its name, the payload as JSON, `schema` first
+-first-seq, and traceparent and tracestate from the event's metadata
+value    a JSON object with `schema` first, then every field of the record; the payload is JSON
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMA = "seriatim.event/1"
 HEADER = "seriatim-"
 _encode = msgspec.json.Encoder().encode
 
-Header = tuple[str, str | bytes | None]  # as the client takes it
+Header = tuple[str, str | bytes | None]  # the type that confluent_kafka accepts
 
 
 class Message(WireRecord, frozen=True, kw_only=True, gc=False):
@@ -33,22 +33,30 @@ _SCHEMA_FIRST = b'{"schema":"%b",' % SCHEMA.encode()
 
 
 def key_of(event: EventRecord) -> bytes:
-    """Return what keeps the events of a stream in one partition, and those of others apart."""
+    """Encode the message key, which puts all events of a stream into one partition."""
     if event.stream_id is None:
         return _encode([event.tenant_id, event.event_id])
     return _encode([event.tenant_id, event.stream_type, event.stream_id])
 
 
 def value_of(event: EventRecord) -> bytes:
-    """Return the record as JSON."""
+    """Encode the message value: the record as JSON."""
+    # Hot path: put the schema before the encoded fields instead of building a second struct.
     return _SCHEMA_FIRST + _encode(outgoing(event))[1:]
 
 
 class Headers:
-    """Makes the headers of the messages of one log."""
+    """Builds the headers of the messages of one log."""
 
     def __init__(self, log: LogIdentity, zero_based: frozenset[str]) -> None:
-        self._same: list[Header] = [
+        """Prepare the headers that all messages share.
+
+        Args:
+            log: The identity of the log.
+            zero_based: Stream types whose sequence numbers start at 0.
+
+        """
+        self._common: list[Header] = [
             (f"{HEADER}schema", SCHEMA.encode()),
             (f"{HEADER}log", log.log_id.encode()),
             (f"{HEADER}epoch", str(log.epoch).encode()),
@@ -56,9 +64,9 @@ class Headers:
         self._zero_based = zero_based
 
     def of(self, event: EventRecord) -> list[Header]:
-        """Return the headers of an event."""
+        """Return the headers of an event's message."""
         made: list[Header] = [
-            *self._same,
+            *self._common,
             (f"{HEADER}tenant", event.tenant_id.encode()),
             (f"{HEADER}position", b"%d" % event.position),
             (f"{HEADER}event-id", event.event_id.encode()),
@@ -69,13 +77,13 @@ class Headers:
             first = b"0" if event.stream_type in self._zero_based else b"1"
             made.append((f"{HEADER}first-seq", first))
         if event.metadata:
-            given = event.metadata
-            made += [(name, given[name].encode()) for name in TRACE_FIELDS if name in given]
+            metadata = event.metadata
+            made += [(name, metadata[name].encode()) for name in TRACE_FIELDS if name in metadata]
         return made
 
 
 def own_headers(headers: list[Header]) -> str:
-    """Return the headers that Seriatim gives a message as one text; others may add their own."""
+    """Format the headers with our prefix as one sorted text, for comparison; ignore others."""
     lines = (
         f"{name}={value.encode().hex() if isinstance(value, str) else (value or b'').hex()}"
         for name, value in headers
@@ -85,10 +93,15 @@ def own_headers(headers: list[Header]) -> str:
 
 
 def record_of(value: bytes) -> EventRecord:
-    """Return the record of a message's value, or raise ValueError."""
+    """Decode the record from a message value.
+
+    Raises:
+        ValueError: The value is not a message of this schema, or its tenant id is invalid.
+
+    """
     found = _decoder.decode(value)
     if found.schema != SCHEMA:
-        msg = f"the message has schema {found.schema!r:.40}, this reads {SCHEMA}"
+        msg = f"the message has schema {found.schema!r:.40}, expected {SCHEMA}"
         raise ValueError(msg)
     if problem := tenant_problem(found.tenant_id):
         msg = f"the message's tenant_id {problem}"

@@ -1,1 +1,1 @@
-"""Projections on Spark: catch-up, live, rebuild and proof of read models."""
+"""Projections on Spark: catch up, follow, rebuild and verify read models."""

@@ -1,4 +1,4 @@
-"""One batch of the log applied to a read model: folded on Spark, stored in one transaction."""
+"""Apply one batch of the log to a read model: fold it on Spark, commit it in one transaction."""
 
 from __future__ import annotations
 
@@ -19,40 +19,60 @@ from seriatim.telemetry import tracing
 
 
 class Side(msgspec.Struct):
-    """The live tables or their shadow, and the right to write them."""
+    """The lease on the live tables of a read model, or on its shadow.
+
+    Attributes:
+        token: The token of the lease, which each commit compares.
+        shadow: Whether it is the lease on the shadow.
+        owner: The owner of the shadow.
+        read: The number of events read since `counted`.
+        counted: The position up to which the number of events was compared with the log.
+
+    """
 
     token: int
     shadow: bool = False
-    owner: str = ""  # of the shadow
-    read: int = 0  # events folded since the last count, which ended at the next position
+    owner: str = ""
+    read: int = 0
     counted: int = 0
 
 
-def apply_batch(job: Job, given: Given, position: int, side: Side) -> int:
-    """Apply the events of a batch that lie after a position, and return the new one.
+def apply_batch(job: Job, batch: Given, position: int, lease: Side) -> int:
+    """Apply the events of a batch that lie after a position.
 
-    The marks of a stream's batch tell its range. A batch that begins later than the position is
-    none that can be applied.
+    Args:
+        job: The projection.
+        batch: A range of the log, or a batch of a stream, with watermarks that give its range.
+        position: The position of the read model's cursor.
+        lease: The tables to write, and the lease on them.
+
+    Returns:
+        The new position of the cursor.
+
+    Raises:
+        Moved: The batch begins after the position, so that events would be missing.
+        ProjectionFailed: An event failed, and the projection stops at failures. The events before
+            it are applied.
+        LeaseLost: Another runner holds the lease.
+
     """
-    told: tracing.Attributes = {
+    attributes: tracing.Attributes = {
         "seriatim.projection": job.projection.name,
         "seriatim.after": position,
     }
-    with tracing.span("seriatim.project", attributes=told) as span:
-        reached = _applied(job, given, position, side)
-        span.set({"seriatim.until": reached, "seriatim.shadow": side.shadow})
+    with tracing.span("seriatim.project", attributes=attributes) as span:
+        reached = _apply(job, batch, position, lease)
+        span.set({"seriatim.until": reached, "seriatim.shadow": lease.shadow})
     return reached
 
 
-def _applied(job: Job, given: Given, position: int, side: Side) -> int:
-    folder = Folder(
-        projection=job.projection, target=job.target, shadow=side.shadow, after=position
-    )
+def _apply(job: Job, batch: Given, position: int, lease: Side) -> int:
+    task = Folder(projection=job.projection, target=job.target, shadow=lease.shadow, after=position)
     if job.projection.is_frame:
-        outcome, (after, until) = _frame_outcome(job, given, position)
+        outcome, (after, until) = _transform(job, batch, position)
     else:
-        outcome = _folded(job, given, folder)
-        seen = outcome.seen if isinstance(given, DataFrame) else given
+        outcome = _fold(job, batch, task)
+        seen = outcome.seen if isinstance(batch, DataFrame) else batch
         after, until = seen or (position, position)
     if until <= position:
         return position
@@ -60,47 +80,51 @@ def _applied(job: Job, given: Given, position: int, side: Side) -> int:
         raise Moved
     first = outcome.first_failure
     if first is not None and job.projection.on_failure == "stop":
-        raise _stop(job, given, first, folder, side)
+        raise _commit_before_failure(job, batch, first, task, lease)
     step = outcome.step
     step.after, step.until, step.tip = position, until, job.tip(until)
-    job.model.commit(job.projection, step, token=side.token, shadow=side.shadow)
-    side.read += outcome.read
+    job.model.commit(job.projection, step, token=lease.token, shadow=lease.shadow)
+    lease.read += outcome.read
     return until
 
 
-def _frame_outcome(job: Job, given: Given, position: int) -> tuple[Outcome, Range]:
-    if not isinstance(given, DataFrame):
-        return _transformed(job, job.events(*given), position, given[1]), given
-    kept = given.persist()
+def _transform(job: Job, batch: Given, position: int) -> tuple[Outcome, Range]:
+    """Run a DataFrame projection on a batch; return its rows and the range of the batch."""
+    if not isinstance(batch, DataFrame):
+        return _transform_events(job, job.events(*batch), position, batch[1]), batch
+    # Persisted, because the batch is evaluated twice: for its watermarks and for its rows.
+    events = batch.persist()
     try:
-        marks = kept.where(frames.is_mark()).select("append_position", "position").collect()
-        # The first batch of a stream may be empty, and have none.
+        marks = events.where(frames.is_mark()).select("append_position", "position").collect()
+        # The first batch of a stream may be empty, without a watermark.
         seen = covered((mark[0], mark[1]) for mark in marks) or (position, position)
-        return _transformed(job, kept, position, seen[1]), seen
+        return _transform_events(job, events, position, seen[1]), seen
     finally:
-        kept.unpersist()
+        events.unpersist()
 
 
-def _transformed(job: Job, events: DataFrame, after: int, until: int) -> Outcome:
+def _transform_events(job: Job, events: DataFrame, after: int, until: int) -> Outcome:
     new = events.where(f.col("position") > after)
     rows = frames.transformed(new, job.projection, job.tenant_id)
     return outcome_of(job.projection, frames.sent(rows, job.projection, until).toArrow())
 
 
-def _folded(job: Job, given: Given, folder: Folder) -> Outcome:
-    """Fold where it is quickest; the batches of a stream are always small."""
-    small = isinstance(given, DataFrame) or given[1] - given[0] <= SMALL_EVENTS
-    return job.outcome_here(given, folder) if small else job.outcome(given, folder)
+def _fold(job: Job, batch: Given, task: Folder) -> Outcome:
+    """Fold a small batch in the driver and a large one in tasks; stream batches are small."""
+    small = isinstance(batch, DataFrame) or batch[1] - batch[0] <= SMALL_EVENTS
+    return job.outcome_here(batch, task) if small else job.outcome(batch, task)
 
 
-def _stop(job: Job, given: Given, first: Failure, folder: Folder, side: Side) -> ProjectionFailed:
-    """Store all that lies before the first event that failed, and the failure."""
+def _commit_before_failure(
+    job: Job, batch: Given, first: Failure, task: Folder, lease: Side
+) -> ProjectionFailed:
+    """Commit the events before the first failed one together with the failure; build its error."""
     last = first.position - 1
-    step = Step(after=folder.after, until=last, tip=job.tip(last))
-    if last > folder.after:
-        before = msgspec.structs.replace(folder, until=last)
-        step = job.outcome(given, before).step
-        step.after, step.until, step.tip = folder.after, last, job.tip(last)
+    step = Step(after=task.after, until=last, tip=job.tip(last))
+    if last > task.after:
+        before = msgspec.structs.replace(task, until=last)
+        step = job.outcome(batch, before).step
+        step.after, step.until, step.tip = task.after, last, job.tip(last)
     step.failures = [(first, "stopped")]
-    job.model.commit(job.projection, step, token=side.token, shadow=side.shadow, status="failed")
+    job.model.commit(job.projection, step, token=lease.token, shadow=lease.shadow, status="failed")
     return job.stopped(first)

@@ -1,4 +1,4 @@
-"""What a task does: fold the events of its keys, and send back or store what came of it."""
+"""Spark tasks that fold the events of their keys, and return or store the outcome."""
 
 from __future__ import annotations
 
@@ -31,67 +31,86 @@ _models: dict[str, ReadModel] = {}
 
 
 def read_model(target: str) -> ReadModel:
-    """Return this process's connection to a read model; a worker serves many batches."""
+    """Return this process's connection to a read model, which is reused for many batches."""
     if target not in _models:
         _models[target] = open_read_model(target)
     return _models[target]
 
 
 def sendable(projection: Projection) -> Projection:
-    """Return a projection as tasks are given it, or refuse one that cannot be sent to them.
+    """Return the projection to send to tasks.
 
-    A transformation stays in the driver: it may hold what exists only there.
+    A DataFrame transformation is replaced by a placeholder: it runs in the driver and may refer to
+    objects that exist only there.
+
+    Raises:
+        InvalidArgument: The projection cannot be pickled.
+
     """
     sent = projection
     if projection.is_frame:
-        sent = msgspec.structs.replace(projection, transform=_in_the_driver)
+        sent = msgspec.structs.replace(projection, transform=_not_in_tasks)
     try:
         cloudpickle.dumps(sent)  # type: ignore[no-untyped-call]
     except Exception as error:
         msg = (
             f"projection {projection.name} cannot be sent to Spark's tasks: {reason_of(error)}; "
-            "make such an object inside of the function that uses it"
+            "create such an object inside the function that uses it"
         )
         raise InvalidArgument(msg, details={"projection": projection.name}) from error
     return sent
 
 
-def _in_the_driver(_events: Any) -> Any:
-    """Stand for a transformation, which no task calls."""
+def _not_in_tasks(_events: Any) -> Any:
+    """Replace a transformation, which tasks never call."""
     raise NotImplementedError
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    """Folds the events of a partition that lie in a range, from the states that are stored."""
+    """Folds the events of a partition in a range of positions, starting from the stored states.
+
+    The range is after `after` and up to `until`. `only_key` folds one key from its first event,
+    regardless of the stored state.
+    """
 
     projection: Projection
     target: str
     shadow: bool = False
     after: int = 0
     until: int | None = None
-    only: Owner | None = None  # fold this key anew, from nothing
+    only: Owner | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Fold a partition whose events come in ascending position."""
+        """Fold a partition whose events are in ascending order of position."""
         with noted_errors():
             yield from self.outcome(batches, read_model(self.target))
 
     def outcome(
         self, batches: Iterable[pa.RecordBatch], model: ReadModel
     ) -> Iterator[pa.RecordBatch]:
-        """Fold events that come in ascending position."""
+        """Fold events in ascending order of position, and yield the encoded outcome."""
         fold, marks, read = self.folded(batches, model, fresh=self.only is not None)
         yield from batches_of((count_line(read), *lines_of(fold, marks)))
 
     def folded(
         self, batches: Iterable[pa.RecordBatch], model: ReadModel, *, fresh: bool
     ) -> tuple[Fold, list[tuple[int, int]], int]:
-        """Return the fold over a partition, the ranges of its events, and their number."""
-        parked, passed = model.exceptions(self.projection.name, shadow=self.shadow)
+        """Fold a partition.
+
+        Args:
+            batches: Events in ascending order of position, with their keys.
+            model: The read model with states, parked keys and skipped events.
+            fresh: Whether to start without stored states.
+
+        Returns:
+            The fold, the ranges of the watermarks, and the number of events.
+
+        """
+        parked, skipped = model.exceptions(self.projection.name, shadow=self.shadow)
         fold = Fold(
             self.projection,
             parked=() if self.only else parked,
-            skipped=passed,
+            skipped=skipped,
         )
         marks: list[tuple[int, int]] = []
         known: set[Owner] = set()
@@ -104,7 +123,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
                 known |= owners
                 fold.states |= self._states(model, list(owners))
             for key, event in found:
-                self._take(fold, key, event)
+                self._add(fold, key, event)
         return fold, marks, read
 
     def _events(
@@ -114,10 +133,10 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         for key, event in zip(keys, records_of(batch), strict=True):
             if not event.event_type:
                 marks.append((event.append_position, event.position))
-            elif self._wants(key, event):
+            elif self._selects(key, event):
                 yield key, event
 
-    def _wants(self, key: str, event: EventRecord) -> bool:
+    def _selects(self, key: str, event: EventRecord) -> bool:
         if event.position <= self.after or event.position > (self.until or event.position):
             return False
         return self.only is None or self.only == (event.tenant_id, key)
@@ -127,24 +146,24 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
             return {}
         return model.states(self.projection, owners, shadow=self.shadow)
 
-    def _take(self, fold: Fold, key: str, event: EventRecord) -> None:
+    def _add(self, fold: Fold, key: str, event: EventRecord) -> None:
         if key:
             fold.add(key, event)
             return
-        # No key could be found before the shuffle: find the reason now.
+        # The key function failed before the shuffle. Call it again, to record its error.
         try:
             self.projection.key_of(event)
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
             fold.fail((event.tenant_id, ""), event, error)
 
 
 class Loader(Folder, frozen=True, kw_only=True):
-    """Folds a partition from nothing and stores it in the shadow itself: a part of a rebuild."""
+    """Folds a partition without stored states and writes it to the shadow: part of a rebuild."""
 
     owner: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Store rows and states, and send back failures and the number of events."""
+        """Store rows and states, and yield only failures and the number of events."""
         with noted_errors():
             model = read_model(self.target)
             fold, marks, read = self.folded(batches, model, fresh=True)
@@ -156,7 +175,7 @@ class Loader(Folder, frozen=True, kw_only=True):
 
 
 def steps_of(fold: Fold) -> Iterator[Step]:
-    """Yield what a fold made in parts of bounded size."""
+    """Split the changes of a fold into steps of bounded size."""
     if fold.projection.state is None:
         own = iter(fold.own_rows())
         while part := dict(islice(own, _CHUNK)):
@@ -173,7 +192,7 @@ def steps_of(fold: Fold) -> Iterator[Step]:
 
 
 def key_fields(projection: Projection) -> tuple[str, ...]:
-    """Return the fields of an event that make up its key; none if a function finds it."""
+    """Return the fields of an event that form its key; empty if a function computes it."""
     key = projection.key
     if not isinstance(key, str):
         return ()
@@ -183,12 +202,12 @@ def key_fields(projection: Projection) -> tuple[str, ...]:
 
 
 class Keyer(msgspec.Struct, frozen=True):
-    """Adds the key column where Python must find it; empty where that fails."""
+    """Adds the key column if Spark cannot compute it; the key is empty where that fails."""
 
     projection: Projection
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Add the column to every batch."""
+        """Add the column to each batch."""
         key = self.projection.key
         path = key_path(key) if isinstance(key, str) and not self.projection.upcasters else None
         for batch in batches:
@@ -204,15 +223,15 @@ class Keyer(msgspec.Struct, frozen=True):
         for payload in batch.column("payload").to_pylist():
             yield self._key(find, payload)
 
-    def _key(self, find: Callable[[Any], str | None], given: Any) -> str | None:
+    def _key(self, find: Callable[[Any], str | None], value: Any) -> str | None:
         try:
-            return find(given)
-        except Exception:  # noqa: BLE001 - the fold tells it with the event
+            return find(value)
+        except Exception:  # noqa: BLE001 - the fold records it with the event
             return ""
 
 
 class FrameLoader(msgspec.Struct, frozen=True, kw_only=True):
-    """Stores the rows of a DataFrame projection in the shadow: a part of a rebuild."""
+    """Writes the rows of a DataFrame projection to the shadow: part of a rebuild."""
 
     projection: Projection
     target: str
@@ -220,7 +239,7 @@ class FrameLoader(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Store every batch, and send nothing back."""
+        """Store each batch, and yield nothing."""
         table = self.projection.tables[0]
         with noted_errors():
             model = read_model(self.target)
@@ -232,7 +251,12 @@ class FrameLoader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kept_rows(table: Table, batch: pa.RecordBatch, until: int) -> Iterator[Kept]:
-    """Yield the rows of a DataFrame in their kept form; say which row cannot be stored."""
+    """Convert the rows of a DataFrame to their stored form.
+
+    Raises:
+        ProjectionFailed: A row has a value that cannot be stored, or no tenant.
+
+    """
     shape, names = Shape(table), list(table.fields)
     for found in batch.to_pylist():
         try:
@@ -240,15 +264,15 @@ def kept_rows(table: Table, batch: pa.RecordBatch, until: int) -> Iterator[Kept]
         except (TypeError, ValueError) as error:
             key = {name: found[name] for name in table.key}
             msg = (
-                f"the transformation of table {table.name} made a row that cannot be stored, with "
-                f"key {key!r:.200}: {error}"
+                f"the transformation of table {table.name} returned a row that cannot be stored, "
+                f"with key {key!r:.200}: {error}"
             )
             raise ProjectionFailed(msg, details={"table": table.name}) from None
-        yield Kept(_tenant(table, found["tenant_id"]), until, row)
+        yield Kept(_check_tenant_id(table, found["tenant_id"]), until, row)
 
 
-def _tenant(table: Table, tenant_id: str | None) -> str:
+def _check_tenant_id(table: Table, tenant_id: str | None) -> str:
     if tenant_id is None:
-        msg = f"the transformation of table {table.name} made a row without a tenant_id"
+        msg = f"the transformation of table {table.name} returned a row without a tenant_id"
         raise ProjectionFailed(msg, details={"table": table.name})
     return tenant_id

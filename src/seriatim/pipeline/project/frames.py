@@ -1,4 +1,4 @@
-"""From events to what they do to a read model, as DataFrames."""
+"""DataFrames from events to rows of a read model: keys, folds and transformations."""
 
 from __future__ import annotations
 
@@ -45,41 +45,41 @@ _TYPES: dict[type, tuple[type[t.DataType], ...]] = {
 
 
 class KeylessCount:
-    """Counts the events without a key while Spark drops them, without a second read.
+    """Counts the events without a key while Spark filters them out, without a second read.
 
-    Spark counts again the events of a stage that it had to repeat: the number may be too high.
+    If Spark repeats a stage, its events are counted again: the number may be too high.
     """
 
     def __init__(self) -> None:
         self._observation = Observation()
 
     def observe(self, events: DataFrame) -> DataFrame:
-        """Count while these events are read."""
-        events_without = f.count(f.when(f.col(KEY).isNull(), 1))
-        return events.observe(self._observation, events_without.alias("events"))
+        """Return the events with the counter attached."""
+        keyless = f.count(f.when(f.col(KEY).isNull(), 1))
+        return events.observe(self._observation, keyless.alias("events"))
 
     def result(self) -> int | None:
-        """Return the number after the read has ended.
+        """Return the number after the events were read.
 
-        It is None if no event had a key: Spark then leaves the counted step out of its plan.
+        It is None if no event had a key: Spark then removes the counter from its plan.
         """
         try:
             return int(self._observation.get["events"])
-        except Py4JJavaError:  # an assertion of Spark about a row without columns
+        except Py4JJavaError:  # Spark fails an assertion about a row without columns
             return None
 
 
 def folded(
     events: DataFrame, folder: Folder, *, spread: int, keyless: KeylessCount | None = None
 ) -> DataFrame:
-    """Fold events in tasks, each key's in one of them and in ascending position."""
-    # Marks have no key, and go where they may.
+    """Fold events in tasks, all events of a key in one task in ascending order of position."""
+    # Watermarks have no key; it does not matter which task receives them.
     parts = ready(events, folder.projection, keyless).repartition(spread, "tenant_id", KEY)
     return parts.sortWithinPartitions("position").mapInArrow(folder, SPARK_OUTCOME)
 
 
 def needed(projection: Projection) -> Sequence[str]:
-    """Return the columns that a fold is prepared with, beside whole records."""
+    """Return the columns that are needed besides the encoded records to prepare a fold."""
     always = ("position", "tenant_id", "event_type")
     return tuple(dict.fromkeys((*always, *key_fields(projection))))
 
@@ -87,27 +87,27 @@ def needed(projection: Projection) -> Sequence[str]:
 def ready(
     events: DataFrame, projection: Projection, keyless: KeylessCount | None = None
 ) -> DataFrame:
-    """Return the events that have a key, with it, and the marks."""
-    if KEY in events.columns:  # a stream is prepared once
+    """Add keys to events; keep those that have one, and the watermarks."""
+    if KEY in events.columns:  # a stream is prepared when it starts
         return events
     every = keyed(events, projection)
     if keyless is not None:
         every = keyless.observe(every)
     found = every.where(f.col(KEY).isNotNull() | is_mark())
-    packed = RECORD in events.columns
-    return found.select("position", "tenant_id", KEY, RECORD) if packed else found
+    has_records = RECORD in events.columns
+    return found.select("position", "tenant_id", KEY, RECORD) if has_records else found
 
 
 def is_mark() -> Column:
-    """Tell marks from events."""
+    """Return the condition that selects watermarks."""
     return f.col("event_type") == MARK_TYPE
 
 
 def keyed(events: DataFrame, projection: Projection) -> DataFrame:
     """Add the key column, as `seriatim.core.projection_key` defines it.
 
-    Spark's own expressions find only keys that are the same text there: texts and whole numbers.
-    Times, floats and nested values would depend on the session or on Java.
+    Spark's expressions are used only for keys whose text they reproduce exactly: strings and
+    integers. Times, floats and nested values would depend on the session or on Java.
     """
     key = projection.key
     if not isinstance(key, str) or key not in _SAME_IN_SPARK:
@@ -127,7 +127,18 @@ def _part(column: str) -> Column:
 
 
 def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> DataFrame:
-    """Return the rows of a DataFrame projection: one for each key, checked and named."""
+    """Run a DataFrame projection and merge its rows by key.
+
+    Args:
+        events: The events, possibly with watermarks.
+        projection: The projection.
+        tenant_id: The tenant of the run, or `*`.
+
+    Raises:
+        InvalidArgument: The transformation returned something else than the declared table.
+        ProjectionFailed: The transformation raised an error.
+
+    """
     given = events.where(~is_mark())
     if projection.upcasters:
         given = given.mapInArrow(
@@ -136,12 +147,14 @@ def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> Da
     if "occurred_at" in given.columns:
         given = given.withColumn("occurred_at", _within_bounds(f.col("occurred_at")))
     table = projection.tables[0]
-    rows = _called(projection, given)
+    rows = _call_transform(projection, given)
     if not isinstance(rows, DataFrame):
-        raise _bad(projection, f"returned {type(rows).__name__}, not a DataFrame")
+        raise _invalid(projection, f"returned {type(rows).__name__}, not a DataFrame")
     if "tenant_id" not in rows.columns:
         if tenant_id == EVERY_TENANT:
-            raise _bad(projection, "keeps no tenant_id: a run over every tenant needs that column")
+            raise _invalid(
+                projection, "returned no column tenant_id, which a run over all tenants needs"
+            )
         rows = rows.withColumn("tenant_id", f.lit(tenant_id))
     _check_columns(projection, table, rows)
     merged = [_MERGES[rule](column).alias(column) for column, rule in table.merge.items()]
@@ -149,34 +162,34 @@ def transformed(events: DataFrame, projection: Projection, tenant_id: str) -> Da
 
 
 def _within_bounds(moment: Column) -> Column:
-    """Return a time that Python can show: earlier versions and archives took any."""
+    """Clamp a time to the range of Python's datetime, which earlier versions did not enforce."""
     earliest, latest = (f.timestamp_micros(f.lit(us)) for us in (EARLIEST_US, LATEST_US))
     return f.least(f.greatest(moment, earliest), latest)
 
 
-def _called(projection: Projection, given: DataFrame) -> object:
-    """Call the user's transformation; whatever it raises is told in one message."""
+def _call_transform(projection: Projection, given: DataFrame) -> object:
+    """Call the user's transformation; convert its errors to `ProjectionFailed`."""
     assert projection.transform is not None  # noqa: S101 - for the type checker
     try:
         return projection.transform(given)
     except (SeriatimError, *SPARK_ERRORS):
         raise
     except Exception as error:
-        raise _failed(projection, error) from error
+        raise _transform_error(projection, error) from error
 
 
-def _failed(projection: Projection, error: Exception) -> ProjectionFailed:
+def _transform_error(projection: Projection, error: Exception) -> ProjectionFailed:
     msg = f"the transformation of projection {projection.name} failed with {reason_of(error)}"
     return ProjectionFailed(msg, details={"projection": projection.name})
 
 
 def sent(rows: DataFrame, projection: Projection, until: int) -> DataFrame:
-    """Return the rows of a DataFrame projection as tasks send them."""
+    """Encode the rows of a DataFrame projection as outcome rows, in tasks."""
     return rows.mapInArrow(_Sender(projection.tables[0], until), SPARK_OUTCOME)
 
 
 def stored(rows: DataFrame, loader: FrameLoader) -> DataFrame:
-    """Store the rows of a DataFrame projection from where they are."""
+    """Write the rows of a DataFrame projection to the shadow, in tasks."""
     return rows.mapInArrow(loader, SPARK_OUTCOME)
 
 
@@ -184,17 +197,18 @@ def _check_columns(projection: Projection, table: Table, rows: DataFrame) -> Non
     found = {field.name: field.dataType for field in rows.schema.fields}
     missing = [name for name in table.fields if name not in found]
     if missing:
-        raise _bad(projection, f"lacks the declared column {missing[0]}")
+        raise _invalid(projection, f"lacks the declared column {missing[0]}")
     unknown = [name for name in found if name not in table.fields and name != "tenant_id"]
     if unknown:
-        raise _bad(projection, f"has the undeclared column {unknown[0]}")
+        raise _invalid(projection, f"has the undeclared column {unknown[0]}")
     for name, kind in table.fields.items():
         if not isinstance(found[name], _TYPES[kind]):
-            shown = found[name].simpleString()
-            raise _bad(projection, f"has {shown} in column {name}, declared as {kind.__name__}")
+            actual = found[name].simpleString()
+            problem = f"has {actual} in column {name}, declared as {kind.__name__}"
+            raise _invalid(projection, problem)
 
 
-def _bad(projection: Projection, problem: str) -> InvalidArgument:
+def _invalid(projection: Projection, problem: str) -> InvalidArgument:
     msg = f"the transformation of projection {projection.name} {problem}"
     return InvalidArgument(msg, details={"projection": projection.name})
 

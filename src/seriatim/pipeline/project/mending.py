@@ -1,4 +1,4 @@
-"""Keys folded anew from their first event, once their fold or their events can be taken."""
+"""Refold: fold single keys again from their first event, after their failure was fixed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from seriatim.pipeline.project.job import Job
 
 
 def mend(job: Job, *, token: int) -> None:
-    """Fold anew the keys for which that was asked.
+    """Fold again the keys whose failures an operator wants to retry.
 
-    Where keys share rows and one of them no longer writes a row as it did, only the whole log
-    tells what belongs there: then everything is folded anew, and the lease is lost with it.
+    If keys share rows and one of them no longer writes a row as before, the correct row depends on
+    the whole log. The projection is then rebuilt, which ends the lease.
+
+    Raises:
+        LeaseLost: The projection was rebuilt.
+
     """
     owners = {
         (one.failure.tenant_id, one.failure.key)
@@ -25,20 +29,21 @@ def mend(job: Job, *, token: int) -> None:
     for owner in sorted(owners):
         if not _refold(job, owner, token=token):
             rebuilding.replace(job)
-            msg = f"projection {job.projection.name} was rebuilt to mend key {owner[1]!r:.200}"
+            msg = f"projection {job.projection.name} was rebuilt to refold key {owner[1]!r:.200}"
             raise LeaseLost(msg, details={"projection": job.projection.name})
 
 
 def _refold(job: Job, owner: Owner, *, token: int) -> bool:
+    """Fold one key again; return False if that needs a rebuild."""
     progress = job.model.progress(job.projection.name)
     until = progress.position if progress else 0
     tenant_id, key = owner
-    given = frames.keyed(job.events(0, until), job.projection).where(
+    events = frames.keyed(job.events(0, until), job.projection).where(
         (f.col("tenant_id") == tenant_id) & (f.col(KEY) == key)
     )
-    positions: list[int] = given.select("position").toArrow().column(0).to_pylist()
-    folder = Folder(projection=job.projection, target=job.target, until=until, only=owner)
-    step = job.outcome(given.drop(KEY), folder, spread=1).step
+    positions: list[int] = events.select("position").toArrow().column(0).to_pylist()
+    task = Folder(projection=job.projection, target=job.target, until=until, only=owner)
+    step = job.outcome(events.drop(KEY), task, spread=1).step
     step.after = step.until = until
     step.failures = [
         (failure, "skipped" if job.projection.on_failure == "skip" else "parked")

@@ -1,4 +1,4 @@
-"""What tasks send back to the driver: rows, states, failures, the range and how many events."""
+"""The outcome of a fold: rows, states and failures, encoded by tasks, decoded by the driver."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from seriatim.core.values import VALUES
 from seriatim.pipeline.marks import covered
 from seriatim.store.readmodel.port import FailureStatus, Step
 
+# One row per item; `kind` decides which columns are set.
 OUTCOME = pa.schema(
     [
         ("kind", pa.string()),  # own, row, state, failure, mark or count
@@ -38,21 +39,21 @@ Line = tuple[str, str | None, str | None, str | None, int | None, str | None]
 
 
 class Coder:
-    """The rows of a table as JSON text, and back."""
+    """Encodes the rows of a table as JSON text and decodes them."""
 
     def __init__(self, table: Table) -> None:
         self._values = [(name, VALUES[kind]) for name, kind in table.fields.items()]
         self.key = tuple(table.key)
 
     def text(self, row: Row) -> str:
-        """Return a kept row as text."""
-        shown = [
+        """Encode a row in its stored form."""
+        values = [
             None if row[name] is None else value.to_json(row[name]) for name, value in self._values
         ]
-        return msgspec.json.encode(shown).decode()
+        return msgspec.json.encode(values).decode()
 
     def row(self, text: str) -> Row:
-        """Undo `text`."""
+        """Decode a row."""
         return {
             name: None if found is None else value.from_json(found)
             for (name, value), found in zip(self._values, msgspec.json.decode(text), strict=True)
@@ -60,18 +61,18 @@ class Coder:
 
 
 def lines_of(fold: Fold, marks: Iterable[tuple[int, int]]) -> Iterator[Line]:
-    """Yield all that a task found: the range it saw, then what its events did."""
+    """Encode the watermarks, failures, rows and states of a task's fold."""
     yield from (("mark", None, None, None, until, str(after)) for after, until in marks)
     for failure in fold.failures:
-        said = msgspec.json.encode(failure).decode()
-        yield "failure", None, failure.tenant_id, failure.key, failure.position, said
+        body = msgspec.json.encode(failure).decode()
+        yield "failure", None, failure.tenant_id, failure.key, failure.position, body
     projection = fold.projection
     coders = {table.name: Coder(table) for table in projection.tables}
     if projection.state is None:
         coder = coders[projection.tables[0].name]
         for (tenant_id, key), kept in fold.own_rows():
-            body = None if kept.row is None else coder.text(kept.row)
-            yield "own", None, tenant_id, key, kept.position, body
+            text = None if kept.row is None else coder.text(kept.row)
+            yield "own", None, tenant_id, key, kept.position, text
         return
     for (tenant_id, key), position in fold.changed.items():
         yield "state", None, tenant_id, key, position, fold.states[tenant_id, key]
@@ -82,12 +83,12 @@ def lines_of(fold: Fold, marks: Iterable[tuple[int, int]]) -> Iterator[Line]:
 
 
 def count_line(events: int) -> Line:
-    """Return the line that reports how many events a task read."""
+    """Encode the number of events that a task read."""
     return "count", None, None, None, events, None
 
 
 def batches_of(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
-    """Yield lines as Spark takes them."""
+    """Group rows into record batches of bounded size."""
     group: list[Line] = []
     for line in lines:
         group.append(line)
@@ -105,7 +106,14 @@ def _batch(group: list[Line]) -> pa.RecordBatch:
 
 
 class Outcome(msgspec.Struct):
-    """What a whole batch did: a step without its place, the range and the number of events."""
+    """The outcome of a batch.
+
+    Attributes:
+        step: The changes of the read model; the caller sets its range.
+        seen: The range of positions that the batch covers, if it has watermarks.
+        read: The number of events that were read.
+
+    """
 
     step: Step
     seen: tuple[int, int] | None
@@ -113,23 +121,23 @@ class Outcome(msgspec.Struct):
 
     @property
     def first_failure(self) -> Failure | None:
-        """The failure of the lowest position, if any event failed."""
+        """The failure with the lowest position, or None."""
         failures = (failure for failure, _ in self.step.failures)
         return min(failures, key=lambda failure: failure.position, default=None)
 
 
 def outcome_of(projection: Projection, found: pa.Table) -> Outcome:
-    """Put together what the tasks of a batch sent."""
-    gathered = _Gathered(projection)
+    """Decode and combine the rows that the tasks of a batch returned."""
+    decoder = _OutcomeDecoder(projection)
     for batch in found.to_batches():
         columns = [column.to_pylist() for column in batch.columns]
         for kind, *line in zip(*columns, strict=True):
-            getattr(gathered, kind)(*line)
-    return gathered.outcome()
+            getattr(decoder, kind)(*line)
+    return decoder.outcome()
 
 
-class _Gathered:
-    """One method for each kind of line."""
+class _OutcomeDecoder:
+    """Combines rows; it has one method for each `kind`, called by name."""
 
     def __init__(self, projection: Projection) -> None:
         self._projection = projection
@@ -160,12 +168,13 @@ class _Gathered:
     def row(self, table: str, tenant_id: str, _key: Any, position: int, body: str) -> None:
         coder = self._coders[table]
         row = coder.row(body)
-        place = (tenant_id, *(row[name] for name in coder.key))
+        key = (tenant_id, *(row[name] for name in coder.key))
         rows = self._rows.setdefault(table, {})
-        known = rows.get(place)
+        known = rows.get(key)
+        # Several keys of the projection may write one row: the declaration says which one wins.
         first = self._projection.table(table).keep == "first"
         if known is None or (position < known.position) == first:
-            rows[place] = Kept(tenant_id, position, row)
+            rows[key] = Kept(tenant_id, position, row)
 
     def outcome(self) -> Outcome:
         self._step.rows = {table: list(rows.values()) for table, rows in self._rows.items()}

@@ -1,4 +1,4 @@
-"""Everything that can be done with a projection, in one place."""
+"""The projector: run, rebuild, verify and operate one projection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
 class Projector(Job):
-    """A projection of a log: run it, prove it, rebuild it, and mend what failed."""
+    """A projection of a log into a read model, with everything that can be done with it.
+
+    Example:
+        with Projector(spark, seats, "postgresql://…/shop") as projector:
+            projector.run()
+
+    """
 
     def run(
         self,
@@ -24,45 +30,73 @@ class Projector(Job):
         lease_s: float = LEASE_S,
         until: Callable[[], bool] | None = None,
     ) -> Progress:
-        """Catch up with the log's end, or follow it; one runner works, others wait.
+        """Catch up to the head of the log, or with `live` follow it.
 
-        A live run ends when `until` is true. Its stream leaves Spark's own notes in `checkpoint`,
-        by default a folder that is thrown away: where a run goes on, the cursor says.
+        One runner works at a time; others wait for its lease.
+
+        Args:
+            live: Whether to follow the log.
+            checkpoint: Spark's checkpoint directory for a live run; by default a temporary one.
+                The cursor in the read model decides where a run continues.
+            lease_s: The duration of the lease.
+            until: Ends the run when it returns true.
+
+        Returns:
+            The progress of the projection.
+
+        Raises:
+            ProjectionFailed: An event failed, and the projection stops at failures.
+            Conflict: The projection is paused, or its declaration has changed.
+            LogIdentityChanged: The log was restored or replaced.
+
         """
         ends = until or (lambda: False)
         runner = Runner(self, live=live, checkpoint=checkpoint, lease_s=lease_s, until=ends)
         return runner.run()
 
     def rebuild(self, *, accept: bool = False) -> Proof:
-        """Fold the whole log anew beside what is there, compare, and switch at once."""
+        """Fold the whole log into shadow tables, compare them with the live ones, and switch.
+
+        Args:
+            accept: Whether to switch although the tables differ.
+
+        Raises:
+            ProjectionFailed: The tables differ with an unchanged declaration, or an event failed.
+
+        """
         with translated():
             return rebuilding.rebuild(self, accept=accept)
 
     def verify(self) -> Proof:
-        """Prove that the read model equals a fold of its log, or name the first difference."""
+        """Compare the read model with a fold of the whole log; change nothing.
+
+        Returns:
+            The digests of both, and the first difference if there is one.
+
+        """
         with translated():
             return rebuilding.verify(self)
 
     def status(self) -> Progress | None:
-        """Return how far it has come, None before its first run."""
+        """Return the progress of the projection, or None before its first run."""
         return self.model.progress(self.projection.name)
 
     def failures(self) -> list[FailureRecord]:
-        """Return the events that it could not take."""
+        """Return the events that the projection could not process."""
         return operating.failures(self.model, self.projection.name)
 
     def retry(self, position: int | None = None) -> int:
-        """Try failures again in the next run, all or the one at a position; tell how many."""
+        """Retry failures in the next run: the one at a position, or all; return their number."""
         return operating.retry(self.model, self.projection.name, position)
 
     def skip(self, position: int) -> None:
-        """Pass over the event at a position, now and in every rebuild."""
+        """Skip the event at a position, now and in every rebuild."""
         operating.skip(self.model, self.projection.name, position)
 
     def pause(self) -> None:
-        """Hold the projection where it is until it is resumed."""
+        """Stop the projection at its current position until it is resumed."""
         operating.pause(self.model, self.projection.name)
 
     def resume(self) -> None:
-        """Let a paused projection go on."""
+        """Continue a paused projection."""
         operating.resume(self.model, self.projection.name)

@@ -1,4 +1,4 @@
-"""Rebuild and verify: a shadow folded from nothing, compared, and put in the old one's place."""
+"""Rebuild and verify: fold the whole log into a shadow, compare it, and switch to it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from seriatim.store.readmodel.moment import Found, Moment
 from seriatim.store.readmodel.port import Progress, Step
 
 _LEASE_S = 30.0
-_ROUNDS = 5  # how often the shadow runs after the live tables before these are held still
+_ROUNDS = 5  # attempts to compare while the live tables advance, before they are held
 _HELD_ROUNDS = 60
-_PART_EVENTS = 2_000_000  # events a task folds at most, if keys are even
+_PART_EVENTS = 2_000_000  # the most events per task, if keys are evenly distributed
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first row in which a read model and its log differ; None where there is none."""
+    """The first row in which a read model and its log differ; None stands for a missing row."""
 
     table: str
     tenant_id: str
@@ -47,7 +47,10 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rebuild or a verification found: two digests at one position."""
+    """The result of a rebuild or a verification: digests of both tables at one position.
+
+    `stored_digest` is None if there were no comparable live tables.
+    """
 
     projection: str
     position: int
@@ -59,189 +62,210 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def equal(self) -> bool:
-        """Whether the read model equals its log."""
+        """Whether the read model equals the fold of its log."""
         return self.difference is None and self.digest == (self.stored_digest or self.digest)
 
 
 def rebuild(job: Job, *, accept: bool = False) -> Proof:
-    """Fold the whole log into a shadow, compare it with what is there, and switch.
+    """Fold the whole log into a shadow, compare it with the live tables, and switch.
 
-    With an unchanged declaration a difference blocks the switch, unless it is accepted.
+    Args:
+        job: The projection.
+        accept: Whether to switch although the tables differ.
+
+    Raises:
+        ProjectionFailed: The declaration is unchanged and the tables differ, or an event failed.
+        Conflict: Another rebuild or verification is running, or the tables cannot be replaced.
+        BackendFailure: Fewer or more events were read than the log holds.
+
     """
     live = job.model.progress(job.projection.name)
-    job.model.check_replaceable(job.projection)  # now, and not after hours of work
-    with _shadow(job) as side:
+    job.model.check_replaceable(job.projection)  # fail now, not after hours of work
+    with _shadow(job) as lease:
         if live is not None and _comparable(job, live):
-            _fold_all(job, side, live.position)
-            proof = _compared(job, side)
+            _fold_all(job, lease, live.position)
+            proof = _compare(job, lease)
             if not proof.equal and not accept:
-                raise _unequal(job, proof)
+                raise _difference_error(job, proof)
         else:
-            _fold_all(job, side, job.store.head())
-            proof = _described(job)
-        _switch(job, side)
+            _fold_all(job, lease, job.store.head())
+            proof = _describe_shadow(job)
+        _switch(job, lease)
         return msgspec.structs.replace(proof, switched=True)
 
 
 def replace(job: Job) -> None:
-    """Fold the whole log into a shadow and switch to it, without comparing."""
-    with _shadow(job) as side:
-        _fold_all(job, side, job.store.head())
-        _switch(job, side)
+    """Fold the whole log into a shadow and switch to it without a comparison."""
+    with _shadow(job) as lease:
+        _fold_all(job, lease, job.store.head())
+        _switch(job, lease)
 
 
 def verify(job: Job) -> Proof:
-    """Fold the whole log into a shadow and compare; nothing else changes."""
+    """Fold the whole log into a shadow and compare it with the live tables; change nothing.
+
+    Raises:
+        NotFound: The projection has not run yet.
+        Conflict: The declaration has changed, or another rebuild or verification is running.
+        LogIdentityChanged: The log was restored or replaced.
+
+    """
     live = job.model.progress(job.projection.name)
     if live is None:
-        msg = f"projection {job.projection.name} has no read model yet: seriatim project run"
+        msg = f"projection {job.projection.name} has no read model yet: run seriatim project run"
         raise NotFound(msg, details={"projection": job.projection.name})
     job.check(live)
-    with _shadow(job) as side:
-        _fold_all(job, side, live.position)
-        return _compared(job, side)
+    with _shadow(job) as lease:
+        _fold_all(job, lease, live.position)
+        return _compare(job, lease)
 
 
 def _comparable(job: Job, live: Progress) -> bool:
-    """Tell whether the live tables come from this declaration and this log."""
-    seen = LogIdentity(live.log_id, live.epoch)
-    same_log = problem_with(job.store, seen, live.position, live.tip) is None
+    """Return whether the live tables were built from this declaration and this log."""
+    identity = LogIdentity(live.log_id, live.epoch)
+    same_log = problem_with(job.store, identity, live.position, live.tip) is None
     return same_log and live.declaration == job.projection.declaration
 
 
 @contextmanager
 def _shadow(job: Job) -> Iterator[Side]:
-    """Make a shadow of one's own, keep others from it, and take it away whatever happens."""
+    """Create a shadow, hold its lease during the block, and drop it afterwards."""
     name, owner = job.projection.name, uuid.uuid4().hex
     known = job.model.progress(name, shadow=True)
     if known is None or not known.owner:
-        job.model.drop(job.projection, shadow=True)  # what a killed rebuild left
+        job.model.drop(job.projection, shadow=True)  # left by a killed rebuild
         job.begin(shadow=True)
     token = job.model.claim(name, owner, _LEASE_S, shadow=True)
     if token is None:
-        msg = f"projection {name} is being rebuilt or verified already"
+        msg = f"projection {name} is already being rebuilt or verified: wait until that has ended"
         raise Conflict(msg, details={"projection": name})
     try:
         with kept_lease(job.target, name, token, _LEASE_S, shadow=True):
             yield Side(token, shadow=True, owner=owner)
     finally:
+        # After a switch, or if the lease was lost, the shadow is not ours to drop.
         left = job.model.progress(name, shadow=True)
         if left is not None and left.token == token:
             job.model.drop(job.projection, shadow=True)
 
 
-def _fold_all(job: Job, side: Side, until: int) -> None:
-    """Fold the log from its beginning to a position, every part storing its own keys."""
-    began = time.monotonic()
+def _fold_all(job: Job, lease: Side, until: int) -> None:
+    """Fold the log from its beginning up to a position; each task stores its own keys."""
+    started = time.monotonic()
     if not until:
         return
 
-    def tell(share: float) -> None:
-        position = int(until * share)
-        pace = position / max(time.monotonic() - began, 1e-6)
-        job.watcher(Report(job.projection.name, "rebuild", position, until, pace))
+    def report(fraction: float) -> None:
+        position = int(until * fraction)
+        rate = position / max(time.monotonic() - started, 1e-6)
+        job.watcher(Report(job.projection.name, "rebuild", position, until, rate))
 
-    tell(0.0)
-    parts = job.spread * -(-until // (job.spread * _PART_EVENTS))  # all cores to the end
-    with watched(job.spark, tell, job.stages(parts)):
-        outcome = _loaded(job, side, until, parts)
+    report(0.0)
+    # A multiple of the partition count, so that all cores are busy until the end.
+    parts = job.spread * -(-until // (job.spread * _PART_EVENTS))
+    with watched(job.spark, report, job.stages(parts)):
+        outcome = _load_shadow(job, lease, until, parts)
     first = outcome.first_failure
     if first is not None and job.projection.on_failure == "stop":
         raise job.stopped(first)
-    side.read += outcome.read
-    _check_count(job, side, until)
+    lease.read += outcome.read
+    _check_count(job, lease, until)
     step = Step(after=0, until=until, tip=job.tip(until), failures=outcome.step.failures)
-    job.model.commit(job.projection, step, token=side.token, shadow=True)
-    tell(1.0)
+    job.model.commit(job.projection, step, token=lease.token, shadow=True)
+    report(1.0)
 
 
-def _check_count(job: Job, side: Side, until: int) -> None:
-    """Raise `BackendFailure` if fewer events reached the shadow than the log holds up to here."""
-    read = None if job.projection.is_frame else side.read  # a DataFrame's reads are Spark's own
-    if until > side.counted:
-        _compare_count(job, read, side.counted, until)
-    side.read, side.counted = 0, until
+def _check_count(job: Job, lease: Side, until: int) -> None:
+    """Raise `BackendFailure` unless the shadow has read as many events as the log holds."""
+    # Of a DataFrame projection the number of events read is not known.
+    read = None if job.projection.is_frame else lease.read
+    if until > lease.counted:
+        _compare_count(job, read, lease.counted, until)
+    lease.read, lease.counted = 0, until
 
 
 def _compare_count(job: Job, read: int | None, after: int, until: int) -> None:
-    """Raise `BackendFailure` unless so many events were read as the log holds in a range.
+    """Raise `BackendFailure` unless `read` is the number of events that the log holds in a range.
 
-    Without a number, the events are counted by a read of their own; only an archive can then
-    hold other events than the log.
+    If `read` is None, the events are counted in a separate read. That is necessary only with an
+    archive, which may hold other events than the log.
     """
     if read is None and job.archive is None:
         return
     expected = _stored_count(job, after, until)
-    # Spark counts a repeated stage twice: only a read of its own is exact.
+    # Spark counts the events of a repeated stage twice: only a separate read is exact.
     if read is None or read > expected:
         read = job.events(after, until).select("position").count()
     if read != expected:
         check = "seriatim archive verify" if job.archive else "seriatim verify"
         msg = (
             f"projection {job.projection.name} read {read} events after position {after} and "
-            f"up to {until}, the log holds {expected}: nothing was switched; run {check}"
+            f"up to {until}, the log holds {expected}: the tables were not switched; run {check}"
         )
         details = {"position": until, "read": read, "expected": expected}
         raise BackendFailure(msg, details=details, retryable=False)
 
 
 def _stored_count(job: Job, after: int, until: int) -> int:
-    """Return how many events of a range the log holds for this projection."""
-    wanted = source_options(job.options).scan
-    if not wanted.filtered:
-        return until - after  # positions have no gaps
-    # In a task: the driver may hold a SQLite log open, and must not open it by another library.
-    counter = _Counter(job.url, wanted, after, until)
+    """Return the number of events that the log holds for this projection in a range."""
+    scan_spec = source_options(job.options).scan
+    if not scan_spec.filtered:
+        return until - after  # positions are gapless
+    # In a task: the driver may have the SQLite log open, and must not open it with a second
+    # library in the same process.
+    counter = _CountTask(job.url, scan_spec, after, until)
     found = job.spark.range(0, 1, 1, 1).mapInArrow(counter, "events long").collect()
     return sum(row[0] for row in found)
 
 
-class _Counter(msgspec.Struct, frozen=True):
-    """Counts the wanted events of a range of the log, in the database."""
+class _CountTask(msgspec.Struct, frozen=True):
+    """Counts the events of a range that a scan selects, in the database."""
 
     url: str
-    wanted: Scan
+    scan_spec: Scan
     after: int
     until: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the count once; the task's own row means nothing."""
+        """Yield the count; the input row only starts the task."""
         with noted_errors():
             for _ in batches:
-                count = count_events(self.url, self.wanted, self.after, self.until)
+                count = count_events(self.url, self.scan_spec, self.after, self.until)
                 yield pa.RecordBatch.from_pydict({"events": [count]})
 
 
-def _loaded(job: Job, side: Side, until: int, parts: int) -> Outcome:
+def _load_shadow(job: Job, lease: Side, until: int, parts: int) -> Outcome:
+    """Fold the events up to a position in tasks that write to the shadow."""
     if job.projection.is_frame:
         rows = frames.transformed(job.events(0, until), job.projection, job.tenant_id)
-        loader = FrameLoader(projection=job.sent, target=job.target, until=until, owner=side.owner)
+        loader = FrameLoader(projection=job.sent, target=job.target, until=until, owner=lease.owner)
         return outcome_of(job.projection, frames.stored(rows, loader).toArrow())
-    loader_of_keys = Loader(
-        projection=job.projection, target=job.target, shadow=True, owner=side.owner
+    fold_loader = Loader(
+        projection=job.projection, target=job.target, shadow=True, owner=lease.owner
     )
-    return job.outcome((0, until), loader_of_keys, spread=parts)
+    return job.outcome((0, until), fold_loader, spread=parts)
 
 
-def _advance(job: Job, side: Side, until: int) -> int:
-    """Bring the shadow to a position, in batches as a run has them; return the position."""
-    known = job.model.progress(job.projection.name, shadow=True)
-    at = known.position if known else 0
-    while at < until:
-        end = min(until, at + job.batch_events)
-        at = apply_batch(job, (at, end), at, side)
-    return at
+def _advance(job: Job, lease: Side, until: int) -> int:
+    """Apply batches to the shadow up to a position; return the position reached."""
+    progress = job.model.progress(job.projection.name, shadow=True)
+    position = progress.position if progress else 0
+    while position < until:
+        end = min(until, position + job.batch_events)
+        position = apply_batch(job, (position, end), position, lease)
+    return position
 
 
-def _switch(job: Job, side: Side) -> None:
-    _check_count(job, side, _advance(job, side, job.store.head()))
+def _switch(job: Job, lease: Side) -> None:
+    """Switch to the shadow when it has caught up with the live tables."""
+    _check_count(job, lease, _advance(job, lease, job.store.head()))
     while not job.model.switch(job.projection):
         live = job.model.progress(job.projection.name)
-        _check_count(job, side, _advance(job, side, live.position if live else 0))
+        _check_count(job, lease, _advance(job, lease, live.position if live else 0))
 
 
-def _described(job: Job) -> Proof:
-    """Tell what the shadow holds, when there is nothing to compare it with."""
+def _describe_shadow(job: Job) -> Proof:
+    """Return the result of a rebuild that has no live tables to compare with."""
     with job.model.moment() as moment:
         shadow = moment.progress(job.projection.name, shadow=True)
         made = moment.digest(job.projection, shadow=True)
@@ -254,27 +278,28 @@ def _described(job: Job) -> Proof:
     )
 
 
-def _compared(job: Job, side: Side) -> Proof:
-    """Compare both at one moment in which they stand at one position."""
+def _compare(job: Job, lease: Side) -> Proof:
+    """Compare live tables and shadow in a snapshot in which both are at the same position."""
     name = job.projection.name
     for _ in range(_ROUNDS):
-        if (proof := _compared_now(job)) is not None:
+        if (proof := _compare_now(job)) is not None:
             return proof
         live = job.model.progress(name)
-        _advance(job, side, live.position if live else 0)
-    # The log grows faster than this follows: hold the runner for the last step.
-    with job.model.hold(name, side.token):
+        _advance(job, lease, live.position if live else 0)
+    # The live tables advance faster than the shadow: hold the runner for the last step.
+    with job.model.hold(name, lease.token):
         for _ in range(_HELD_ROUNDS):
-            if (proof := _compared_now(job)) is not None:
+            if (proof := _compare_now(job)) is not None:
                 return proof
             time.sleep(0.5)
             live = job.model.progress(name)
-            _advance(job, side, live.position if live else 0)
-    msg = f"projection {name} could not be held still to be compared: pause it, and try again"
+            _advance(job, lease, live.position if live else 0)
+    msg = f"projection {name} advances too fast to be compared: pause it, and try again"
     raise Conflict(msg, details={"projection": name})
 
 
-def _compared_now(job: Job) -> Proof | None:
+def _compare_now(job: Job) -> Proof | None:
+    """Compare in one snapshot; return None if the positions differ."""
     with job.model.moment() as moment:
         live = moment.progress(job.projection.name)
         shadow = moment.progress(job.projection.name, shadow=True)
@@ -283,10 +308,10 @@ def _compared_now(job: Job) -> Proof | None:
         stored, expected = Digest(), Digest()
         difference = None
         for table in job.projection.tables:
-            for pair in _paired(job, moment, table):
-                for side, digest in zip(pair, (stored, expected), strict=True):
-                    if side is not None:
-                        digest.add(table, side[0], side[1])
+            for pair in _pair_rows(job, moment, table):
+                for row, digest in zip(pair, (stored, expected), strict=True):
+                    if row is not None:
+                        digest.add(table, row[0], row[1])
                 if difference is None:
                     difference = _difference(table, *pair)
         return Proof(
@@ -299,24 +324,27 @@ def _compared_now(job: Job) -> Proof | None:
         )
 
 
-def _paired(job: Job, moment: Moment, table: Table) -> Iterator[tuple[Found | None, Found | None]]:
-    """Walk both tables in the order of their key, side by side."""
-    walks = [moment.rows(job.projection, table, shadow=shadow) for shadow in (False, True)]
-    left, right = (next(walk, None) for walk in walks)
+def _pair_rows(
+    job: Job, moment: Moment, table: Table
+) -> Iterator[tuple[Found | None, Found | None]]:
+    """Merge the rows of live table and shadow by key; None where one lacks the row."""
+    cursors = [moment.rows(job.projection, table, shadow=shadow) for shadow in (False, True)]
+    left, right = (next(cursor, None) for cursor in cursors)
     while left is not None or right is not None:
-        order = _place(table, left), _place(table, right)
-        takes = left is not None and (right is None or order[0] <= order[1])
-        takes_too = right is not None and (left is None or order[1] <= order[0])
-        yield (left if takes else None), (right if takes_too else None)
-        left = next(walks[0], None) if takes else left
-        right = next(walks[1], None) if takes_too else right
+        left_key, right_key = _sort_key(table, left), _sort_key(table, right)
+        take_left = left is not None and (right is None or left_key <= right_key)
+        take_right = right is not None and (left is None or right_key <= left_key)
+        yield (left if take_left else None), (right if take_right else None)
+        left = next(cursors[0], None) if take_left else left
+        right = next(cursors[1], None) if take_right else right
 
 
-def _place(table: Table, found: Found | None) -> tuple[Any, ...]:
+def _sort_key(table: Table, found: Found | None) -> tuple[Any, ...]:
     return () if found is None else (found[0], *(found[1][name] for name in table.key))
 
 
 def _difference(table: Table, left: Found | None, right: Found | None) -> Difference | None:
+    """Return the difference of a pair of rows, or None if they are equal."""
     one = left or right
     if one is None or (left is not None and right is not None and left[:2] == right[:2]):
         return None
@@ -329,13 +357,14 @@ def _difference(table: Table, left: Found | None, right: Found | None) -> Differ
     )
 
 
-def _unequal(job: Job, proof: Proof) -> ProjectionFailed:
+def _difference_error(job: Job, proof: Proof) -> ProjectionFailed:
     where = proof.difference
     key = where.key if where else {}
     msg = (
-        f"projection {job.projection.name} does not equal its log at position {proof.position}: "
+        f"projection {job.projection.name} differs from its log at position {proof.position}: "
         f"the first difference is in table {where.table if where else '?'} at key {key}; nothing "
-        "was switched. Raise the version of the declaration if its code has changed, or accept it"
+        "was switched. If the code has changed, raise the version of the declaration; otherwise "
+        "accept the difference (--accept)"
     )
     details = {"projection": proof.projection, "position": proof.position, "key": key}
     return ProjectionFailed(msg, details=details)

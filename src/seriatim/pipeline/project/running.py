@@ -1,4 +1,4 @@
-"""A run of a projection: batches up to the log's end, then, if it is to live, a stream."""
+"""A run of a projection: batches up to the head of the log, then, if live, a stream."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from seriatim.store.readmodel.model import Moved
 from seriatim.store.readmodel.port import Progress
 
 LEASE_S = 10.0
-_GLANCE_S = 0.5  # how often a runner looks whether it may go on
-_FAR = 5  # so many small batches behind, large ones are quicker
-_PATIENCE_S = 30.0  # the longest pause between two tries of a live run
+_POLL_S = 0.5  # how often a runner checks whether it may continue
+_MAX_LAG_BATCHES = 5  # with a larger lag, catching up in large batches is faster than the stream
+_FIRST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 30.0
 
 
 class Runner:
-    """The one who runs a projection, as long as the lease holds."""
+    """Runs a projection while it holds the lease; other runners of the projection wait."""
 
     def __init__(
         self,
@@ -46,78 +47,79 @@ class Runner:
         self._until = until
         self._owner = ""
         self._pid = 0
-        self._failed = 0
-        self._began = (time.monotonic(), 0)
+        self._failures = 0
+        self._started = (time.monotonic(), 0)  # time and position, for the rate
 
     def run(self) -> Progress:
-        """Go on until the log's end, or live; wait while another runner has the lease."""
+        """Run up to the head of the log, or live until stopped; wait for the lease if necessary."""
         self._job.begin()
-        while not self._done():
+        while not self._run_once():
             pass
         return operating.known(self._job.model, self._name)
 
-    def _done(self) -> bool:
-        """Work under one lease; tell whether that was all."""
-        token = self._claimed()
+    def _run_once(self) -> bool:
+        """Run under one lease; return whether the run is complete."""
+        token = self._claim_lease()
         if token is None:
             return True
         try:
             with kept_lease(self._job.target, self._name, token, self._lease_s), translated():
-                return self._worked(token)
+                return self._run_with_lease(token)
         except (LeaseLost, Moved):
-            return self._until()  # a rebuild was switched to, or another runner was faster
+            return self._until()  # a rebuild has replaced the tables, or another runner took over
         except SeriatimError as error:
             if not self._live or not error.retryable:
                 raise
-            return self._waited(error)
+            return self._wait_after_failure(error)
 
-    def _worked(self, token: int) -> bool:
+    def _run_with_lease(self, token: int) -> bool:
         while not self._until():
             progress = self._job.begin()
             if progress.status != "ready":
                 self._wait_or_raise(progress)
                 continue
-            if progress.held_until is not None:  # ends by itself, and soon
-                time.sleep(_GLANCE_S)
+            if progress.held_until is not None:  # a rebuild compares the tables, briefly
+                time.sleep(_POLL_S)
                 continue
             mend(self._job, token=token)
-            position = self._caught_up(progress.position, token)
-            self._failed = 0
+            position = self._catch_up(progress.position, token)
+            self._failures = 0
             if not self._live:
                 return True
             self._follow(position, token)
         return True
 
-    def _caught_up(self, position: int, token: int) -> int:
-        """Apply batches up to where the log ends now."""
-        self._began = (time.monotonic(), position)
+    def _catch_up(self, position: int, token: int) -> int:
+        """Apply batches up to the current head; return the position."""
+        self._started = (time.monotonic(), position)
         head = self._job.store.head()
         while position < head and not self._until():
             end = min(head, position + self._job.batch_events)
             position = apply_batch(self._job, (position, end), position, Side(token))
-            self._tell(position)
+            self._report(position)
         return position
 
     def _follow(self, position: int, token: int) -> None:
-        """Stream what comes, until something else is wanted."""
+        """Apply new events from a stream, until the runner must do something else."""
 
-        def apply(given: DataFrame, at: int) -> int:
-            reached = apply_batch(self._job, given, at, Side(token))
-            self._tell(reached)
+        def apply(batch: DataFrame, after: int) -> int:
+            reached = apply_batch(self._job, batch, after, Side(token))
+            self._report(reached)
             return reached
 
-        self._began = (time.monotonic(), position)
+        self._started = (time.monotonic(), position)
         with Stream(self._job, position, apply, self._checkpoint) as stream:
-            while not stream.ended(_GLANCE_S):
-                if self._until() or self._wanted(token):
+            while not stream.ended(_POLL_S):
+                if self._until() or self._must_leave_stream(token):
                     return
 
-    def _wanted(self, token: int) -> bool:
+    def _must_leave_stream(self, token: int) -> bool:
+        """Return whether the runner must catch up, wait or refold; raise if the lease is lost."""
         progress = operating.known(self._job.model, self._name)
         if progress.token != token:
-            raise LeaseLost(f"projection {self._name} has another runner, or was rebuilt")
-        if self._job.store.head() - progress.position > _FAR * SMALL_EVENTS:
-            return True  # more than a stream of small batches is made for
+            raise LeaseLost(f"projection {self._name} is run by another runner, or was rebuilt")
+        if self._job.store.head() - progress.position > _MAX_LAG_BATCHES * SMALL_EVENTS:
+            return True
         if progress.status != "ready" or progress.held_until is not None:
             return True
         return any(one.again for one in self._job.model.failures(self._name))
@@ -125,44 +127,48 @@ class Runner:
     # -- waiting
 
     def _wait_or_raise(self, progress: Progress) -> None:
+        """Wait while the projection is paused, or raise the error that stopped it."""
         if progress.status == "failed":
             failures = operating.failures(self._job.model, self._name)
             stops = [one for one in failures if one.status == "stopped"]
             if stops:
                 raise self._job.stopped(stops[0].failure)
+            # The failure was retried or skipped meanwhile.
             self._job.model.set_status(self._name, "ready")
             return
         if not self._live:
-            msg = f"projection {self._name} is paused: seriatim project resume {self._name}"
+            msg = f"projection {self._name} is paused: run seriatim project resume {self._name}"
             raise Conflict(msg, details={"projection": self._name})
-        time.sleep(_GLANCE_S)
+        time.sleep(_POLL_S)
 
-    def _waited(self, error: SeriatimError) -> bool:
-        """Wait after a failure that may pass, each time for longer; tell whether to end."""
-        self._failed += 1
-        pause = min(_PATIENCE_S, 0.5 * 2**self._failed)
-        self._job.watcher(Report(self._name, f"waits {pause:.0f} s ({error.code})", 0, 0, 0.0))
+    def _wait_after_failure(self, error: SeriatimError) -> bool:
+        """Wait with exponential backoff after a retryable failure; return whether to end."""
+        self._failures += 1
+        pause = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**self._failures)
+        activity = f"retrying in {pause:.0f} s ({error.code})"
+        self._job.watcher(Report(self._name, activity, 0, 0, 0.0))
         ends = time.monotonic() + pause
         while time.monotonic() < ends and not self._until():
-            time.sleep(min(_GLANCE_S, pause))
+            time.sleep(min(_POLL_S, pause))
         return self._until()
 
-    def _claimed(self) -> int | None:
+    def _claim_lease(self) -> int | None:
+        """Wait for the lease and return its token; None if the run is ended first."""
         if self._pid != os.getpid():  # a forked child is another runner
             self._owner, self._pid = uuid.uuid4().hex, os.getpid()
-        told = False
+        reported = False
         while not self._until():
             token = self._job.model.claim(self._name, self._owner, self._lease_s)
             if token is not None:
                 return token
-            if not told:
-                told = True
-                self._job.watcher(Report(self._name, "waits for another runner", 0, 0, 0.0))
-            time.sleep(min(_GLANCE_S, self._lease_s / 4))
+            if not reported:
+                reported = True
+                self._job.watcher(Report(self._name, "waiting for another runner", 0, 0, 0.0))
+            time.sleep(min(_POLL_S, self._lease_s / 4))
         return None
 
-    def _tell(self, position: int) -> None:
-        since, at = self._began
-        pace = (position - at) / max(time.monotonic() - since, 1e-6)
-        report = Report(self._name, "run", position, self._job.store.head(), pace)
-        self._job.watcher(report)
+    def _report(self, position: int) -> None:
+        """Report the progress to the callback."""
+        since, start = self._started
+        rate = (position - start) / max(time.monotonic() - since, 1e-6)
+        self._job.watcher(Report(self._name, "run", position, self._job.store.head(), rate))

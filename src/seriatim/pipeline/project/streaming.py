@@ -1,4 +1,4 @@
-"""The live part of a run: a Spark stream whose batches go through one function."""
+"""The live part of a run: a Spark stream that passes each batch to a function."""
 
 from __future__ import annotations
 
@@ -19,17 +19,26 @@ Apply = Callable[[DataFrame, int], int]
 
 
 class Stream:
-    """A stream of a projection's events from a position on.
+    """A stream of a projection's events after a position.
 
-    Its checkpoint holds Spark's own notes; what counts is the cursor in the read model, so the
-    folder may be lost, old, or one that is thrown away.
+    The cursor in the read model is authoritative. The checkpoint directory holds only Spark's
+    internal state, so it may be lost, outdated or temporary.
     """
 
     def __init__(self, job: Job, position: int, apply: Apply, checkpoint: str | None) -> None:
+        """Start the stream.
+
+        Args:
+            job: The projection.
+            position: The position after which the stream starts.
+            apply: Applies a batch after a position, and returns the new position.
+            checkpoint: Spark's checkpoint directory; None creates a temporary one.
+
+        """
         self._position = position
         self._apply = apply
         self._raised: BaseException | None = None
-        self._given = checkpoint is not None
+        self._temporary = checkpoint is None
         self._folder = Path(checkpoint or tempfile.mkdtemp(prefix="seriatim-checkpoint-"))
         reader = job.spark.readStream.format("seriatim").options(
             **job.options,
@@ -41,7 +50,7 @@ class Stream:
         if not job.projection.is_frame:
             events = frames.ready(events, job.projection)
         self._query = (
-            events.writeStream.foreachBatch(self._batch)
+            events.writeStream.foreachBatch(self._apply_batch)
             .queryName(f"seriatim_{job.projection.name}_{time.monotonic_ns()}")
             .option("checkpointLocation", str(self._folder))
             .trigger(processingTime="0 seconds")
@@ -53,25 +62,26 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         self._query.stop()
-        if not self._given:
+        if self._temporary:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _batch(self, given: DataFrame, _batch_id: int) -> None:
-        # Spark keeps only the text of what is raised here. Its batch ids begin at 0 with a new
-        # checkpoint, so the position alone guards against applying a batch twice.
+    def _apply_batch(self, batch: DataFrame, _batch_id: int) -> None:
+        # Batch ids start at 0 with a new checkpoint directory, so only the position protects
+        # against applying a batch twice.
         try:
-            with quiet_spark():  # in a thread of Spark's
-                self._position = self._apply(given, self._position)
+            with quiet_spark():  # this runs in a thread of Spark's
+                self._position = self._apply(batch, self._position)
         except BaseException as error:
+            # Spark passes on only the text of this error: keep the error itself for `wait_ended`.
             self._raised = error
             raise
 
     def ended(self, within_s: float) -> bool:
-        """Wait a while; tell whether the stream has ended, or raise what ended it."""
+        """Wait up to `within_s` seconds; return whether the stream ended, or raise its error."""
         try:
             return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
         except SPARK_ERRORS as error:
-            # Spark's own words for what a batch raised are only a copy of it.
+            # Spark's error only quotes the one that a batch raised.
             raised = error if self._raised is None else self._raised
             if isinstance(raised, SPARK_ERRORS):
                 raise failure_of(raised) from None

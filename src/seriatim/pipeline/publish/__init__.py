@@ -1,1 +1,1 @@
-"""The publisher: the log to Kafka, at least once, in order per key."""
+"""The publisher: send the log to Kafka, at least once and in order per key."""

@@ -1,9 +1,9 @@
-"""How far a log was published, in a folder or a bucket: objects that are only created.
+"""Checkpoints of a publisher: immutable objects in a folder or a bucket.
 
     <place>/checkpoints/00000000000000001042-9f3c….json
 
-The highest one that is whole counts. A torn one is passed by, a missing one means that publishing
-begins anew: events may be published again, none is left out.
+The highest intact checkpoint is valid. An incomplete one is ignored. Without any, publishing starts
+at the beginning: events may be published again, but none is omitted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from seriatim.pipeline.archive.place import Place
 
 FOLDER = "checkpoints"
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-[0-9a-f]{{16}}\.json")
-_KEPT = 2  # the last one, and one before it should that be torn
+_KEPT = 2  # the last one, and its predecessor in case the last one is incomplete
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What was delivered: everything of this log up to a position, to this target."""
+    """The position up to which a log was delivered to a target."""
 
     log_id: str
     epoch: int
@@ -33,53 +33,59 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     tip: str
     written_at: str
-    # The last events by tenant and id, which a second look need not send again. Checkpoints once
-    # kept ids without tenants, as `recent`: those tell no events apart, and are not read.
+    # The last delivered events by tenant and id, which a lookback does not send again. Earlier
+    # versions stored ids without tenants in `recent`; these are ambiguous and not read.
     delivered: tuple[tuple[str, str], ...] = ()
 
     @property
     def data(self) -> bytes:
-        """The checkpoint as it is stored, with its own digest."""
+        """The stored form: canonical JSON, and its digest to detect an incomplete write."""
         body = canonical_text(msgspec.to_builtins(self))
         return f"{body}\n{sha256(body.encode()).hexdigest()}\n".encode()
 
     @property
     def name(self) -> str:
-        """The object that holds it; another publisher's of the same position has another name."""
+        """The object name; different checkpoints of one position have different names."""
         return f"{FOLDER}/{self.position:020d}-{sha256(self.data).hexdigest()[:16]}.json"
 
 
 class Checkpoints:
-    """The checkpoints of one publisher."""
+    """Reads and writes the checkpoints of one publisher."""
 
     def __init__(self, place: Place, target: str) -> None:
         self._place = place
         self._target = target
 
     def last(self) -> Checkpoint | None:
-        """Return the highest checkpoint that is whole."""
+        """Return the highest intact checkpoint, or None."""
         for name in reversed(self._names()):
             try:
                 found = parsed(self._place.read(name))
             except NotFound:
-                continue  # another publisher has just moved on
+                continue  # another publisher has just removed it after writing a later one
             if found is not None:
                 return found
         return None
 
     def move(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and remove what it makes useless."""
+        """Write a checkpoint, and remove obsolete ones.
+
+        Raises:
+            Conflict: A checkpoint of a later position exists.
+
+        """
         last = self.last()
         if last is not None and last.position > checkpoint.position:
             msg = (
-                f"the checkpoint stands at {last.position} already, not before "
-                f"{checkpoint.position}: another publisher writes to the same place"
+                f"the checkpoint is already at position {last.position}, after "
+                f"{checkpoint.position}: another publisher writes to the same place; stop it, or "
+                "give each publisher its own place"
             )
             raise Conflict(msg, details={"position": last.position})
         self._place.create(checkpoint.name, checkpoint.data)
-        self._tidy(self._names())
+        self._remove_obsolete(self._names())
 
-    def _tidy(self, names: Iterable[str]) -> None:
+    def _remove_obsolete(self, names: Iterable[str]) -> None:
         for name in sorted(names)[:-_KEPT]:
             self._place.remove(name)
 
@@ -87,29 +93,45 @@ class Checkpoints:
         return [name for name in self._place.names(FOLDER) if _NAME.fullmatch(name)]
 
     def check(self, last: Checkpoint, log: LogIdentity, head: int, tip: str | None) -> None:
-        """Refuse a checkpoint of another log, another target, or a future that was lost."""
+        """Check that a checkpoint belongs to this log and this target.
+
+        Args:
+            last: The checkpoint.
+            log: The identity of the log.
+            head: The head of the log.
+            tip: The id of the event at the checkpoint's position.
+
+        Raises:
+            LogIdentityChanged: The log was restored or replaced.
+            Conflict: The checkpoint belongs to another target.
+
+        """
         problem = None
         if last.log_id != log.log_id:
             problem = "belongs to another log"
         elif last.epoch != log.epoch:
-            problem = f"is of epoch {last.epoch}, the log is in epoch {log.epoch}"
+            problem = f"is of epoch {last.epoch}, but the log is in epoch {log.epoch}"
         elif last.position > head:
-            problem = f"stands at {last.position}, the log ends at {head}"
+            problem = f"is at position {last.position}, but the log ends at {head}"
         elif last.position and tip != last.tip:
-            problem = f"has seen another event at position {last.position}"
+            problem = f"was written for another event at position {last.position}"
         if problem is not None:
             msg = (
-                f"the publisher's checkpoint {problem}: the log was restored or replaced; see what "
-                "its topics hold (seriatim reconcile), then name another place for checkpoints"
+                f"the publisher's checkpoint {problem}: the log was restored or replaced. Compare "
+                "its topics with the log (seriatim reconcile), then name another place for "
+                "checkpoints"
             )
             raise LogIdentityChanged(msg, details={"position": last.position})
         if last.target != self._target:
-            msg = f"the checkpoint is of {last.target}, not of {self._target}: name another place"
+            msg = (
+                f"the checkpoint belongs to {last.target}, not to {self._target}: name another "
+                "place for checkpoints"
+            )
             raise Conflict(msg, details={"target": last.target})
 
 
 def parsed(data: bytes) -> Checkpoint | None:
-    """Return the checkpoint that an object holds, None if it is torn."""
+    """Parse a stored checkpoint; return None if it is incomplete."""
     body, _, digest = data.partition(b"\n")
     if sha256(body).hexdigest().encode() != digest.strip():
         return None

@@ -1,4 +1,4 @@
-"""A second look at the last events before a step, and the ids that need not be sent again."""
+"""Lookback: send recent events again before a step, except those known to be delivered."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from seriatim.core.event import EventRecord
 from seriatim.core.times import instant_us
 from seriatim.store.port import ReadSpec, Store
 
-Key = tuple[str, str]  # tenant and event id: an id is unique within its tenant only
+Key = tuple[str, str]  # tenant id and event id: an event id is unique within its tenant only
 
 _PAGE = 10_000
 
 
 class Lookback:
-    """Looks back as far as it is told, in time and in events; off, it does nothing."""
+    """Moves the start of a step back by a configured time and number of events.
+
+    It is off by default, as a gapless log has no late arrivals; then it does nothing.
+    """
 
     def __init__(self, store: Store, settings: Publishing, tenant_id: str | None = None) -> None:
         self._store = store
@@ -26,22 +29,22 @@ class Lookback:
         self._recent: deque[Key] = deque(maxlen=settings.dedup_max_events)
 
     @property
-    def _on(self) -> bool:
+    def _enabled(self) -> bool:
         return self._settings.lookback_s > 0 and self._settings.lookback_max_keys > 0
 
     @property
     def kept(self) -> tuple[Key, ...]:
-        """The events that a checkpoint keeps."""
+        """The delivered events to store in a checkpoint."""
         most = self._settings.dedup_checkpoint_max_events
         return tuple(self._recent)[-most:] if most else ()
 
     def remember(self, ids: Iterable[Key]) -> None:
-        """Take over what a checkpoint kept."""
+        """Add the delivered events that a checkpoint contains."""
         self._recent.extend(ids)
 
     def before(self, after: int) -> tuple[int, frozenset[Key]]:
-        """Return where to begin instead, and which events need not be sent again."""
-        if not self._on or not after:
+        """Return the position to start after instead, and the delivered events to skip."""
+        if not self._enabled or not after:
             return after, frozenset()
         since = time.time_ns() // 1000 - int(self._settings.lookback_s * 1_000_000)
         begin = max(0, after - self._settings.lookback_max_keys)
@@ -51,8 +54,8 @@ class Lookback:
         return after, frozenset()
 
     def passed(self, after: int, until: int) -> None:
-        """Remember the last events of a step that was delivered."""
-        if not self._on or not self._recent.maxlen:
+        """Remember the last events of a delivered step."""
+        if not self._enabled or not self._recent.maxlen:
             return
         after = max(after, until - self._recent.maxlen)
         self._recent.extend(
@@ -60,7 +63,7 @@ class Lookback:
         )
 
     def _events(self, after: int, until: int) -> Iterator[EventRecord]:
-        """Read the events that this publisher sends: what it never sent is not known."""
+        """Read the events of a range that this publisher sends, page by page."""
         while after < until:
             page = self._store.read(
                 ReadSpec(tenant_id=self._tenant_id, limit=_PAGE, after=after, until=until)

@@ -1,4 +1,4 @@
-"""The publisher: step by step along the log, each step sent, then remembered."""
+"""The publisher: send the log in steps, and store a checkpoint after each."""
 
 from __future__ import annotations
 
@@ -38,11 +38,16 @@ logger = logging.getLogger("seriatim")
 
 LEASE_S = 10.0
 _POLL_S = 1.0
-_PATIENCE_S = 30.0
+_FIRST_BACKOFF_S = 0.25
+_LONGEST_BACKOFF_S = 30.0
 
 
 class Published(msgspec.Struct):
-    """What a publisher has done since it began."""
+    """What a publisher has done since its start.
+
+    `position` is the position of its checkpoint, `skipped` counts events that a lookback did not
+    send again.
+    """
 
     position: int = 0
     sent: int = 0
@@ -51,9 +56,16 @@ class Published(msgspec.Struct):
 
 
 class Publisher:
-    """Publishes one log to one target; another one of the same waits until this one ends."""
+    """Publishes one log to one target; a second publisher of the same waits for the lease.
 
-    def __init__(  # noqa: PLR0913 - where everything is
+    Example:
+        target = parse_target("kafka://broker:9092/orders")
+        with Publisher(spark, "postgresql://…/shop", target, "s3://bucket/publisher") as publisher:
+            report = publisher.run()
+
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a publisher
         self,
         spark: SparkSession,
         url: str,
@@ -66,25 +78,40 @@ class Publisher:
         lease_s: float = LEASE_S,
         watcher: Watcher | None = None,
     ) -> None:
+        """Open the log and the place of checkpoints.
+
+        Args:
+            spark: The session that runs the tasks.
+            url: The log.
+            target: The Kafka cluster and topic.
+            checkpoints: A folder or a bucket for checkpoints.
+            tenant_id: The tenant to publish; None for all.
+            settings: Batches, flushes and lookback.
+            create_topics: The number of partitions and of replicas of topics to create; None
+                creates no topics.
+            lease_s: The duration of the lease that keeps other publishers waiting.
+            watcher: Called with a `RunReport` after each step.
+
+        """
         self._spark = spark
         self._url = absolute_url(url)
         self._target = target
         self._settings = settings or Publishing()
         self._tenant_id = None if tenant_id is None else check_tenant(tenant_id)
-        self._create = create_topics
+        self._topic_layout = create_topics
         self._lease_s = lease_s
         self._watcher = watcher or (lambda _: None)
         self._store = open_store(url, Settings(), create=False)
-        self._what = f"{target} of {'every tenant' if tenant_id is None else tenant_id}"
-        self._checkpoints = Checkpoints(open_place(checkpoints), self._what)
+        self._target_name = f"{target} of {'every tenant' if tenant_id is None else tenant_id}"
+        self._checkpoints = Checkpoints(open_place(checkpoints), self._target_name)
         self._lookback = Lookback(self._store, self._settings, tenant_id)
         self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
         self._last: Checkpoint | None = None
         self._lease: Lease | None = None
-        self._lease_ended = threading.Event()
-        self._failed = 0
-        self._told = time.monotonic()
-        self._began = (time.monotonic(), 0)
+        self._lease_lost = threading.Event()
+        self._failures = 0
+        self._logged_at = time.monotonic()
+        self._started = (time.monotonic(), 0)  # time and position, for the rate
         self.done = Published()
 
     def __enter__(self) -> Self:
@@ -94,37 +121,52 @@ class Publisher:
         self._store.close()
 
     def run(self, *, live: bool = False, until: Callable[[], bool] = lambda: False) -> Published:
-        """Publish up to the log's end, or go on from there; wait while another one does."""
+        """Publish up to the head of the log, or with `live` continue from there.
+
+        Args:
+            live: Whether to follow the log. Retryable failures of Kafka and of the log are then
+                retried with backoff.
+            until: Ends the run when it returns true.
+
+        Returns:
+            What was published.
+
+        Raises:
+            LogIdentityChanged: The log was restored or replaced since the last checkpoint.
+            BackendFailure: The log or Kafka failed, or Kafka refuses an event.
+
+        """
         while not until():
             try:
-                with self._leased(until) as leased:
-                    if leased:
-                        self._follow(live=live, until=until)
+                with self._hold_lease(until) as held:
+                    if held:
+                        self._publish(live=live, until=until)
                 break
             except LeaseLost:
                 continue
             except BackendFailure as error:
                 if not live or not error.retryable:
                     raise
-                self._failed += 1
-                self._pause(error, min(_PATIENCE_S, 0.25 * 2**self._failed), until)
+                self._failures += 1
+                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**self._failures)
+                self._pause(error, backoff_s, until)
         return self.done
 
-    def _follow(self, *, live: bool, until: Callable[[], bool]) -> None:
+    def _publish(self, *, live: bool, until: Callable[[], bool]) -> None:
         position = self._start()
-        self._began = (time.monotonic(), position)
+        self._started = (time.monotonic(), position)
         while not until():
             head = self._store.head()
             self._check_log(head)
             while position < head and not until():
-                position = self._traced_step(position, head)
-                self._tell(head)
+                position = self._run_step(position, head)
+                self._report(head)
             if not live:
                 return
             self._store.wait(position, _POLL_S)
 
     def _start(self) -> int:
-        """Return where to go on: behind the checkpoint, or at the beginning if there is none."""
+        """Load the checkpoint and return its position, or 0 if there is none."""
         self._last = last = self._checkpoints.last()
         position = 0
         if last is not None:
@@ -132,12 +174,12 @@ class Publisher:
             position = last.position
             self._lookback.remember(last.delivered)
         self.done.position = position
-        if self._create is not None and self._target.one_topic is not None:
-            make_topics(self._target, [self._target.one_topic], *self._create)
+        if self._topic_layout is not None and self._target.one_topic is not None:
+            make_topics(self._target, [self._target.one_topic], *self._topic_layout)
         return position
 
     def _check_log(self, head: int) -> LogIdentity:
-        """Return the log's identity; raise if it is another log than that of the checkpoint."""
+        """Return the log's identity; raise `LogIdentityChanged` unless the checkpoint matches."""
         log = self._store.identity()
         if self._last is not None:
             at = self._last.position
@@ -145,10 +187,11 @@ class Publisher:
             self._checkpoints.check(self._last, log, head, tip)
         return log
 
-    def _traced_step(self, after: int, head: int) -> int:
+    def _run_step(self, after: int, head: int) -> int:
+        """Send the next step in a span, and return its end."""
         sent, skipped = self.done.sent, self.done.skipped
         with tracing.span("seriatim.publish", "producer") as span:
-            reached = self._step(after, min(head, after + self._settings.step_events))
+            reached = self._send_step(after, min(head, after + self._settings.step_events))
             span.set(
                 {
                     "seriatim.tenant": self._tenant_id or "*",
@@ -161,12 +204,13 @@ class Publisher:
             )
         return reached
 
-    def _step(self, after: int, until: int) -> int:
-        """Send a part of the log, and remember that it was delivered."""
-        log = self._check_log(self._store.head())  # it may have been restored since the last step
+    def _send_step(self, after: int, until: int) -> int:
+        """Send a range of the log and store a checkpoint; return the end of the range."""
+        # The log may have been restored since the last step.
+        log = self._check_log(self._store.head())
         begin, known = self._lookback.before(after)
-        if self._create is not None and self._target.one_topic is None:
-            self._make_topics(begin, until)
+        if self._topic_layout is not None and self._target.one_topic is None:
+            self._create_topics(begin, until)
         sender = ShareSender(
             target=self._target,
             part=Part(
@@ -183,30 +227,31 @@ class Publisher:
         )
         with translated():
             rows = over_shares(self._spark, sender.part.shares, sender, SENT).collect()
+        # Before the checkpoint: without the lease, another publisher owns it.
         self._check_lease()
         refused = min(
             (row for row in rows if row.position is not None),
             key=lambda row: row.position,
             default=None,
         )
-        # Every share is delivered up to the first event that the broker refused.
+        # Every partition is delivered up to the first event that the broker refused.
         reached = until if refused is None else refused.position - 1
         if reached > after:
-            self._move(log, after, reached)
+            self._store_checkpoint(log, after, reached)
         self.done.sent += sum(row.sent for row in rows)
         self.done.skipped += sum(row.skipped for row in rows)
         if refused is not None:
             event_id = self._store.event_id_at(refused.position)
-            raise _refused(refused.position, event_id, refused.reason)
+            raise _refused_error(refused.position, event_id, refused.reason)
         return until
 
-    def _move(self, log: LogIdentity, after: int, reached: int) -> None:
-        """Remember that everything up to a position was delivered."""
+    def _store_checkpoint(self, log: LogIdentity, after: int, reached: int) -> None:
+        """Store that everything up to a position was delivered."""
         self._lookback.passed(after, reached)
         made = Checkpoint(
             log_id=log.log_id,
             epoch=log.epoch,
-            target=self._what,
+            target=self._target_name,
             position=reached,
             tip=self._store.event_id_at(reached) or "",
             written_at=format_us(time.time_ns() // 1000),
@@ -214,13 +259,13 @@ class Publisher:
         )
         self._checkpoints.move(made)
         self._last = made
-        self._failed = 0
+        self._failures = 0
         self.done.position = reached
         self.done.steps += 1
 
-    def _make_topics(self, after: int, until: int) -> None:
-        """Make the topics of a template that a part of the log needs."""
-        assert self._create is not None  # noqa: S101 - the caller looked
+    def _create_topics(self, after: int, until: int) -> None:
+        """Create the topics of a template that the events of a range need."""
+        assert self._topic_layout is not None  # noqa: S101 - checked by the caller
         found = events(
             self._spark,
             self._url,
@@ -230,95 +275,100 @@ class Publisher:
             columns=["tenant_id", "stream_type"],
         ).distinct()
         topics = {self._target.topic(row.tenant_id, row.stream_type) for row in found.collect()}
-        make_topics(self._target, topics, *self._create)
+        make_topics(self._target, topics, *self._topic_layout)
 
-    # -- one at a time
+    # -- the lease
 
     @contextmanager
-    def _leased(self, until: Callable[[], bool]) -> Iterator[bool]:
-        lease = self._claimed(until)
+    def _hold_lease(self, until: Callable[[], bool]) -> Iterator[bool]:
+        """Hold the lease during the block; yield False if `until` ended the waiting for it."""
+        lease = self._claim_lease(until)
         if lease is None:
             yield False
             return
         self._lease = lease
-        self._lease_ended.clear()
+        self._lease_lost.clear()
         done = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(lease, done), daemon=True)
+        keeper = threading.Thread(target=self._renew_lease, args=(lease, done), daemon=True)
         keeper.start()
         try:
             yield True
         finally:
             done.set()
             keeper.join()
-            if not self._lease_ended.is_set():
+            if not self._lease_lost.is_set():
                 self._store.release_lease(lease)
 
-    def _claimed(self, until: Callable[[], bool]) -> Lease | None:
+    def _claim_lease(self, until: Callable[[], bool]) -> Lease | None:
+        """Wait for the lease; return None if `until` becomes true first."""
         owner = uuid.uuid4().hex
-        told = False
+        reported = False
         while not until():
             lease = self._store.claim_lease(INFRASTRUCTURE_TENANT, self._name, owner, self._lease_s)
             if lease is not None:
                 return lease
-            if not told:
-                told = True
-                self._watcher(Report("publisher", "waits for another publisher", 0, 0, 0.0))
+            if not reported:
+                reported = True
+                self._watcher(Report("publisher", "waiting for another publisher", 0, 0, 0.0))
             time.sleep(min(_POLL_S, self._lease_s / 4))
         return None
 
     def _check_lease(self) -> None:
         """Raise `LeaseLost` if another publisher has the lease.
 
-        The database is asked: a process that was stopped for longer than the lease goes on here
-        before the thread that renews it has noticed.
+        This asks the database: after a suspension that outlasts the lease, the process may get
+        here before the renewing thread has noticed.
         """
-        assert self._lease is not None  # noqa: S101 - steps are made within `_leased`
-        if self._lease_ended.is_set() or not self._store.renew_lease(self._lease, self._lease_s):
-            self._lease_ended.set()
-            msg = "another publisher has the lease now; what was sent may be sent again by it"
+        assert self._lease is not None  # noqa: S101 - steps run within `_hold_lease`
+        if self._lease_lost.is_set() or not self._store.renew_lease(self._lease, self._lease_s):
+            self._lease_lost.set()
+            msg = "another publisher holds the lease now and may send the events of this step again"
             raise LeaseLost(msg)
 
-    def _keep(self, lease: Lease, done: threading.Event) -> None:
+    def _renew_lease(self, lease: Lease, done: threading.Event) -> None:
+        """Renew the lease three times per duration until `done` is set or the lease is lost."""
         while not done.wait(self._lease_s / 3):
             try:
                 if not self._store.renew_lease(lease, self._lease_s):
-                    self._lease_ended.set()
+                    self._lease_lost.set()
                     return
             except BackendFailure as error:
-                logger.warning("the publisher's lease could not be renewed: %s", error.message)
+                logger.warning("renewing the publisher's lease failed: %s", error.message)
 
-    # -- what is told
+    # -- reports
 
-    def _tell(self, head: int) -> None:
-        since, at = self._began
-        pace = (self.done.position - at) / max(time.monotonic() - since, 1e-6)
-        self._watcher(Report("publisher", "publish", self.done.position, head, pace))
-        if time.monotonic() - self._told >= self._settings.metrics_log_interval_s:
-            self._told = time.monotonic()
+    def _report(self, head: int) -> None:
+        """Report the progress to the callback, and from time to time to the log file."""
+        since, start = self._started
+        rate = (self.done.position - start) / max(time.monotonic() - since, 1e-6)
+        self._watcher(Report("publisher", "publish", self.done.position, head, rate))
+        if time.monotonic() - self._logged_at >= self._settings.metrics_log_interval_s:
+            self._logged_at = time.monotonic()
             logger.info(
-                "published up to %d of %d: %d sent, %d left out, %d steps, %.0f events/s",
+                "published up to position %d of %d: %d sent, %d skipped, %d steps, %.0f events/s",
                 self.done.position,
                 head,
                 self.done.sent,
                 self.done.skipped,
                 self.done.steps,
-                pace,
+                rate,
             )
 
     def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
-        logger.warning("the publisher waits %.1f s: %s", seconds, error.message)
-        self._watcher(Report("publisher", f"waits {seconds:.0f} s ({error.code})", 0, 0, 0.0))
+        """Wait before the next attempt, or until `until` returns true."""
+        logger.warning("the publisher retries in %.1f s: %s", seconds, error.message)
+        self._watcher(Report("publisher", f"retrying in {seconds:.0f} s ({error.code})", 0, 0, 0.0))
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not until():
             time.sleep(min(0.2, seconds))
 
 
-def _refused(position: int, event_id: str | None, reason: str) -> BackendFailure:
-    """Make the error for an event that is too large for its topic."""
+def _refused_error(position: int, event_id: str | None, reason: str) -> BackendFailure:
+    """Build the error for an event that is too large for its topic."""
     msg = (
-        f"Kafka refuses event {event_id} at position {position}, {reason}; raise "
+        f"Kafka refuses event {event_id} at position {position}: {reason}. Raise "
         "max.message.bytes of the topic (and message.max.bytes, if you set it), then publish "
-        "again: everything before it is delivered"
+        "again; all events before it are delivered"
     )
     details = {"position": position, "event_id": event_id, "kafka": "MSG_SIZE_TOO_LARGE"}
     return BackendFailure(msg, details=details, retryable=False)

@@ -1,4 +1,4 @@
-"""What one task of the publisher does: read its share of the streams, and send it in order."""
+"""The Spark task of the publisher: read one partition of the streams and send it in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seriatim.pipeline.reading import settle
 from seriatim.pipeline.spread import Part
 
 SENT = "sent bigint, skipped bigint, position bigint, reason string"
-_SENT = pa.schema(
+_RESULT_SCHEMA = pa.schema(
     [
         ("sent", pa.int64()),
         ("skipped", pa.int64()),
@@ -29,7 +29,7 @@ _SENT = pa.schema(
 
 
 class Share(msgspec.Struct):
-    """What a task sent of its share, and the event that the broker refused, which ended it."""
+    """The number of events sent and skipped, and the refused event that ended the task, if any."""
 
     sent: int = 0
     skipped: int = 0
@@ -38,56 +38,57 @@ class Share(msgspec.Struct):
 
 
 class ShareSender(msgspec.Struct, frozen=True, kw_only=True):
-    """Sends one share of a range of the log."""
+    """Sends one partition of a range of the log."""
 
     target: Target
     part: Part
     log: LogIdentity
     zero_based: frozenset[str]
     settings: Publishing
-    known: frozenset[Key] = frozenset()  # events that need not be sent again
+    known: frozenset[Key] = frozenset()  # delivered events, not sent again
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the numbers of shares, and give how many events were sent and left out."""
+        """Send the partitions with the given numbers, and yield one result for each."""
         settle()
         for batch in batches:
             for nth in batch.column(0).to_pylist():
-                share = self._sent(nth)
-                values = [[getattr(share, name)] for name in _SENT.names]
+                result = self._send_partition(nth)
+                values = [[getattr(result, name)] for name in _RESULT_SCHEMA.names]
                 yield pa.RecordBatch.from_pydict(
-                    dict(zip(_SENT.names, values, strict=True)), schema=_SENT
+                    dict(zip(_RESULT_SCHEMA.names, values, strict=True)), schema=_RESULT_SCHEMA
                 )
 
-    def _sent(self, nth: int) -> Share:
-        share = Share()
+    def _send_partition(self, nth: int) -> Share:
+        """Send a partition up to its end or to the first event that is too large."""
+        result = Share()
         try:
             try:
-                self._send(nth, self.part, share, ALONE_BYTES)
+                self._send(nth, self.part, result, ALONE_BYTES)
             except TooLarge as refused:
                 if refused.alone:
                     raise
-                # The batch was too large, or one of its messages: they go again, one by one.
+                # Either the batch or one of its messages was too large: send them again one by one.
                 rest = msgspec.structs.replace(self.part, after=refused.number - 1)
-                self._send(nth, rest, share, 0)
+                self._send(nth, rest, result, 0)
         except TooLarge as refused:
-            share.position, share.reason = refused.number, str(refused)
-        return share
+            result.position, result.reason = refused.number, str(refused)
+        return result
 
-    def _send(self, nth: int, part: Part, share: Share, alone_bytes: int) -> None:
+    def _send(self, nth: int, part: Part, result: Share, alone_bytes: int) -> None:
         sending = Sending(self.target, self.settings.flush_timeout_s, alone_bytes=alone_bytes)
         headers = Headers(self.log, self.zero_based)
-        every = self.settings.flush_batch_size or self.settings.batch_size
+        flush_every = self.settings.flush_batch_size or self.settings.batch_size
         for event in part.events(nth):
             if (event.tenant_id, event.event_id) in self.known:
-                share.skipped += 1
+                result.skipped += 1
                 continue
             time_ms = (instant_us(event.recorded_at) or 0) // 1000
             topic = sending.topic(event.tenant_id, event.stream_type)
             message = key_of(event), value_of(event), headers.of(event)
             sending.send(topic, *message, time_ms, event.position)
-            share.sent += 1
-            if not share.sent % every:
+            result.sent += 1
+            if not result.sent % flush_every:
                 sending.flush()
-            elif not share.sent % self.settings.batch_size:
+            elif not result.sent % self.settings.batch_size:
                 sending.poll()
         sending.flush()

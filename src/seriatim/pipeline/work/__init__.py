@@ -1,1 +1,1 @@
-"""Workers: handlers on Spark, fed from the log or from Kafka."""
+"""Workers: run handlers on Spark, with events from the log or from Kafka."""

@@ -1,4 +1,4 @@
-"""Where a worker's events come from: a batch at a time, by a cursor; here, from the log."""
+"""Feeds: the sources of a worker's events, read in batches by cursor; here, the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from seriatim.store.port import Store
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Events to handle, as a job that handles them, and the cursor behind them."""
+    """A batch of events to handle.
+
+    Attributes:
+        job: The Spark job that handles them and returns counts.
+        cursor: The cursor to store when the job is done.
+        events: The number of events.
+        lag: The number of events after the batch.
+
+    """
 
     job: DataFrame
     cursor: str
@@ -26,17 +34,17 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Feed(Protocol):
-    """A source of events."""
+    """A source of events; `name` identifies its cursor in the registry."""
 
     name: str
 
     def next(self, work: Work, cursor: str | None) -> Batch | None:
-        """Return the batch behind a cursor, None when there is none yet."""
+        """Return the batch after a cursor, or None if there are no further events yet."""
         ...
 
 
 class LogFeed:
-    """The log itself: ranges of positions, in which each task reads its share of the streams."""
+    """Reads ranges of the log; each task reads the events of its partition of the streams."""
 
     def __init__(
         self,
@@ -52,13 +60,19 @@ class LogFeed:
         self._store = store
         self._tenant_id = tenant_id
         self._batch_events = batch_events
+        # A reset finds the cursors of a log by this name: see `seriatim.delivery.reset`.
         self.name = f"log:{store.identity().log_id}:{'*' if tenant_id is None else tenant_id}"
 
     def next(self, work: Work, cursor: str | None) -> Batch | None:
-        """Return the next range of the log."""
+        """Return the next range of the log.
+
+        Raises:
+            LogIdentityChanged: The log was restored or replaced since the cursor was stored.
+
+        """
         after = self._position(work, cursor)
         head = self._store.head()
-        identity = self._store.identity()  # as it was when the head was looked up
+        identity = self._store.identity()  # of the log whose head was just read
         until = min(head, after + self._batch_events)
         if until <= after:
             return None
@@ -70,22 +84,24 @@ class LogFeed:
             shares=shares_for(self._spark, until - after),
         )
         tip = self._store.event_id_at(until) or ""
-        behind = LogCursor(identity.log_id, identity.epoch, until, tip)
+        next_cursor = LogCursor(identity.log_id, identity.epoch, until, tip)
         job = over_shares(
             self._spark, part.shares, LogTask(work=work, part=part, log=identity), TALLY
         )
-        return Batch(job, msgspec.json.encode(behind).decode(), until - after, head - until)
+        return Batch(job, msgspec.json.encode(next_cursor).decode(), until - after, head - until)
 
     def _position(self, work: Work, cursor: str | None) -> int:
+        """Return the position of a cursor, or the handler's start if there is none."""
         if cursor is None:
             return min(work.handler.start, self._store.head())
-        seen = msgspec.json.decode(cursor, type=LogCursor)
-        known = LogIdentity(seen.log_id, seen.epoch)
-        problem = problem_with(self._store, known, seen.position, seen.tip)
+        stored = msgspec.json.decode(cursor, type=LogCursor)
+        identity = LogIdentity(stored.log_id, stored.epoch)
+        problem = problem_with(self._store, identity, stored.position, stored.tip)
         if problem is not None:
             msg = (
-                f"handler {work.handler.name}'s cursor {problem}: the log was restored or "
-                "replaced; what its effects were made of may be gone"
+                f"the cursor of handler {work.handler.name} {problem}: the log was restored or "
+                "replaced. Compare the handler's effects with the log, then run seriatim registry "
+                f"reset {work.handler.name} --reason …"
             )
             raise LogIdentityChanged(msg, details={"handler": work.handler.name})
-        return seen.position
+        return stored.position

@@ -1,4 +1,4 @@
-"""A worker's events from a Kafka topic: ranges of offsets, one task a partition."""
+"""A worker's events from a Kafka topic, read in ranges of offsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seriatim.pipeline.work.tasks import TALLY, KafkaTask, Work
 
 
 class KafkaFeed:
-    """A topic: ranges of offsets, one task a partition, in the order of the partition."""
+    """Reads ranges of offsets of a topic; each partition is one task, in offset order."""
 
     def __init__(
         self, spark: SparkSession, target: Target, *, tenant_id: str | None, batch_events: int
@@ -25,18 +25,27 @@ class KafkaFeed:
         self._tenant_id = tenant_id
         self._batch_events = batch_events
         if target.one_topic is None:
-            msg = "a worker reads one topic: name it without {tenant} or {stream_type}"
+            msg = (
+                f"a worker reads one topic: name it without {{tenant}} or {{stream_type}}, not as "
+                f"{target.template!r:.80}"
+            )
             raise InvalidArgument(msg, details={"argument": "from"})
         self._topic = target.one_topic
-        whose = "*" if tenant_id is None else tenant_id
-        self.name = f"kafka:{cluster_id(target)}:{self._topic}:{whose}"
+        tenant = "*" if tenant_id is None else tenant_id
+        self.name = f"kafka:{cluster_id(target)}:{self._topic}:{tenant}"
 
     def next(self, work: Work, cursor: str | None) -> Batch | None:
-        """Return the next offsets of every partition."""
+        """Return the next range of offsets of every partition.
+
+        Raises:
+            BackendFailure: The topic has deleted messages that were not handled.
+            LogIdentityChanged: The topic was created again.
+
+        """
         bounds = offsets(self._target, [self._topic])[self._topic]
         seen = {} if cursor is None else msgspec.json.decode(cursor, type=dict[str, int])
         begin = {one: seen.get(str(one), first) for one, (first, _) in bounds.items()}
-        self._check(begin, bounds)
+        self._check_offsets(begin, bounds)
         left = {one: end - begin[one] for one, (_, end) in bounds.items()}
         if not any(count > 0 for count in left.values()):
             return None
@@ -46,38 +55,42 @@ class KafkaFeed:
             self._spark.read.format("kafka")
             .options(**spark_options(self._target))
             .option("subscribe", self._topic)
-            .option("startingOffsets", self._offsets(begin))
-            .option("endingOffsets", self._offsets(until))
+            .option("startingOffsets", self._offsets_json(begin))
+            .option("endingOffsets", self._offsets_json(until))
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "true")
             .load()
         )
         task = KafkaTask(work=work, tenant_id=self._tenant_id)
-        job = self._read(frame).mapInArrow(task, TALLY)
+        job = self._select_columns(frame).mapInArrow(task, TALLY)
         events = sum(until[one] - begin[one] for one in until)
-        behind = msgspec.json.encode({str(one): at for one, at in until.items()}).decode()
-        return Batch(job, behind, events, sum(max(0, one) for one in left.values()) - events)
+        next_cursor = msgspec.json.encode({str(one): at for one, at in until.items()}).decode()
+        lag = sum(max(0, one) for one in left.values()) - events
+        return Batch(job, next_cursor, events, lag)
 
-    def _check(self, begin: dict[int, int], bounds: dict[int, tuple[int, int]]) -> None:
+    def _check_offsets(self, begin: dict[int, int], bounds: dict[int, tuple[int, int]]) -> None:
         for one, (first, end) in bounds.items():
             if begin[one] < first:
                 msg = (
-                    f"topic {self._topic} has lost messages that were not handled: partition {one} "
-                    f"begins at {first}, the worker is at {begin[one]}; the log has them all"
+                    f"topic {self._topic} has deleted messages that were not handled: partition "
+                    f"{one} begins at offset {first}, the worker is at {begin[one]}. Run the "
+                    "worker on the log, which has all events"
                 )
                 raise BackendFailure(msg, details={"partition": one}, retryable=False)
             if begin[one] > end:
                 msg = (
-                    f"topic {self._topic} was made anew: partition {one} ends at {end}, the worker "
-                    f"is at {begin[one]}; work from a topic of another name"
+                    f"topic {self._topic} was deleted and created again: partition {one} ends at "
+                    f"offset {end}, the worker is at {begin[one]}. Publish to a topic of another "
+                    "name, and run the worker on that"
                 )
                 raise LogIdentityChanged(msg, details={"partition": one})
 
-    def _offsets(self, at: dict[int, int]) -> str:
-        named = {self._topic: {str(one): offset for one, offset in at.items()}}
-        return msgspec.json.encode(named).decode()
+    def _offsets_json(self, at: dict[int, int]) -> str:
+        """Return offsets in the JSON form of Spark's Kafka source."""
+        by_topic = {self._topic: {str(one): offset for one, offset in at.items()}}
+        return msgspec.json.encode(by_topic).decode()
 
-    def _read(self, frame: DataFrame) -> DataFrame:
+    def _select_columns(self, frame: DataFrame) -> DataFrame:
         return frame.select(
             "topic",
             "partition",
@@ -85,11 +98,12 @@ class KafkaFeed:
             "value",
             _header("first-seq").alias("first_seq"),
             _header("log").cast("string").alias("log_id"),
-            # What is no number is no epoch.
+            # try_cast: a value that is not a number becomes null, and the task refuses the message.
             _header("epoch").cast("string").try_cast("bigint").alias("epoch"),
         )
 
 
 def _header(name: str) -> Column:
+    """Return the value of the first header of a name, null if there is none."""
     found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER}{name}")
     return f.get(found, f.lit(0))["value"]

@@ -1,4 +1,4 @@
-"""What one task of a worker does: open the registry, and let the handler loop handle its events."""
+"""The Spark tasks of a worker: open the registry and run the handler loop on their events."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ TALLY = ", ".join(f"{name} bigint" for name in Tally.__struct_fields__)
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler and where its effects are remembered: what every task is sent."""
+    """A handler, its registry and its settings, sent to every task."""
 
     handler: Handler
     registry: str
     settings: Registering
-    log: str | None = None  # where numbers before the handler's start can be looked up
-    zero_based: frozenset[str] = frozenset()
+    log: str | None = None  # URL of the log, to look up sequence numbers before the handler's start
+    zero_based: frozenset[str] = frozenset()  # stream types whose first number is 0
     letters: Target | None = None
-    exporting: Exporting | None = None  # how its spans leave the task's process
+    exporting: Exporting | None = None  # where the task's process exports spans to
 
     def handled(self, deliveries: Iterable[Delivery]) -> pa.RecordBatch:
-        """Handle events, and tell what became of them."""
+        """Handle events, and return the number of events by outcome as one row."""
         settle()
         with joined(self.exporting):
-            tally = self._loop().handle(deliveries)
-        counts = [[getattr(tally, name)] for name in Tally.__struct_fields__]
+            counts = self._loop().handle(deliveries)
+        columns = [[getattr(counts, name)] for name in Tally.__struct_fields__]
         return pa.RecordBatch.from_arrays(
-            [pa.array(count, pa.int64()) for count in counts], names=list(Tally.__struct_fields__)
+            [pa.array(column, pa.int64()) for column in columns],
+            names=list(Tally.__struct_fields__),
         )
 
     def _loop(self) -> Loop:
@@ -69,35 +70,37 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return TopicLetters(self.letters)
 
     def delivery(self, event: EventRecord, log: LogIdentity) -> Delivery:
-        """Return what the registry must know of a record."""
+        """Convert a record to a delivery."""
         return Delivery.of(event, 0 if event.stream_type in self.zero_based else 1, log)
 
     def starts(self, handler: Handler, blocked: Sequence[Claim]) -> list[Passed]:
-        """Look up where streams stand at the handler's start: what lies before is passed over."""
+        """Find the sequence numbers before the handler's start, which are passed over."""
         if self.log is None:
             return []
         return starts_in(_store(os.getpid(), self.log), handler, blocked)
 
 
-@lru_cache(maxsize=4)  # a worker's process serves many tasks
+# Cached, as one Python worker process runs many tasks; by process id, because of forks.
+@lru_cache(maxsize=4)
 def _registry(_process: int, url: str, settings: Registering) -> Registry:
     return open_registry(url, settings)
 
 
-@lru_cache(maxsize=4)  # a connection for each stream that is looked up would take its time
+# Cached, so that looking up streams does not open a connection for each.
+@lru_cache(maxsize=4)
 def _store(_process: int, url: str) -> Store:
     return open_store(url, Settings(pool_size=1), create=False)
 
 
 class LogTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Handles one share of a range of the log."""
+    """Handles one partition of a range of the log."""
 
     work: Work
     part: Part
     log: LogIdentity
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the numbers of shares, and give what became of their events."""
+        """Handle the partitions with the given numbers, and yield counts for each."""
         for batch in batches:
             for nth in batch.column(0).to_pylist():
                 deliveries = (self.work.delivery(one, self.log) for one in self._events(nth))
@@ -105,41 +108,44 @@ class LogTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def _events(self, nth: int) -> Iterator[EventRecord]:
         handler = self.work.handler
-        if handler.mode == "strict":  # order is told by what is passed over, too
+        # In strict mode the loop needs every event, to know which numbers are passed over.
+        if handler.mode == "strict":
             return self.part.events(nth)
         types = None if ALL in handler.events else Names.of(handler.events)
-        kinds = None if handler.stream_types is None else Names(handler.stream_types)
-        return self.part.events(nth, Scan(types=types, stream_types=kinds))
+        stream_types = None if handler.stream_types is None else Names(handler.stream_types)
+        return self.part.events(nth, Scan(types=types, stream_types=stream_types))
 
 
 class KeptTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Handles events that waited in the registry."""
+    """Handles deferred events of the registry."""
 
     work: Work
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take deliveries as JSON, and give what became of them."""
-        yield self.work.handled(_kept(batches))
+        """Handle deliveries that are passed as JSON, and yield counts."""
+        yield self.work.handled(_decode_deliveries(batches))
 
 
-class _Kept(Delivery, frozen=True, kw_only=True):
+class _DeferredDelivery(Delivery, frozen=True, kw_only=True):
+    """A delivery whose event stays encoded until the handler is called."""
+
     event: msgspec.Raw
 
 
-def _kept(batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
+def _decode_deliveries(batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
     for batch in batches:
         for text in batch.column("delivery").to_pylist():
-            yield msgspec.json.decode(text, type=_Kept)
+            yield msgspec.json.decode(text, type=_DeferredDelivery)
 
 
 class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Handles messages of a topic, in the order of their partition."""
+    """Handles the messages of a topic's partition in offset order."""
 
     work: Work
     tenant_id: str | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take messages, and give what became of them."""
+        """Handle messages, and yield counts."""
         yield self.work.handled(self._deliveries(batches))
 
     def _deliveries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
@@ -150,6 +156,7 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
                     yield found
 
     def _delivery(self, row: dict[str, object]) -> Delivery | None:
+        """Convert a message to a delivery; return None if it is of another tenant."""
         value, first = row["value"], row["first_seq"]
         try:
             event = record_of(value)  # type: ignore[arg-type]
@@ -160,21 +167,21 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
         return Delivery.of(event, 0 if first == b"0" else 1, self._log(row))
 
     def _log(self, row: dict[str, object]) -> LogIdentity:
-        """Return the identity that a message's headers name, or raise `LogIdentityChanged`."""
+        """Return the log identity from a message's headers, or raise `LogIdentityChanged`."""
         log_id, epoch = row["log_id"], row["epoch"]
         if log_id is None or epoch is None:
             place = f"{row['topic']}/{row['partition']}/{row['offset']}"
             msg = (
-                f"message {place} does not say of which log it is (headers {HEADER}log and "
-                f"{HEADER}epoch): handler {self.work.handler.name} stops, because it cannot tell "
-                "new events from those it has handled"
+                f"message {place} lacks the identity of its log (headers {HEADER}log and "
+                f"{HEADER}epoch). Handler {self.work.handler.name} stops, because it cannot "
+                "distinguish new events from handled ones; publish with seriatim publish"
             )
             raise LogIdentityChanged(msg, details={"handler": self.work.handler.name})
         return LogIdentity(str(log_id), int(str(epoch)))
 
 
 def strange(row: dict[str, object], error: Exception) -> Delivery:
-    """Return a delivery of a message that is no event; nothing can handle it, and it is kept."""
+    """Convert a message that is not an event to a delivery, to be stored as a dead letter."""
     value = row["value"]
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else None
     return Delivery(

@@ -1,4 +1,4 @@
-"""Handlers under spans of their own, each in the trace that its event carries."""
+"""Spans of handler calls, each in the trace that its event carries."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from seriatim.telemetry import tracing
 
 
 def traced(handler: Handler) -> Handler:
-    """Return the handler so that each of its calls is a span, whether it is awaited or not."""
+    """Return the handler with a span around each call; unchanged if tracing is off."""
 
     def run(event: Any, context: Any) -> Any:
-        if inspect.iscoroutinefunction(handler.run):  # its span begins where it is awaited
-            return _awaited(handler, event, context)
+        if inspect.iscoroutinefunction(handler.run):  # the span must include the awaiting
+            return _run_async(handler, event, context)
         with _span(handler, event):
             return handler.run(event, context)
 
     return msgspec.structs.replace(handler, run=run) if tracing.active() else handler
 
 
-async def _awaited(handler: Handler, event: Any, context: Any) -> Any:
+async def _run_async(handler: Handler, event: Any, context: Any) -> Any:
     with _span(handler, event):
         return await handler.run(event, context)
 
 
 def _span(handler: Handler, event: Any) -> tracing.Span:
-    """Make the span of one call; what is no event of a log has no trace to go on with."""
+    """Create the span of one call; an event that is not a record has no trace to continue."""
     metadata = getattr(event, "metadata", None)
     return tracing.span(
         "seriatim.handle",

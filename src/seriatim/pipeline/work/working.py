@@ -1,4 +1,4 @@
-"""A worker: what waited and is due, then what is new, batch by batch on Spark."""
+"""The worker: handle due deferred events, then new ones, in batches on Spark."""
 
 from __future__ import annotations
 
@@ -32,15 +32,22 @@ from seriatim.telemetry.job_metrics import JobMetrics
 logger = logging.getLogger("seriatim")
 
 BATCH_EVENTS = 50_000
-_DUE = 10_000
+_DUE_LIMIT = 10_000
 _POLL_S = 0.5
-_PATIENCE_S = 30.0
+_FIRST_BACKOFF_S = 0.25
+_LONGEST_BACKOFF_S = 30.0
 
 
 class Worker:
-    """Runs one handler; several workers of it may run at once, in any number of processes."""
+    """Runs one handler; several workers of a handler may run at once, in any processes.
 
-    def __init__(  # noqa: PLR0913 - where everything is
+    Example:
+        with Worker(spark, receipts, url="postgresql://…/shop") as worker:
+            counts = worker.run()
+
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a worker
         self,
         spark: SparkSession,
         handler: Handler,
@@ -56,39 +63,60 @@ class Worker:
         watcher: Watcher | None = None,
         metrics: JobMetrics | None = None,
     ) -> None:
-        known = settings or Registering()
+        """Open the log and the registry, and declare the handler.
+
+        Args:
+            spark: The session that runs the tasks.
+            handler: The handler.
+            url: The log. Required unless `source` and `registry` are given.
+            source: The Kafka topic to read instead of the log.
+            registry: The URL of the registry; by default it is beside the log.
+            tenant_id: The tenant whose events are handled; None for all.
+            settings: Leases and the behaviour in an outage.
+            letters: The topic to which dead letters are sent besides the registry.
+            batch_events: How many events a batch has at most.
+            redeclare: Whether to replace a different declaration of the handler.
+            watcher: Called with a `RunReport` after each batch.
+            metrics: Where to report outcomes and the state of the registry.
+
+        Raises:
+            InvalidArgument: The options contradict each other.
+            Conflict: The handler is declared differently.
+
+        """
+        settings = settings or Registering()
         if tenant_id is not None:
             check_tenant(tenant_id)
-        _check(handler, url, source, registry, known, letters)
-        place = absolute_url(registry or registry_url(url or ""))
+        _check_options(handler, url, source, registry, settings, letters)
+        registry_at = absolute_url(registry or registry_url(url or ""))
         self._spark = spark
         self._handler = handler
         self._watcher = watcher or (lambda _: None)
         self._metrics = metrics
         self._store = None if url is None else open_store(url, Settings(), create=False)
-        self._registry = open_registry(place, known)
+        self._registry = open_registry(registry_at, settings)
         self._registry.declare(handler, replace=redeclare)
         self._work = Work(
             handler=handler,
-            registry=place,
-            settings=known,
+            registry=registry_at,
+            settings=settings,
             log=None if url is None else absolute_url(url),
             zero_based=frozenset() if self._store is None else zero_based(self._store.rules()),
             letters=letters,
             exporting=current(),
         )
-        self._feed = self._fed_by(source, tenant_id, batch_events)
-        self._began = time.monotonic()
-        self._seen = 0
+        self._feed = self._make_feed(source, tenant_id, batch_events)
+        self._started = time.monotonic()
+        self._handled_events = 0
         self.done = Tally()
 
-    def _fed_by(self, source: Target | None, tenant_id: str | None, batch_events: int) -> Feed:
+    def _make_feed(self, source: Target | None, tenant_id: str | None, batch_events: int) -> Feed:
         if source is not None:
             from seriatim.pipeline.work.kafka_feed import KafkaFeed  # noqa: PLC0415 - an extra
 
             return KafkaFeed(self._spark, source, tenant_id=tenant_id, batch_events=batch_events)
-        assert self._store is not None  # noqa: S101 - checked above
-        assert self._work.log is not None  # noqa: S101 - the same
+        assert self._store is not None  # noqa: S101 - checked by _check_options
+        assert self._work.log is not None  # noqa: S101 - set together with the store
         return LogFeed(
             self._spark,
             self._work.log,
@@ -106,21 +134,36 @@ class Worker:
             self._store.close()
 
     def run(self, *, live: bool = False, until: Callable[[], bool] = lambda: False) -> Tally:
-        """Handle everything up to the source's end, or go on from there."""
+        """Handle all events up to the end of the source, or with `live` continue from there.
+
+        Args:
+            live: Whether to follow the source. Retryable failures are then retried with backoff.
+            until: Ends the run when it returns true.
+
+        Returns:
+            The number of events by outcome.
+
+        Raises:
+            Conflict: The handler is stopped, or paused and the run is not live.
+            LogIdentityChanged: The log was restored or replaced.
+            BackendFailure: The log, the registry or Kafka failed.
+
+        """
         with watched(self._registry, self._handler.name, self._metrics):
             return self._run(live=live, until=until)
 
     def _run(self, *, live: bool, until: Callable[[], bool]) -> Tally:
-        failed = 0
+        failures = 0
         while not until():
             try:
-                idle = self._paused(live=live) or self._round()
-                failed = 0
+                idle = self._is_paused(live=live) or self._run_round()
+                failures = 0
             except BackendFailure as error:
                 if not live or not error.retryable:
                     raise
-                failed += 1
-                self._pause(error, min(_PATIENCE_S, 0.25 * 2**failed), until)
+                failures += 1
+                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**failures)
+                self._pause(error, backoff_s, until)
                 continue
             if idle and not live:
                 break
@@ -128,30 +171,32 @@ class Worker:
                 time.sleep(_POLL_S)
         return self.done
 
-    def _round(self) -> bool:
-        """Handle what is due and one batch of what is new; tell whether there was nothing."""
-        # First the feed, which stops at a restored log: what was kept may be of its lost future.
+    def _run_round(self) -> bool:
+        """Handle due deferred events and one batch of new ones; return whether there were none."""
+        # The feed first, as it stops at a restored log: deferred events may no longer be in it.
         cursor = self._registry.cursor(self._handler, self._feed.name)
         batch = self._feed.next(self._work, cursor)
-        due = self._registry.due(self._handler, _DUE)
+        due = self._registry.due(self._handler, _DUE_LIMIT)
         if due:
-            self._handled(self._waited(due))
+            self._run_job(self._deferred_job(due))
         if batch is None:
             return not due
-        told: tracing.Attributes = {
+        attributes: tracing.Attributes = {
             "seriatim.handler": self._handler.name,
             "seriatim.count": batch.events,
         }
-        with tracing.span("seriatim.work", "consumer", told):
-            self._handled(batch.job)
+        with tracing.span("seriatim.work", "consumer", attributes):
+            self._run_job(batch.job)
+        # Last: after a crash before this line the batch is repeated, and its events are duplicates.
         self._registry.move_cursor(self._handler, self._feed.name, batch.cursor)
-        self._seen += batch.events
-        pace = self._seen / max(time.monotonic() - self._began, 1e-6)
-        self._watcher(Report(self._handler.name, "work", self._seen, self._seen + batch.lag, pace))
+        self._handled_events += batch.events
+        done = self._handled_events
+        rate = done / max(time.monotonic() - self._started, 1e-6)
+        self._watcher(Report(self._handler.name, "work", done, done + batch.lag, rate))
         return False
 
-    def _paused(self, *, live: bool) -> bool:
-        """Tell whether a live worker has to wait; raise if the handler has stopped."""
+    def _is_paused(self, *, live: bool) -> bool:
+        """Return whether a live worker must wait; raise `Conflict` if the handler has stopped."""
         reason = self._registry.held_up(self._handler)
         if reason is None:
             return False
@@ -160,22 +205,23 @@ class Worker:
             return True
         raise stopped(self._handler, reason)
 
-    def _waited(self, due: list[Delivery]) -> DataFrame:
-        """Make the job that handles what waited, the events of a stream in one task."""
+    def _deferred_job(self, due: list[Delivery]) -> DataFrame:
+        """Return the job that handles deferred events, those of a stream in one task, in order."""
         parts = min(self._spark.sparkContext.defaultParallelism, len(due))
-        lines = [str(one.line or one.key) for one in due]
+        streams = [str(one.line or one.key) for one in due]
         table = pa.table(
             {
                 "nth": pa.array(range(len(due)), pa.int64()),
-                "line": lines,
+                "stream": streams,
                 "delivery": [msgspec.json.encode(one).decode() for one in due],
             }
         )
         frame = self._spark.createDataFrame(table)
-        spread = frame.repartition(parts, "line").sortWithinPartitions("nth")
+        spread = frame.repartition(parts, "stream").sortWithinPartitions("nth")
         return spread.select("delivery").mapInArrow(KeptTask(work=self._work), TALLY)
 
-    def _handled(self, job: DataFrame) -> None:
+    def _run_job(self, job: DataFrame) -> None:
+        """Run a job, and add its counts."""
         with translated():
             rows = job.collect()
         for row in rows:
@@ -184,15 +230,16 @@ class Worker:
             self._metrics.outcomes(self._handler.name, msgspec.structs.asdict(self.done))
 
     def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
-        logger.warning("the worker waits %.1f s: %s", seconds, error.message)
+        """Wait before the next attempt, or until `until` returns true."""
+        logger.warning("the worker retries in %.1f s: %s", seconds, error.message)
         name = self._handler.name
-        self._watcher(Report(name, f"waits {seconds:.0f} s ({error.code})", 0, 0, 0.0))
+        self._watcher(Report(name, f"retrying in {seconds:.0f} s ({error.code})", 0, 0, 0.0))
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not until():
             time.sleep(min(0.2, seconds))
 
 
-def _check(  # noqa: PLR0913 - what must fit together
+def _check_options(  # noqa: PLR0913 - options that depend on each other
     handler: Handler,
     url: str | None,
     source: Target | None,
@@ -201,23 +248,29 @@ def _check(  # noqa: PLR0913 - what must fit together
     letters: Target | None,
 ) -> None:
     if url is None and source is None:
-        raise _bad("url", "name the log that feeds the worker, or a Kafka topic")
+        raise _invalid("url", "name the log to read, or a Kafka topic as source")
     if url is None and registry is None:
-        raise _bad("registry", "without a log beside it, the registry must be named")
+        raise _invalid("registry", "the registry must be named if the worker has no log")
     if url is None and handler.start and handler.mode == "strict":
-        raise _bad(
+        raise _invalid(
             "url",
-            "a strict handler that starts in mid-log must see the log, which knows what lies "
-            "before; name it, start at 0, or choose latest_wins",
+            f"the strict handler {handler.name} starts at position {handler.start} and must see "
+            "the log to look up earlier sequence numbers: name the log, start at 0, or use the "
+            "mode latest_wins",
         )
     if not settings.enabled and handler.effect == "transactional":
-        raise _bad("enabled", "a transactional effect is written in the registry's transaction")
+        raise _invalid(
+            "enabled",
+            f"the transactional handler {handler.name} writes in the registry's transaction, so "
+            "the registry must be enabled",
+        )
     if settings.on_outage == "dlq" and letters is None:
-        raise _bad(
+        raise _invalid(
             "on_outage",
-            "dlq needs a dead-letter topic outside the registry's database: name one",
+            "dlq needs a dead-letter topic, outside the registry's database: name one "
+            "(--dead-letters)",
         )
 
 
-def _bad(argument: str, problem: str) -> InvalidArgument:
+def _invalid(argument: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{argument}: {problem}", details={"argument": argument})

@@ -1,9 +1,9 @@
 """The rules of the guards: credentials, personal data, and the frozen list of traces.
 
-The patterns of built-in rules search flat text: the JSON text of an event without escapes, in which
-`"` ends a string, `'` is a quote within one, U+0001 is a backslash and a line break is any control
-character. No pattern crosses a `"`. Each begins with a literal, which `re` finds quickly, is bounded
-in length, and is possessive where it repeats, so that an occurrence costs a bounded number of steps.
+The patterns of built-in rules search flat text (see `flat_text`), in which `"` ends a string, `'`
+is a quote within one, U+0001 is a backslash and a line break is any control character. No pattern
+crosses a `"`. Each begins with a literal, which `re` finds quickly, is bounded in length, and is
+possessive where it repeats, so that checking an occurrence costs a bounded number of steps.
 """
 
 from __future__ import annotations

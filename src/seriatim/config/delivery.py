@@ -182,8 +182,8 @@ def numbered_by() -> Literal["log", "caller"]:
     mode = os.environ.get(ALLOCATOR_VARIABLE, "postgres")
     if mode in ("legacy", "s3"):
         msg = (
-            f"{ALLOCATOR_VARIABLE}={mode} is not supported, because it numbers streams without a "
-            "lock: use postgres (numbered by the log) or off (numbered by the caller)"
+            f"{ALLOCATOR_VARIABLE}={mode} is not supported: without a lock two writers may use the "
+            "same number. Use postgres (the log assigns numbers) or off (the caller does)"
         )
         raise InvalidArgument(msg, details={"argument": ALLOCATOR_VARIABLE})
     if mode not in ("postgres", "off"):

@@ -17,7 +17,7 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.ids import frame, id_problem, tag_key, text_problem
 from seriatim.core.patterns import ALL
 
-# Keys of objects; None stands for any element of an array.
+# Keys of objects; None means any element of an array.
 Steps = tuple[str | None, ...]
 
 _STEP = re.compile(r'\[\]|\[("(?:[^"\\]|\\.)*")\]|(\.?)([^.\[\]"]+)')

@@ -25,44 +25,26 @@ _INT32 = 1 << 31
 
 
 class StreamKind(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of all streams of one type.
+    """The rules of all streams of one type."""
 
-    Attributes:
-        name: The stream type.
-        first_seq: The sequence number of the first event, 0 or 1.
-        numbered_by: Whether the log assigns sequence numbers, or the caller must set them.
-        opening_type: The event type that every stream must start with, and that no later event may
-            have; None allows any.
-        closing_types: The event types after which a stream takes no more appends.
-        catalogue: `closed` allows only declared event types of this kind.
-        expected_seq_required: Whether appends to an existing stream need an `ExpectedSeq`.
-        infrastructure: Whether the streams belong to the reserved infrastructure tenant.
-    """
-
-    name: str
-    first_seq: Literal[0, 1] = 1
-    numbered_by: Literal["log", "caller"] = "log"
-    opening_type: str | None = None
-    closing_types: tuple[str, ...] = ()
-    catalogue: Literal["open", "closed"] = "open"
-    expected_seq_required: bool = False
-    infrastructure: bool = False
+    # This docstring and that of `EventType` are also descriptions in the OpenAPI document.
+    name: str  # the stream type
+    first_seq: Literal[0, 1] = 1  # the sequence number of the first event
+    numbered_by: Literal["log", "caller"] = "log"  # who assigns sequence numbers
+    opening_type: str | None = None  # the type that the first event, and no other, must have
+    closing_types: tuple[str, ...] = ()  # types after which a stream takes no more appends
+    catalogue: Literal["open", "closed"] = "open"  # closed: only declared types of this kind
+    expected_seq_required: bool = False  # appends to an existing stream need an ExpectedSeq
+    infrastructure: bool = False  # the streams belong to the reserved infrastructure tenant
 
 
 class EventType(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the catalogue: an event type at one version.
-
-    Attributes:
-        event_type: The event type.
-        event_version: The version of its payload, from 1.
-        kind: The stream kind whose closed catalogue the type belongs to, or None.
-        schema: The JSON schema of the payload, or None.
-    """
+    """One entry of the catalogue: an event type at one version, with its JSON schema if any."""
 
     event_type: str
-    event_version: int = 1
-    kind: str | None = None
-    schema: dict[str, Any] | None = None
+    event_version: int = 1  # the version of the payload, from 1
+    kind: str | None = None  # the stream kind whose closed catalogue the type belongs to
+    schema: dict[str, Any] | None = None  # the JSON schema of the payload
 
 
 TRACE = StreamKind(

@@ -299,6 +299,6 @@ def _weaken(predicate: Any, left: list[int]) -> Any:
         return {key: _weaken(inner, left) for key, inner in predicate.items()}
     if not isinstance(predicate, list | tuple):
         return predicate
-    kept = predicate[: max(0, left[0])]
-    left[0] -= len(kept)
-    return [_weaken(inner, left) for inner in kept]
+    elements = predicate[: max(0, left[0])]
+    left[0] -= len(elements)
+    return [_weaken(inner, left) for inner in elements]

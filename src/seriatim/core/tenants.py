@@ -12,7 +12,7 @@ EVERY_TENANT = "*"  # means all tenants; no tenant can have this name
 def tenant_problem(value: object) -> str | None:
     """Return why a value is not a valid name of one tenant, or None if it is."""
     if value == EVERY_TENANT:
-        return f"must be one: {EVERY_TENANT} stands for all of them"
+        return f"must name one tenant: {EVERY_TENANT} stands for all of them"
     return id_problem(value)
 
 

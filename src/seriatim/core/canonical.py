@@ -176,11 +176,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         msg = "an object contains the same key twice"
         raise DuplicateKeyError(msg)
-    return made
+    return members
 
 
 def _reject_constant(name: str) -> Any:

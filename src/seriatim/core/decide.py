@@ -240,7 +240,7 @@ def differences(record: EventRecord, event: Prepared) -> list[str]:
         "event_version": (record.event_version, event.event_version),
         "tags": (tuple(record.tags), tuple(event.tags)),
     }
-    return [name for name, (stored, given) in compared.items() if stored != given]
+    return [name for name, (stored, new) in compared.items() if stored != new]
 
 
 def _accept(request: Request, view: View, rules: Rules) -> Accepted:
@@ -314,8 +314,8 @@ def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: in
             f"event {index}: the first event of a {kind.name!r} stream, and no other, must be "
             f"{kind.opening_type!r}"
         )
-        given = number if event.given_seq is None else event.given_seq
-        details = {"index": index, "expected": number, "actual": given}
+        actual = number if event.given_seq is None else event.given_seq
+        details = {"index": index, "expected": number, "actual": actual}
         raise EventSequenceInvalid(msg, details=details)
     return number
 

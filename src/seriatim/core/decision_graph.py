@@ -282,8 +282,8 @@ def digests(
         "summary": _digest(summary, recipe),
         "precedent": _digest(_rows(precedents, "source_event_id"), recipe),
     }
-    whole = "{graph}:{summary}:{precedent}".format(**parts)
-    return {**parts, "full": HASH_PREFIX + sha256(whole.encode()).hexdigest()}
+    combined = "{graph}:{summary}:{precedent}".format(**parts)
+    return {**parts, "full": HASH_PREFIX + sha256(combined.encode()).hexdigest()}
 
 
 def _rows(structs: Iterable[Any], key: str, *, attrs: bool = False) -> list[dict[str, Any]]:

@@ -58,9 +58,9 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
         if self.text.isascii():
             return Piece(self.text.lower(), self.begin, self.end)
         begin = len(self.text[: self.begin].lower())
-        own = len(self.text[self.begin : self.end].lower())
+        length = len(self.text[self.begin : self.end].lower())
         after = max(0, self.end - len(self.text))  # the last chunk ends one after the text
-        return Piece(self.text.lower(), begin, begin + own + after)
+        return Piece(self.text.lower(), begin, begin + length + after)
 
 
 def whole(text: str) -> Piece:

@@ -51,7 +51,9 @@ class Prefilter(Generic[T]):
         suspected: list[T] = []
         for anchor, search, rules in self._searches:
             if anchor in lower and search(lower):
-                suspected += [rule for rule, own in rules if own(lower) and rule not in suspected]
+                suspected += [
+                    rule for rule, has_own in rules if has_own(lower) and rule not in suspected
+                ]
         return suspected
 
 

@@ -132,18 +132,18 @@ def _to_new_events(context: Desk, events: Iterable[NewEvent | Mapping[str, Any]]
     return batch
 
 
-def _assign_keys(batch: list[NewEvent], whole: str | None) -> list[str | None]:
+def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | None]:
     """Return the key of each event: its own, or `k/0`, `k/1`, … for the append's key `k`."""
-    own = [event.idempotency_key for event in batch]
-    if whole is None:
-        return own
-    if any(key is not None for key in own):
+    event_keys = [event.idempotency_key for event in batch]
+    if append_key is None:
+        return event_keys
+    if any(key is not None for key in event_keys):
         msg = "pass one idempotency key for the append or a key for each event, not both"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    if problem := key_problem(whole) or key_problem(f"{whole}/{len(batch) - 1}"):
+    if problem := key_problem(append_key) or key_problem(f"{append_key}/{len(batch) - 1}"):
         msg = f"idempotency_key {problem}"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    return [f"{whole}/{index}" for index in range(len(batch))]
+    return [f"{append_key}/{index}" for index in range(len(batch))]
 
 
 def _prepare_event(context: Desk, event: NewEvent, key: str | None) -> Prepared:

@@ -153,20 +153,20 @@ _COMMITTED = {
 def event_fields(event: object, index: int) -> dict[str, Any]:
     """Return the fields of an event by the profile's names, without those that are None."""
     if isinstance(event, NewEvent):
-        given = _of_new_event(event, index)
+        fields = _from_new_event(event, index)
     elif isinstance(event, Mapping):
-        given = dict(event)
-        for name in given:
+        fields = dict(event)
+        for name in fields:
             if name in _COMMITTED:
                 raise flawed(name, _COMMITTED[name], index)
             if name not in _FIELDS:
                 raise flawed(str(name)[:80], "is not a field of an event", index)
     else:
         raise flawed("$", "must be a NewEvent or a mapping", index)
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _of_new_event(event: NewEvent, index: int) -> dict[str, Any]:
+def _from_new_event(event: NewEvent, index: int) -> dict[str, Any]:
     fields = msgspec.structs.asdict(event)
     stream = fields.pop("stream")
     if stream is not None:
@@ -178,19 +178,19 @@ def _of_new_event(event: NewEvent, index: int) -> dict[str, Any]:
 
 def new_event(fields: Mapping[str, Any], index: int) -> NewEvent:
     """Build the log's event from the profile's fields; the append validates most values."""
-    given = dict(fields)
+    values = dict(fields)
     for name in ("event_type", "payload", "aggregate_type", "aggregate_id"):
-        if name not in given:
+        if name not in values:
             raise flawed(name, "is required", index)
     for name in ("aggregate_type", "aggregate_id"):
-        if problem := id_problem(given[name]):
+        if problem := id_problem(values[name]):
             raise flawed(name, problem, index)
-    if given["aggregate_type"] == TRACE_KIND:
+    if values["aggregate_type"] == TRACE_KIND:
         raise flawed("aggregate_type", "must not be trace: use the traces profile", index)
-    if isinstance(given.get("tags"), list):
-        given["tags"] = tuple(given["tags"])
-    stream = given.pop("aggregate_type"), given.pop("aggregate_id")
-    return NewEvent(stream=stream, **{_LOG_NAMES.get(name, name): given[name] for name in given})
+    if isinstance(values.get("tags"), list):
+        values["tags"] = tuple(values["tags"])
+    stream = values.pop("aggregate_type"), values.pop("aggregate_id")
+    return NewEvent(stream=stream, **{_LOG_NAMES.get(name, name): values[name] for name in values})
 
 
 def flawed(field: str, problem: str, index: int) -> Exception:

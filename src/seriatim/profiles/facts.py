@@ -103,7 +103,7 @@ class FactStream:
     def __iter__(self) -> Iterator[list[FactRecord]]:
         """Yield each batch; in a durable stream, requesting the next batch confirms the last."""
         for batch in self._source:
-            yield _facts(batch)
+            yield _to_facts(batch)
 
     def stop(self) -> None:
         """End the iteration, from any thread."""
@@ -119,11 +119,11 @@ class DurableFactStream(FactStream):
 
     def run(self, handler: Callable[[list[FactRecord]], object]) -> None:
         """Call a handler for each batch; after an error it is called again with the same batch."""
-        self.subscription.run(lambda batch: handler(_facts(batch)))
+        self.subscription.run(lambda batch: handler(_to_facts(batch)))
 
     def start(self, handler: Callable[[list[FactRecord]], object]) -> Thread:
         """Call a handler for each batch in a new thread, and return the thread."""
-        return self.subscription.start(lambda batch: handler(_facts(batch)))
+        return self.subscription.start(lambda batch: handler(_to_facts(batch)))
 
 
 class Facts(Profile):
@@ -143,9 +143,9 @@ class Facts(Profile):
         Example:
             log.facts.append([{"event_type": "seat.reserved", "payload": {"seat": "12A"}}])
         """
-        draft = self._log.draft(FACTS, _new_events(new_events), None, idempotency_key)
+        draft = self._log.draft(FACTS, _check_events(new_events), None, idempotency_key)
         return Appending(
-            self._log, draft, _receipt, _FIELD_NAMES, timeout=timeout, connection=connection
+            self._log, draft, _to_result, _FIELD_NAMES, timeout=timeout, connection=connection
         )
 
     @appends
@@ -176,14 +176,14 @@ class Facts(Profile):
         Returns:
             The receipt, or a `FactAppendConflict`, which is falsy.
         """
-        condition = ExpectedContext(_query(context_query), expected_context_version, after)
-        draft = self._log.draft(FACTS, _new_events(new_events), condition, idempotency_key)
+        condition = ExpectedContext(_to_query(context_query), expected_context_version, after)
+        draft = self._log.draft(FACTS, _check_events(new_events), condition, idempotency_key)
         return Appending[FactAppendResult | FactAppendConflict](
             self._log,
             draft,
-            _receipt,
+            _to_result,
             _FIELD_NAMES,
-            conflict=_conflict,
+            conflict=_to_conflict,
             timeout=timeout,
             connection=connection,
         )
@@ -204,7 +204,7 @@ class Facts(Profile):
         the last returned number.
         """
         found = self._log.query(
-            _query(event_query),
+            _to_query(event_query),
             limit=limit,
             after=after,
             head=head,
@@ -212,7 +212,7 @@ class Facts(Profile):
             newest_first=newest_first,
         )
         return FactQueryResult(
-            _facts(found.records),
+            _to_facts(found.records),
             found.last_returned_position,
             found.context_version,
             found.head,
@@ -224,27 +224,27 @@ class Facts(Profile):
         self, event_query: EventQuery | None = None, *, after: int | None = None, **options: Any
     ) -> FactStream:
         """Follow a query live after a number, by default from now on, without a stored cursor."""
-        return FactStream(self._log.tail(_query(event_query), after=after, **options))
+        return FactStream(self._log.tail(_to_query(event_query), after=after, **options))
 
     @streams
     def subscribe(
         self, name: str, event_query: EventQuery | None = None, **options: Any
     ) -> DurableFactStream:
         """Follow a query under a durable name: catch up, then live. See `Log.subscribe`."""
-        return DurableFactStream(self._log.subscribe(name, _query(event_query), **options))
+        return DurableFactStream(self._log.subscribe(name, _to_query(event_query), **options))
 
 
-def _query(given: EventQuery | None) -> Query:
-    if given is None:
+def _to_query(query: EventQuery | None) -> Query:
+    if query is None:
         return EVERYTHING
-    return given if isinstance(given, Query) else Query.from_mapping(given)
+    return query if isinstance(query, Query) else Query.from_mapping(query)
 
 
-def _new_events(given: Events) -> Any:
+def _check_events(new_events: Events) -> Any:
     """Apply the checks of this profile; the append makes all others."""
-    if isinstance(given, NewEvent | Mapping | str) or not isinstance(given, Iterable):
-        return given
-    events = list(given)
+    if isinstance(new_events, NewEvent | Mapping | str) or not isinstance(new_events, Iterable):
+        return new_events
+    events = list(new_events)
     for index, event in enumerate(events):
         if isinstance(event, Mapping):
             if committed := sorted(_COMMITTED & event.keys()):
@@ -254,15 +254,15 @@ def _new_events(given: Events) -> Any:
     return events
 
 
-def _facts(records: Iterable[EventRecord]) -> list[FactRecord]:
+def _to_facts(records: Iterable[EventRecord]) -> list[FactRecord]:
     return [FactRecord.of(record) for record in records]
 
 
-def _receipt(receipt: AppendResult) -> FactAppendResult:
+def _to_result(receipt: AppendResult) -> FactAppendResult:
     return FactAppendResult(
         receipt.first_position, receipt.last_position, receipt.count, receipt.replayed
     )
 
 
-def _conflict(error: ConditionalAppendConflict) -> FactAppendConflict:
+def _to_conflict(error: ConditionalAppendConflict) -> FactAppendConflict:
     return FactAppendConflict(error.expected, error.actual, error.after)

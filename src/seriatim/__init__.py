@@ -1,4 +1,13 @@
-"""Seriatim: one ordered, idempotent, replayable event log for Python, on the Postgres you run."""
+"""Seriatim: an ordered, idempotent, replayable event log for Python, on the Postgres you run.
+
+Example:
+    import seriatim
+
+    with seriatim.open("memory:") as log:
+        receipt = log.append([seriatim.NewEvent("order.placed", {"total": 12})])
+        for record in log.read():
+            print(record.position, record.event_type, record.data)
+"""
 
 from seriatim.config import Settings
 from seriatim.config.delivery import Registering
@@ -39,7 +48,7 @@ from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
 from seriatim.delivery.registry import Registry
 from seriatim.log.catalogue import Catalogue
 from seriatim.opening import Log, open_registry
-from seriatim.opening import open_log as open  # noqa: A004 - seriatim.open reads as it is meant
+from seriatim.opening import open_log as open  # noqa: A004 - callers write seriatim.open
 
 __version__ = "0.1.0"
 

@@ -53,7 +53,7 @@ def test_people_get_one_line_with_what_to_do(sqlite: Program) -> None:
     sqlite("append", "x", "--stream", "s", "a")
     told = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
 
-    error = "event_sequence_invalid: the stream's last number is 1, not 7"
+    error = "event_sequence_invalid: the stream's last sequence number is 1, expected 7"
     assert told.err == f"{error} → read the stream again and decide anew\n"
 
 

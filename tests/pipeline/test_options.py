@@ -46,7 +46,7 @@ def test_a_list_may_be_json() -> None:
     [
         ({"colums": "position"}, "colums is not an option .* columns"),
         ({"columns": "position,nothing"}, "columns contains 'nothing'"),
-        ({"tenant": "*"}, "tenant must be one: . stands for all"),
+        ({"tenant": "*"}, "tenant must name one tenant: . stands for all"),
         ({"columns": "position,position"}, "none twice"),
         ({"partitions": "0"}, "partitions must be a whole number of at least 1"),
         ({"partitions": "two"}, "partitions must be a whole number of at least 1"),

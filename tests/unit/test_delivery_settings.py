@@ -18,7 +18,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the seed's settings out of the environment."""
     for name in delivery.SEED_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(delivery, "_said", set())
+    monkeypatch.setattr(delivery, "_warned", set())
 
 
 def test_the_seeds_defaults() -> None:

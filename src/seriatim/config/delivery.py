@@ -1,4 +1,4 @@
-"""The settings of consumers and of the publisher, by the names that their seed gave them."""
+"""The settings of consumers and of the publisher, and their environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ _LONGEST_S = 366 * 86_400.0
 
 
 class Registering(msgspec.Struct, frozen=True, kw_only=True):
-    """How consumers use the processed-event registry; `owner` None names host and process."""
+    """The settings of the processed-event registry.
+
+    Attributes:
+        lease_s: How long a claim is valid without a heartbeat, in seconds.
+        heartbeat_s: The interval of heartbeats, in seconds; shorter than the lease.
+        owner: The name of this consumer; None for one made of host and process.
+        enabled: Whether the registry is used.
+        on_outage: What a consumer does while the registry is unavailable: `pause`, `fail_fast` or
+            `dlq`.
+    """
 
     lease_s: float = 900.0
     heartbeat_s: float = 30.0
@@ -26,38 +35,48 @@ class Registering(msgspec.Struct, frozen=True, kw_only=True):
     on_outage: Literal["pause", "fail_fast", "dlq"] = "pause"
 
     def __post_init__(self) -> None:
-        """Refuse a heartbeat that comes too late for its lease."""
+        """Raise `InvalidArgument` for invalid values."""
         if not 0 < self.lease_s <= _LONGEST_S:
-            raise _bad("lease_s", f"must be above 0 and at most {_LONGEST_S:g}")
+            raise _setting_error("lease_s", f"must be above 0 and at most {_LONGEST_S:g}")
         if not 0 < self.heartbeat_s < self.lease_s:
             msg = (
-                f"a heartbeat every {self.heartbeat_s:g} s cannot keep a lease of "
-                f"{self.lease_s:g} s: it must be shorter"
+                f"heartbeat_s must be above 0 and shorter than lease_s, got {self.heartbeat_s:g} "
+                f"for a lease of {self.lease_s:g}"
             )
             raise InvalidArgument(msg, details={"argument": "heartbeat_s"})
         if self.on_outage not in ("pause", "fail_fast", "dlq"):
-            msg = "on_outage is one of pause, fail_fast, dlq"
+            msg = "on_outage must be one of pause, fail_fast, dlq"
             raise InvalidArgument(msg, details={"argument": "on_outage"})
 
 
 class Publishing(msgspec.Struct, frozen=True, kw_only=True):
-    """How the publisher behaves; the names and defaults are those of its seed.
+    """The settings of the publisher.
 
-    A log without gaps has no late arrivals, so looking back is off; the knob works.
+    Attributes:
+        batch_size: The number of events that a task reads at a time.
+        flush_batch_size: The number of messages between two flushes; None for `batch_size`.
+        flush_timeout_s: The timeout of a flush, in seconds.
+        lookback_s: How far back in time a step reads before it continues, in seconds. It is off by
+            default, because a gapless log has no late events.
+        lookback_max_keys: The maximum number of events of a lookback.
+        dedup_max_events: The number of sent event ids kept in memory; a lookback skips them.
+        dedup_checkpoint_max_events: How many of these ids a checkpoint stores.
+        metrics_log_interval_s: The interval of logged metrics, in seconds.
+        step_events: The maximum number of events between two checkpoints.
     """
 
-    batch_size: int = 200  # events that a task takes at a time
-    flush_batch_size: int | None = None  # messages between two flushes; None: the batch size
+    batch_size: int = 200
+    flush_batch_size: int | None = None
     flush_timeout_s: float = 10.0
     lookback_s: float = 0.0
     lookback_max_keys: int = 50
     dedup_max_events: int = 10_000
     dedup_checkpoint_max_events: int = 2_000
     metrics_log_interval_s: float = 30.0
-    step_events: int = 200_000  # events between two checkpoints, at most
+    step_events: int = 200_000
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Raise `InvalidArgument` for values out of range."""
         for name in ("batch_size", "step_events"):
             _check_least(name, getattr(self, name), 1)
         if self.flush_batch_size is not None:
@@ -66,29 +85,29 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
             _check_least(name, getattr(self, name), 0)
         for name in ("flush_timeout_s", "metrics_log_interval_s"):
             if not 0 < getattr(self, name) <= _LONGEST_S:
-                raise _bad(name, f"must be above 0 and at most {_LONGEST_S:g}")
+                raise _setting_error(name, f"must be above 0 and at most {_LONGEST_S:g}")
         if not 0 <= self.lookback_s <= _LONGEST_S:
-            raise _bad("lookback_s", f"must be from 0 to {_LONGEST_S:g}")
+            raise _setting_error("lookback_s", f"must be from 0 to {_LONGEST_S:g}")
 
 
 def _check_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise _bad(name, f"must be a whole number from {least}")
+        raise _setting_error(name, f"must be a whole number from {least}")
 
 
-def _bad(name: str, problem: str) -> InvalidArgument:
+def _setting_error(name: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{name} {problem}", details={"argument": name})
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How often each kind of worker tries an event before it is a dead letter."""
+    """The number of attempts of each kind of worker before an event becomes a dead letter."""
 
     instance_worker: int = 5
     ontology_worker: int = 5
     projection_worker: int = 5
 
 
-def _flag(text: str) -> bool:
+def _parse_flag(text: str) -> bool:
     if text.lower() not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
         raise ValueError(text)
     return text.lower() in ("true", "1", "yes", "on")
@@ -96,7 +115,7 @@ def _flag(text: str) -> bool:
 
 _Reader = Callable[[str], Any]
 _REGISTRY: dict[str, tuple[str, _Reader]] = {
-    "ENABLE_PROCESSED_EVENT_REGISTRY": ("enabled", _flag),
+    "ENABLE_PROCESSED_EVENT_REGISTRY": ("enabled", _parse_flag),
     "PROCESSED_EVENT_LEASE_TIMEOUT_SECONDS": ("lease_s", float),
     "PROCESSED_EVENT_HEARTBEAT_INTERVAL_SECONDS": ("heartbeat_s", float),
     "PROCESSED_EVENT_OWNER": ("owner", str),
@@ -127,50 +146,63 @@ SEED_VARIABLES = (
 )
 
 
-def registering(**given: Any) -> Registering:
-    """Return how consumers use the registry: what is given, else the environment."""
-    return Registering(**(_read(_REGISTRY) | given))
+def registering(**overrides: Any) -> Registering:
+    """Return the registry settings of the environment, with overrides.
+
+    Raises:
+        InvalidArgument: A variable or an override has an invalid value.
+    """
+    return Registering(**(_read_variables(_REGISTRY) | overrides))
 
 
-def publishing(**given: Any) -> Publishing:
-    """Return how the publisher behaves: what is given, else the environment."""
-    return Publishing(**(_read(_PUBLISHER) | given))
+def publishing(**overrides: Any) -> Publishing:
+    """Return the publisher settings of the environment, with overrides.
+
+    Raises:
+        InvalidArgument: A variable or an override has an invalid value.
+    """
+    return Publishing(**(_read_variables(_PUBLISHER) | overrides))
 
 
 def retries() -> Retries:
-    """Return how often workers try an event."""
-    return Retries(**_read(_RETRIES))
+    """Return the numbers of attempts of the environment."""
+    return Retries(**_read_variables(_RETRIES))
 
 
 def numbered_by() -> Literal["log", "caller"]:
-    """Return who numbers the events of a stream; the seed's allocator is the log itself."""
+    """Return who numbers the events of streams, from the allocator mode of the environment.
+
+    Raises:
+        InvalidArgument: The mode is unknown or not safe with several writers.
+    """
     for name in WITHOUT_EFFECT:
-        if os.environ.get(name) and name not in _said:
-            _said.add(name)
-            logger.warning("%s has no effect: the log numbers streams without a table", name)
+        if os.environ.get(name) and name not in _warned:
+            _warned.add(name)
+            logger.warning("%s has no effect: the log numbers streams itself", name)
     mode = os.environ.get(ALLOCATOR_VARIABLE, "postgres")
     if mode in ("legacy", "s3"):
         msg = (
-            f"{ALLOCATOR_VARIABLE}={mode} numbers streams without a lock, so that two writers may "
-            "take the same number: use postgres (the log numbers) or off (the caller does)"
+            f"{ALLOCATOR_VARIABLE}={mode} is not supported: without a lock two writers may use the "
+            "same number. Use postgres (the log assigns numbers) or off (the caller does)"
         )
         raise InvalidArgument(msg, details={"argument": ALLOCATOR_VARIABLE})
     if mode not in ("postgres", "off"):
-        raise _bad(ALLOCATOR_VARIABLE, "must be postgres or off")
+        raise _setting_error(ALLOCATOR_VARIABLE, "must be postgres or off")
     return "caller" if mode == "off" else "log"
 
 
-_said: set[str] = set()
+_warned: set[str] = set()  # variables that were reported, once per process
 
 
-def _read(known: dict[str, tuple[str, _Reader]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for variable, (field, reader) in known.items():
+def _read_variables(fields: dict[str, tuple[str, _Reader]]) -> dict[str, Any]:
+    """Return the settings of the variables that are set, by field name."""
+    settings: dict[str, Any] = {}
+    for variable, (field, reader) in fields.items():
         text = os.environ.get(variable)
         if not text:
             continue
         try:
-            found[field] = reader(text)
+            settings[field] = reader(text)
         except ValueError:
-            raise _bad(variable, f"cannot be {text!r:.40}") from None
-    return found
+            raise _setting_error(variable, f"has the invalid value {text!r:.40}") from None
+    return settings

@@ -1,4 +1,4 @@
-"""What the environment says of traces and metrics: the variables of their own libraries."""
+"""The environment variables of OpenTelemetry and Prometheus."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ _PREFIX = "OTEL_"
 
 
 def spans_wanted() -> bool:
-    """Tell whether the environment names a place that spans are sent to."""
-    off = os.environ.get(DISABLED_VARIABLE, "").lower() == "true"
-    return not off and any(os.environ.get(name) for name in ENDPOINT_VARIABLES)
+    """Return whether the environment has an endpoint for spans and does not disable the SDK."""
+    disabled = os.environ.get(DISABLED_VARIABLE, "").lower() == "true"
+    return not disabled and any(os.environ.get(name) for name in ENDPOINT_VARIABLES)
 
 
 def otel_variables() -> dict[str, str]:
-    """Return all that the environment says to OpenTelemetry, for processes elsewhere."""
+    """Return all variables of OpenTelemetry, to pass them to processes on other machines."""
     return {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
 
 
 def adopt(variables: Mapping[str, str]) -> None:
-    """Tell OpenTelemetry in this process what another one was told, unless it knows better."""
+    """Set variables of OpenTelemetry that another process sent, unless they are set here."""
     for name, value in variables.items():
         if name.startswith(_PREFIX):
             os.environ.setdefault(name, value)
 
 
 def metrics_folder() -> Path | None:
-    """Return the folder through which processes share their metrics, if they do."""
+    """Return the directory through which processes share their metrics, or None."""
     name = os.environ.get(METRICS_VARIABLE)
     return Path(name) if name else None
 
 
 @contextmanager
 def metrics_shared() -> Iterator[None]:
-    """Let the processes that are started meanwhile share their metrics."""
+    """Let processes that are started in the block share their metrics.
+
+    It uses a temporary directory, unless the environment already names one.
+    """
     if metrics_folder() is not None:
         yield
         return

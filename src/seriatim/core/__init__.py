@@ -1,1 +1,1 @@
-"""The pure rules of the log: no clock, no randomness, no environment, no I/O."""
+"""The rules of the log as pure code: no clock, no randomness, no environment, no I/O."""

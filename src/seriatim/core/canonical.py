@@ -1,4 +1,7 @@
-"""Canonical JSON: the one text of a value, its hash, and the refusal of what JSON has not."""
+"""Canonical JSON: encode a value to its only text, hash it, and reject non-JSON values.
+
+Equal values have equal canonical texts, so payload hashes can be compared across backends.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +22,41 @@ _SMALL_INT = 1 << 63
 _INFINITY = float("inf")
 
 
-def _as_plain(value: Any) -> Any:
-    """Turn a subclass of a JSON scalar (a library's own float) into what JSON writes."""
-    for plain in (str, int, float):
-        if isinstance(value, plain):
-            return plain(value)
+def _to_builtin(value: Any) -> Any:
+    """Convert an instance of a subclass of str, int or float to the base class."""
+    for base in (str, int, float):
+        if isinstance(value, base):
+            return base(value)
     raise TypeError(type(value).__name__)
 
 
 # Keys sorted by code point at every level, compact, UTF-8, shortest round-trip floats.
-_ENCODER = msgspec.json.Encoder(order="deterministic", enc_hook=_as_plain)
+_ENCODER = msgspec.json.Encoder(order="deterministic", enc_hook=_to_builtin)
 
 
 def canonical_text(value: Any) -> str:
-    """Return the canonical JSON text of a value that `check_json` has passed."""
+    """Return the canonical JSON text of a value that `check_json` accepts.
+
+    msgspec encodes NaN as null and does not check its input, so check untrusted values first or
+    call `check_and_encode`.
+    """
     return _ENCODER.encode(value).decode()
 
 
 def safe_text(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMITS) -> str:
-    """Check a value and return its canonical text.
+    """Check that a value is JSON within the limits, and return its canonical text.
 
-    What comes back equal from its own JSON is JSON: one trip through the codec passes the ordinary
-    payload, and `check_json` judges, with a path, what it does not pass.
+    Args:
+        value: The value to encode.
+        floats: Whether floats are allowed.
+        limits: The bounds on depth and integer size.
+
+    Raises:
+        ValidationError: The value is not JSON, with the JSON path of the problem.
+        LimitExceeded: The value is nested too deeply or has too large an integer.
     """
+    # Hot path: a value that equals its own decoded JSON is JSON. Encoding and decoding once is
+    # faster than walking the value in Python; the walk then only explains what is wrong.
     if floats:
         try:
             raw = _ENCODER.encode(value)
@@ -58,16 +73,28 @@ def safe_text(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMIT
 
 
 def text_hash(text: str) -> str:
-    """Return `sha256:` and the hex digest of a canonical text."""
+    """Return the hash of a canonical text: `sha256:` and the hex digest."""
     return HASH_PREFIX + sha256(text.encode()).hexdigest()
 
 
 def check_json(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Refuse what JSON has not, and floats where a profile refuses them, with the JSON path."""
+    """Raise unless a value is JSON within the limits.
+
+    Args:
+        value: The value to check.
+        floats: Whether floats are allowed.
+        limits: The bounds on depth and integer size.
+
+    Raises:
+        ValidationError: The value is not JSON, or has a float where none is allowed.
+        LimitExceeded: The value is nested too deeply or has too large an integer.
+    """
     try:
         _check(value, paths.ROOT, 1, floats, limits)
-    except Flaw as flaw:
-        if flaw.part == "shape":  # a float: what is no JSON at all is told first
+    except Flaw as problem:
+        if problem.part == "shape":
+            # A float was found first. A value that is not JSON at all has another error code,
+            # which takes precedence, so look for one with floats allowed.
             _check(value, paths.ROOT, 1, True, limits)
         raise
 
@@ -96,16 +123,17 @@ def _check(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> N
 
 
 def _check_text(text: str, path: str) -> None:
+    # Postgres cannot store U+0000 in text and UTF-8 cannot encode lone surrogates.
     if "\0" in text:
-        raise Flaw("json", path, "text must not hold U+0000")
+        raise Flaw("json", path, "text must not contain U+0000")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Flaw("json", path, "text must not hold lone surrogates") from None
+        raise Flaw("json", path, "text must not contain lone surrogates") from None
 
 
 def _check_integer(value: int, limits: Limits) -> None:
-    # A decimal digit takes more than three bits, so this never refuses a number in bounds.
+    # A decimal digit takes more than three bits, so a number this short in bits is in bounds.
     if -_SMALL_INT <= value < _SMALL_INT or value.bit_length() <= limits.integer_digits * 3:
         return
     if abs(value) >= 10**limits.integer_digits:
@@ -116,49 +144,54 @@ def _check_float(value: float, path: str, floats: bool) -> None:
     if value != value or value in (_INFINITY, -_INFINITY):  # noqa: PLR0124 - NaN differs from itself
         raise Flaw("json", path, "NaN and infinities are not JSON")
     if not floats:
-        raise Flaw("shape", path, "floats are refused here: use an integer or a decimal string")
+        raise Flaw("shape", path, "floats are not allowed here: use an integer or a decimal string")
 
 
 def _check_other(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
-    """Let plain subclasses of JSON's types pass (an OrderedDict); refuse everything else."""
-    plain_types: tuple[Any, ...] = (str, int, float, list, dict)
-    for plain in plain_types:
-        if isinstance(value, plain):
-            _check(plain(value), path, depth, floats, limits)
+    """Accept subclasses of the JSON types, such as OrderedDict, and reject all other types."""
+    bases: tuple[Any, ...] = (str, int, float, list, dict)
+    for base in bases:
+        if isinstance(value, base):
+            _check(base(value), path, depth, floats, limits)
             return
     raise Flaw("json", path, f"{type(value).__name__} is not a JSON type")
 
 
 class DuplicateKeyError(ValueError):
-    """An object in JSON text has one key twice."""
+    """An object in JSON text contains the same key twice."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON text strictly: no key twice, no NaN, integers of any size kept exactly."""
+    """Parse JSON text from a caller: reject duplicate keys and NaN, keep integers exact.
+
+    Raises:
+        ValidationError: The text is not valid JSON.
+    """
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        return json.loads(text, object_pairs_hook=_make_object, parse_constant=_reject_constant)
     except DuplicateKeyError as error:
         raise Flaw("json", "$", str(error)) from None
     except (ValueError, RecursionError) as error:
         raise Flaw("json", "$", f"not valid JSON: {type(error).__name__}") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        msg = "an object has the same key twice"
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        msg = "an object contains the same key twice"
         raise DuplicateKeyError(msg)
-    return found
+    return members
 
 
-def _constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     msg = f"{name} is not JSON"
     raise ValueError(msg)
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse canonical text that the log itself wrote: fast, integers of any size exact."""
+    """Parse canonical text that the log wrote, quickly and with exact integers."""
     try:
         return msgspec.json.decode(text)
     except msgspec.MsgspecError:
+        # msgspec rejects integers over 4300 digits; json follows Python's configurable limit.
         return json.loads(text)

@@ -1,7 +1,7 @@
-"""The second half of an append: what it may do, given what the log holds at that moment.
+"""The second step of an append: accept, replay or reject it against the current log.
 
-Every backend asks this one function while it holds its lock, so the rules and their order are the
-same everywhere: command record, idempotent reuse, conditions, sequence, closing lock.
+Every backend calls `decide` while it holds its append lock, so the rules and their order are the
+same everywhere: command record, idempotent replay, conditions, sequence numbers, closed streams.
 """
 
 from __future__ import annotations
@@ -31,49 +31,50 @@ ByKey = Callable[[str, bytes], EventRecord | None]
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The end of a stream: its last number and the type of its last event."""
+    """The end of a stream: the sequence number and the type of its last event."""
 
     stream_seq: int
     event_type: str
 
 
 class View(Protocol):
-    """What a store shows of itself while it holds its lock."""
+    """The lookups that a store offers while it holds its append lock."""
 
     def head(self) -> int:
         """Return the log's last position."""
 
     def stream_head(self, stream_key: bytes) -> Head | None:
-        """Return the end of a stream."""
+        """Return the end of a stream, or None if the stream does not exist."""
 
     def by_key(self, idempotency_index: bytes) -> EventRecord | None:
-        """Return the event stored under an idempotency key."""
+        """Return the event stored under an idempotency key, or None."""
 
     def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
-        """Return the event stored under the key of an event id, which may have another id."""
+        """Return the event stored under an event key, or None; its event id may differ."""
 
     def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
-        """Return the events of a range of positions."""
+        """Return the events from position `first` to `last`, both inclusive."""
 
     def context(self, tenant_id: str, query: Query) -> int | None:
-        """Return the version of a context."""
+        """Return the version of a context: its highest matching position, or None."""
 
     def command(self, command_key: bytes) -> StoredCommand | None:
-        """Return what is remembered of a command."""
+        """Return the stored record of a command, or None."""
 
 
-class StaleRules(Exception):  # noqa: N818 - never leaves the log, which checks again and repeats
-    """The append was checked under older declarations than the store holds now."""
+class StaleRules(Exception):  # noqa: N818 - internal: the log catches it, validates again and retries
+    """The append was validated under older declarations than the store has now."""
 
 
 class StaleContexts(StaleRules):
-    """Too much was appended since the append's contexts were evaluated, or too costly to match."""
+    """Matching the events appended since the contexts were evaluated would take too long."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The append may be stored, its events numbered like this in their streams.
+    """The append may be stored.
 
-    `events` are the append's own, with the keys under which there is room for their ids.
+    `stream_seqs` are the sequence numbers of its events, None for facts. `events` are the events of
+    the append, each with a free event key.
     """
 
     stream_seqs: tuple[int | None, ...]
@@ -81,7 +82,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The append was stored before: these are its records, and its command's response."""
+    """The append was stored before: its records, and the response of its command."""
 
     records: tuple[EventRecord, ...]
     response: Any = None
@@ -89,16 +90,31 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def decide(request: Request, view: View, rules: Rules) -> Accepted | Replayed:
-    """Say what an append may do, or raise the error that refuses it."""
+    """Decide whether an append may be stored or repeats an earlier one.
+
+    Args:
+        request: A validated append.
+        view: The state of the log under its append lock.
+        rules: The current declarations.
+
+    Returns:
+        The sequence numbers of a new append, or the records of an earlier one.
+
+    Raises:
+        StaleRules: The append was validated under other declarations; validate it again.
+        SeriatimError: The append is rejected.
+    """
     if request.rules_version != rules.version:
         raise StaleRules
     return (
-        _known_command(request, view) or _known_events(request, view) or _new(request, view, rules)
+        _replay_command(request, view)
+        or _replay_events(request, view)
+        or _accept(request, view, rules)
     )
 
 
-def _known_command(request: Request, view: View) -> Replayed | None:
-    """C5: a twin of a command gets its stored response; another request under its key, a 409."""
+def _replay_command(request: Request, view: View) -> Replayed | None:
+    """Return the stored response of a duplicate command; reject a different request (C5)."""
     if request.command is None:
         return None
     stored = view.command(request.command.command_key)
@@ -111,20 +127,20 @@ def _known_command(request: Request, view: View) -> Replayed | None:
 
 
 def key_reuse(key: str) -> IdempotencyKeyReuse:
-    """Make the error for a command key that is stored with another request."""
-    msg = "this command key was used before, for another request"
+    """Build the error for a command key that is stored with a different request."""
+    msg = "this command key was already used for a different request: use a new key"
     return IdempotencyKeyReuse(msg, details={"key": key})
 
 
-def _known_events(request: Request, view: View) -> Replayed | None:
-    """C2 to C4: a batch is the unit, so its events are all known, in order, or all new."""
+def _replay_events(request: Request, view: View) -> Replayed | None:
+    """Return the records of a batch that is stored already; reject a partial match (C2 to C4)."""
     found: list[EventRecord] = []
     mismatch: set[str] = set()
     for index, event in enumerate(request.events):
-        record, differing = _known_event(request, event, view, index)
+        record, differing = _find_stored(request, event, view, index)
         mismatch.update(differing)
         if (record is None and found) or (record is not None and len(found) != index):
-            msg = f"event {index}: some events of this batch are stored already and some are not"
+            msg = f"event {index}: some events of this batch are already stored and some are not"
             raise IdempotencyConflict(msg, details={"index": index, "fields": []})
         if record is None:
             continue
@@ -132,19 +148,20 @@ def _known_events(request: Request, view: View) -> Replayed | None:
             record.append_position != found[0].append_position
             or record.position != found[-1].position + 1
         ):
-            msg = f"event {index}: these events were stored by other appends or in another order"
+            msg = f"event {index}: the events of this batch are stored in other appends or order"
             raise IdempotencyConflict(msg, details={"index": index, "fields": ["batch"]})
         found.append(record)
     return Replayed(tuple(found), None, tuple(sorted(mismatch))) if found else None
 
 
-def _known_event(
+def _find_stored(
     request: Request, event: Prepared, view: View, index: int
 ) -> tuple[EventRecord | None, list[str]]:
+    """Return the stored record of an event, with the names of the fields that differ."""
     by_key = None if event.idempotency_index is None else view.by_key(event.idempotency_index)
     by_id = find_by_id(event.tenant_id, event.event_id, view.by_id) if event.given_id else None
     if by_key is not None and by_id is not None and by_key.position != by_id.position:
-        msg = f"event {index}: its idempotency key and its event id are stored as two events"
+        msg = f"event {index}: its idempotency key and its event id belong to different events"
         raise IdempotencyConflict(msg, details={"index": index, "fields": ["event_id"]})
     record = by_key or by_id
     if record is None:
@@ -152,55 +169,63 @@ def _known_event(
     differing = differences(record, event)
     if differing and (by_key is not None or request.on_id_mismatch == "error"):
         known_by = "idempotency key" if by_key is not None else "event id"
-        msg = f"event {index}: its {known_by} is stored with other {', '.join(differing)}"
+        msg = f"event {index}: its {known_by} is stored with different {', '.join(differing)}"
         raise IdempotencyConflict(msg, details={"index": index, "fields": differing})
     return record, differing
 
 
-def find_by_id(tenant_id: str, event_id: str, by_key: ByKey) -> EventRecord | None:
-    """Return the event that has an id, and none that only shares an index key with it."""
+def find_by_id(tenant_id: str, event_id: str, find_by_key: ByKey) -> EventRecord | None:
+    """Return the event with an id, or None; other ids may have the same event key."""
     for key in event_keys(event_id):
-        record = by_key(tenant_id, key)
+        record = find_by_key(tenant_id, key)
         if record is None or record.event_id == event_id:
             return record
     return None
 
 
-def with_free_keys(events: Sequence[Prepared], by_key: ByKey) -> tuple[Prepared, ...]:
-    """Return new events, each with the first key of its id that no other event has."""
-    found: list[Prepared] = []
-    taken: dict[tuple[str, bytes], str] = {}
+def with_free_keys(events: Sequence[Prepared], find_by_key: ByKey) -> tuple[Prepared, ...]:
+    """Return new events, each with the first event key of its id that is not in use.
 
-    def holder(tenant_id: str, key: bytes) -> str | None:
-        if (other := taken.get((tenant_id, key))) is not None:
+    Raises:
+        Conflict: An event id is already stored, or all of its keys are in use.
+    """
+    assigned: list[Prepared] = []
+    used: dict[tuple[str, bytes], str] = {}
+
+    def user_of(tenant_id: str, key: bytes) -> str | None:
+        """Return the event id that uses a key, in this batch or in the log."""
+        if (other := used.get((tenant_id, key))) is not None:
             return other
-        record = by_key(tenant_id, key)
+        record = find_by_key(tenant_id, key)
         return None if record is None else record.event_id
 
     for index, event in enumerate(events):
         key = event.event_key
-        if event.given_id and holder(event.tenant_id, key) is not None:
-            key = _free_key(event, index, holder)
-        taken[event.tenant_id, key] = event.event_id
-        same = key == event.event_key
-        found.append(event if same else msgspec.structs.replace(event, event_key=key))
-    return tuple(found)
+        # An id made by the log is random, so only an id from a caller can collide.
+        if event.given_id and user_of(event.tenant_id, key) is not None:
+            key = _find_free_key(event, index, user_of)
+        used[event.tenant_id, key] = event.event_id
+        unchanged = key == event.event_key
+        assigned.append(event if unchanged else msgspec.structs.replace(event, event_key=key))
+    return tuple(assigned)
 
 
-def _free_key(event: Prepared, index: int, holder: Callable[[str, bytes], str | None]) -> bytes:
+def _find_free_key(
+    event: Prepared, index: int, user_of: Callable[[str, bytes], str | None]
+) -> bytes:
     for key in event_keys(event.event_id):
-        other = holder(event.tenant_id, key)
+        other = user_of(event.tenant_id, key)
         if other is None:
             return key
         if other == event.event_id:
-            msg = f"event {index}: its event id is stored already"
+            msg = f"event {index}: its event id is already stored"
             raise Conflict(msg, details={"index": index, "field": "event_id"})
-    msg = f"event {index}: all index keys of its event id are taken by other ids"
+    msg = f"event {index}: all index keys of its event id are in use by other ids"
     raise Conflict(msg, details={"index": index, "field": "event_id"})
 
 
 def differences(record: EventRecord, event: Prepared) -> list[str]:
-    """Name the fields that must match for a retry and do not."""
+    """Return the names of the fields in which a retry differs from the stored event."""
     compared = {
         "payload": (record.payload_hash, event.payload_hash),
         "stream": (record.stream, event.stream),
@@ -215,10 +240,11 @@ def differences(record: EventRecord, event: Prepared) -> list[str]:
         "event_version": (record.event_version, event.event_version),
         "tags": (tuple(record.tags), tuple(event.tags)),
     }
-    return [name for name, (stored, given) in compared.items() if stored != given]
+    return [name for name, (stored, new) in compared.items() if stored != new]
 
 
-def _new(request: Request, view: View, rules: Rules) -> Accepted:
+def _accept(request: Request, view: View, rules: Rules) -> Accepted:
+    """Check the conditions of a new append and number its events."""
     expected = _check_conditions(request, view)
     heads: dict[bytes, Head | None] = {}
     numbers: list[int | None] = []
@@ -230,7 +256,7 @@ def _new(request: Request, view: View, rules: Rules) -> Accepted:
         head = heads[key] if key in heads else view.stream_head(key)
         kind = rules.kind_of(event.stream_type)
         if kind.expected_seq_required and head and key not in heads and key not in expected:
-            msg = f"event {index}: streams of kind {kind.name!r} take appends with ExpectedSeq only"
+            msg = f"event {index}: appends to {kind.name!r} streams need an ExpectedSeq condition"
             raise InvalidArgument(msg, details={"index": index, "argument": "condition"})
         number = _next_number(event, head, kind, index)
         numbers.append(number)
@@ -239,7 +265,7 @@ def _new(request: Request, view: View, rules: Rules) -> Accepted:
 
 
 def _check_conditions(request: Request, view: View) -> set[bytes]:
-    """Check every condition; return the streams whose number the caller expected."""
+    """Check every condition; return the keys of the streams that have an `ExpectedSeq`."""
     expected: set[bytes] = set()
     for condition in request.conditions:
         if isinstance(condition, ExpectedSeq):
@@ -247,45 +273,52 @@ def _check_conditions(request: Request, view: View) -> set[bytes]:
             head = view.stream_head(key)
             actual = None if head is None else head.stream_seq
             if actual != condition.seq:
-                msg = f"the stream's last number is {_said(actual)}, not {_said(condition.seq)}"
+                msg = (
+                    f"the stream's last sequence number is {_describe(actual)}, "
+                    f"expected {_describe(condition.seq)}"
+                )
                 details = {"expected": condition.seq, "actual": actual}
                 raise EventSequenceInvalid(msg, details=details)
             expected.add(key)
         else:
             version = view.context(request.tenant_id, condition.query)
             if not condition.within(view.head()):
-                msg = f"after {condition.after} lies beyond the log's head"
+                msg = f"after={condition.after} is beyond the log's head, {view.head()}"
                 raise InvalidArgument(msg, details={"argument": "after", "head": view.head()})
             if not condition.holds(version):
-                raise _changed(condition, version)
+                raise _context_conflict(condition, version)
     return expected
 
 
-def _changed(condition: ExpectedContext, version: int | None) -> ConditionalAppendConflict:
+def _context_conflict(condition: ExpectedContext, version: int | None) -> ConditionalAppendConflict:
     if condition.after is not UNSET:
-        msg = f"position {version} matches the context and lies after {condition.after}"
+        msg = f"the context changed after {condition.after}: position {version} matches its query"
         return ConditionalAppendConflict(msg, details={"after": condition.after, "actual": version})
     expected = None if condition.version is UNSET else condition.version
-    msg = f"the context's version is {_said(version)}, not {_said(expected)}"
+    msg = f"the context's version is {_describe(version)}, expected {_describe(expected)}"
     return ConditionalAppendConflict(msg, details={"expected": expected, "actual": version})
 
 
 def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: int) -> int:
+    """Return the sequence number of an event, after checking the rules of its stream's kind."""
     number = kind.first_seq if head is None else head.stream_seq + 1
     if event.given_seq is not None and event.given_seq != number:
-        msg = f"event {index}: the stream's next number is {number}, not {event.given_seq}"
+        msg = f"event {index}: the stream's next sequence number is {number}, not {event.given_seq}"
         details = {"index": index, "expected": number, "actual": event.given_seq}
         raise EventSequenceInvalid(msg, details=details)
     if head is not None and head.event_type in kind.closing_types:
         msg = f"event {index}: the stream was closed by {head.event_type!r}"
         raise Conflict(msg, details={"index": index, "closed_by": head.event_type})
     if kind.opening_type is not None and (event.event_type == kind.opening_type) != (head is None):
-        msg = f"event {index}: a {kind.name!r} stream opens with {kind.opening_type!r}, once"
-        given = number if event.given_seq is None else event.given_seq
-        details = {"index": index, "expected": number, "actual": given}
+        msg = (
+            f"event {index}: the first event of a {kind.name!r} stream, and no other, must be "
+            f"{kind.opening_type!r}"
+        )
+        actual = number if event.given_seq is None else event.given_seq
+        details = {"index": index, "expected": number, "actual": actual}
         raise EventSequenceInvalid(msg, details=details)
     return number
 
 
-def _said(number: int | None) -> str:
-    return "absent" if number is None else str(number)
+def _describe(number: int | None) -> str:
+    return "none" if number is None else str(number)

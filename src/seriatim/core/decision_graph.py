@@ -1,4 +1,4 @@
-"""The decision graph of traces: nodes, edges, summaries, precedents, and their digests."""
+"""The decision graph of traces: nodes, edges, summaries, precedents and their digests (T3)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from seriatim.core.event import EventRecord
 
 Recipe = Literal["dg-v1", "v2"]
 
-_End = tuple[str, str | None, str]
+_EdgeEnds = tuple[str, str | None, str]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """Something a trace speaks of; the first event that names it makes it."""
+    """An entity, policy, actor or other object of a trace, created by the first event naming it."""
 
     node_id: str
     node_type: str
@@ -28,7 +28,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """What an event says of two nodes."""
+    """A relation between two nodes that an event states."""
 
     edge_id: str
     edge_type: str
@@ -40,7 +40,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class Precedent(msgspec.Struct, frozen=True):
-    """A policy decision or an exception of a finished trace, to be found by later ones."""
+    """A policy decision or an exception of a finished trace, which later traces can cite."""
 
     source_event_id: str
     log_seq: int
@@ -54,7 +54,7 @@ class Precedent(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What is known of one trace so far; its precedents count when it has finished."""
+    """The state of one trace; its precedents count once it has finished."""
 
     trace_id: str
     workflow: str
@@ -71,7 +71,7 @@ class Trace(msgspec.Struct, frozen=True):
     precedents: tuple[Precedent, ...] = ()
 
     def summary(self, recipe: Recipe) -> dict[str, Any]:
-        """Return the trace's row; `dg-v1` counts the start and the end of a trace alone."""
+        """Return the summary row of the trace; `dg-v1` counts only its first and last event."""
         count, last = self.event_count, self.last_log_seq
         if recipe == "dg-v1":
             finished = self.outcome is not None
@@ -90,14 +90,14 @@ class Trace(msgspec.Struct, frozen=True):
         }
 
 
-def entity(named: dict[str, Any]) -> str:
+def entity(reference: dict[str, Any]) -> str:
     """Return the node id of an entity."""
-    return f"entity:{named['entity_type']}:{named['entity_id']}"
+    return f"entity:{reference['entity_type']}:{reference['entity_id']}"
 
 
-def policy(named: dict[str, Any]) -> str:
-    """Return the node id of a policy in one version."""
-    return f"policy:{named['policy_id']}:{named['policy_version']}"
+def policy(reference: dict[str, Any]) -> str:
+    """Return the node id of one version of a policy."""
+    return f"policy:{reference['policy_id']}:{reference['policy_version']}"
 
 
 def actor(actor_type: str | None, actor_id: str | None) -> str:
@@ -105,42 +105,46 @@ def actor(actor_type: str | None, actor_id: str | None) -> str:
     return f"actor:{actor_type}:{actor_id}"
 
 
-def _approval(said: dict[str, Any]) -> list[_End]:
-    subject = said["subject"]
+def _approval(payload: dict[str, Any]) -> list[_EdgeEnds]:
+    subject = payload["subject"]
     if subject["subject_type"] != "exception":
         return []
-    return [("exception_approved_by", f"exception:{subject['subject_id']}", _approver(said))]
+    return [("exception_approved_by", f"exception:{subject['subject_id']}", _approver(payload))]
 
 
-def _approver(said: dict[str, Any]) -> str:
-    return actor(said["approver"]["actor_type"], said["approver"]["actor_id"])
+def _approver(payload: dict[str, Any]) -> str:
+    return actor(payload["approver"]["actor_type"], payload["approver"]["actor_id"])
 
 
-def _proposal(said: dict[str, Any]) -> list[_End]:
-    action = f"action:{said['action_id']}"
+def _proposal(payload: dict[str, Any]) -> list[_EdgeEnds]:
+    action = f"action:{payload['action_id']}"
     return [
         ("trace_proposed_action", None, action),
-        ("action_targets_entity", action, entity(said["target_entity"])),
+        ("action_targets_entity", action, entity(payload["target_entity"])),
     ]
 
 
-# What each type of event says: type, origin (None: the trace) and goal of its edges.
-_SAYS: dict[str, Callable[[dict[str, Any]], list[_End]]] = {
-    "TraceStarted": lambda said: [
-        ("trace_involves_entity", None, entity(said["primary_entity"])),
+# The edges of each event type: edge type, origin node (None for the trace) and target node.
+_EDGES: dict[str, Callable[[dict[str, Any]], list[_EdgeEnds]]] = {
+    "TraceStarted": lambda payload: [
+        ("trace_involves_entity", None, entity(payload["primary_entity"])),
     ],
-    "EntityObserved": lambda said: [("trace_involves_entity", None, entity(said["entity"]))],
-    "InputObserved": lambda said: [("trace_observed_input", None, f"input:{said['input_id']}")],
-    "PolicyEvaluated": lambda said: [("trace_evaluated_policy", None, policy(said["policy"]))],
-    "ExceptionRequested": lambda said: [
-        ("trace_requested_exception", None, f"exception:{said['exception_id']}"),
+    "EntityObserved": lambda payload: [("trace_involves_entity", None, entity(payload["entity"]))],
+    "InputObserved": lambda payload: [
+        ("trace_observed_input", None, f"input:{payload['input_id']}")
     ],
-    "PrecedentCited": lambda said: [
-        ("trace_cited_precedent", None, f"trace:{said['cited_trace_id']}"),
+    "PolicyEvaluated": lambda payload: [
+        ("trace_evaluated_policy", None, policy(payload["policy"]))
+    ],
+    "ExceptionRequested": lambda payload: [
+        ("trace_requested_exception", None, f"exception:{payload['exception_id']}"),
+    ],
+    "PrecedentCited": lambda payload: [
+        ("trace_cited_precedent", None, f"trace:{payload['cited_trace_id']}"),
     ],
     "ActionProposed": _proposal,
-    "ActionCommitted": lambda said: [
-        ("trace_committed_action", None, f"action:{said['action_id']}"),
+    "ActionCommitted": lambda payload: [
+        ("trace_committed_action", None, f"action:{payload['action_id']}"),
     ],
     "ApprovalRecorded": _approval,
     "TraceFinished": lambda _: [],
@@ -148,22 +152,24 @@ _SAYS: dict[str, Callable[[dict[str, Any]], list[_End]]] = {
 
 
 def graph_of(record: EventRecord) -> tuple[list[Node], list[Edge]]:
-    """Return what one event adds to the graph, were nothing there: the first naming wins."""
+    """Return the nodes and edges of one event; a node that exists already is not replaced."""
     trace_id = _trace_of(record)
     payload = record.data
-    said = _SAYS[record.event_type](payload)
-    ends = [(kind, origin or f"trace:{trace_id}", goal) for kind, origin, goal in said]
-    names = [name for _, origin, goal in ends for name in (origin, goal)]
+    stated = _EDGES[record.event_type](payload)
+    ends = [(kind, origin or f"trace:{trace_id}", target) for kind, origin, target in stated]
+    names = [name for _, origin, target in ends for name in (origin, target)]
     if record.event_type == "TraceStarted":
         names.append(actor(record.actor_type, record.actor_id))
     elif record.event_type == "ApprovalRecorded":
-        names.append(_approver(payload))  # of an action too, to which no edge leads
+        names.append(
+            _approver(payload)
+        )  # an approver of an action too, although no edge leads to it
     nodes = [_node(name, trace_id, record) for name in dict.fromkeys(names)]
     return nodes, [_edge(*end, trace_id, record) for end in ends]
 
 
 def _trace_of(record: EventRecord) -> str:
-    assert record.stream_id is not None  # noqa: S101 - a trace is a stream; for the type checker
+    assert record.stream_id is not None  # noqa: S101 - for the type checker: every trace is a stream
     return record.stream_id
 
 
@@ -173,20 +179,20 @@ def _node(node_id: str, trace_id: str, record: EventRecord) -> Node:
     return Node(node_id, node_type, owner, record.position, record.occurred_at)
 
 
-def _edge(kind: str, origin: str, goal: str, trace_id: str, record: EventRecord) -> Edge:
-    edge_id = f"{kind}:{origin}:{goal}:{record.event_id}"
-    return Edge(edge_id, kind, origin, goal, trace_id, record.position, record.occurred_at)
+def _edge(kind: str, origin: str, target: str, trace_id: str, record: EventRecord) -> Edge:
+    edge_id = f"{kind}:{origin}:{target}:{record.event_id}"
+    return Edge(edge_id, kind, origin, target, trace_id, record.position, record.occurred_at)
 
 
 def advance(state: Trace | None, record: EventRecord) -> Trace:
-    """Fold one event into what is known of its trace, which begins with its start."""
-    said = record.data
+    """Return the state of a trace after an event; `state` is None for its first event."""
+    payload = record.data
     if state is None:
-        primary = said["primary_entity"]
+        primary = payload["primary_entity"]
         return Trace(
             trace_id=_trace_of(record),
-            workflow=said["workflow"],
-            title=said["title"],
+            workflow=payload["workflow"],
+            title=payload["title"],
             primary_entity_type=primary["entity_type"],
             primary_entity_system=primary.get("system"),
             primary_entity_id=primary["entity_id"],
@@ -200,20 +206,20 @@ def advance(state: Trace | None, record: EventRecord) -> Trace:
         "last_log_seq": record.position,
     }
     if record.event_type in ("PolicyEvaluated", "ExceptionRequested"):
-        changes["precedents"] = (*state.precedents, _precedent(state, record, said))
+        changes["precedents"] = (*state.precedents, _precedent(state, record, payload))
     elif record.event_type == "TraceFinished":
-        changes |= {"outcome": said["outcome"], "finished_at": record.occurred_at}
+        changes |= {"outcome": payload["outcome"], "finished_at": record.occurred_at}
     return msgspec.structs.replace(state, **changes)
 
 
-def _precedent(state: Trace, record: EventRecord, said: dict[str, Any]) -> Precedent:
+def _precedent(state: Trace, record: EventRecord, payload: dict[str, Any]) -> Precedent:
     return Precedent(
         record.event_id,
         record.position,
         state.trace_id,
-        said["policy"]["policy_id"],
-        said["policy"]["policy_version"],
-        said.get("exception_id"),
+        payload["policy"]["policy_id"],
+        payload["policy"]["policy_version"],
+        payload.get("exception_id"),
         state.primary_entity_type,
         state.primary_entity_system,
         state.primary_entity_id,
@@ -221,7 +227,7 @@ def _precedent(state: Trace, record: EventRecord, said: dict[str, Any]) -> Prece
 
 
 class Graph:
-    """The whole read model in memory: what every other way to make it is compared with."""
+    """The whole read model in memory, the reference for every other implementation."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -229,7 +235,7 @@ class Graph:
         self.traces: dict[str, Trace] = {}
 
     def add(self, record: EventRecord) -> None:
-        """Take in the next event of the log."""
+        """Add the next event of the log."""
         nodes, edges = graph_of(record)
         for node in nodes:
             self.nodes.setdefault(node.node_id, node)
@@ -245,7 +251,7 @@ class Graph:
                 yield from trace.precedents
 
     def digests(self, recipe: Recipe = "v2") -> dict[str, str]:
-        """Return the four digests."""
+        """Return the digests of the graph, summary and precedents, and their combination."""
         return digests(
             self.nodes.values(),
             self.edges.values(),
@@ -262,7 +268,10 @@ def digests(
     precedents: Iterable[Precedent],
     recipe: Recipe,
 ) -> dict[str, str]:
-    """Return the digests of graph, summary and precedents, and the one over all three."""
+    """Return the digests of the graph, summary and precedents, and their combination.
+
+    Recipe `dg-v1` escapes non-ASCII characters, `v2` does not.
+    """
     graph = {
         "nodes": _rows(nodes, "node_id", attrs=True),
         "edges": _rows(edges, "edge_id", attrs=True),
@@ -273,8 +282,8 @@ def digests(
         "summary": _digest(summary, recipe),
         "precedent": _digest(_rows(precedents, "source_event_id"), recipe),
     }
-    whole = "{graph}:{summary}:{precedent}".format(**parts)
-    return {**parts, "full": HASH_PREFIX + sha256(whole.encode()).hexdigest()}
+    combined = "{graph}:{summary}:{precedent}".format(**parts)
+    return {**parts, "full": HASH_PREFIX + sha256(combined.encode()).hexdigest()}
 
 
 def _rows(structs: Iterable[Any], key: str, *, attrs: bool = False) -> list[dict[str, Any]]:

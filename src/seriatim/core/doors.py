@@ -1,4 +1,4 @@
-"""What each door asks of an event, and which error code each kind of flaw has there."""
+"""The validation rules of each profile, and its error code for each kind of problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ from seriatim.core.errors import (
 
 
 class Door(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of one profile, as data."""
+    """The validation rules of one profile, as data.
+
+    Attributes:
+        name: The name of the profile.
+        error_types: The error class for each part of an event that can be invalid.
+        required: The envelope fields that must be set.
+        actor_types: The allowed actor types; empty allows any.
+        any_payload: Whether a payload may be any JSON value instead of an object.
+        log_sets_time: Whether `occurred_at` is reserved for the log.
+        keys_are_unique: Whether idempotency keys of events are unique per producer. In the
+            aggregates profile all events of a command share its key.
+    """
 
     name: str
     codes: Mapping[Part, type[SeriatimError]]
@@ -27,10 +38,10 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     store_time_only: bool = False
     keys_are_unique: bool = True
 
-    def error(self, flaw: Flaw, index: int) -> SeriatimError:
-        """Give a flaw in the event at `index` the code it has at this door."""
-        details = {"index": index, "field": flaw.where}
-        return self.codes[flaw.part](f"event {index}: {flaw}", details=details)
+    def error(self, problem: Flaw, index: int) -> SeriatimError:
+        """Build this profile's error for a problem of the event at `index` of a batch."""
+        details = {"index": index, "field": problem.where}
+        return self.codes[problem.part](f"event {index}: {problem}", details=details)
 
 
 _STRICT: Mapping[Part, type[SeriatimError]] = {

@@ -1,4 +1,4 @@
-"""The checks of everything around the payload: ids, numbers, times, actors, tags, metadata."""
+"""Validation of an event's envelope: ids, numbers, times, actors, tags and metadata."""
 
 from __future__ import annotations
 
@@ -42,35 +42,49 @@ _TRACE_REQUIRED = (
 )
 
 
-def check_envelope(  # noqa: PLR0913 - one event and all that judges it
+def check_envelope(  # noqa: PLR0913 - an event and the rules it must satisfy
     event: NewEvent,
     key: str | None,
-    door: Door,
+    profile_rules: Door,
     tenant_id: str,
     rules: Rules,
     limits: Limits,
     known_kind: StreamKind | None = None,
 ) -> bool:
-    """Check one envelope and tell whether the event belongs to a trace.
+    """Validate one envelope and return whether the event belongs to a trace.
 
-    With `known_kind` its event type, version and stream type passed before, in another event.
+    Args:
+        event: The event to validate.
+        key: Its idempotency key.
+        profile_rules: The rules of the profile that it is appended with.
+        tenant_id: The tenant of the append.
+        rules: The declarations of the log.
+        limits: The bounds on tags and metadata.
+        known_kind: The kind of its stream, if the same event type, version and stream type were
+            validated before in another event and need no second check.
+
+    Raises:
+        ValidationError: A field is missing or invalid.
+        InvalidArgument: The event belongs to another tenant.
+        LimitExceeded: It has too many or too long tags or metadata.
     """
     if known_kind is None and (problem := id_problem(event.event_type)):
         raise Flaw("envelope", "event_type", problem)
     if event.tenant_id is not None and event.tenant_id != tenant_id:
-        msg = "one append is for one tenant: open the log of that tenant"
+        msg = "tenant_id differs from the tenant of this append: append to each tenant separately"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})
     is_trace = _check_stream(event, tenant_id, rules, known_kind)
     if event.event_id is not None and (problem := id_problem(event.event_id)):
         raise Flaw("envelope", "event_id", problem)
     if known_kind is None:
         _check_number(event.event_version, "event_version", 1, _INT32)
+    # Hot path: most events leave these fields empty, so compare all of them at once first.
     if _texts_of(event) != _NO_TEXTS:
         _check_texts(event)
     if event.occurred_at is not None:
-        _check_time(event, door)
-    if is_trace or door.required or door.actor_types:
-        _check_required(event, key, door, is_trace)
+        _check_time(event, profile_rules)
+    if is_trace or profile_rules.required or profile_rules.actor_types:
+        _check_required(event, key, profile_rules, is_trace)
     if event.tags != ():
         _check_tags(event.tags, limits)
     if event.metadata != {}:
@@ -88,7 +102,7 @@ def _check_stream(event: NewEvent, tenant_id: str, rules: Rules, kind: StreamKin
     stream: Any = event.stream
     if stream is None:
         if event.stream_seq is not None:
-            raise Flaw("envelope", "stream_seq", "needs a stream")
+            raise Flaw("envelope", "stream_seq", "requires a stream")
         return False
     if kind is None:
         if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
@@ -99,34 +113,34 @@ def _check_stream(event: NewEvent, tenant_id: str, rules: Rules, kind: StreamKin
     if problem := id_problem(stream[1]):
         raise Flaw("envelope", "stream_id", problem)
     if kind.infrastructure and tenant_id != INFRASTRUCTURE_TENANT:
-        msg = f"{stream[0]!r} is infrastructure: it lives in a tenant of its own"
+        msg = f"{stream[0]!r} is infrastructure: it belongs to tenant {INFRASTRUCTURE_TENANT!r}"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})
     if event.stream_seq is not None:
         _check_number(event.stream_seq, "stream_seq", 0, _INT63)
     elif kind.numbered_by == "caller":
-        raise Flaw("envelope", "stream_seq", f"is the caller's to give in {stream[0]!r} streams")
+        raise Flaw("envelope", "stream_seq", f"is required in {stream[0]!r} streams")
     return bool(stream[0] == TRACE_KIND)
 
 
 def _check_number(value: object, name: str, least: int, end: int) -> None:
     if type(value) is not int or not least <= value < end:
-        raise Flaw("envelope", name, f"must be a whole number from {least} below {end}")
+        raise Flaw("envelope", name, f"must be a whole number from {least} to {end - 1}")
 
 
-def _check_time(event: NewEvent, door: Door) -> None:
-    if door.store_time_only:
-        raise Flaw("envelope", "occurred_at", "is set by the log alone")
+def _check_time(event: NewEvent, profile_rules: Door) -> None:
+    if profile_rules.store_time_only:
+        raise Flaw("envelope", "occurred_at", "is set only by the log")
     if problem := time_problem(event.occurred_at):
         raise Flaw("envelope", "occurred_at", problem)
 
 
-def _check_required(event: NewEvent, key: str | None, door: Door, is_trace: bool) -> None:
-    for name in (*door.required, *(_TRACE_REQUIRED if is_trace else ())):
+def _check_required(event: NewEvent, key: str | None, profile_rules: Door, is_trace: bool) -> None:
+    for name in (*profile_rules.required, *(_TRACE_REQUIRED if is_trace else ())):
         if getattr(event, name) in (None, ""):
             raise Flaw("envelope", name, "is required")
     if is_trace and key is None:
         raise Flaw("envelope", "idempotency_key", "is required")
-    allowed = TRACE_ACTORS if is_trace else door.actor_types
+    allowed = TRACE_ACTORS if is_trace else profile_rules.actor_types
     if allowed and event.actor_type not in allowed:
         raise Flaw("envelope", "actor_type", f"must be one of {', '.join(allowed)}")
 
@@ -144,7 +158,7 @@ def _check_tags(tags: Any, limits: Limits) -> None:
 
 def _check_metadata(metadata: Any, limits: Limits) -> None:
     if not hasattr(metadata, "items"):
-        raise Flaw("envelope", "metadata", "must be a map of strings")
+        raise Flaw("envelope", "metadata", "must be a mapping of strings")
     limits.check("metadata_entries", len(metadata))
     size = 0
     for name, value in metadata.items():

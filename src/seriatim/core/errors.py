@@ -1,4 +1,4 @@
-"""Every error Seriatim reports, as one tree in which each leaf has one stable code.
+"""The errors of Seriatim: one class tree in which each leaf has one stable code.
 
     SeriatimError
     ├── EmptyAppend                 empty_append
@@ -23,9 +23,9 @@
     ├── LeaseLost                   lease_lost
     ├── TimedOut                    timeout                     (retryable: nothing was stored)
     ├── LogIdentityChanged          log_identity_changed
-    └── BackendFailure              backend_failure             (retryable unless told otherwise)
+    └── BackendFailure              backend_failure             (retryable unless stated otherwise)
 
-`Flaw` stands outside the tree: the pure checks raise it, and each door turns it into its own code.
+`ValidationError` is not in the tree: each profile maps it to an error with a code of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ from typing import Any, ClassVar, Literal
 
 
 class SeriatimError(Exception):
-    """Something the caller asked for was refused, or could not be done."""
+    """The base class of all errors: a request was rejected, or could not be carried out.
+
+    Attributes:
+        code: The stable code of the error.
+        message: What failed, for people.
+        details: Facts about the failure by name, for programs.
+        retryable: Whether the same request may succeed later.
+    """
 
     code: ClassVar[str] = "error"
     retryable_by_default: ClassVar[bool] = False
@@ -53,12 +60,12 @@ class SeriatimError(Exception):
 
     @property
     def retry_after_s(self) -> float:
-        """How long to wait before another try, where that is known; else 0."""
-        told = self.details.get("retry_after_s")
-        return max(0.0, float(told)) if isinstance(told, int | float) else 0.0
+        """The seconds to wait before a retry, or 0 if unknown."""
+        seconds = self.details.get("retry_after_s")
+        return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the one shape in which every door shows an error."""
+        """Return the JSON form of the error, the same in every interface."""
         return {
             "code": self.code,
             "message": self.message,
@@ -67,7 +74,7 @@ class SeriatimError(Exception):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross a process boundary whole: racers in other processes report real errors."""
+        """Support pickling, so that an error crosses a process boundary with all of its fields."""
         return _rebuild, (type(self), self.message, self.details, self.retryable)
 
 
@@ -84,7 +91,7 @@ class EmptyAppend(SeriatimError):
 
 
 class InvalidArgument(SeriatimError):
-    """An argument is not what this call takes."""
+    """An argument is invalid."""
 
     code = "invalid_argument"
 
@@ -96,13 +103,13 @@ class InvalidEvent(SeriatimError):
 
 
 class SchemaViolation(SeriatimError):
-    """A payload does not have the shape its event type declares."""
+    """A payload does not match the schema of its event type."""
 
     code = "schema_violation"
 
 
 class InvalidQuery(SeriatimError):
-    """A query or filter has an invalid shape; nothing was run."""
+    """A query or filter is malformed; nothing was run."""
 
     code = "invalid_query"
 
@@ -114,13 +121,13 @@ class PiiPolicyViolation(SeriatimError):
 
 
 class IdempotencyConflict(SeriatimError):
-    """A key or event id is known, with other content; nothing was stored."""
+    """A key or event id is already stored with different content; nothing was stored."""
 
     code = "idempotency_conflict"
 
 
 class EventSequenceInvalid(SeriatimError):
-    """The stream is not where the caller expected it; nothing was stored."""
+    """A sequence number of the stream is not the expected one; nothing was stored."""
 
     code = "event_sequence_invalid"
 
@@ -132,44 +139,45 @@ class ConditionalAppendConflict(SeriatimError):
 
     @property
     def expected(self) -> int | None:
-        """The context version the caller had read."""
+        """The context version that the caller expected."""
         return self.details.get("expected")
 
     @property
     def after(self) -> int | None:
-        """The position after which nothing was to match, where the condition named one."""
+        """The position after which no event was allowed to match, if the condition has one."""
         return self.details.get("after")
 
     @property
     def actual(self) -> int | None:
-        """The context version the store found."""
+        """The context version at the time of the append."""
         return self.details.get("actual")
 
 
 class Conflict(SeriatimError):
-    """The request contradicts what is stored."""
+    """The request conflicts with stored data."""
 
     code = "conflict"
 
 
 class EventNotSettled(Conflict):
-    """A handler has not finished with an event: keep the cursor or offset, and deliver it again.
+    """A handler has not finished an event: keep the cursor or offset, and deliver it again.
 
-    `details` has the event and its `verdict`: `waiting` (it failed and backs off), `blocked` (an
-    earlier event of its stream is not settled, or the handler is paused) or `in_progress`.
+    `details` has the event and its `verdict`: `waiting` (it failed and waits for its retry),
+    `blocked` (an earlier event of its stream is not settled, or the handler is paused) or
+    `in_progress`.
     """
 
     retryable_by_default = True
 
 
 class NotFound(SeriatimError):
-    """There is nothing with that id."""
+    """Nothing with that id exists."""
 
     code = "not_found"
 
 
 class ProjectionOutOfDate(SeriatimError):
-    """The projection has not reached the demanded position."""
+    """The projection has not reached the required position."""
 
     code = "projection_out_of_date"
     retryable_by_default = True
@@ -183,56 +191,56 @@ class ProjectionTimeout(SeriatimError):
 
 
 class ProjectionFailed(SeriatimError):
-    """A projection stopped at an event that it could not take, or does not equal its log."""
+    """A projection stopped at an event that it could not process, or differs from its log."""
 
     code = "projection_failed"
 
 
 class IdempotencyKeyReuse(SeriatimError):
-    """A command key was used again for another request."""
+    """A command key was reused for a different request."""
 
     code = "idempotency_key_reuse"
 
 
 class Unauthorized(SeriatimError):
-    """No valid token was given."""
+    """No valid token was sent."""
 
     code = "unauthorized"
 
 
 class Forbidden(SeriatimError):
-    """The token does not carry this right."""
+    """The token does not have the required right."""
 
     code = "forbidden"
 
 
 class LimitExceeded(SeriatimError):
-    """A bound was exceeded."""
+    """A limit was exceeded."""
 
     code = "limit_exceeded"
 
 
 class LeaseLost(SeriatimError):
-    """Another owner holds the claim now."""
+    """Another owner holds the lease or claim now."""
 
     code = "lease_lost"
 
 
 class TimedOut(SeriatimError):
-    """The time ran out before anything was sent; nothing was stored."""
+    """The timeout expired before anything was sent; nothing was stored."""
 
     code = "timeout"
     retryable_by_default = True
 
 
 class LogIdentityChanged(SeriatimError):
-    """The cursor belongs to another log, or to a past that was restored over."""
+    """The cursor belongs to another log, or to a history that a restore replaced."""
 
     code = "log_identity_changed"
 
 
 class BackendFailure(SeriatimError):
-    """The store could not do it."""
+    """The store could not carry out the request."""
 
     code = "backend_failure"
     retryable_by_default = True
@@ -247,11 +255,14 @@ Part = Literal["envelope", "json", "payload", "shape"]
 
 
 class Flaw(Exception):
-    """What is wrong with one event, before a door gives it a code.
+    """A problem of one event, before a profile maps it to an error code.
 
-    `part` says which rule it broke: the `envelope` around the payload, `json` that is none,
-    a `payload` that is no object, or the `shape` its type declares. `where` is a field name or a
-    JSON path such as `$.facts[0].key`; a message never holds the value.
+    Attributes:
+        part: The violated rule: `envelope` for a field around the payload, `json` for a value that
+            is not JSON, `payload` for a payload that is not an object, or `shape` for a payload
+            that does not match its type.
+        location: A field name, or a JSON path such as `$.facts[0].key`.
+        message: What is wrong; never the value itself, which may be a secret.
     """
 
     def __init__(self, part: Part, where: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The two event types, what a caller gives and what the log keeps, and the receipt of an append."""
+"""The event types, `NewEvent` to append and `EventRecord` as stored, and append receipts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ StreamRef = tuple[str, str]
 
 
 class NewEvent(msgspec.Struct, frozen=True):
-    """What a caller gives to the log: a type and a payload, the rest when it is known."""
+    """An event to append: a type and a payload; all other fields are optional.
+
+    Example:
+        NewEvent("order.placed", {"total": 12}, stream=("order", "7"), tags=("customer:4",))
+    """
 
     event_type: str
     payload: Any = msgspec.field(default_factory=dict)
@@ -43,18 +47,24 @@ class NewEvent(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
     @classmethod
-    def from_mapping(cls, given: Mapping[str, Any]) -> NewEvent:
-        """Take an event in dictionary form; committed and unknown fields are refused by name."""
-        fields = dict(given)
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> NewEvent:
+        """Build an event from a mapping of its fields.
+
+        The stream may be a `stream` pair, or `stream_type` and `stream_id`.
+
+        Raises:
+            InvalidEvent: A field is unknown, or only the log may set it.
+        """
+        fields = dict(mapping)
         if "stream_type" in fields or "stream_id" in fields:
             if "stream" in fields:
-                msg = "give a stream, or its stream_type and stream_id, not both"
+                msg = "set either stream, or stream_type and stream_id, not both"
                 raise InvalidEvent(msg, details={"field": "stream"})
             stream = fields.pop("stream_type", None), fields.pop("stream_id", None)
             fields["stream"] = None if stream == (None, None) else stream
         for name in fields:
             if name in COMMITTED_FIELDS:
-                msg = f"{name} is set by the log alone"
+                msg = f"{name} is set only by the log"
                 raise InvalidEvent(msg, details={"field": name})
             if name not in _NEW_FIELDS:
                 msg = f"an event has no field {name!r:.80}"
@@ -70,7 +80,7 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
-    """What the log keeps; the order of the fields is the order of every backend's columns."""
+    """A stored event; the order of its fields is the order of every backend's columns."""
 
     position: int
     append_position: int
@@ -101,18 +111,18 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> Any:
-        """The payload as a Python value, parsed anew at each call."""
+        """The payload as a Python value, parsed at each access."""
         return read_json(self.payload)
 
     @property
     def stream(self) -> StreamRef | None:
-        """The stream as `(type, id)`, or None for a plain fact."""
+        """The stream as `(type, id)`, or None for a fact."""
         if self.stream_type is None or self.stream_id is None:
             return None
         return self.stream_type, self.stream_id
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every field by name, the payload as a value: the shape of exports."""
+        """Return all fields by name, with the payload as a value; the form used by exports."""
         fields = msgspec.structs.asdict(self)
         fields["payload"] = self.data
         fields["metadata"] = dict(self.metadata)
@@ -125,13 +135,18 @@ _NEW_FIELDS = frozenset(NewEvent.__struct_fields__)
 
 
 class AppendResult:
-    """The receipt of one append: a consecutive range of positions, and its records on demand.
+    """The receipt of one append.
 
-    `replayed` tells that it was stored by an earlier append; `response` is its command's;
-    `id_mismatch` names the fields in which a tolerated event id differed from what is stored.
+    Attributes:
+        first_position: The position of its first event.
+        last_position: The position of its last event; positions are consecutive.
+        replayed: Whether an earlier append stored these events.
+        response: The stored response of its command, if it has one.
+        id_mismatch: The fields in which a tolerated duplicate event id differs from the stored
+            event.
     """
 
-    def __init__(  # noqa: PLR0913 - a receipt is its fields
+    def __init__(  # noqa: PLR0913 - the fields of a receipt
         self,
         first_position: int,
         last_position: int,
@@ -150,12 +165,12 @@ class AppendResult:
 
     @property
     def count(self) -> int:
-        """How many events the append holds."""
+        """The number of events in the append."""
         return self.last_position - self.first_position + 1
 
     @cached_property
     def records(self) -> tuple[EventRecord, ...]:
-        """The stored records, made when first asked for: large batches often need none."""
+        """The stored records, built at first access because large batches rarely need them."""
         return self._make_records()
 
     @classmethod
@@ -165,7 +180,7 @@ class AppendResult:
         response: Any = None,
         id_mismatch: tuple[str, ...] = (),
     ) -> AppendResult:
-        """Make the receipt of an append that was stored before."""
+        """Build the receipt of an append that was stored before."""
         return cls(
             records[0].position,
             records[-1].position,
@@ -176,7 +191,7 @@ class AppendResult:
         )
 
     def __repr__(self) -> str:
-        """Show the range, not the events."""
+        """Return the range of positions, without the events."""
         return (
             f"AppendResult(first_position={self.first_position}, "
             f"last_position={self.last_position}, replayed={self.replayed})"
@@ -184,7 +199,7 @@ class AppendResult:
 
 
 class LogIdentity(msgspec.Struct, frozen=True):
-    """Which log this is: a UUID made at creation, and an epoch that a restore raises."""
+    """The identity of a log: a UUID made at creation, and an epoch that a restore raises."""
 
     log_id: str
     epoch: int

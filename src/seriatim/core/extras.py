@@ -1,4 +1,4 @@
-"""Which extra of the package brings a module that is missing."""
+"""Map a missing module to the package extra that installs it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _EXTRAS = {module: extra for extra, modules in _MODULES.items() for module in mo
 
 
 def extra_of(error: ImportError) -> str | None:
-    """Return the extra that brings the module which an import missed; None if none does."""
+    """Return the extra that installs the module of a failed import, or None if no extra does."""
     return _EXTRAS.get((error.name or "").partition(".")[0])
 
 
 def explained(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return an import's error with the command that mends it, where an extra does."""
+    """Return the error with the pip command that fixes it, if an extra installs the module."""
     extra = extra_of(error)
     if extra is None:
         return error
@@ -41,6 +41,6 @@ def explained(error: ModuleNotFoundError) -> ModuleNotFoundError:
 
 
 def missing_text(error: ImportError, extra: str) -> str:
-    """Say which module is missing, and how to install it."""
+    """Return a message with the missing module and the command that installs it."""
     module = (error.name or "").partition(".")[0]
-    return f"this needs {module}, which is not installed: pip install 'seriatim[{extra}]'"
+    return f"{module} is required but not installed: run pip install 'seriatim[{extra}]'"

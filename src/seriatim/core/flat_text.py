@@ -1,7 +1,7 @@
-"""Flat text: what the guard's patterns read instead of JSON with its escapes.
+"""Flat text: the form of JSON without escapes that the guard's patterns search.
 
-In it `"` ends a string, `'` is a quote within one, U+0001 a backslash, and a line break any control
-character. So a pattern sees what a value holds, and cannot take two strings for one.
+In flat text `"` ends a string, `'` is a quote within one, U+0001 is a backslash, and a line break
+is any control character. So a pattern sees decoded values and never matches across two strings.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Iterator
 
 import msgspec
 
-PIECE = 1 << 16  # characters that one call of `re` looks at while it holds the interpreter
-SPAN = 1024  # characters: no built-in pattern looks further from where it begins
-BEFORE = 128  # characters: none looks further back
+PIECE = 1 << 16  # characters that one call of `re` searches while it holds the GIL
+SPAN = 1024  # characters: no built-in pattern extends further from its start
+BEFORE = 128  # characters: no built-in pattern looks further back
 
 _CONTROLS = tuple(chr(code) for code in range(32) if code not in (1, 10))
-_PLAIN = dict.fromkeys(range(32), "\n") | {ord('"'): "'", ord("\\"): "\x01"}
+_REPLACEMENTS = dict.fromkeys(range(32), "\n") | {ord('"'): "'", ord("\\"): "\x01"}
 
 
 def flat_json(text: str) -> str:
-    """Return canonical JSON that has escapes as flat text; without escapes it is flat."""
-    # Pairs of backslashes first: what is left of them begins an escape.
+    """Convert canonical JSON to flat text; JSON without escapes is flat text already."""
+    # Replace pairs of backslashes first: each remaining backslash begins an escape.
     text = text.replace("\\\\", "\x01").replace('\\"', "'")
-    return _without_controls(text) if "\\" in text else text
+    return _replace_controls(text) if "\\" in text else text
 
 
-def _without_controls(text: str) -> str:
-    """Return a text with a line break for each control character, which it has as escapes."""
+def _replace_controls(text: str) -> str:
+    """Replace each escaped control character with a line break, and decode other escapes."""
     text = text.replace("\\n", "\n").replace("\\u0001", "\n")
     if "\\" in text:
         text = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
@@ -36,16 +36,17 @@ def _without_controls(text: str) -> str:
 
 
 def flat_string(text: str) -> str:
-    """Return one string as flat text."""
+    """Convert one decoded string to flat text."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return text
-    return text.translate(_PLAIN)
+    return text.translate(_REPLACEMENTS)
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """A part of a text with what stands around it; a match in it begins from `begin` to `end`.
+    """A part of a text with its surroundings; matches that start in [`begin`, `end`) belong to it.
 
-    What begins outside is in another piece. So a cut is never taken for the end of a word.
+    Matches that start outside belong to another chunk. The surroundings keep a pattern from taking
+    the cut for the end of a word.
     """
 
     text: str
@@ -53,22 +54,22 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     end: int
 
     def lower(self) -> Piece:
-        """Return the piece in lower case, in which a character may become two."""
+        """Return the chunk in lower case; a character may become two, which moves the bounds."""
         if self.text.isascii():
             return Piece(self.text.lower(), self.begin, self.end)
         begin = len(self.text[: self.begin].lower())
-        own = len(self.text[self.begin : self.end].lower())
-        after = max(0, self.end - len(self.text))  # of a last piece, the end of the text
-        return Piece(self.text.lower(), begin, begin + own + after)
+        length = len(self.text[self.begin : self.end].lower())
+        after = max(0, self.end - len(self.text))  # the last chunk ends one after the text
+        return Piece(self.text.lower(), begin, begin + length + after)
 
 
 def whole(text: str) -> Piece:
-    """Return a text as one piece."""
+    """Return a text as a single chunk."""
     return Piece(text, 0, len(text) + 1)
 
 
 def pieces(text: str) -> Iterator[Piece]:
-    """Yield a text in pieces, so that other threads run between them."""
+    """Split a text into chunks, so that other threads run between their scans."""
     if len(text) <= PIECE + SPAN:
         yield whole(text)
         return

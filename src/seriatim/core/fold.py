@@ -1,4 +1,4 @@
-"""The fold of a projection, key by key: states in a dict, rows beside them, failures noted."""
+"""Run the fold of a projection in memory: states by key, rows by table, and failures."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from seriatim.core.projection import Projection, Table
 from seriatim.core.reasons import reason_of
 from seriatim.core.values import VALUES, same
 
-Owner = tuple[str, str]  # tenant and key
+Owner = tuple[str, str]  # tenant id and key
 Row = dict[str, Any]
 
-_KEY_BYTES_MAX = 2000  # with a tenant's 512, what a page of a Postgres index takes
-_KEY_CHARS = _KEY_BYTES_MAX // 4  # so few characters are never too many bytes
-_FRESH_MAX = 10_000
+_KEY_BYTES_MAX = 2000  # with 512 bytes of tenant id, an entry still fits a Postgres index page
+_KEY_CHARS = _KEY_BYTES_MAX // 4  # this many characters never exceed the limit in bytes
+_MAX_FRESH_STATES = 10_000
 _DIGEST_END = 1 << 256
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An event that a fold could not take, and why."""
+    """An event that a fold could not process, and the reason."""
 
     tenant_id: str
     key: str
@@ -36,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A row as it goes into a table; `row` None takes it away."""
+    """A normalized row to write to a table of a read model; `row` None deletes it."""
 
     tenant_id: str
     position: int
@@ -47,12 +47,12 @@ _Column = tuple[str, Callable[[Any], Any]]
 
 
 class Shape:
-    """The columns of a table: checks the rows of a fold, and gives them their kept form."""
+    """The columns of a table: validates the rows of a fold and normalizes their values."""
 
     def __init__(self, table: Table) -> None:
         self._names = table.fields.keys()
-        self._keep = [(name, VALUES[kind].keep) for name, kind in table.fields.items()]
-        self._given = [
+        self._columns = [(name, VALUES[kind].keep) for name, kind in table.fields.items()]
+        self._json_columns = [
             (name, VALUES[kind].given)
             for name, kind in table.fields.items()
             if VALUES[kind].name == "json"
@@ -61,41 +61,41 @@ class Shape:
         self.place = itemgetter(*table.key)
 
     def kept(self, row: Any) -> Row:
-        """Return a row with every column in its kept form; say what is wrong with it."""
-        made = self._kept(row, {}, self._keep)
-        self._check_key(made)
-        return made
+        """Return a row with all values normalized, or raise TypeError or ValueError."""
+        normalized = self._normalize(row, {}, self._columns)
+        self._check_key(normalized)
+        return normalized
 
     def kept_of(self, key: str, row: Any) -> Row:
-        """Do so with the row of a key that was checked; the key's column may be left out."""
+        """Return the normalized row of a key; the row may leave out the column of the key."""
         column = self.key[0]
         if isinstance(row, dict):
-            given = row.get(column, key)
-            if given != key:
+            value = row.get(column, key)
+            if value != key:
                 msg = f"column {column} is the key, which a fold cannot change"
                 raise ValueError(msg)
             if column in row:
-                return self._kept(row, {}, self._keep)
-        return self._kept(row, {column: key}, self._keep[1:])
+                return self._normalize(row, {}, self._columns)
+        return self._normalize(row, {column: key}, self._columns[1:])
 
-    def _kept(self, row: Any, made: Row, columns: Sequence[_Column]) -> Row:
+    def _normalize(self, row: Any, normalized: Row, columns: Sequence[_Column]) -> Row:
         if not isinstance(row, dict):
-            msg = f"a row is a dict, got {type(row).__name__}"
+            msg = f"a row must be a dict, got {type(row).__name__}"
             raise TypeError(msg)
         if len(row) != len(columns):
-            raise ValueError(_unlike(row | made, self._names))
+            raise ValueError(_describe_columns(row | normalized, self._names))
         name = ""
         try:
-            for name, keep in columns:
+            for name, normalize in columns:
                 value = row[name]
-                made[name] = value if value is None else keep(value)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong, the column is told
+                normalized[name] = value if value is None else normalize(value)
+        except Exception as error:  # noqa: BLE001 - reported with the name of the column
             if name not in row:
-                raise ValueError(_unlike(made | row, self._names)) from None
+                raise ValueError(_describe_columns(normalized | row, self._names)) from None
             kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"column {name}: {error}"
             raise kind(msg) from None
-        return made
+        return normalized
 
     def _check_key(self, row: Row) -> None:
         size = 0
@@ -109,11 +109,11 @@ class Shape:
             _check_key_bytes("".join(row[name] for name in self.key if type(row[name]) is str))
 
     def given(self, row: Row) -> Row:
-        """Return a row of a fold's own, which it may change."""
+        """Return a copy of a row for a fold, which may change it."""
         copy = dict(row)
-        for name, given in self._given:
+        for name, to_python in self._json_columns:
             if copy[name] is not None:
-                copy[name] = given(copy[name])
+                copy[name] = to_python(copy[name])
         return copy
 
 
@@ -123,7 +123,8 @@ def _check_key_bytes(text: str) -> None:
         raise ValueError(msg)
 
 
-def _unlike(row: Row, names: Iterable[str]) -> str:
+def _describe_columns(row: Row, names: Iterable[str]) -> str:
+    """Return a message with the missing and the undeclared columns of a row."""
     missing = ", ".join(name for name in names if name not in row)
     unknown = ", ".join(str(name)[:40] for name in row if name not in set(names))
     parts = [f"lacks {missing}"] if missing else []
@@ -132,11 +133,20 @@ def _unlike(row: Row, names: Iterable[str]) -> str:
 
 
 class Fold:
-    """One projection over events in ascending position.
+    """Fold events into the states and rows of one projection, in ascending position.
 
-    `parked` keys take no event; events at `skipped` positions are passed over. States are kept as
-    a database gives them back, the row or JSON text: an event that fails leaves none half changed,
-    and a state that could not be loaded again is the failure of the event that made it.
+    States are kept in the form that a database returns, a normalized row or JSON text. So an event
+    that fails leaves no state half changed, and a state that could not be loaded again is a failure
+    of the event that produced it.
+
+    Attributes:
+        parked: Keys whose further events are ignored after a failure.
+        skipped: Positions of events that are ignored.
+        states: The state of each key.
+        changed: The position of the last event of each changed key.
+        rows: The rows to write, by table and key values.
+        failures: The events that could not be processed.
+        stopped: Whether a failure has stopped the projection.
     """
 
     def __init__(
@@ -154,15 +164,15 @@ class Fold:
         self.rows: dict[str, dict[tuple[Any, ...], Kept]] = {t.name: {} for t in projection.tables}
         self.failures: list[Failure] = []
         self.stopped = False
-        self._shapes = {table.name: Shape(table) for table in projection.tables}
-        self._last = {table.name for table in projection.tables if table.keep == "last"}
-        self._main = self._shapes[projection.tables[0].name]
+        self._formats = {table.name: Shape(table) for table in projection.tables}
+        self._keep_last = {table.name for table in projection.tables if table.keep == "last"}
+        self._state_format = self._formats[projection.tables[0].name]
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(projection.state or dict)
-        self._fresh: dict[Owner, Any] = {}  # states as loaded, which nobody has touched
+        self._fresh: dict[Owner, Any] = {}  # decoded states that no fold has changed
         self._upcast = projection.upcast if projection.upcasters else same
 
     def add(self, key: str, event: EventRecord) -> None:
-        """Take in the next event of a key."""
+        """Apply the next event of a key."""
         owner = (event.tenant_id, key)
         if self.stopped or owner in self.parked or event.position in self.skipped:
             return
@@ -173,67 +183,73 @@ class Fold:
                 self._step(owner, event)
             else:
                 self._step_with_rows(owner, event)
-        except Exception as error:  # noqa: BLE001 - whatever a user's fold raises is the event's
+        except Exception as error:  # noqa: BLE001 - a user's fold may raise anything
             self.fail(owner, event, error)
         else:
             self.changed[owner] = event.position
 
     def _step(self, owner: Owner, event: EventRecord) -> None:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
-        before = self.states.get(owner)
-        given = None if before is None else self._main.given(before)
-        after = self.projection.apply(given, self._upcast(event))
-        self.states[owner] = None if after is None else self._main.kept_of(owner[1], after)
+        row = self.states.get(owner)
+        state = None if row is None else self._state_format.given(row)
+        result = self.projection.apply(state, self._upcast(event))
+        self.states[owner] = (
+            None if result is None else self._state_format.kept_of(owner[1], result)
+        )
 
     def _step_with_rows(self, owner: Owner, event: EventRecord) -> None:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
-        result = self.projection.apply(self._loaded(owner), self._upcast(event))
+        result = self.projection.apply(self._load_state(owner), self._upcast(event))
         if not isinstance(result, tuple) or len(result) != 2 or not _is_rows(result[1]):  # noqa: PLR2004
-            msg = "the fold returns (state, {table: [rows]})"
+            msg = "the fold must return (state, {table: [rows]})"
             raise TypeError(msg)
-        state, made = result
-        kept = [
-            (table, self._shape(table).kept(row)) for table, rows in made.items() for row in rows
+        state, emitted = result
+        # Normalize everything before anything is changed: a bad row must not leave half a result.
+        normalized = [
+            (table, self._format_of(table).kept(row))
+            for table, rows in emitted.items()
+            for row in rows
         ]
-        text, fresh = self._kept_state(state)
-        for table, row in kept:
+        text, fresh = self._encode_state(state)
+        for table, row in normalized:
             self.emit(table, Kept(owner[0], event.position, row))
         self.states[owner] = text
-        if len(self._fresh) >= _FRESH_MAX:
+        if len(self._fresh) >= _MAX_FRESH_STATES:
             self._fresh.clear()
         self._fresh[owner] = fresh
 
-    def _loaded(self, owner: Owner) -> Any:
+    def _load_state(self, owner: Owner) -> Any:
         text = self.states.get(owner)
         if text is None:
             return None
-        # The fold may change what it gets: it gets it once.
+        # A fold may change the object that it receives, so a decoded state is used only once.
         return self._fresh.pop(owner) if owner in self._fresh else self._decoder.decode(text)
 
-    def _kept_state(self, state: Any) -> tuple[str, Any]:
+    def _encode_state(self, state: Any) -> tuple[str, Any]:
+        """Return the JSON text of a state, and the state decoded from that text."""
         try:
             text = msgspec.json.encode(state).decode()
             return text, self._decoder.decode(text)
-        except Exception as error:  # noqa: BLE001 - a state's own hooks may raise anything
-            msg = f"the state does not come back from JSON as it was declared: {error}"
+        except Exception as error:  # noqa: BLE001 - hooks of a state's class may raise anything
+            msg = f"the state cannot be restored from JSON as its declared type: {error}"
             raise TypeError(msg) from None
 
-    def _shape(self, table: str) -> Shape:
-        if table not in self._shapes:
+    def _format_of(self, table: str) -> Shape:
+        if table not in self._formats:
             msg = f"the fold wrote to the undeclared table {table!r:.80}"
             raise ValueError(msg)
-        return self._shapes[table]
+        return self._formats[table]
 
-    def emit(self, table: str, kept: Kept) -> None:
-        """Merge a row into what its table has of this fold."""
-        assert kept.row is not None  # noqa: S101 - only keys of their own table lose rows
-        place = kept.tenant_id, self._shapes[table].place(kept.row)
+    def emit(self, table: str, row: Kept) -> None:
+        """Add a row to its table; `keep` decides which of two rows with the same key stays."""
+        assert row.row is not None  # noqa: S101 - only rows that are states are deleted
+        key = row.tenant_id, self._formats[table].place(row.row)
         rows = self.rows[table]
-        if table in self._last or place not in rows:
-            rows[place] = kept
+        if table in self._keep_last or key not in rows:
+            rows[key] = row
 
     def fail(self, owner: Owner, event: EventRecord, error: Exception) -> None:
-        """Note what an event's key met, and do as the projection says."""
+        """Record the failure of an event, and apply the failure policy of the projection."""
         if self.stopped or event.position in self.skipped:
             return
         failure = Failure(
@@ -251,21 +267,23 @@ class Fold:
             self.parked.add(owner)
 
     def own_rows(self) -> Iterable[tuple[Owner, Kept]]:
-        """Yield the rows of the keys that changed, where the row is the state."""
+        """Yield the rows of changed keys, for projections whose state is the row."""
         for owner, position in self.changed.items():
             yield owner, Kept(owner[0], position, self.states[owner])
 
 
-def _is_rows(made: Any) -> bool:
-    if type(made) is dict and all(type(rows) is list for rows in made.values()):
+def _is_rows(value: Any) -> bool:
+    # Hot path: nearly every fold returns a dict of lists, which needs no abstract base class.
+    if type(value) is dict and all(type(rows) is list for rows in value.values()):
         return True
-    return isinstance(made, Mapping) and all(
-        isinstance(rows, Iterable) and not isinstance(rows, str | Mapping) for rows in made.values()
+    return isinstance(value, Mapping) and all(
+        isinstance(rows, Iterable) and not isinstance(rows, str | Mapping)
+        for rows in value.values()
     )
 
 
 class Digest:
-    """A digest over rows in any order: the sum of their hashes."""
+    """An order-independent digest of rows: the sum of their hashes."""
 
     def __init__(self) -> None:
         self._sum = 0
@@ -273,7 +291,7 @@ class Digest:
         self.count = 0
 
     def add(self, table: Table, tenant_id: str, row: Row) -> None:
-        """Take in one row; the position that is kept beside it is no part of it."""
+        """Add one row; the position stored with the row is not part of the digest."""
         hasher = self._hashers.get(table.name) or self._hashers.setdefault(
             table.name, Hasher(table)
         )
@@ -281,23 +299,23 @@ class Digest:
         self.count += 1
 
     def text(self) -> str:
-        """Return the digest over all rows so far."""
+        """Return the digest of all rows added so far."""
         return f"sum-sha256:{self._sum:064x}"
 
 
 class Hasher:
-    """The hashes of the rows of one table, over their canonical JSON."""
+    """Hash the rows of one table by their canonical JSON."""
 
     def __init__(self, table: Table) -> None:
         self._name = table.name
         values = {name: VALUES[kind] for name, kind in table.fields.items()}
-        self._shown = [
+        self._converters = [
             (name, value.to_json) for name, value in values.items() if value.to_json is not same
         ]
 
     def __call__(self, tenant_id: str, row: Row) -> int:
-        """Return the hash of a row in its kept form."""
-        if self._shown:
-            row = row | {name: row[name] and to_json(row[name]) for name, to_json in self._shown}
+        """Return the hash of a normalized row."""
+        if self._converters:
+            row = row | {n: row[n] and to_json(row[n]) for n, to_json in self._converters}
         text = canonical_text([self._name, tenant_id, row])
         return int.from_bytes(sha256(text.encode()).digest(), "big")

@@ -1,8 +1,9 @@
-"""The guard: refuse secrets and personal data by policy, before anything is stored.
+"""The guard: reject secrets and personal data by policy, before anything is stored.
 
-Almost every event is clean, and one pass over its flat text says so: literals and token prefixes
-are searched there, and patterns run only where one was found. Only an event that a pattern refuses
-is walked string by string, to find the rule and the path. All is linear in the event's size.
+Almost every event is clean, and one pass over its flat text shows that: literals and token prefixes
+are searched first, and patterns run only where one was found. Only an event that a pattern matches
+is then searched string by string, to find the rule and the path. The cost is linear in the event's
+size.
 """
 
 from __future__ import annotations
@@ -35,26 +36,41 @@ __all__ = [
 
 _ARRAYS = (list, tuple)
 
-# The way to a string: a root, then keys and indices; a last None is one of the object's own keys.
+# The path of a string: a root, then keys and indices; a final None means a key of the object.
 _Steps = tuple[str | int | None, ...]
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """Which rule an event breaks and where; never the value."""
+    """The rule that an event violates and the path of the string; never the value."""
 
     rule: str
     path: str
 
 
-def refusal(guard: Guard, found: Violation, where: str = "") -> PiiPolicyViolation:
-    """Make the error for what a guard has found, `where` being what the path is in."""
-    path = found.path if not where else where + found.path.removeprefix(ROOT)
-    msg = f"the guard {guard.name!r} refuses {path}: rule {found.rule!r}"
-    return PiiPolicyViolation(msg, details={"guard": guard.name, "rule": found.rule, "path": path})
+def refusal(guard: Guard, violation: Violation, prefix: str = "") -> PiiPolicyViolation:
+    """Build the error for a violation.
+
+    Args:
+        guard: The guard that found it.
+        violation: The violated rule and the path.
+        prefix: The name of the scanned value, to put before the path, if it is not an event.
+    """
+    path = violation.path if not prefix else prefix + violation.path.removeprefix(ROOT)
+    msg = f"the guard {guard.name!r} rejects {path} by rule {violation.rule!r}"
+    details = {"guard": guard.name, "rule": violation.rule, "path": path}
+    return PiiPolicyViolation(msg, details=details)
 
 
 class Scanned(msgspec.Struct, frozen=True, gc=False):
-    """What a guard sees of an event: its payload, also as canonical JSON, and what goes with it."""
+    """The parts of an event that a guard scans.
+
+    Attributes:
+        payload: The payload as a Python value.
+        payload_text: The payload as canonical JSON.
+        fields: Names and values of envelope fields.
+        tags: The tags.
+        metadata: The metadata.
+    """
 
     payload: Any
     payload_text: str
@@ -64,21 +80,29 @@ class Scanned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Guard(Protocol):
-    """A policy that may refuse an event."""
+    """A policy that may reject an event."""
 
     name: str
 
-    def scan(self, seen: Scanned) -> Violation | None:
-        """Return what the event breaks, or nothing."""
+    def scan(self, event: Scanned) -> Violation | None:
+        """Return the first violation in the event, or None."""
         ...
 
 
 class PatternGuard:
-    """A guard made of rules; they see every string value, and with `keys` object keys too."""
+    """A guard made of rules, which are applied to every string of an event."""
 
     def __init__(
         self, name: str, rules: Iterable[Rule], *, keys: bool = True, metadata: bool = True
     ) -> None:
+        """Compile the rules.
+
+        Args:
+            name: The name of the guard in errors.
+            rules: The rules, in the order in which violations are reported.
+            keys: Whether to scan the keys of objects too.
+            metadata: Whether to scan metadata too.
+        """
         self.name = name
         self.rules = tuple(rules)
         self._keys = keys
@@ -87,86 +111,91 @@ class PatternGuard:
         self._find_token = TokenFinder(families) if families else None
         self._tokens = {rule.name: rule for rule in self.rules if rule.family is not None}
         others = [rule for rule in self.rules if rule.family is None]
+        # Rules without literals cannot be prefiltered, so they run on every event.
         self._always = tuple(rule for rule in others if not rule.literals)
         self._prefilter = Prefilter(
             (rule, _flat_literals(rule)) for rule in others if rule.literals
         )
 
-    def scan(self, seen: Scanned) -> Violation | None:
+    def scan(self, event: Scanned) -> Violation | None:
         """Return the first violation, in the order payload, fields, tags, metadata."""
-        flat = seen.payload_text
+        flat = event.payload_text
         if "\\" in flat:
             flat = flat_json(flat)
-        if seen.fields or seen.tags or seen.metadata:
-            flat = self._with_envelope(flat, seen)
+        if event.fields or event.tags or event.metadata:
+            flat = self._with_envelope(flat, event)
         if len(flat) > PIECE:
-            return self._scan_pieces(seen, flat)
+            return self._scan_chunks(event, flat)
         suspected = self.suspect(whole(flat))
-        return self._walk_in_order(seen, suspected) if suspected else None
+        return self._find_in_order(event, suspected) if suspected else None
 
-    def _scan_pieces(self, seen: Scanned, flat: str) -> Violation | None:
-        """Scan a long text; what a pattern of one string finds ends the scan, unless in a key."""
+    def _scan_chunks(self, event: Scanned, flat: str) -> Violation | None:
+        """Scan a long text chunk by chunk, so that other threads run between the chunks.
+
+        The first suspicion by a rule for single strings is confirmed at once, because a violation
+        ends the scan. A rule that was confirmed once is not confirmed again.
+        """
         suspected: list[Rule] = []
-        walked: list[Rule] = []
-        for piece in pieces(flat):
-            suspected += [rule for rule in self.suspect(piece) if rule not in suspected]
-            if not walked and any(rule.scope in ("flat", "token") for rule in suspected):
-                walked = [*suspected]
-                if found := self._walk_in_order(seen, suspected):
+        confirmed: list[Rule] = []
+        for chunk in pieces(flat):
+            suspected += [rule for rule in self.suspect(chunk) if rule not in suspected]
+            if not confirmed and any(rule.scope in ("flat", "token") for rule in suspected):
+                confirmed = [*suspected]
+                if found := self._find_in_order(event, suspected):
                     return found
-        rest = [rule for rule in suspected if rule not in walked]
-        return self._walk_in_order(seen, rest) if rest else None
+        rest = [rule for rule in suspected if rule not in confirmed]
+        return self._find_in_order(event, rest) if rest else None
 
-    def _walk_in_order(self, seen: Scanned, suspected: Sequence[Rule]) -> Violation | None:
-        return self.walk(seen, [rule for rule in self.rules if rule in suspected])
+    def _find_in_order(self, event: Scanned, suspected: Sequence[Rule]) -> Violation | None:
+        return self.walk(event, [rule for rule in self.rules if rule in suspected])
 
-    def walk(self, seen: Scanned, rules: Sequence[Rule]) -> Violation | None:
-        """Look at every string with these rules, sparing none."""
+    def walk(self, event: Scanned, rules: Sequence[Rule]) -> Violation | None:
+        """Apply rules to every string of the event, without a prefilter."""
         pairs = [rule for rule in rules if rule.scope == "pair"]
         texts = [rule for rule in rules if rule.scope != "pair"]
-        for steps, value, secret_key in self._leaves(seen, pairs):
-            if isinstance(value, str) and (rule := self._broken(value, texts)):
+        for steps, value, secret_key in self._leaves(event, pairs):
+            if isinstance(value, str) and (rule := self._violated_rule(value, texts)):
                 return Violation(rule.name, self._path(steps))
             if secret_key and _holds_secret(secret_key, value, pairs):
                 return Violation(pairs[0].name, self._path(steps))
         return None
 
     def refuses(self, text: str) -> bool:
-        """Tell whether a plain text, which is no event, holds what the guard refuses."""
+        """Return whether the guard rejects a plain text, such as an error message."""
         return self.scan(Scanned(text, f'"{flat_string(text)}"')) is not None
 
-    def _with_envelope(self, flat: str, seen: Scanned) -> str:
-        """Return the flat text of a payload with the other strings of its event."""
-        parts = [value for _, value in seen.fields]
-        parts += seen.tags
-        joined = "".join(parts)  # one look at all of them is cheaper than one at each
+    def _with_envelope(self, flat: str, event: Scanned) -> str:
+        """Append the other strings of an event to the flat text of its payload."""
+        parts = [value for _, value in event.fields]
+        parts += event.tags
+        joined = "".join(parts)  # hot path: one test of all of them is cheaper than one of each
         if '"' in joined or "\\" in joined or not joined.isprintable():
             parts = [flat_string(part) for part in parts]
-        if self._metadata and seen.metadata:
-            parts += [f'{flat_string(k)}":"{flat_string(v)}' for k, v in seen.metadata.items()]
-        # A quote ends each part, and the line break keeps it from being taken for a key.
+        if self._metadata and event.metadata:
+            parts += [f'{flat_string(k)}":"{flat_string(v)}' for k, v in event.metadata.items()]
+        # A quote ends each part, and the line break keeps it from looking like a key.
         return '"\n"'.join((flat, *parts)) + '"'
 
-    def suspect(self, piece: Piece) -> list[Rule]:
-        """Return the rules that a piece of an event's flat text may break."""
-        lower = piece.lower()
+    def suspect(self, chunk: Piece) -> list[Rule]:
+        """Return the rules that a chunk of an event's flat text may violate."""
+        lower = chunk.lower()
         suspected = self._prefilter(lower.text)
         if suspected or self._always:
             suspected = [
                 rule
                 for rule in (*suspected, *self._always)
-                if rule.scope == "string" or rule.hits_in(lower if rule.folded else piece)
+                if rule.scope == "string" or rule.hits_in(lower if rule.folded else chunk)
             ]
-        if self._find_token is not None and (name := self._find_token(piece)):
+        if self._find_token is not None and (name := self._find_token(chunk)):
             suspected.append(self._tokens[name])
         return suspected
 
-    def _token(self, piece: Piece) -> Rule | None:
-        name = None if self._find_token is None else self._find_token(piece)
+    def _token(self, chunk: Piece) -> Rule | None:
+        name = None if self._find_token is None else self._find_token(chunk)
         return None if name is None else self._tokens[name]
 
-    def _broken(self, text: str, rules: Sequence[Rule]) -> Rule | None:
-        """Return the first of the rules that a string breaks."""
+    def _violated_rule(self, text: str, rules: Sequence[Rule]) -> Rule | None:
+        """Return the first rule that a string violates, or None."""
         parts = [*pieces(flat_string(text))] if any(r.scope != "string" for r in rules) else []
         if any(rule.family for rule in rules):
             for part in parts:
@@ -182,21 +211,21 @@ class PatternGuard:
                 return rule
         return None
 
-    def _leaves(self, seen: Scanned, pairs: Sequence[Rule]) -> Iterator[tuple[_Steps, Any, str]]:
-        yield from self._inside(ROOT, seen.payload, pairs)
-        for name, value in seen.fields:
+    def _leaves(self, event: Scanned, pairs: Sequence[Rule]) -> Iterator[tuple[_Steps, Any, str]]:
+        yield from self._inside(ROOT, event.payload, pairs)
+        for name, value in event.fields:
             yield (name,), value, ""
-        for index, tag in enumerate(seen.tags):
+        for index, tag in enumerate(event.tags):
             yield ("tags", index), tag, ""
         if self._metadata:
-            yield from self._inside("metadata", seen.metadata, pairs)
+            yield from self._inside("metadata", event.metadata, pairs)
 
     def _inside(
         self, root: str, content: Any, pairs: Sequence[Rule]
     ) -> Iterator[tuple[_Steps, Any, str]]:
-        """Yield the leaves of a JSON value in the order of its text, an object's keys first.
+        """Yield the leaves of a JSON value in the order of its text, the keys of an object first.
 
-        With each leaf goes the key that says it is a secret, if there is one above it.
+        Each leaf comes with its path and the nearest key above it that names a secret, if any.
         """
         todo: list[tuple[_Steps, Any, str]] = [((root,), content, "")]
         while todo:
@@ -216,12 +245,12 @@ class PatternGuard:
                 yield steps, value, secret_key
 
     def _path(self, steps: _Steps) -> str:
-        """Return the steps as a JSON path that hides a key which itself holds a secret."""
+        """Return the JSON path of a leaf, with `*` for keys that are themselves secrets."""
         path = str(steps[0])
         for step in steps[1:]:
             if isinstance(step, int):
                 path = item(path, step)
-            elif step is None or self._broken(step, self.rules) or _is_credential(step):
+            elif step is None or self._violated_rule(step, self.rules) or _is_credential(step):
                 path = f"{path}.*"
             else:
                 path = child(path, step)
@@ -229,25 +258,26 @@ class PatternGuard:
 
 
 def _flat_literals(rule: Rule) -> Iterable[Literal]:
-    """Return a rule's literals as flat text has them; those of built-in rules are written so."""
+    """Return a rule's literals in the form of flat text, in which built-in rules are written."""
     if rule.scope != "string":
         return rule.literals
     return [Literal(flat_string(literal.text).lower(), literal.tail) for literal in rule.literals]
 
 
-def _secret_key(key: str, value: Any, above: str, pairs: Sequence[Rule]) -> str:
-    """Return the key that says a value is a secret: its own, or one above that it belongs to."""
+def _secret_key(key: str, value: Any, parent_key: str, pairs: Sequence[Rule]) -> str:
+    """Return the key that marks a value as a secret: its own, or that of a parent."""
     if not pairs:
         return ""
-    named = flat_string(key)
-    is_path = "/" in key and isinstance(value, (Mapping, *_ARRAYS))  # of a file or a package
-    if not is_path and any(rule.pattern.search(f'{named}":1'.lower()) for rule in pairs):
-        return named
-    return "" if key.lower().endswith(DESCRIPTIVE) else above
+    flat_key = flat_string(key)
+    # A key with a slash above an object or array is the path of a file or package.
+    is_path = "/" in key and isinstance(value, (Mapping, *_ARRAYS))
+    if not is_path and any(rule.pattern.search(f'{flat_key}":1'.lower()) for rule in pairs):
+        return flat_key
+    return "" if key.lower().endswith(DESCRIPTIVE) else parent_key
 
 
 def _holds_secret(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
-    """Tell whether a leaf under a key that names a secret is one."""
+    """Return whether a leaf under a key that names a secret is one."""
     if isinstance(value, str):
         pair = f'{key}":"{flat_string(value)}"'
     elif value is None or isinstance(value, bool):

@@ -1,9 +1,9 @@
-"""What the guards look for: credentials and keys, personal data, and the frozen list of traces.
+"""The rules of the guards: credentials, personal data, and the frozen list of traces.
 
-The patterns of built-in rules read flat text: the JSON text of an event without escapes, in which
-`"` ends a string, `'` is a quote within one, U+0001 a backslash and a line break any control
-character. No pattern crosses a `"`. Each begins with a literal, for which `re` searches quickly, is
-bounded in length and possessive where it repeats: an occurrence costs a bounded number of steps.
+The patterns of built-in rules search flat text (see `flat_text`), in which `"` ends a string, `'`
+is a quote within one, U+0001 is a backslash and a line break is any control character. No pattern
+crosses a `"`. Each begins with a literal, which `re` finds quickly, is bounded in length, and is
+possessive where it repeats, so that checking an occurrence costs a bounded number of steps.
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ Match = re.Match[str]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One thing that must not be stored, and how to see it in a string.
+    """A rule for strings that must not be stored.
 
-    One of the `literals` stands in the lower-case text of every event that the rule hits; without
-    them the rule looks at every string. `folded` rules see lower case. `accept` has the last word
-    on a match (a checksum). `scope` says what the pattern reads: a string as it is (rules of one's
-    own), flat text, a key with its value (`key":"value"`), or a run with a known `prefixes`.
+    Attributes:
+        name: The name of the rule in errors.
+        pattern: The pattern of a violation.
+        literals: Literals of which one occurs in the lower-case text of every match. They let the
+            guard skip the rule quickly; without them the rule runs on every string.
+        lowercase: Whether the pattern is applied to the text in lower case.
+        accept: A function that confirms a match, for example with a checksum.
+        scope: What the pattern is applied to: a decoded `string` (custom rules), `flat` text, a
+            key and value `pair` (`key":"value"`), or a `token` with a known prefix.
+        description: What the rule finds, for documentation.
+        family: The token family of a rule with scope `token`.
     """
 
     name: str
@@ -43,21 +50,21 @@ class Rule(msgspec.Struct, frozen=True):
     family: Family | None = None
 
     def hits(self, text: str) -> bool:
-        """Tell whether the rule refuses a text."""
+        """Return whether the rule matches a text."""
         return self.hits_in(whole(text.lower() if self.folded else text))
 
-    def hits_in(self, piece: Piece) -> bool:
-        """Tell the same of a piece that is in lower case already if the rule is folded."""
+    def hits_in(self, chunk: Piece) -> bool:
+        """Return whether the rule matches in a chunk, which must be lower case if `lowercase`."""
         if self.accept is None:
-            found = self.pattern.search(piece.text, piece.begin)
-            return found is not None and found.start() < piece.end
+            found = self.pattern.search(chunk.text, chunk.begin)
+            return found is not None and found.start() < chunk.end
         return any(
-            found.start() < piece.end and self.accept(found)
-            for found in self.pattern.finditer(piece.text, piece.begin)
+            found.start() < chunk.end and self.accept(found)
+            for found in self.pattern.finditer(chunk.text, chunk.begin)
         )
 
 
-def _rule(  # noqa: PLR0913 - a rule is its fields
+def _rule(  # noqa: PLR0913 - the fields of a rule
     name: str,
     finds: str,
     pattern: str,
@@ -66,13 +73,13 @@ def _rule(  # noqa: PLR0913 - a rule is its fields
     accept: Callable[[Match], bool] | None = None,
     scope: Scope = "flat",
 ) -> Rule:
-    held = tuple(
+    converted = tuple(
         literal if isinstance(literal, Literal) else Literal(literal) for literal in literals
     )
-    return Rule(name, re.compile(pattern), held, folded, accept, scope, finds)
+    return Rule(name, re.compile(pattern), converted, folded, accept, scope, finds)
 
 
-def _token(family: Family) -> Rule:
+def _token_rule(family: Family) -> Rule:
     return Rule(
         family.name, re.compile(family.pattern), scope="token", finds=family.finds, family=family
     )
@@ -162,8 +169,9 @@ _WORD = tree_pattern(
     [*((name, _REFERENCE) for name in _STORES), *((state, "") for state in _STATES)]
 )
 
-# What stands where a secret was, or instead of one: a mask, a placeholder, a reference, a state.
-# Each branch begins with one character or set, by which `re` rules it out before it enters it.
+# Values that are not secrets although their key names one: masks, placeholders, references to
+# secret stores, and states. Each branch begins with one character or set, so that `re` excludes it
+# before it enters the branch.
 _BRACES = r"""\{\{?[^}"{]{0,32}+\}{1,2}"""
 _HARMLESS = (
     r"""(?:[*•x.…#-][*•x.…#-]{1,63}+|\[[^\]"\[]{0,32}+\]|<[^>"<]{0,32}+>"""
@@ -171,7 +179,7 @@ _HARMLESS = (
     r"""|[0-9][0-9]{3}-[0-9]{2}-[0-9]{2}(?:[t ][0-9:.,+z-]{0,32}+)?"""
     rf"""|{_WORD})"""
 )
-# White space by its code points: `re` looks up a set without `\s` in a bitmap.
+# White space by code points: `re` tests a set without `\s` with a bitmap, which is faster.
 _SPACE = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _STOP = rf"""(?![^{_SPACE}"'&;,)}}\]\x01])"""
 _NOT_HARMLESS = rf"(?!{_HARMLESS}{_STOP})"
@@ -181,29 +189,29 @@ _QUOTES = r"['\x01]{0,8}+"
 _PLAIN_CHAR = rf"""[^{_SPACE}"'&;,=\x01(){{}}\[\]<>:]"""
 _LAST = rf"{_STOP}(?![ \t]+[a-z])"
 _DIGITS = rf"(?={_NO_DIGIT}{{0,32}}+[0-9]){_CHAR}{{6}}"
-# `name: value` is also prose: without quotes a value ends its line, or has a digit. A
-# word with a sign after it is the next name.
+# `name: value` also occurs in prose: an unquoted value must end its line or contain a digit. A word
+# that is followed by `:` or `=` is the next name.
 _PLAIN = rf"(?!{_NO_DIGIT}{{0,32}}+['\x01]{{0,8}}+[:=])(?:{_PLAIN_CHAR}{{1,128}}+{_LAST}|{_DIGITS})"
 
 
-def _given(equals: str, colon: str) -> str:
-    """Return what follows a name that is given a value: `equals` after `=`, `colon` after `:`."""
-    # Each branch begins with another character, so that `re` enters few of them.
+def _assignment_pattern(equals: str, colon: str) -> str:
+    """Return the pattern of an assignment after a name: `equals` after `=`, `colon` after `:`."""
+    # Each branch begins with a different character, so that `re` enters few of them.
     return (
         rf"{_QUOTES}(?::(?:={equals}|{colon})|=>?+{equals}"
         rf"|[ \t](?::{colon}|[ \t]?+(?::=|=>?+){equals}))"
     )
 
 
-def _assigned(shortest: int, plain: str) -> str:
-    """Return what follows a name that is given a value: by `=`, in quotes, or plainly by `:`.
+def _value_pattern(shortest: int, plain: str) -> str:
+    """Return the pattern of an assigned value: after `=`, in quotes, or unquoted after `:`.
 
-    The form of the value is checked first: that is cheaper than to tell whether it is harmless.
+    The form of the value is checked before the list of harmless values, because it is cheaper.
     """
     value = rf"(?={_CHAR}{{{shortest}}})"
     equals = rf"[ \t]{{0,2}}+{_QUOTES}{value}"
     colon = rf"\s{{0,4}}+(?:(?={plain})|['\x01]{{1,8}}+{value})"
-    return _given(equals, colon) + _NOT_HARMLESS
+    return _assignment_pattern(equals, colon) + _NOT_HARMLESS
 
 
 _KEY_NAMES = (
@@ -216,11 +224,11 @@ _TOKEN_NAMES = (
 )
 
 
-def _after(names: tuple[str, ...], last: str, meanwhile: str = "") -> str:
-    """Return a look behind for `last` after one of the names, in four spellings.
+def _preceded_by(names: tuple[str, ...], last: str, between: str = "") -> str:
+    """Return a lookbehind for `last` after one of the names, in four spellings.
 
-    Its first part tells most other words by the one or two characters before `last`. `meanwhile` is
-    checked between the two parts, as the second one costs most.
+    The first part of the pattern excludes most other words by the one or two characters before
+    `last`. `between` is checked before the second part, which costs most.
     """
     spelled = dict.fromkeys(
         name.replace("_", joint) + joint + last for name in names for joint in ("_", "-", "", " ")
@@ -231,30 +239,30 @@ def _after(names: tuple[str, ...], last: str, meanwhile: str = "") -> str:
     ends = f"[{''.join(sorted({name[-1] for name in names}))}]"
     likely = f"(?:(?<={ends}{last})|(?<={ends}[_ -]{last}))"
     exact = "|".join(f"(?<={'|'.join(same)})" for same in widths.values())
-    return f"{likely}{meanwhile}(?:{exact})"
+    return f"{likely}{between}(?:{exact})"
 
 
-_KEYS = _after(_KEY_NAMES, "key", '(?=":)')
-_TOKENS = _after(_TOKEN_NAMES, "token", '(?=":)')
-_KEYS_IN_JSON = _after(_KEY_NAMES, 'key":')
-_TOKENS_IN_JSON = _after(_TOKEN_NAMES, 'token":')
+_KEYS = _preceded_by(_KEY_NAMES, "key", '(?=":)')
+_TOKENS = _preceded_by(_TOKEN_NAMES, "token", '(?=":)')
+_KEYS_IN_JSON = _preceded_by(_KEY_NAMES, 'key":')
+_TOKENS_IN_JSON = _preceded_by(_TOKEN_NAMES, 'token":')
 _ATTRIBUTE = (  # <add key='password' value='...'>
     rf"['\x01]{{1,8}}+\s{{1,4}}+value\s?=\s?['\x01]{{1,8}}+{_NOT_HARMLESS}{_CHAR}{{4}}"
 )
-_GIVEN = rf"(?={_assigned(4, _DIGITS)})"
+_GIVEN = rf"(?={_value_pattern(4, _DIGITS)})"
 _PASS_NAMES = ("password", "passwd", "passphrase")
 _PASS = "pass(?:word|wd|phrase)"  # noqa: S105 - a pattern
-# The sign of an assignment, which follows the name.
+# The sign of an assignment after the name.
 _SIGN = r"(?:[:=]|[ \t][ \t]?+[:=]|['\x01]['\x01]{0,7}+[ \t]{0,2}+[:=])"
 _PASS_LITERALS = tuple(Literal(name, _SIGN) for name in _PASS_NAMES)
 _LONG = rf"(?={_NO_DIGIT}{{0,40}}+[0-9]){_CHAR}{{20}}"
-_BARE_TOKEN = "(?<![a-z0-9_.-]token)" + _given(
+_BARE_TOKEN = "(?<![a-z0-9_.-]token)" + _assignment_pattern(
     rf"[ \t]{{0,2}}+{_QUOTES}(?={_CHAR}{{6}})(?![0-9]{{1,20}}{_STOP})"
     rf"(?:(?<![?&]token=)|(?={_LONG})){_NOT_HARMLESS}",
     rf"\s{{0,4}}+['\x01]{{1,8}}+(?={_LONG}){_NOT_HARMLESS}",
 )
 
-# A value under a key: a string that is not harmless, a number, a list or an object with anything.
+# A value under a key: a string that is not harmless, a number, or a non-empty array or object.
 _VALUE = rf'":(?:"(?!\s{{0,64}}+(?:{_HARMLESS}\s{{0,64}}+)?")|-?[0-9]|[\[{{](?![\]}}]))'
 _STATE = re.compile(r'"?[a-z]{1,24}(?:[ _-][a-z]{1,24}){0,4}"|[0-9]{1,2}(?![0-9.])|"[0-9]{1,2}"')
 _VERBS = (
@@ -265,7 +273,7 @@ _VERBS = (
 
 
 def _names_a_secret(match: Match) -> bool:
-    """Refuse the value, unless the key is about an act (`reset_password`) and holds its state."""
+    """Return False for a key about an action (`reset_password`) whose value is its state."""
     text, start = match.string, match.start()
     before = text[max(0, start - 16) : start].rstrip("_- ")
     if not before.endswith(_VERBS):
@@ -273,7 +281,7 @@ def _names_a_secret(match: Match) -> bool:
     return _STATE.match(text, match.end() - 1) is None
 
 
-def _keyed(pattern: str, *literals: Literal) -> Rule:
+def _key_rule(pattern: str, *literals: Literal) -> Rule:
     return _rule(
         "key_name",
         "a value under a key that ends in `password`, `secret`, `api_key`, `access_token` and the "
@@ -286,7 +294,7 @@ def _keyed(pattern: str, *literals: Literal) -> Rule:
     )
 
 
-def _assignment(pattern: str, *literals: Literal) -> Rule:
+def _assignment_rule(pattern: str, *literals: Literal) -> Rule:
     return _rule(
         "assignment",
         "`password=…`, `Pwd=…`, `password: …`, `token=…` and JSON with such keys in a text",
@@ -296,16 +304,16 @@ def _assignment(pattern: str, *literals: Literal) -> Rule:
     )
 
 
-def _basic(match: Match) -> bool:
-    """Tell whether the word after `Basic` is a name and a password in base64."""
+def _is_basic_auth(match: Match) -> bool:
+    """Return whether the word after `Basic` is a user name and a password in base64."""
     word = match.group(1)
     if len(word) % 4 == 1:
         return False
-    said = binascii.a2b_base64(word + "=" * (-len(word) % 4))
-    return b":" in said and said.isascii() and said.decode().isprintable()
+    decoded = binascii.a2b_base64(word + "=" * (-len(word) % 4))
+    return b":" in decoded and decoded.isascii() and decoded.decode().isprintable()
 
 
-# In base64, four characters of ASCII text, and a colon as the first, second or third byte of three.
+# Base64 of ASCII text, by groups of four characters, up to a colon as first, second or third byte.
 _ASCII_1, _ASCII_2, _ASCII_3 = "[I-Za-f]", "[A-HQ-Xg-nw-z0-3]", "[ABEFIJMNQRUVYZcdghklopstwx014589]"
 _COLON = (
     rf"(?=(?:{_ASCII_1}{_ASCII_2}{_ASCII_3}[A-Za-z0-9+/]){{0,128}}?"
@@ -316,7 +324,7 @@ _B64 = "[A-Za-z0-9+/]"
 _W = "[A-Za-z0-9_-]"
 
 CREDENTIALS: tuple[Rule, ...] = (
-    *map(_token, TOKEN_FAMILIES),
+    *map(_token_rule, TOKEN_FAMILIES),
     _rule(
         "slack_token",
         "Slack bot, user, workspace, configuration and refresh tokens",
@@ -374,7 +382,7 @@ CREDENTIALS: tuple[Rule, ...] = (
         "`Authorization: Basic` and a name with its password",
         rf"asic (?<=[Bb]asic )(?<![A-Za-z0-9].asic ) {{0,3}}+{_COLON}([A-Za-z0-9+/]{{6,512}}+)",
         Literal("basic ", r" {0,3}[a-z0-9+/]{6}"),
-        accept=_basic,
+        accept=_is_basic_auth,
     ),
     _rule(
         "url_password",
@@ -457,22 +465,23 @@ CREDENTIALS: tuple[Rule, ...] = (
         "telegr",
         folded=True,
     ),
-    _assignment(
-        rf"{_PASS}(?:{_assigned(1, _PLAIN)}|{_ATTRIBUTE})",
+    _assignment_rule(
+        rf"{_PASS}(?:{_value_pattern(1, _PLAIN)}|{_ATTRIBUTE})",
         *_PASS_LITERALS,
         Literal("password", r"['\x01]{1,8}+\s{1,4}+value"),
     ),
-    _assignment(rf"pwd(?<![a-z0-9]pwd){_assigned(1, _PLAIN)}", Literal("pwd", _SIGN)),
-    _assignment("secret" + _assigned(4, _DIGITS), Literal("secret", _SIGN)),
-    _assignment("key" + _after(_KEY_NAMES, "key", _GIVEN), Literal("key", _SIGN)),
-    _assignment(
-        f"token(?:{_after(_TOKEN_NAMES, 'token', _GIVEN)}|{_BARE_TOKEN})", Literal("token", _SIGN)
+    _assignment_rule(rf"pwd(?<![a-z0-9]pwd){_value_pattern(1, _PLAIN)}", Literal("pwd", _SIGN)),
+    _assignment_rule("secret" + _value_pattern(4, _DIGITS), Literal("secret", _SIGN)),
+    _assignment_rule("key" + _preceded_by(_KEY_NAMES, "key", _GIVEN), Literal("key", _SIGN)),
+    _assignment_rule(
+        f"token(?:{_preceded_by(_TOKEN_NAMES, 'token', _GIVEN)}|{_BARE_TOKEN})",
+        Literal("token", _SIGN),
     ),
-    _keyed(_PASS, *(Literal(name + '":') for name in _PASS_NAMES)),
-    _keyed("pwd", Literal('pwd":')),
-    _keyed("secret", Literal('secret":')),
-    _keyed(f"key{_KEYS}", Literal('key":', _KEYS_IN_JSON)),
-    _keyed(f"token{_TOKENS}", Literal('token":', _TOKENS_IN_JSON)),
+    _key_rule(_PASS, *(Literal(name + '":') for name in _PASS_NAMES)),
+    _key_rule("pwd", Literal('pwd":')),
+    _key_rule("secret", Literal('secret":')),
+    _key_rule(f"key{_KEYS}", Literal('key":', _KEYS_IN_JSON)),
+    _key_rule(f"token{_TOKENS}", Literal('token":', _TOKENS_IN_JSON)),
 )
 
 
@@ -482,12 +491,12 @@ _VALUES = {ord(char): str(int(char, 36)) for char in "ABCDEFGHIJKLMNOPQRSTUVWXYZ
 _SHORTEST_IBAN = 15  # characters, Norway's
 
 
-def _luhn(match: Match) -> bool:
+def _passes_luhn(match: Match) -> bool:
     digits = match.group().encode().translate(_SINGLE, b" -")
     return (sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED))) % 10 == 0
 
 
-def _iban(match: Match) -> bool:
+def _passes_iban(match: Match) -> bool:
     compact = match.group().replace(" ", "")
     if len(compact) < _SHORTEST_IBAN:
         return False
@@ -499,8 +508,8 @@ _STAGES = ("alpha", "beta", "rc", "dev", "pre", "next", "canary", "snapshot", "f
 _BOUNDED = 80
 
 
-def _address(match: Match) -> bool:
-    """Tell an e-mail address from `git@host:path`, `ssh://git@host/` and `package@1.3.0.beta`."""
+def _is_email(match: Match) -> bool:
+    """Return False for `git@host:path`, `ssh://git@host/` and `package@1.3.0.beta`."""
     text, at = match.string, match.start()
     labels, last = match.group(1, 2)
     if _NUMBERS.fullmatch(labels) and (labels.count(".") > 1 or last.lower().startswith(_STAGES)):
@@ -519,7 +528,7 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         r"@(?<=[A-Za-z0-9_%+-]@)((?:[A-Za-z0-9-]{1,63}+\.){1,8})([A-Za-z]{2,24}+)"
         r"(?![A-Za-z0-9_/-]|:[^\s\"'])",
         Literal("@", r"[a-z0-9-]{1,63}+\."),
-        accept=_address,
+        accept=_is_email,
     ),
     _rule(
         "phone",
@@ -533,14 +542,14 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         r"[2-6](?<![A-Za-z0-9.-].)(?:(?<=2)[2-7]|(?<!2)[0-9])(?:[0-9]{11,17}+"
         r"|[0-9]{2}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}"
         r"|(?<=3[47])[0-9]{2}([ -])[0-9]{6}\2[0-9]{5})(?![A-Za-z0-9-])",
-        accept=_luhn,
+        accept=_passes_luhn,
     ),
     _rule(
         "iban",
         "IBANs with a right checksum",
         r"[A-Z](?<![A-Za-z0-9].)[A-Z][0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?"
         r"(?![A-Za-z0-9])",
-        accept=_iban,
+        accept=_passes_iban,
     ),
     _rule(
         "us_ssn",
@@ -551,14 +560,14 @@ PERSONAL_DATA: tuple[Rule, ...] = (
     ),
 )
 
-# Keys that describe a secret instead of holding it, within an object under a key that names one.
+# Suffixes of keys that describe a secret, inside an object under a key that names one.
 DESCRIPTIVE = (
     *("name", "id", "ref", "type", "kind", "version", "path", "mode", "namespace", "optional"),
     *("required", "length", "min", "max", "_at", "edat", "sat", "expires", "expiry", "count"),
     *("enabled", "algorithm", "policy", "status", "state", "format", "provider", "engine"),
 )
 
-# Section T2, word for word; frozen.
+# Contract rule T2, verbatim and frozen.
 TRACE_SUBSTRINGS = (
     *("Bearer ", "xoxb-", "xoxp-", "xoxa-", "xoxr-", "sk-"),
     *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "-----BEGIN", "AKIA", "ASIA"),

@@ -1,6 +1,6 @@
-"""The token families that the guards know by their prefix, one row each, from public formats.
+"""The token families that the guard detects by their prefix, from publicly documented formats.
 
-A token begins a word: no letter or digit stands before its prefix. Each body has a fixed or bounded
+A token starts a word: no letter or digit precedes its prefix. Each body has a fixed or bounded
 length, so that checking one occurrence costs a bounded number of steps.
 """
 
@@ -18,14 +18,14 @@ _ALNUM = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HEX = "0123456789abcdefABCDEF"
 _UUID = f"{_H}{{8}}-{_H}{{4}}-{_H}{{4}}-{_H}{{4}}-{_H}{{12}}"
 _END = "(?![A-Za-z0-9])"
-_MIXED = "(?=[A-Za-z_-]{0,40}+[0-9])"  # a digit soon: no slug of words
-# What stands in the characters just read is checked by a lookbehind of fixed width: a text that is
-# too short for a token then fails at its first step.
+_MIXED = "(?=[A-Za-z_-]{0,40}+[0-9])"  # a digit within 40 characters, so not a slug of words
+# The characters just read are checked by a lookbehind of fixed width, so that a text that is too
+# short for a token fails at the first step.
 _DIGIT_IN_20 = "(?<![A-Za-z]{20})"
 _DIGIT_IN_24 = "(?<![A-Za-z]{24})"
 _MIXED_IN_20 = "(?=[a-z0-9_-]{0,19}+[A-Z])(?=[A-Z0-9_-]{0,19}+[a-z])(?=[A-Za-z_-]{0,19}+[0-9])"
 _NO_SLUG = "(?!" + "[A-Za-z0-9]{0,9}+[_-]" * 4 + ")"  # not four short words in a row
-# A long run with a digit, a longer one, or all three kinds of characters.
+# A long run with a digit, a longer one without, or one with lower case, upper case and digits.
 _OPAQUE = (
     rf"{_NO_SLUG}(?:(?:[a-z]{{2,8}}-)?+{_N}{{20}}(?:{_DIGIT_IN_20}|{_N}{{20}})"
     rf"|{_MIXED_IN_20}{_W}{{20}})"
@@ -33,7 +33,7 @@ _OPAQUE = (
 
 
 class Family(NamedTuple):
-    """A kind of token: what it is, its literal prefixes, and the pattern of the rest."""
+    """A family of tokens: its description, its literal prefixes, and the pattern of the rest."""
 
     name: str
     finds: str

@@ -1,4 +1,4 @@
-"""Handlers as their users declare them: which events, what effect, and what a failure does."""
+"""Declarations of handlers: which events, which kind of effect, and the retry policy."""
 
 from __future__ import annotations
 
@@ -24,32 +24,46 @@ _LONGEST_S = 366 * 86_400.0
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a failed event is tried again, and when it is not."""
+    """When a failed event is retried, with exponential backoff.
+
+    Attributes:
+        attempts: The number of attempts before the event becomes a dead letter.
+        base_s: The pause after the first attempt, in seconds.
+        factor: The growth of the pause with each attempt.
+        cap_s: The longest pause, in seconds.
+        jitter: The fraction of a pause that is random.
+        final: Exception classes that are not retried.
+    """
 
     attempts: int = 5
     base_s: float = 1.0
     factor: float = 2.0
     cap_s: float = 60.0
-    jitter: float = 0.2  # the part of a pause that chance may take away
-    final: tuple[type[BaseException], ...] = ()  # errors that no retry helps against
+    jitter: float = 0.2
+    final: tuple[type[BaseException], ...] = ()
 
-    def pause_s(self, attempt: int, chance: float) -> float:
-        """Return how long to wait after an attempt, the first being 1; chance is within [0, 1)."""
+    def pause_s(self, attempt: int, random_fraction: float) -> float:
+        """Return the pause after an attempt, in seconds.
+
+        Args:
+            attempt: The number of the failed attempt, from 1.
+            random_fraction: A random number in [0, 1), which shortens the pause by the jitter.
+        """
         try:
-            grown = self.base_s * self.factor ** (attempt - 1)
+            pause = self.base_s * self.factor ** (attempt - 1)
         except OverflowError:
-            grown = self.cap_s
-        return min(grown, self.cap_s) * (1.0 - self.jitter * chance)
+            pause = self.cap_s
+        return min(pause, self.cap_s) * (1.0 - self.jitter * random_fraction)
 
     def gives_up(self, attempt: int, error: BaseException) -> bool:
-        """Tell whether an event that failed in this attempt goes to the dead letters."""
+        """Return whether an event that failed in this attempt becomes a dead letter."""
         return attempt >= self.attempts or isinstance(error, self.final)
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that has an effect for every event that it wants, declared once.
+    """A declared handler: a function that is called for each event that it selects.
 
-    `start` is the position after which it begins; what lies before is no business of its.
+    It processes events after position `start`; see `handler` for the other fields.
     """
 
     name: str
@@ -65,7 +79,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def declaration(self) -> str:
-        """What the registry must know to keep order, as text."""
+        """The declaration as text, which the registry stores and compares."""
         return canonical_text(
             {
                 "effect": self.effect,
@@ -78,21 +92,30 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_most_once(self) -> bool:
-        """Whether an effect that may have happened is never repeated by itself."""
+        """Whether an effect that may have happened is never repeated automatically."""
         return self.effect == "unsafe" and not self.retry_unknown
 
     def wants(self, event_type: str, stream_type: str | None) -> bool:
-        """Tell whether an event is for this handler."""
+        """Return whether the handler selects an event."""
         if self.stream_types is not None and stream_type not in self.stream_types:
             return False
         return ALL in self.events or Names.of(self.events).allows(event_type)
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """What the registry must know of an event: who it is, and its place in its stream.
+    """The registry's description of an event.
 
-    `first_seq` is the number that the stream began with. `event` is the event itself, if it is to
-    be kept while it is unfinished: a record, or anything that JSON can hold.
+    Attributes:
+        event_id: The event id.
+        tenant_id: The tenant of the event.
+        event_type: The event type.
+        position: The position of the event in its log.
+        stream: The stream as `(type, id)`, or None.
+        stream_seq: The sequence number of the event in its stream.
+        first_seq: The first sequence number of the stream.
+        event: The event itself, to store it while it is unfinished: a record or any JSON value.
+        log: The identity of the log that it was read from; None if its source is not a log.
+        flaw: Why the message is not an event that a handler can process; empty if it is.
     """
 
     event_id: str
@@ -103,29 +126,35 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     stream_seq: int | None = None
     first_seq: int = 1
     event: Any = None
-    log: LogIdentity | None = None  # the log it was read from; None: its source is no log
-    flaw: str = ""  # why it is no event that anybody could handle
+    log: LogIdentity | None = None
+    flaw: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Who the event is, among all tenants."""
+        """The identity of the event across tenants: tenant id and event id."""
         return self.tenant_id, self.event_id
 
     @property
     def line(self) -> tuple[str, str, str] | None:
-        """The stream in which its order counts, if it has one."""
+        """The stream in which events are handled in order, or None: tenant, type and id."""
         if self.stream is None or self.stream_seq is None:
             return None
         return self.tenant_id, *self.stream
 
     @property
     def body(self) -> str | None:
-        """The event as text."""
+        """The event as JSON text, or None."""
         return None if self.event is None else msgspec.json.encode(self.event).decode()
 
     @classmethod
     def of(cls, event: EventRecord, first_seq: int = 1, log: LogIdentity | None = None) -> Delivery:
-        """Take from a record what the registry must know; `log` is the identity of its log."""
+        """Build the delivery of a record.
+
+        Args:
+            event: The record.
+            first_seq: The first sequence number of its stream.
+            log: The identity of its log.
+        """
         return cls(
             event_id=event.event_id,
             tenant_id=event.tenant_id,
@@ -151,11 +180,28 @@ def handler(  # noqa: PLR0913 - a declaration is its parts
     retry: RetryPolicy | None = None,
     retry_unknown: bool = False,
 ) -> Callable[[Callable[[EventRecord, Any], Any]], Handler]:
-    """Make a handler of a function `run(event, context)`; `effect` says what it does.
+    """Declare a function `run(event, context)` as a handler.
 
-    `transactional`: it writes by `context.connection`, in the registry's own transaction.
-    `keyed`: its target takes `context.key` and does nothing twice. `unsafe`: nothing makes it once,
-    so after a crash it is never repeated by itself, unless `retry_unknown` says so.
+    Args:
+        name: The name of the handler in the registry.
+        effect: The kind of effect. `transactional`: the function writes with `context.connection`,
+            in the registry's transaction. `keyed`: the target deduplicates by `context.key`.
+            `unsafe`: neither, so after a crash the effect is not repeated automatically.
+        events: Event types or patterns such as `order.*`.
+        stream_types: Stream types; None selects all events.
+        mode: `strict` handles the events of each stream in order. `latest_wins` may handle a later
+            event of a stream first; earlier ones are then stale.
+        start: Handle events after this position.
+        on_poison: What a dead letter does to its stream: `park` it until an operator acts, `skip`
+            to its next events, or `stop` the handler.
+        retry: The retry policy.
+        retry_unknown: Repeat an unsafe effect even if it may have happened.
+
+    Returns:
+        A decorator that turns the function into a `Handler`.
+
+    Raises:
+        InvalidArgument: The declaration is invalid.
     """
 
     def declare(run: Callable[[EventRecord, Any], Any]) -> Handler:
@@ -164,8 +210,8 @@ def handler(  # noqa: PLR0913 - a declaration is its parts
                 name=name,
                 run=run,
                 effect=effect,
-                events=_texts(events),
-                stream_types=None if stream_types is None else _texts(stream_types),
+                events=_to_tuple(events),
+                stream_types=None if stream_types is None else _to_tuple(stream_types),
                 mode=mode,
                 start=start,
                 on_poison=on_poison,
@@ -177,41 +223,47 @@ def handler(  # noqa: PLR0913 - a declaration is its parts
     return declare
 
 
-def _texts(given: Any) -> Any:
-    return given if isinstance(given, str) else tuple(given)
+def _to_tuple(value: Any) -> Any:
+    return value if isinstance(value, str) else tuple(value)
 
 
-def checked(made: Handler) -> Handler:
-    """Return a handler that can run, or say what is wrong with its declaration."""
-    if problem := id_problem(made.name):
-        raise _bad(made.name, f"its name {problem}")
-    if not callable(made.run):
-        raise _bad(made.name, "it needs a function of an event and a context")
+def checked(declared: Handler) -> Handler:
+    """Return the handler if its declaration is valid, or raise `InvalidArgument`."""
+    if problem := id_problem(declared.name):
+        raise _declaration_error(declared.name, f"the name {problem}")
+    if not callable(declared.run):
+        raise _declaration_error(declared.name, "it must be a function of an event and a context")
     for what, value, known in (
-        ("effect", made.effect, _EFFECTS),
-        ("mode", made.mode, _MODES),
-        ("on_poison", made.on_poison, _ON_POISON),
+        ("effect", declared.effect, _EFFECTS),
+        ("mode", declared.mode, _MODES),
+        ("on_poison", declared.on_poison, _ON_POISON),
     ):
         if value not in known:
-            raise _bad(made.name, f"{what} is one of {', '.join(known)}")
-    if not _are_texts(made.events) or not all(map(is_pattern, made.events)):
-        raise _bad(made.name, "events is a list of types, such as 'order.placed' or 'order.*'")
-    if made.stream_types is not None and not (
-        _are_texts(made.stream_types) and all(made.stream_types)
+            raise _declaration_error(declared.name, f"{what} must be one of {', '.join(known)}")
+    if not _are_texts(declared.events) or not all(map(is_pattern, declared.events)):
+        raise _declaration_error(
+            declared.name, "events must be a list of types, such as 'order.placed' or 'order.*'"
+        )
+    if declared.stream_types is not None and not (
+        _are_texts(declared.stream_types) and all(declared.stream_types)
     ):
-        raise _bad(made.name, "stream_types is a list of types, such as 'order'")
-    if type(made.start) is not int or made.start < 0:
-        raise _bad(made.name, "start is a position, from 0")
-    if made.retry_unknown and made.effect != "unsafe":
-        raise _bad(made.name, "retry_unknown is for unsafe effects: others are retried anyway")
-    _check_policy(made)
-    return made
+        raise _declaration_error(
+            declared.name, "stream_types must be a list of types, such as 'order'"
+        )
+    if type(declared.start) is not int or declared.start < 0:
+        raise _declaration_error(declared.name, "start must be a position from 0")
+    if declared.retry_unknown and declared.effect != "unsafe":
+        raise _declaration_error(
+            declared.name, "retry_unknown is for unsafe effects only: others are always retried"
+        )
+    _check_policy(declared)
+    return declared
 
 
-def _check_policy(made: Handler) -> None:
-    policy = made.retry
+def _check_policy(declared: Handler) -> None:
+    policy = declared.retry
     if type(policy.attempts) is not int or policy.attempts < 1:
-        raise _bad(made.name, "attempts counts from 1")
+        raise _declaration_error(declared.name, "attempts must be a whole number from 1")
     bounds: dict[str, tuple[Any, float, float]] = {
         "base_s": (policy.base_s, 0.0, _LONGEST_S),
         "factor": (policy.factor, 1.0, 1_000.0),
@@ -220,15 +272,17 @@ def _check_policy(made: Handler) -> None:
     }
     for what, (value, least, most) in bounds.items():
         if type(value) not in (int, float) or not least <= value <= most:
-            raise _bad(made.name, f"{what} is a number from {least:g} to {most:g}")
+            raise _declaration_error(
+                declared.name, f"{what} must be a number from {least:g} to {most:g}"
+            )
     final: Any = policy.final
     if not all(isinstance(one, type) and issubclass(one, BaseException) for one in final):
-        raise _bad(made.name, "final is a list of exception classes")
+        raise _declaration_error(declared.name, "final must be a list of exception classes")
 
 
-def _are_texts(given: Any) -> bool:
-    return isinstance(given, tuple) and bool(given) and all(isinstance(one, str) for one in given)
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(one, str) for one in value)
 
 
-def _bad(name: Any, problem: str) -> InvalidArgument:
+def _declaration_error(name: Any, problem: str) -> InvalidArgument:
     return InvalidArgument(f"handler {name!r:.80}: {problem}", details={"argument": "handler"})

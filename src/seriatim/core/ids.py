@@ -1,4 +1,4 @@
-"""Opaque ids: what makes one valid, and the keys that stand for them in indexes."""
+"""Opaque ids: validation, and the fixed-size keys that represent them in indexes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _WHITE_SPACE = " \t\n\r\x0b\x0c"
 
 
 def id_problem(value: object) -> str | None:
-    """Say why a value cannot be an id, or None when it can; ids are never altered."""
+    """Return why a value is not a valid id, or None if it is; ids are never altered."""
     if type(value) is not str:
         return "must be a string"
     if not value:
         return "must not be empty"
     if value[0] in _WHITE_SPACE or value[-1] in _WHITE_SPACE:
         return "must not start or end with white space"
+    # Hot path: nearly every id is short printable ASCII, which needs no regular expression.
     if value.isascii() and len(value) <= ID_BYTES_MAX and value.isprintable():
         return None
     return _slow_id_problem(value)
@@ -34,51 +35,51 @@ def id_problem(value: object) -> str | None:
 
 def _slow_id_problem(value: str) -> str | None:
     if _SURROGATE.search(value):
-        return "must not hold lone surrogates"
+        return "must not contain lone surrogates"
     if _CONTROL.search(value):
-        return "must not hold control characters"
+        return "must not contain control characters"
     if len(value.encode()) > ID_BYTES_MAX:
         return f"must not be longer than {ID_BYTES_MAX} bytes"
     return None
 
 
 def key_problem(value: object) -> str | None:
-    """Say why a value cannot be an idempotency key: 1 to 200 UTF-8 bytes, no NUL."""
+    """Return why a value is not a valid idempotency key (1 to 200 UTF-8 bytes, no NUL), or None."""
     if type(value) is not str:
         return "must be a string"
     if "\0" in value:
-        return "must not hold U+0000"
+        return "must not contain U+0000"
     if _SURROGATE.search(value):
-        return "must not hold lone surrogates"
+        return "must not contain lone surrogates"
     if not 1 <= len(value.encode()) <= KEY_BYTES_MAX:
         return f"must have 1 to {KEY_BYTES_MAX} bytes"
     return None
 
 
 def text_problem(value: object) -> str | None:
-    """Say why a value cannot be free text in the envelope, which every backend must hold."""
+    """Return why a value is not valid free text of an envelope, or None if it is."""
     if type(value) is not str:
         return "must be a string"
     if "\0" in value:
-        return "must not hold U+0000"
+        return "must not contain U+0000"
     if value.isascii() and len(value) <= ID_BYTES_MAX:
         return None
     if _SURROGATE.search(value):
-        return "must not hold lone surrogates"
+        return "must not contain lone surrogates"
     if len(value.encode()) > ID_BYTES_MAX:
         return f"must not be longer than {ID_BYTES_MAX} bytes"
     return None
 
 
 def frame(*parts: str | None) -> bytes:
-    """Join the parts, their lengths going in first, so that no two tuples meet."""
+    """Encode parts with their lengths, so that no two different tuples give the same bytes."""
     return b"".join(
         b"-" if part is None else b"%d:%b" % (len(raw := part.encode()), raw) for part in parts
     )
 
 
 def hash_key(*parts: str | None) -> bytes:
-    """Return 16 bytes that stand for the parts."""
+    """Return a 16-byte key for the parts: the first half of their SHA-256."""
     return sha256(frame(*parts)).digest()[:16]
 
 
@@ -90,10 +91,10 @@ def event_key(event_id: str) -> bytes:
 
 
 def event_keys(event_id: str) -> Iterator[bytes]:
-    """Yield the index keys under which an event id may be stored, the usual one first.
+    """Yield the index keys under which an event id may be stored, the usual key first.
 
-    A UUID may be the very bytes that another id is hashed to. Then the id that comes second is
-    stored under its next key, so whoever looks an id up compares the id that is stored there.
+    The bytes of a UUID may equal the hash of another id. The id that is stored second then uses its
+    next key, so a lookup must compare the id of the event that it finds.
     """
     yield event_key(event_id)
     for number in range(1, EVENT_KEYS_MAX):
@@ -101,21 +102,21 @@ def event_keys(event_id: str) -> Iterator[bytes]:
 
 
 def is_uuid(text: str) -> bool:
-    """Tell whether text is a UUID in canonical lower case."""
+    """Return whether a text is a UUID in canonical lower case."""
     return len(text) == 36 and _UUID.fullmatch(text) is not None  # noqa: PLR2004
 
 
-@lru_cache(maxsize=8192)  # an append's neighbours often share their stream
+@lru_cache(maxsize=8192)  # consecutive appends often go to the same stream
 def stream_key(tenant_id: str, stream_type: str, stream_id: str) -> bytes:
     """Return the index key of a stream."""
-    # The same as hash_key, written out: this is on the path of every append.
+    # Hot path of every append: the same as hash_key(tenant_id, stream_type, stream_id), inlined.
     tenant, kind, name = tenant_id.encode(), stream_type.encode(), stream_id.encode()
     framed = b"%d:%b%d:%b%d:%b" % (len(tenant), tenant, len(kind), kind, len(name), name)
     return sha256(framed).digest()[:16]
 
 
 def idempotency_index_key(tenant_id: str, producer_id: str | None, key: str) -> bytes:
-    """Return the index key of an idempotency key; no producer counts as one producer."""
+    """Return the index key of an idempotency key; keys without a producer share one namespace."""
     return hash_key(tenant_id, producer_id, key)
 
 
@@ -125,15 +126,15 @@ def tag_key(tenant_id: str, tag: str) -> bytes:
 
 
 def uuid7(milliseconds: int, randomness: int) -> str:
-    """Lay out a UUIDv7 from a time and 74 random bits, both given by the caller."""
+    """Return the UUIDv7 of a Unix time in milliseconds and 74 random bits."""
     high = (milliseconds & _BITS_48) << 16 | 0x7000 | (randomness >> 62) & 0xFFF
     low = 0b10 << 62 | randomness & _BITS_62
-    text = "%016x%016x" % (high, low)  # noqa: UP031 - the fastest way, on the path of every append
+    text = "%016x%016x" % (high, low)  # noqa: UP031 - the fastest format, on the path of every append
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def derived_uuid(*parts: str | None) -> str:
-    """Return the UUID (version 8) that stands for the parts: the same ones, the same id."""
+    """Return the UUID (version 8) of the parts; equal parts always give the same UUID."""
     number = int.from_bytes(hash_key(*parts), "big")
     number = number & ~(0xF << 76) & ~(0b11 << 62) | 0x8 << 76 | 0b10 << 62
     text = f"{number:032x}"
@@ -141,10 +142,10 @@ def derived_uuid(*parts: str | None) -> str:
 
 
 def compose(*parts: str) -> str:
-    """Join ids into one text key in which separators are escaped, so that no two tuples collide."""
+    """Join ids into one text key, escaping separators so that different tuples never collide."""
     return ":".join(part.replace("%", "%25").replace(":", "%3A") for part in parts)
 
 
 def decompose(key: str) -> tuple[str, ...]:
-    """Undo `compose`."""
+    """Split a key made by `compose_key` into its ids."""
     return tuple(part.replace("%3A", ":").replace("%25", "%") for part in key.split(":"))

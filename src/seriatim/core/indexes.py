@@ -1,4 +1,4 @@
-"""Declared payload indexes: paths into payloads, and the keys of the scalars found there."""
+"""Declared payload indexes: paths into payloads, and the index keys of the scalars there."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.ids import frame, id_problem, tag_key, text_problem
 from seriatim.core.patterns import ALL
 
-# Keys of objects; None stands for any element of an array.
+# Keys of objects; None means any element of an array.
 Steps = tuple[str | None, ...]
 
 _STEP = re.compile(r'\[\]|\[("(?:[^"\\]|\\.)*")\]|(\.?)([^.\[\]"]+)')
-_plain = re.compile(r'[^.\[\]"]+').fullmatch
+_is_unquoted = re.compile(r'[^.\[\]"]+').fullmatch
 
 
 class PayloadIndex(msgspec.Struct, frozen=True):
-    """The scalars at one path of one event type's payloads can be looked up at once.
+    """A declared index on the scalars at one path in the payloads of one event type.
 
-    The path is `seat`, `order.customer`, `items[].sku`, or `labels["odd.key"]`.
+    Examples of paths: `seat`, `order.customer`, `items[].sku`, `labels["odd.key"]`.
     """
 
     event_type: str
@@ -35,29 +35,29 @@ class PayloadIndex(msgspec.Struct, frozen=True):
 
 
 class StoredIndex(PayloadIndex, frozen=True):
-    """A declared index, and the head when it was declared: it knows the events behind that."""
+    """A stored index; it contains the events after position `since`, the head at declaration."""
 
     since: int = 0
 
     @property
     def declared(self) -> PayloadIndex:
-        """What the user declared."""
+        """The index as the user declared it."""
         return PayloadIndex(self.event_type, self.path)
 
 
 class IndexedPath(msgspec.Struct, frozen=True):
-    """One indexed path of an event type, in the form that look-ups need."""
+    """One indexed path of an event type, parsed for lookups."""
 
     steps: Steps
     text: str
-    since: int  # the path is indexed in events behind this position
+    since: int  # the index contains the events after this position
 
 
 def check_payload_index(index: PayloadIndex) -> None:
-    """Refuse an index with a bad event type or a path that cannot be understood."""
+    """Raise `InvalidArgument` for an index with an invalid event type or path."""
     if problem := id_problem(index.event_type):
         raise _bad("event_type", problem)
-    if ALL in index.event_type:  # its events are found by walking
+    if ALL in index.event_type:  # queries by pattern do not use payload indexes
         raise _bad("event_type", "must be one type without *: declare an index for each type")
     if problem := text_problem(index.path):
         raise _bad("path", problem)
@@ -69,7 +69,7 @@ def _bad(field: str, problem: str) -> InvalidArgument:
 
 
 def steps_of(path: str) -> Steps:
-    """Return the steps of a path."""
+    """Parse a path into its steps, or raise `InvalidArgument`."""
     steps: list[str | None] = []
     at = 0
     while at < len(path) or not steps:
@@ -87,19 +87,19 @@ def _key(found: re.Match[str]) -> str | None:
     try:
         key = str(json.loads(found[1]))
     except ValueError:
-        raise _bad("path", "has a quoted key that is no JSON string") from None
+        raise _bad("path", "has a quoted key that is not a JSON string") from None
     if problem := text_problem(key):
         raise _bad("path", f"has a key that {problem}")
     return key
 
 
 def path_text(steps: Steps) -> str:
-    """Return the one spelling of a path."""
+    """Return the canonical spelling of a path."""
     text = ""
     for step in steps:
         if step is None:
             text += "[]"
-        elif _plain(step):
+        elif _is_unquoted(step):
             text += f".{step}" if text else step
         else:
             text += f"[{json.dumps(step, ensure_ascii=False)}]"
@@ -107,28 +107,31 @@ def path_text(steps: Steps) -> str:
 
 
 def indexed_path(stored: StoredIndex) -> IndexedPath:
-    """Return a stored index in the form that look-ups need."""
+    """Return a stored index with its path parsed for lookups."""
     steps = steps_of(stored.path)
     return IndexedPath(steps, path_text(steps), stored.since)
 
 
 def term_key(tenant_id: str, event_type: str, path: str, scalar: Any) -> bytes:
-    """Return the index key of a scalar at a path; tags have fewer parts, so none is a term."""
-    framed = _place(tenant_id, event_type, path) + frame(_scalar_text(scalar))
+    """Return the index key of a scalar at a path.
+
+    It never equals the key of a tag, which is made of fewer parts.
+    """
+    framed = _frame_path(tenant_id, event_type, path) + frame(_scalar_text(scalar))
     return sha256(framed).digest()[:16]
 
 
-_place = lru_cache(maxsize=4096)(frame)  # declared paths are few
+_frame_path = lru_cache(maxsize=4096)(frame)  # few paths are declared, so the prefix is cached
 
 
 def _scalar_text(scalar: Any) -> str:
-    """Return a text that two scalars share exactly when the matcher calls them equal (D3)."""
+    """Return a text that is equal for two scalars exactly if the matcher finds them equal (D3)."""
     if isinstance(scalar, str):
         return '"' + scalar
     if scalar is None or isinstance(scalar, bool):
         return str(scalar)
     if isinstance(scalar, float):
-        # By the value of its JSON text, so that 1e23 is ten to the twenty-third.
+        # Use the value of the JSON text, so that 1e23 equals the integer 10**23.
         text = repr(float(scalar))
         return str(int(Decimal(text))) if scalar.is_integer() else text
     return str(int(scalar))
@@ -137,7 +140,7 @@ def _scalar_text(scalar: Any) -> str:
 def term_keys(
     tenant_id: str, event_type: str, paths: Iterable[IndexedPath], payload: str
 ) -> tuple[bytes, ...]:
-    """Return the keys, each once, under which a payload's canonical text is found."""
+    """Return the distinct index keys of a payload, given as its canonical text."""
     data = read_json(payload)
     keys = {
         term_key(tenant_id, event_type, path.text, scalar): None
@@ -160,7 +163,7 @@ def _scalars(value: Any, steps: Steps) -> Iterator[Any]:
 
 
 def wanted_scalars(predicate: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
-    """Yield the scalars that every payload has which satisfies a predicate, with their paths."""
+    """Yield the scalars, with their paths, that a payload must have to satisfy a predicate."""
     if isinstance(predicate, dict):
         for key, inner in predicate.items():
             yield from wanted_scalars(inner, (*steps, key))
@@ -172,9 +175,10 @@ def wanted_scalars(predicate: Any, steps: Steps = ()) -> Iterator[tuple[Steps, A
 
 
 def is_pointwise(predicate: Any, *, in_array: bool = False) -> bool:
-    """Tell whether a predicate says no more than which scalars stand at its paths.
+    """Return whether a predicate is equivalent to having its scalars at their paths.
 
-    An empty object or array says more, and so do two scalars that one element must have.
+    It is not for an empty object or array, nor for two scalars that the same array element must
+    have.
     """
     if not isinstance(predicate, dict | list | tuple):
         return True
@@ -186,5 +190,5 @@ def is_pointwise(predicate: Any, *, in_array: bool = False) -> bool:
 
 
 def index_keys(tenant_id: str, tags: Iterable[str], terms: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the keys, each once, under which an event is found: its tags' and its terms'."""
+    """Return the distinct index keys of an event: those of its tags, and its term keys."""
     return tuple(dict.fromkeys([*(tag_key(tenant_id, tag) for tag in tags), *terms]))

@@ -1,4 +1,4 @@
-"""Stream kinds, event types and payload indexes: the rules that all processes share."""
+"""Declarations stored in the log: stream kinds, event types and payload indexes."""
 
 from __future__ import annotations
 
@@ -27,26 +27,24 @@ _INT32 = 1 << 31
 class StreamKind(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of all streams of one type."""
 
-    name: str
-    first_seq: Literal[0, 1] = 1
-    numbered_by: Literal["log", "caller"] = "log"
-    opening_type: str | None = None
-    closing_types: tuple[str, ...] = ()
-    catalogue: Literal["open", "closed"] = "open"
-    expected_seq_required: bool = False
-    infrastructure: bool = False
+    # This docstring and that of `EventType` are also descriptions in the OpenAPI document.
+    name: str  # the stream type
+    first_seq: Literal[0, 1] = 1  # the sequence number of the first event
+    numbered_by: Literal["log", "caller"] = "log"  # who assigns sequence numbers
+    opening_type: str | None = None  # the type that the first event, and no other, must have
+    closing_types: tuple[str, ...] = ()  # types after which a stream takes no more appends
+    catalogue: Literal["open", "closed"] = "open"  # closed: only declared types of this kind
+    expected_seq_required: bool = False  # appends to an existing stream need an ExpectedSeq
+    infrastructure: bool = False  # the streams belong to the reserved infrastructure tenant
 
 
 class EventType(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the catalogue: a type at one version, with its payload's JSON schema if any.
-
-    `kind` makes the entry part of that kind's catalogue, which a closed kind demands.
-    """
+    """One entry of the catalogue: an event type at one version, with its JSON schema if any."""
 
     event_type: str
-    event_version: int = 1
-    kind: str | None = None
-    schema: dict[str, Any] | None = None
+    event_version: int = 1  # the version of the payload, from 1
+    kind: str | None = None  # the stream kind whose closed catalogue the type belongs to
+    schema: dict[str, Any] | None = None  # the JSON schema of the payload
 
 
 TRACE = StreamKind(
@@ -62,7 +60,7 @@ BUILT_IN_KINDS = (TRACE, AGGREGATE)
 
 
 def check_kind(kind: StreamKind) -> None:
-    """Refuse a kind that could not be kept: bad names, or numbers outside 0 and 1."""
+    """Raise `InvalidArgument` for a stream kind with an invalid name or value."""
     for field in ("name", "opening_type"):
         value = getattr(kind, field)
         if (field == "name" or value is not None) and (problem := id_problem(value)):
@@ -86,7 +84,7 @@ def check_kind(kind: StreamKind) -> None:
 
 
 def check_event_type(entry: EventType) -> None:
-    """Refuse a catalogue entry with a bad name, version or kind."""
+    """Raise `InvalidArgument` for a catalogue entry with an invalid field."""
     if problem := id_problem(entry.event_type):
         raise _bad_declaration("event_type", problem)
     if type(entry.event_version) is not int or not 1 <= entry.event_version < _INT32:
@@ -94,11 +92,11 @@ def check_event_type(entry: EventType) -> None:
     if entry.kind is not None and (problem := id_problem(entry.kind)):
         raise _bad_declaration("kind", problem)
     if entry.kind == TRACE_KIND:
-        raise _bad_declaration("kind", "the trace catalogue is frozen")
+        raise _bad_declaration("kind", "must not be trace: the trace catalogue is fixed")
     try:
         check_json(entry.schema)
-    except Flaw as flaw:
-        raise _bad_declaration("schema", str(flaw)) from None
+    except Flaw as problem:
+        raise _bad_declaration("schema", str(problem)) from None
 
 
 def _bad_declaration(field: str, problem: str) -> InvalidArgument:
@@ -106,7 +104,11 @@ def _bad_declaration(field: str, problem: str) -> InvalidArgument:
 
 
 class Rules:
-    """All declarations of one log, as one immutable look-up; each declaration raises `version`."""
+    """All declarations of one log at one version; each new declaration raises `version`.
+
+    An instance is immutable. An append carries the version that it was validated with, and the
+    store rejects it with `StaleRules` if another process has declared more since.
+    """
 
     def __init__(
         self,
@@ -129,51 +131,51 @@ class Rules:
             self.indexed_paths[index.event_type] = (*before, indexed_path(index))
 
     def kind_of(self, stream_type: str) -> StreamKind:
-        """Return the kind of a stream; an undeclared one follows `aggregate`."""
+        """Return the kind of a stream type; undeclared types follow the `aggregate` kind."""
         return self.kinds.get(stream_type, AGGREGATE)
 
     def versions_of(self, event_type: str) -> set[int]:
-        """Return the declared versions of an event type; none for an undeclared one."""
+        """Return the declared versions of an event type; empty if it is not declared."""
         return self._versions.get(event_type, set())
 
     def knows_kind(self, kind: StreamKind) -> bool:
-        """Tell whether this very declaration is stored; other rules under its name: conflict."""
+        """Return whether a kind is declared; raise `Conflict` if it is declared differently."""
         known = self.kinds.get(kind.name)
         if known is not None and known != kind:
             raise _redeclared("stream kind", kind.name)
         return known is not None
 
     def knows_type(self, entry: EventType) -> bool:
-        """Tell whether this very entry is stored; another shape under its version: conflict."""
+        """Return whether an entry is declared; raise `Conflict` if it is declared differently."""
         known = self.types.get((entry.event_type, entry.event_version))
         if known is None:
             return False
-        if (known.kind, _text(known.schema)) != (entry.kind, _text(entry.schema)):
+        if (known.kind, _schema_text(known.schema)) != (entry.kind, _schema_text(entry.schema)):
             raise _redeclared("event type", f"{entry.event_type} v{entry.event_version}")
         return True
 
     def stored_keys(self, row: tuple[int, str, str, str | None, str | None]) -> tuple[bytes, ...]:
-        """Return the keys of an event as it is stored: position, tenant, type, tags, payload."""
+        """Return the index keys of a stored row: position, tenant, event type, tags and payload."""
         position, tenant_id, event_type, tags, payload = row
         paths = [path for path in self.indexed_paths.get(event_type, ()) if path.since < position]
         try:
             terms = term_keys(tenant_id, event_type, paths, payload) if paths and payload else ()
         except (ValueError, RecursionError):
-            terms = ()  # that the payload is broken is for others to tell
+            terms = ()  # a damaged payload is reported by other checks
         return index_keys(tenant_id, read_json(tags) if tags else (), terms)
 
     def knows_index(self, index: PayloadIndex) -> bool:
-        """Tell whether this very path is indexed, however it is spelled."""
+        """Return whether a path is indexed, in any spelling."""
         steps = steps_of(index.path)
         return any(path.steps == steps for path in self.indexed_paths.get(index.event_type, ()))
 
 
-def _text(schema: dict[str, Any] | None) -> str:
+def _schema_text(schema: dict[str, Any] | None) -> str:
     return canonical_text(schema)
 
 
 def _redeclared(what: str, name: str) -> Conflict:
-    msg = f"{what} {name!r} is declared with other rules; a changed payload needs a new version"
+    msg = f"{what} {name!r} is already declared differently; a changed payload needs a new version"
     return Conflict(msg, details={"name": name})
 
 
@@ -183,7 +185,7 @@ Declaration = StreamKind | EventType | PayloadIndex
 
 
 def closed_catalogue(rules: Rules, kind: StreamKind) -> tuple[str, ...]:
-    """Return the event types a closed kind accepts."""
+    """Return the event types that a closed kind accepts."""
     if kind.name == TRACE_KIND:
         return TRACE_TYPES
     return tuple({entry.event_type for entry in rules.types.values() if entry.kind == kind.name})

@@ -1,4 +1,4 @@
-"""Every bound of the log in one frozen value, with the defaults the contract names."""
+"""The limits of the log in one immutable value, with their defaults."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MIB = 1024 * KIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds that keep one caller from hurting the others; all can be configured."""
+    """Configurable bounds that keep one caller from degrading the service of the others."""
 
     payload_bytes: int = MIB
     payload_depth: int = 64
-    integer_digits: int = 4300  # Python's own bound for turning text into integers
+    integer_digits: int = 4300  # Python's own limit for converting text to int
     append_events: int = 10_000
     append_bytes: int = 16 * MIB
     tags: int = 64
@@ -34,13 +34,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     queue_bytes: int = 256 * MIB
 
     def check(self, name: str, value: int) -> None:
-        """Refuse a size over the bound `name`, saying which bound it was."""
+        """Raise `LimitExceeded` if a size exceeds the bound called `name`."""
         bound: int = getattr(self, name)
         if value > bound:
             raise over(name, bound, value)
 
     def check_page(self, name: str, value: object) -> int:
-        """Return a limit or batch size that lies between 1 and the page bound."""
+        """Return a valid page size: a whole number from 1 to `page`.
+
+        Args:
+            name: The name of the caller's argument, for the error.
+            value: The requested size.
+
+        Raises:
+            InvalidArgument: The value is not a whole number in that range.
+        """
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self.page:
             msg = f"{name} must be a whole number from 1 to {self.page}"
             raise InvalidArgument(msg, details={"argument": name, "maximum": self.page})
@@ -48,8 +56,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def over(name: str, bound: int, value: int) -> LimitExceeded:
-    """Make the error for a size over a bound."""
-    msg = f"{name} is {value}, over the bound of {bound}"
+    """Build the error for a size that exceeds a bound."""
+    msg = f"{name} is {value}, over the limit of {bound}"
     return LimitExceeded(msg, details={"limit": name, "bound": bound, "actual": value})
 
 

@@ -1,7 +1,8 @@
-"""Tell quickly which rules cannot hit a text: what lets a guard scan every event.
+"""Exclude quickly the rules that cannot match a text, so that a guard can scan every event.
 
-To search a few hundred characters for a literal costs some 300 ns, for one character 30 ns. So a
-literal is looked for at its rarest character, and all that have the same one share one look.
+Searching a few hundred characters for a literal costs about 300 ns, for one character 30 ns. So a
+literal is searched by its rarest character, its anchor, and literals with the same anchor share one
+search.
 """
 
 from __future__ import annotations
@@ -17,47 +18,51 @@ import msgspec
 from seriatim.core.literal_tree import tree_pattern
 
 T = TypeVar("T")
-_Look = Callable[[str], object]
+_Search = Callable[[str], object]
 _BEGINNING = 2  # characters
-_FEW = 2  # beginnings: with more of them one look at their anchor is cheaper than one at each
+_FEW = 2  # beginnings: with more, one search for the anchor is cheaper than one for each
 
-# Rarest first in lower-case JSON of programs and prose; others are searched plainly.
+# Rarest first in lower-case JSON of programs and prose; other characters are not anchors.
 _RARE = "~|@+=qzjxkwvbg/"
 
 
 class Literal(msgspec.Struct, frozen=True):
-    """A literal in lower case that must stand in a text, and a pattern that must follow it."""
+    """A lower-case literal that a text must contain, and a pattern that must follow it."""
 
     text: str
     tail: str = ""
 
 
 class Prefilter(Generic[T]):
-    """Finds those of many rules of whose literals one stands in a text."""
+    """Find the rules that have a literal in a text."""
 
     def __init__(self, rules: Iterable[tuple[T, Iterable[Literal]]]) -> None:
         shared: dict[str, dict[Literal, list[T]]] = {}
         for rule, literals in rules:
             for literal in literals:
                 shared.setdefault(_anchor(literal.text), {}).setdefault(literal, []).append(rule)
-        self._looks = tuple(
-            (anchor, _look_at(anchor, held), _own_looks(held)) for anchor, held in shared.items()
+        self._searches = tuple(
+            (anchor, _search_by_anchor(anchor, by_literal), _own_searches(by_literal))
+            for anchor, by_literal in shared.items()
         )
 
     def __call__(self, lower: str) -> list[T]:
-        """Return the rules whose literals a text in lower case has."""
+        """Return the rules that have a literal in a lower-case text."""
         suspected: list[T] = []
-        for anchor, look, rules in self._looks:
-            if anchor in lower and look(lower):
-                suspected += [rule for rule, own in rules if own(lower) and rule not in suspected]
+        for anchor, search, rules in self._searches:
+            if anchor in lower and search(lower):
+                suspected += [
+                    rule for rule, has_own in rules if has_own(lower) and rule not in suspected
+                ]
         return suspected
 
 
-def _own_looks(held: dict[Literal, list[T]]) -> tuple[tuple[T, _Look], ...]:
-    """Return a look for each rule's own literals: a rule tried in vain reads the whole text."""
-    rules = dict.fromkeys(chain.from_iterable(held.values()))
+def _own_searches(by_literal: dict[Literal, list[T]]) -> tuple[tuple[T, _Search], ...]:
+    """Return a search for each rule's own literals; running the rule itself would cost more."""
+    rules = dict.fromkeys(chain.from_iterable(by_literal.values()))
     return tuple(
-        (rule, _look_for([literal for literal in held if rule in held[literal]])) for rule in rules
+        (rule, _search_for_any([literal for literal in by_literal if rule in by_literal[literal]]))
+        for rule in rules
     )
 
 
@@ -66,28 +71,31 @@ def _anchor(literal: str) -> str:
     word = re.match("[a-z]*", literal)
     first = literal if word is None else word.group() or literal
     rare = [c for c in literal if c in _RARE]
-    # A last letter says nothing about what follows it: another one is looked at with less work.
+    # Prefer a letter that is not the last one: what follows it excludes most occurrences.
     return min(
         rare, key=lambda c: (c.isalpha() and c not in literal[:-1], _RARE.index(c)), default=first
     )
 
 
-def _look_at(anchor: str, literals: Collection[Literal]) -> _Look:
-    """Return one look at an anchor: first what follows it, then what stood before."""
+def _search_by_anchor(anchor: str, literals: Collection[Literal]) -> _Search:
+    """Return one search by an anchor: it checks what follows the anchor, then what precedes it."""
     beginnings = {literal.text[:_BEGINNING] for literal in literals}
     if len(beginnings) <= _FEW or all(literal.text.endswith(anchor) for literal in literals):
-        return _look_for(literals)
+        return _search_for_any(literals)
     shared: dict[tuple[str, str], list[str]] = defaultdict(list)
     for literal in literals:
         before, _, after = literal.text.partition(anchor)
-        behind = f"(?<={re.escape(literal.text)})" if before else ""
-        shared[after, literal.tail].append(behind)
-    entries = ((after, f"(?:{'|'.join(held)}){tail}") for (after, tail), held in shared.items())
+        lookbehind = f"(?<={re.escape(literal.text)})" if before else ""
+        shared[after, literal.tail].append(lookbehind)
+    entries = (
+        (after, f"(?:{'|'.join(lookbehinds)}){tail}")
+        for (after, tail), lookbehinds in shared.items()
+    )
     return re.compile(re.escape(anchor) + tree_pattern(entries)).search
 
 
-def _look_for(literals: Iterable[Literal]) -> _Look:
-    """Return a look for literals that searches for their common beginnings: `re` does it fast."""
+def _search_for_any(literals: Iterable[Literal]) -> _Search:
+    """Return a search for literals by their common beginnings, which `re` finds quickly."""
     alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for literal in literals:
         alike[literal.text[:_BEGINNING]].append((literal.text, literal.tail))

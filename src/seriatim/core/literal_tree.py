@@ -1,7 +1,7 @@
-"""Patterns for many literals that look at each character of a text once.
+"""Patterns for many literals that read each character of a text once.
 
-Python's `re` tries the branches of an alternation in turn. As a tree, literals that begin alike are
-told apart by one branch for each character, so an occurrence of their beginning costs few steps.
+Python's `re` tries the branches of an alternation one after another. In a tree, literals with the
+same beginning share its branches, so an occurrence of that beginning costs few steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from collections.abc import Iterable
 
 
 def tree_pattern(entries: Iterable[tuple[str, str]]) -> str:
-    """Return a pattern for one of the literals, longest first, each followed by its own pattern."""
+    """Return a pattern that matches one of the literals, each followed by its own pattern.
+
+    Args:
+        entries: Pairs of a literal and the pattern that must follow it.
+    """
     tails: list[str] = []
     by_first: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for literal, tail in entries:

@@ -1,9 +1,10 @@
-r"""Event types as users name them: one grammar and one matcher for every place that takes types.
+r"""Patterns of event types: one grammar and one matcher for every interface that takes types.
 
-A text names one type exactly. `seat.*` stands for every type that begins with `seat.`, and `*` for
-all of them. A `*` anywhere else is refused, because it would match nothing. A type that contains a
-`*` is named by `\*`: `seat.\*` is the type `seat.*`. Backslashes directly before a `*` count one
-less than written, so `a\\*` is the type `a\*`; any other backslash stands for itself.
+A pattern without `*` matches one type exactly. `seat.*` matches every type that begins with
+`seat.`, and `*` matches all types. A `*` anywhere else is rejected, because it would match nothing.
+To match a type that contains a `*`, write `\*`: `seat.\*` matches the type `seat.*`. Of several
+backslashes directly before a `*` one is removed, so `a\\*` matches the type `a\*`; any other
+backslash is an ordinary character.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ _ESCAPED = re.compile(r"\\(\\*\*)")
 
 
 class Names(msgspec.Struct, frozen=True):
-    """The names that a column may have: one of the values, or one with one of the prefixes."""
+    """A filter on a name: it must equal one of the values or begin with one of the prefixes."""
 
     values: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Names:
-        """Take exact names, patterns such as `order.*`, and `*` for all."""
-        return _names_of(tuple(names))
+        """Parse exact names, patterns such as `order.*`, and `*` for all."""
+        return _parse_names(tuple(names))
 
     def both(self, other: Names | None) -> Names:
-        """Return the names that these and the others allow."""
+        """Return a filter that allows the names that both filters allow; None allows all."""
         if other is None:
             return self
         values = [one for one in self.values if other.allows(one)]
@@ -41,7 +42,7 @@ class Names(msgspec.Struct, frozen=True):
         return Names(tuple(dict.fromkeys(values)), tuple(dict.fromkeys(prefixes)))
 
     def allows(self, name: str) -> bool:
-        """Tell whether a name is one of these."""
+        """Return whether a name passes the filter."""
         return name in self.values or name.startswith(self.prefixes)
 
     @property
@@ -50,20 +51,20 @@ class Names(msgspec.Struct, frozen=True):
         return "" in self.prefixes
 
     def ranges(self) -> list[tuple[str, str]]:
-        """Return for each prefix of a pattern the first name it allows, and the end of the range.
+        """Return the range of names of each prefix: its first name and its exclusive end.
 
-        A prefix ends with a dot, and `/` follows the dot in the order of bytes.
+        A prefix ends with a dot, and `/` is the next byte after the dot.
         """
         return [(prefix, prefix[:-1] + "/") for prefix in self.prefixes]
 
     def texts(self) -> tuple[str, ...]:
-        """Return the names as users write them."""
+        """Return the filter as patterns in the form that users write."""
         exact = tuple(escape(one) for one in self.values)
         return exact + tuple(one + ALL for one in self.prefixes)
 
 
 @lru_cache(maxsize=4096)
-def _names_of(texts: tuple[str, ...]) -> Names:
+def _parse_names(texts: tuple[str, ...]) -> Names:
     wild = [one for one in texts if one == ALL or _is_wild(one)]
     exact = [_ESCAPED.sub(r"\1", one) for one in texts if one not in wild]
     prefixes = tuple(_ESCAPED.sub(r"\1", one[:-1]) for one in wild)
@@ -75,20 +76,22 @@ def _is_wild(text: str) -> bool:
 
 
 def escape(name: str) -> str:
-    r"""Return the text that names exactly this type: `seat.*` is written `seat.\*`."""
+    r"""Return the pattern that matches exactly this type: `seat.\*` for the type `seat.*`."""
     return re.sub(r"(\\*\*)", r"\\\1", name)
 
 
 def pattern_problem(text: str) -> str | None:
-    """Say why a text names no types; None when it is a type, `order.*`, or `*`."""
+    """Return why a text is not a valid pattern, or None if it is."""
     if text == ALL:
         return None
     fixed = text[: -len(_WILD)] if _is_wild(text) else text
     if ALL in _ESCAPED.sub("", fixed):
-        return r"may have a * only at its end, after a dot, as in order.* (write \* for the sign)"
+        return (
+            r"may have a * only at its end, after a dot, as in order.* (write \* for a literal *)"
+        )
     return None
 
 
 def is_pattern(text: str) -> bool:
-    """Tell whether a text can stand for types: a type, `order.*`, or `*` for all."""
+    """Return whether a text is a valid pattern: a type, `order.*`, or `*`."""
     return bool(text) and pattern_problem(text) is None

@@ -1,24 +1,24 @@
-"""Payload predicates, compiled once and matched with work linear in predicate and payload.
+"""Payload predicates: compiled once, and matched in time linear in predicate and payload.
 
-D3 defines the meaning: scalars are equal by JSON type and value, objects match by recursive subset,
-and each element of a wanted array is matched by some element of the payload's array.
+Rule D3 of the contract defines a match: scalars are equal by JSON type and value, objects match as
+recursive subsets, and each element of a predicate's array matches some element of the payload's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
 from seriatim.core.canonical import canonical_text, read_json
 from seriatim.core.errors import LimitExceeded
 
-STEPS_MAX = 500_000  # comparisons for one payload: less than half a second of a core
-_STEPS_UNCHECKED = 2_000  # between two calls of a document's `check`
-_SCANS_MAX = 2  # of an array's nested elements, before an index of them is built
-_SCALARS_A_STEP = 8  # collecting scalars into a set costs this much less than a comparison
-_EXACT_FLOAT = 1 << 53  # from here on the shortest text of a float may be another number
-_SMALL_NUMBER = 1 << 60  # larger integers may share hashes by design; the hashes of texts cannot
+STEPS_MAX = 500_000  # comparisons for one payload: less than half a second on one core
+_STEPS_UNCHECKED = 2_000  # comparisons between two calls of a document's `check`
+_SCANS_MAX = 2  # full scans of an array's nested elements before an index of them is built
+_SCALARS_A_STEP = 8  # adding this many scalars to a set costs as much as one comparison
+_EXACT_FLOAT = 1 << 53  # above this the shortest text of a float may denote another number
+_SMALL_NUMBER = 1 << 60  # larger ints become texts: ints can be chosen so that hashes collide
 
 _TRUE, _FALSE, _NULL = ("true",), ("false",), ("null",)
 _OBJECT, _ARRAY = ("object",), ("array",)
@@ -27,9 +27,9 @@ Term = tuple[int, Hashable]
 
 
 def scalar_key(value: Any) -> Hashable:
-    """Return a key that two scalars share exactly when D3 calls them equal.
+    """Return a hashable key that is equal for two scalars exactly if they are equal by D3.
 
-    Numbers are compared by the value of their JSON text, so that 1e23 is ten to the twenty-third.
+    Numbers are compared by the value of their JSON text, so 1e23 equals the integer 10**23.
     """
     if isinstance(value, str):
         return value
@@ -45,11 +45,11 @@ def scalar_key(value: Any) -> Hashable:
 
 
 class Document:
-    """One payload while predicates are matched with it.
+    """One payload that predicates are matched against.
 
-    It keeps the parsed JSON, sets and indexes of its arrays, and the number of comparisons: over
-    `steps_max` a match raises `LimitExceeded`. `check` is called regularly and may raise, which
-    ends the match: a read whose request has ended stops here.
+    It caches the parsed JSON and the sets and indexes of its arrays, and counts comparisons: over
+    `MAX_MATCH_STEPS` a match raises `LimitExceeded`. `check` is called regularly and may raise to
+    end the match, so that a read stops when its request has ended.
     """
 
     __slots__ = ("_arrays", "_check", "_data", "_parsed", "_paths", "_pause", "_steps", "_text")
@@ -66,7 +66,7 @@ class Document:
 
     @classmethod
     def of(cls, data: Any) -> Document:
-        """Return a document of a parsed value."""
+        """Return a document for a parsed value."""
         document = cls("")
         document._data, document._parsed = data, True
         return document
@@ -80,33 +80,33 @@ class Document:
         return self._data
 
     def renew(self) -> None:
-        """Count comparisons from zero, for another query; what was parsed stays."""
+        """Reset the count of comparisons for another query, keeping the parsed payload."""
         self._steps, self._pause = 0, _STEPS_UNCHECKED
 
     def spend(self, steps: int) -> None:
-        """Count comparisons; raise when they are too many or the read is to end."""
+        """Add to the count of comparisons; raise if it exceeds the limit or `check` raises."""
         self._steps += steps
         if self._steps <= self._pause:
             return
         if self._steps > STEPS_MAX:
             msg = (
-                f"matching a payload took more than {STEPS_MAX} comparisons (match_steps): ask for "
-                "fewer objects and arrays within arrays, or for values that fewer elements have"
+                f"matching a payload took more than {STEPS_MAX} comparisons (match_steps): use "
+                "fewer nested objects and arrays in the predicate, or more selective values"
             )
             raise LimitExceeded(msg, details={"limit": "match_steps", "bound": STEPS_MAX})
         self._pause = min(self._steps + _STEPS_UNCHECKED, STEPS_MAX)
         self._check()
 
-    def elements(self, array: list[Any]) -> _Elements:
-        """Return the elements of one of the payload's arrays, sorted out once."""
-        found = self._arrays.get(id(array))
-        if found is None:
+    def elements(self, array: Sequence[Any]) -> _Elements:
+        """Return the prepared elements of one of the payload's arrays, cached by identity."""
+        elements = self._arrays.get(id(array))
+        if elements is None:
             self.spend(len(array) // _SCALARS_A_STEP)
-            found = self._arrays[id(array)] = _Elements(array)
-        return found
+            elements = self._arrays[id(array)] = _Elements(array)
+        return elements
 
     def terms(self, value: Any) -> Iterator[Term]:
-        """Yield the scalars, objects and arrays within a value, each with its path."""
+        """Yield a term for each scalar, object and array in a value: its path and its key."""
         left: list[tuple[Any, int]] = [(value, 0)]
         while left:
             one, path = left.pop()
@@ -126,15 +126,15 @@ class Document:
 
 
 def _proceed() -> None:
-    """Stand in for a `check` that never ends a match."""
+    """Do nothing: the default `check`, which never ends a match."""
 
 
 class _Elements:
-    """The elements of one payload array: scalars by key, objects and arrays by their terms."""
+    """The elements of one array of a payload: scalars by key, nested elements by term."""
 
     __slots__ = ("_nested", "_postings", "_scans", "scalars")
 
-    def __init__(self, array: list[Any]) -> None:
+    def __init__(self, array: Sequence[Any]) -> None:
         self.scalars = {
             one if type(one) is str else scalar_key(one)
             for one in array
@@ -148,10 +148,11 @@ class _Elements:
         self._scans = 0
         self._postings: dict[Term, list[Any]] | None = None
 
-    def candidates(self, wanted: Any, document: Document) -> list[Any]:
-        """Return the nested elements that may match a wanted one: those with its rarest term.
+    def candidates(self, element: Any, document: Document) -> list[Any]:
+        """Return the nested elements that may match an element of a predicate.
 
-        A few wanted elements are compared with all; for more of them an index of terms pays.
+        The first few elements of a predicate are compared with all; for more of them an index
+        pays, which returns the elements with the rarest term.
         """
         if len(self._nested) <= 1 or self._scans < _SCANS_MAX:
             self._scans += 1
@@ -159,107 +160,109 @@ class _Elements:
         if self._postings is None:
             self._postings = self._index(document)
         fewest = self._nested
-        for term in document.terms(wanted):
-            having = self._postings.get(term, [])
-            if len(having) < len(fewest):
-                fewest = having
+        for term in document.terms(element):
+            postings = self._postings.get(term, [])
+            if len(postings) < len(fewest):
+                fewest = postings
         return fewest
 
     def _index(self, document: Document) -> dict[Term, list[Any]]:
         postings: dict[Term, list[Any]] = {}
         for element in self._nested:
             for term in document.terms(element):
-                having = postings.setdefault(term, [])
-                if not having or having[-1] is not element:
-                    having.append(element)
+                elements = postings.setdefault(term, [])
+                if not elements or elements[-1] is not element:
+                    elements.append(element)
         return postings
 
 
 class Predicate(Protocol):
-    """The wanted side of a match."""
+    """A compiled predicate."""
 
-    def holds(self, have: Any, document: Document) -> bool:
-        """Tell whether a value within the document's payload satisfies it."""
+    def holds(self, value: Any, document: Document) -> bool:
+        """Return whether a value of the document's payload satisfies the predicate."""
         ...
 
 
 class _Scalar:
-    """A wanted string, number, boolean or null."""
+    """A predicate that is a string, number, boolean or null."""
 
     __slots__ = ("_key",)
 
-    def __init__(self, want: Any) -> None:
-        self._key = scalar_key(want)
+    def __init__(self, predicate: Any) -> None:
+        self._key = scalar_key(predicate)
 
-    def holds(self, have: Any, document: Document) -> bool:
+    def holds(self, value: Any, document: Document) -> bool:
         document.spend(1)
-        return not isinstance(have, dict | list | tuple) and scalar_key(have) == self._key
+        return not isinstance(value, dict | list | tuple) and scalar_key(value) == self._key
 
 
 class _Object:
-    """A wanted object: a subset of the payload's."""
+    """A predicate that is an object: its members must match those of the payload's object."""
 
     __slots__ = ("_members",)
 
-    def __init__(self, want: dict[str, Any]) -> None:
-        self._members = [(key, compile_predicate(inner)) for key, inner in want.items()]
+    def __init__(self, predicate: dict[str, Any]) -> None:
+        self._members = [(key, compile_predicate(inner)) for key, inner in predicate.items()]
 
-    def holds(self, have: Any, document: Document) -> bool:
+    def holds(self, value: Any, document: Document) -> bool:
         document.spend(1)
-        if not isinstance(have, dict):
+        if not isinstance(value, dict):
             return False
-        for key, inner in self._members:  # a loop, at half the cost of a generator
-            if key not in have or not inner.holds(have[key], document):
+        for key, inner in self._members:  # hot path: a loop costs half of a generator
+            if key not in value or not inner.holds(value[key], document):
                 return False
         return True
 
 
 class _Array:
-    """A wanted array: each element, named once, is matched by some element of the payload's."""
+    """A predicate that is an array: each distinct element must match some payload element."""
 
     __slots__ = ("_nested", "_scalars")
 
-    def __init__(self, want: list[Any] | tuple[Any, ...]) -> None:
+    def __init__(self, predicate: list[Any] | tuple[Any, ...]) -> None:
         nested = {
-            canonical_text(inner): inner for inner in want if isinstance(inner, dict | list | tuple)
+            canonical_text(inner): inner
+            for inner in predicate
+            if isinstance(inner, dict | list | tuple)
         }
         self._nested = [(inner, compile_predicate(inner)) for inner in nested.values()]
         self._scalars = {
-            scalar_key(inner) for inner in want if not isinstance(inner, dict | list | tuple)
+            scalar_key(inner) for inner in predicate if not isinstance(inner, dict | list | tuple)
         }
 
-    def holds(self, have: Any, document: Document) -> bool:
+    def holds(self, value: Any, document: Document) -> bool:
         document.spend(1 + len(self._scalars) // _SCALARS_A_STEP)
-        if not isinstance(have, list | tuple):
+        if not isinstance(value, list | tuple):
             return False
         if not self._scalars and not self._nested:
             return True
-        elements = document.elements(have)  # type: ignore[arg-type]
+        elements = document.elements(value)
         return self._scalars <= elements.scalars and all(
-            any(inner.holds(one, document) for one in elements.candidates(wanted, document))
-            for wanted, inner in self._nested
+            any(inner.holds(one, document) for one in elements.candidates(element, document))
+            for element, inner in self._nested
         )
 
 
-def compile_predicate(want: Any) -> Predicate:
-    """Return the form of a predicate that is matched with many payloads."""
-    if isinstance(want, dict):
-        return _Object(want)
-    if isinstance(want, list | tuple):
-        return _Array(want)
-    return _Scalar(want)
+def compile_predicate(predicate: Any) -> Predicate:
+    """Compile a predicate, to match it against many payloads."""
+    if isinstance(predicate, dict):
+        return _Object(predicate)
+    if isinstance(predicate, list | tuple):
+        return _Array(predicate)
+    return _Scalar(predicate)
 
 
-def matches_json(want: Any, have: Any) -> bool:
-    """Tell whether a payload satisfies a predicate: D3, and nothing else, defines it."""
-    return compile_predicate(want).holds(have, Document.of(have))
+def matches_json(predicate: Any, value: Any) -> bool:
+    """Return whether a payload satisfies a predicate, by rule D3 of the contract."""
+    return compile_predicate(predicate).holds(value, Document.of(value))
 
 
-def count_values(values: Any, at_most: int) -> int:
-    """Count scalars, objects and arrays, nested ones too, until they are more than `at_most`."""
+def count_values(values: Any, limit: int) -> int:
+    """Count the scalars, objects and arrays in a value; stop once the count exceeds `limit`."""
     count = 0
     left = [values]
-    while left and count <= at_most:
+    while left and count <= limit:
         one = left.pop()
         count += 1
         if isinstance(one, dict):
@@ -269,10 +272,10 @@ def count_values(values: Any, at_most: int) -> int:
     return count
 
 
-def count_elements(want: Any) -> int:
-    """Count the elements of a predicate's arrays: what a naive match multiplies with a payload."""
+def count_elements(predicate: Any) -> int:
+    """Count the elements of a predicate's arrays, which multiply the cost of a naive match."""
     count = 0
-    left = [want]
+    left = [predicate]
     while left:
         one = left.pop()
         if isinstance(one, dict):
@@ -283,16 +286,19 @@ def count_elements(want: Any) -> int:
     return count
 
 
-def weaken(want: Any, elements: int) -> Any:
-    """Return a predicate that holds wherever `want` does, with so many array elements at most."""
-    return _weaken(want, [elements])
+def weaken(predicate: Any, max_elements: int) -> Any:
+    """Return a weaker predicate with at most `max_elements` array elements.
+
+    It matches every payload that the original matches, and possibly more.
+    """
+    return _weaken(predicate, [max_elements])
 
 
-def _weaken(want: Any, left: list[int]) -> Any:
-    if isinstance(want, dict):
-        return {key: _weaken(inner, left) for key, inner in want.items()}
-    if not isinstance(want, list | tuple):
-        return want
-    kept = want[: max(0, left[0])]
-    left[0] -= len(kept)
-    return [_weaken(inner, left) for inner in kept]
+def _weaken(predicate: Any, left: list[int]) -> Any:
+    if isinstance(predicate, dict):
+        return {key: _weaken(inner, left) for key, inner in predicate.items()}
+    if not isinstance(predicate, list | tuple):
+        return predicate
+    elements = predicate[: max(0, left[0])]
+    left[0] -= len(elements)
+    return [_weaken(inner, left) for inner in elements]

@@ -1,7 +1,7 @@
-"""The first half of an append: every check that needs nothing but the event itself.
+"""The first step of an append: all validation that does not depend on the log's content.
 
-The order decides which error a doubly wrong event gets: idempotency key and envelope, JSON safety,
-shape for its type, guard, then the canonical text and its hash.
+The order of the checks decides which error is reported for an event with several problems:
+idempotency key and envelope, JSON, the payload's schema, size, then the guard.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from seriatim.core.times import instant_us
 from seriatim.core.trace_shapes import check_trace_payload
 
 _KNOWN_MAX = 4096
-_ENVELOPE_BYTES = 256  # what an event costs beside its payload, roughly
+_ENVELOPE_BYTES = 256  # approximate size of an event without its payload
 
 
-# What the frozen policy of traces scans around a payload (T2).
+# The envelope fields that the frozen guard of traces scans (T2).
 _TRACE_GUARDED = (
     "producer_id",
     "actor_type",
@@ -47,14 +47,14 @@ _TRACE_GUARDED = (
     "correlation_id",
     "causation_id",
 )
-# Every other guard scans all that is stored; types and tenants once, when they are first seen.
+# All other guards scan every stored text; types and tenants are scanned once, at first use.
 _GUARDED = ("event_id", *_TRACE_GUARDED, "request_id", "app_id", "env_id")
 _guarded_of = attrgetter(*_GUARDED)
-_UNGUARDED = (None,) * len(_GUARDED)
+_NO_GUARDED = (None,) * len(_GUARDED)
 
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the checks of one append depend on, besides its events."""
+    """The rules and settings that the events of an append are validated with."""
 
     tenant_id: str
     new_id: Callable[[], str]
@@ -63,40 +63,55 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     guard: Guard = DEFAULT
     limits: Limits = DEFAULT_LIMITS
     validators: Mapping[tuple[str, int], Callable[[Any], None]] = {}
-    # The kinds of (event type, version, stream type) that passed every check of these three.
+    # Cache: the stream kind of each (event type, version, stream type) that passed its checks.
     known: dict[tuple[str, int, str | None], StreamKind] = msgspec.field(default_factory=dict)
 
 
 def prepare(
-    desk: Desk, events: Iterable[NewEvent | Mapping[str, Any]], idempotency_key: str | None = None
+    context: Desk,
+    events: Iterable[NewEvent | Mapping[str, Any]],
+    idempotency_key: str | None = None,
 ) -> tuple[tuple[Prepared, ...], int]:
-    """Check a batch and return it ready to store, with its size; the first flaw is reported."""
-    batch = _as_new_events(desk, events)
+    """Validate a batch of events and return it ready to store.
+
+    Args:
+        context: The rules and settings to validate with.
+        events: The events of the append, as `NewEvent` objects or mappings.
+        idempotency_key: A key for the whole append; its events get `key/0`, `key/1` and so on.
+
+    Returns:
+        The prepared events, and their approximate size in bytes.
+
+    Raises:
+        EmptyAppend: There are no events.
+        SeriatimError: The first problem that was found, with the index of its event.
+    """
+    batch = _to_new_events(context, events)
     if not batch:
         raise EmptyAppend
-    if len(batch) > desk.limits.append_events:
-        desk.limits.check("append_events", len(batch))
-    keys = _keys(batch, idempotency_key)
+    if len(batch) > context.limits.append_events:
+        context.limits.check("append_events", len(batch))
+    keys = _assign_keys(batch, idempotency_key)
     prepared: list[Prepared] = []
     size = 0
     for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
         try:
-            ready = _prepare_one(desk, event, key)
-        except Flaw as flaw:
-            raise desk.door.error(flaw, index) from None
+            ready = _prepare_event(context, event, key)
+        except Flaw as problem:
+            raise context.door.error(problem, index) from None
         except (LimitExceeded, PiiPolicyViolation) as error:
             error.details["index"] = index
             raise
         size += _byte_count(ready.payload) + _ENVELOPE_BYTES
         prepared.append(ready)
-    if size > desk.limits.append_bytes:
-        desk.limits.check("append_bytes", size)
+    if size > context.limits.append_bytes:
+        context.limits.check("append_bytes", size)
     if len(prepared) > 1:
-        _check_no_twins(desk, prepared)
+        _check_no_duplicates(context, prepared)
     return tuple(prepared), size
 
 
-def _as_new_events(desk: Desk, events: Iterable[NewEvent | Mapping[str, Any]]) -> list[NewEvent]:
+def _to_new_events(context: Desk, events: Iterable[NewEvent | Mapping[str, Any]]) -> list[NewEvent]:
     if type(events) is not list and (
         isinstance(events, (NewEvent, Mapping, str)) or not isinstance(events, Iterable)
     ):
@@ -109,102 +124,104 @@ def _as_new_events(desk: Desk, events: Iterable[NewEvent | Mapping[str, Any]]) -
             continue
         try:
             if not isinstance(event, Mapping):
-                raise InvalidEvent("an event is a NewEvent or a mapping", details={"field": "$"})  # noqa: TRY301
+                raise InvalidEvent("must be a NewEvent or a mapping", details={"field": "$"})  # noqa: TRY301
             batch.append(NewEvent.from_mapping(event))
         except InvalidEvent as error:
-            flaw = Flaw("envelope", error.details["field"], error.message)
-            raise desk.door.error(flaw, index) from None
+            problem = Flaw("envelope", error.details["field"], error.message)
+            raise context.door.error(problem, index) from None
     return batch
 
 
-def _keys(batch: list[NewEvent], whole: str | None) -> list[str | None]:
-    """Give each event its key: its own, or k/0, k/1, … of a key for the whole append."""
-    own = [event.idempotency_key for event in batch]
-    if whole is None:
-        return own
-    if any(key is not None for key in own):
-        msg = "give a key for the whole append or keys for its events, not both"
+def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | None]:
+    """Return the key of each event: its own, or `k/0`, `k/1`, … for the append's key `k`."""
+    event_keys = [event.idempotency_key for event in batch]
+    if append_key is None:
+        return event_keys
+    if any(key is not None for key in event_keys):
+        msg = "pass one idempotency key for the append or a key for each event, not both"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    if problem := key_problem(whole) or key_problem(f"{whole}/{len(batch) - 1}"):
+    if problem := key_problem(append_key) or key_problem(f"{append_key}/{len(batch) - 1}"):
         msg = f"idempotency_key {problem}"
         raise InvalidArgument(msg, details={"argument": "idempotency_key"})
-    return [f"{whole}/{index}" for index in range(len(batch))]
+    return [f"{append_key}/{index}" for index in range(len(batch))]
 
 
-def _prepare_one(desk: Desk, event: NewEvent, key: str | None) -> Prepared:
+def _prepare_event(context: Desk, event: NewEvent, key: str | None) -> Prepared:
     if key is not None and (problem := key_problem(key)):
         raise Flaw("envelope", "idempotency_key", problem)
-    kind = _known_kind(desk, event)
-    is_trace = check_envelope(event, key, desk.door, desk.tenant_id, desk.rules, desk.limits, kind)
+    kind = _find_validated_kind(context, event)
+    is_trace = check_envelope(
+        event, key, context.door, context.tenant_id, context.rules, context.limits, kind
+    )
     payload = event.payload
-    text = safe_text(payload, floats=not is_trace, limits=desk.limits)
-    if not desk.door.any_payload and not isinstance(payload, dict):
+    text = safe_text(payload, floats=not is_trace, limits=context.limits)
+    if not context.door.any_payload and not isinstance(payload, dict):
         raise Flaw("payload", "payload", "must be a JSON object")
-    _check_shape(desk, event, is_trace, known=kind is not None)
-    if (size := _byte_count(text)) > desk.limits.payload_bytes:
-        desk.limits.check("payload_bytes", size)
-    _check_guard(desk.guard, event, key, text, is_trace=is_trace)
-    return _prepared(desk, event, key, text)
+    _check_shape(context, event, is_trace, known=kind is not None)
+    if (size := _byte_count(text)) > context.limits.payload_bytes:
+        context.limits.check("payload_bytes", size)
+    _check_guard(context.guard, event, key, text, is_trace=is_trace)
+    return _make_prepared(context, event, key, text)
 
 
-def _known_kind(desk: Desk, event: NewEvent) -> StreamKind | None:
-    """Return the kind of an event whose type, version and stream type are known to be good."""
+def _find_validated_kind(context: Desk, event: NewEvent) -> StreamKind | None:
+    """Return the stream kind of an event whose type, version and stream type passed before."""
     event_type, version = event.event_type, event.event_version
-    stream: Any = event.stream  # not checked yet
+    stream: Any = event.stream  # not validated yet
     if type(event_type) is not str or type(version) is not int:
         return None
     if stream is None:
-        return desk.known.get((event_type, version, None))
+        return context.known.get((event_type, version, None))
     if type(stream) is not tuple or len(stream) != 2 or type(stream[0]) is not str:  # noqa: PLR2004
         return None
-    return desk.known.get((event_type, version, stream[0]))
+    return context.known.get((event_type, version, stream[0]))
 
 
 def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_shape(desk: Desk, event: NewEvent, is_trace: bool, *, known: bool) -> None:
+def _check_shape(context: Desk, event: NewEvent, is_trace: bool, *, known: bool) -> None:
     if is_trace:
         check_trace_payload(event.event_type, event.payload)
         return
     if not known:
-        _check_catalogue(desk, event)
-    if desk.validators:
-        validate = desk.validators.get((event.event_type, event.event_version))
+        _check_catalogue(context, event)
+    if context.validators:
+        validate = context.validators.get((event.event_type, event.event_version))
         if validate is not None:
             validate(event.payload)
 
 
-def _check_catalogue(desk: Desk, event: NewEvent) -> None:
-    """Check an event's type against the declarations, and remember what passed."""
-    versions = desk.rules.versions_of(event.event_type)
+def _check_catalogue(context: Desk, event: NewEvent) -> None:
+    """Check an event's type against the declarations, and cache the stream kind if it passes."""
+    versions = context.rules.versions_of(event.event_type)
     if versions and event.event_version not in versions:
         raise Flaw("shape", "event_version", f"is not declared for {event.event_type!r}")
     stream_type = None if event.stream is None else event.stream[0]
-    kind = AGGREGATE if stream_type is None else desk.rules.kind_of(stream_type)
+    kind = AGGREGATE if stream_type is None else context.rules.kind_of(stream_type)
     if (
         stream_type is not None
         and kind.catalogue == "closed"
-        and event.event_type not in closed_catalogue(desk.rules, kind)
+        and event.event_type not in closed_catalogue(context.rules, kind)
     ):
         raise Flaw("shape", "event_type", f"is not in the closed catalogue of {kind.name!r}")
-    _check_names(desk, event, stream_type)
-    if len(desk.known) >= _KNOWN_MAX:
-        desk.known.clear()
-    desk.known[event.event_type, event.event_version, stream_type] = kind
+    _check_names(context, event, stream_type)
+    if len(context.known) >= _KNOWN_MAX:
+        context.known.clear()  # bounds the memory when types are generated
+    context.known[event.event_type, event.event_version, stream_type] = kind
 
 
 def _check_guard(
     guard: Guard, event: NewEvent, key: str | None, text: str, *, is_trace: bool
 ) -> None:
     if is_trace:
-        guard, fields = TRACES_V1, _guarded(event, key, _TRACE_GUARDED)
-    # Making the pairs costs as much as a scan: most events have none of these fields.
-    elif _guarded_of(event) == _UNGUARDED and key is None:
+        guard, fields = TRACES_V1, _guarded_fields(event, key, _TRACE_GUARDED)
+    # Hot path: building the pairs costs as much as a scan, and most events have none of them.
+    elif _guarded_of(event) == _NO_GUARDED and key is None:
         fields = () if event.stream is None else (("stream_id", event.stream[1]),)
     else:
-        fields = _guarded(event, key, _GUARDED)
+        fields = _guarded_fields(event, key, _GUARDED)
         if event.stream is not None:
             fields = (("stream_id", event.stream[1]), *fields)
     found = guard.scan(Scanned(event.payload, text, fields, event.tags, event.metadata))
@@ -212,7 +229,7 @@ def _check_guard(
         raise refusal(guard, found)
 
 
-def _guarded(
+def _guarded_fields(
     event: NewEvent, key: str | None, names: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     pairs = [(name, value) for name in names if (value := getattr(event, name)) is not None]
@@ -221,25 +238,25 @@ def _guarded(
     return tuple(pairs)
 
 
-def _check_names(desk: Desk, event: NewEvent, stream_type: str | None) -> None:
-    """Scan the names that many events share, when they are first seen."""
-    named = [("event_type", event.event_type), ("tenant_id", desk.tenant_id)]
+def _check_names(context: Desk, event: NewEvent, stream_type: str | None) -> None:
+    """Scan the names that many events share: event type, tenant and stream type."""
+    named = [("event_type", event.event_type), ("tenant_id", context.tenant_id)]
     if stream_type is not None:
         named.append(("stream_type", stream_type))
-    found = desk.guard.scan(Scanned(None, "null", tuple(named)))
+    found = context.guard.scan(Scanned(None, "null", tuple(named)))
     if found is not None:
-        raise refusal(desk.guard, found)
+        raise refusal(context.guard, found)
 
 
-def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepared:
-    event_id = event.event_id or desk.new_id()
+def _make_prepared(context: Desk, event: NewEvent, key: str | None, text: str) -> Prepared:
+    event_id = event.event_id or context.new_id()
     stream_type, stream_id = event.stream or (None, None)
-    tenant = desk.tenant_id
-    indexed = key is not None and desk.door.keys_are_unique
-    paths = desk.rules.indexed_paths.get(event.event_type)
+    tenant = context.tenant_id
+    indexed = key is not None and context.door.keys_are_unique
+    paths = context.rules.indexed_paths.get(event.event_type)
     terms = term_keys(tenant, event.event_type, paths, text) if paths else ()
     if terms:
-        desk.limits.check("index_terms", len(terms))
+        context.limits.check("index_terms", len(terms))
     return Prepared(
         event_id,
         event_key(event_id),
@@ -273,21 +290,22 @@ def _prepared(desk: Desk, event: NewEvent, key: str | None, text: str) -> Prepar
     )
 
 
-def _check_no_twins(desk: Desk, prepared: list[Prepared]) -> None:
-    """Within one batch: all events have a key or none, and no key and no event id stands twice."""
+def _check_no_duplicates(context: Desk, prepared: list[Prepared]) -> None:
+    """Check that ids and keys are unique in a batch, and that all events have a key or none."""
     ids: set[str] = set()
     keys: set[bytes] = set()
     keyed = sum(event.idempotency_index is not None for event in prepared)
     for index, event in enumerate(prepared):
         if event.event_id in ids:
-            raise desk.door.error(Flaw("envelope", "event_id", "stands twice in one batch"), index)
+            problem = Flaw("envelope", "event_id", "appears twice in one batch")
+            raise context.door.error(problem, index)
         ids.add(event.event_id)
         if event.idempotency_index is None:
             if keyed:
-                flaw = Flaw("envelope", "idempotency_key", "every event has a key, or none has")
-                raise desk.door.error(flaw, index)
+                message = "is missing: set a key on every event of a batch or on none"
+                raise context.door.error(Flaw("envelope", "idempotency_key", message), index)
         elif event.idempotency_index in keys:
-            flaw = Flaw("envelope", "idempotency_key", "stands twice in one batch")
-            raise desk.door.error(flaw, index)
+            problem = Flaw("envelope", "idempotency_key", "appears twice in one batch")
+            raise context.door.error(problem, index)
         else:
             keys.add(event.idempotency_index)

@@ -1,4 +1,4 @@
-"""Projections as their users declare them: which events, by which key, into which tables."""
+"""Declarations of projections: which events, by which key, into which tables."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ Policy = Literal["stop", "park", "skip"]
 Merge = Literal["sum", "min", "max"]
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
-# Ours, and those that every table of Postgres has.
+# The columns of read models, and the system columns of every Postgres table.
 RESERVED = frozenset({"tenant_id", "position", "cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
-_OWN_NAMES = frozenset({"seriatim", "sqlite"})  # how tables of ours and of SQLite begin
+_OWN_NAMES = frozenset({"seriatim", "sqlite"})  # prefixes of internal tables and those of SQLite
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_MAX = 40
-_TABLE_MAX = 55  # Postgres cuts names at 63 bytes, and a shadow's is longer by 8
+_TABLE_MAX = 55  # Postgres truncates names at 63 bytes, and the name of a shadow is 8 longer
 _POLICIES = ("stop", "park", "skip")
 _MERGES = ("sum", "min", "max")
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table of a read model: its key columns, then the others.
+    """A table of a read model.
 
-    Two rows of one key: `keep` says whether the one of the first or of the last event stays. In a
-    DataFrame projection `merge` says of each column that it is added up, or that its least or
-    greatest value stays.
+    Attributes:
+        name: The name of the table.
+        key: The key columns and their types.
+        columns: The other columns and their types.
+        keep: Which of two rows with the same key stays: that of the `first` or the `last` event.
+        merge: In a DataFrame projection, how each column combines partial results: `sum`, `min`
+            or `max`.
     """
 
     name: str
@@ -46,12 +50,12 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, type]:
-        """All columns that a row gives."""
+        """All columns of a row: the key columns, then the others."""
         return {**self.key, **self.columns}
 
     @property
     def declaration(self) -> dict[str, Any]:
-        """The table as JSON has it."""
+        """The declaration of the table as JSON."""
         return {
             "name": self.name,
             "key": [[name, VALUES[kind].name] for name, kind in self.key.items()],
@@ -62,10 +66,10 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
-    """A read model of the log, declared once; it runs as catch-up, live, and as a rebuild.
+    """A declared read model of the log; the same declaration catches up, runs live and rebuilds.
 
-    A fold has `apply`; with a `state` of its own (a type) it returns it with rows by table,
-    without one the row of its only table is its state. A frame has `transform`.
+    A fold projection has `apply`. With a `state` type, `apply` returns the state and rows by table;
+    without one, the row of its only table is the state. A DataFrame projection has `transform`.
     """
 
     name: str
@@ -82,7 +86,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_frame(self) -> bool:
-        """Whether it is a DataFrame transformation, not a fold."""
+        """Whether this is a DataFrame projection instead of a fold."""
         return self.transform is not None
 
     @property
@@ -93,7 +97,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def declaration(self) -> str:
-        """The declaration as text; code is not in it, so changed code wants another version."""
+        """The declaration as text, without code: increase `version` when the code changes."""
         return canonical_text(
             {
                 "version": self.version,
@@ -107,33 +111,33 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def table(self, name: str) -> Table:
-        """Return a table by its name within the projection."""
+        """Return a table by its name, or raise `InvalidArgument`."""
         for table in self.tables:
             if table.name == name:
                 return table
         raise InvalidArgument(
-            f"projection {self.name} has no table {name!r:.80}: "
+            f"projection {self.name} has no table {name!r:.80}; its tables are "
             f"{', '.join(table.name for table in self.tables)}",
             details={"projection": self.name},
         )
 
     def key_of(self, event: EventRecord) -> str | None:
-        """Return the key of an event as it is stored; None passes the event over."""
+        """Return the key of a stored event, or None if the event is to be skipped."""
         assert self.key is not None  # noqa: S101 - a fold has a key
         return key_of(self.key, event if self.key in STORED else self.upcast(event))
 
     def upcast(self, event: EventRecord) -> EventRecord:
-        """Return the event in the newest version that an upcaster leads to."""
+        """Apply upcasters until the event has the newest version that they produce."""
         while (step := self.upcasters.get((event.event_type, event.event_version))) is not None:
-            made: Any = step(event.data)
-            if not isinstance(made, dict):
+            payload: Any = step(event.data)
+            if not isinstance(payload, dict):
                 msg = (
-                    f"the upcaster of {event.event_type} {event.event_version} returns a payload, "
-                    f"got {type(made).__name__}"
+                    f"the upcaster of {event.event_type} version {event.event_version} must return "
+                    f"a dict, got {type(payload).__name__}"
                 )
                 raise TypeError(msg)
             event = msgspec.structs.replace(
-                event, payload=safe_text(made), event_version=event.event_version + 1
+                event, payload=safe_text(payload), event_version=event.event_version + 1
             )
         return event
 
@@ -151,13 +155,36 @@ def projection(  # noqa: PLR0913 - a declaration is its parts
     on_failure: Policy = "stop",
     upcasters: Mapping[tuple[str, int], Upcaster] | None = None,
 ) -> Callable[[Callable[[Any, EventRecord], Any]], Projection]:
-    """Make a projection of a fold `apply(state, event)`.
+    """Declare a projection with a fold function `apply(state, event)`.
 
-    With `columns` the fold returns the row of its key (None: no row) and gets it as its state.
-    With `tables` and a `state` type it returns `(state, {table: [rows]})`.
+    With `columns` the fold returns the row of its key, or None for no row, and receives it as its
+    state. With `tables` and a `state` type it returns `(state, {table: [rows]})`.
+
+    Args:
+        name: The name of the projection and, with `columns`, of its table.
+        key: A field of the event, a path such as `payload.seat`, or a function of the event.
+        columns: The columns of the only table, without its key column.
+        tables: The tables of a fold with a separate state.
+        state: The type of the state, which JSON must be able to represent.
+        events: Event types or patterns such as `seat.*`.
+        stream_types: Stream types; None selects all events.
+        version: Increase it when the code or the meaning changes.
+        on_failure: What a failed event does: `stop` the projection, `park` its key, or `skip` it.
+        upcasters: Functions by (event type, version) that return the payload of the next version.
+
+    Returns:
+        A decorator that turns the fold into a `Projection`.
+
+    Raises:
+        InvalidArgument: The declaration is invalid.
+
+    Example:
+        @projection("seats", key="payload.seat", columns={"taken": bool}, events=["seat.*"])
+        def seats(row, event):
+            return {"taken": event.event_type == "seat.reserved"}
     """
     if (columns is None) == (tables is None) or (tables is None) != (state is None):
-        raise _bad(name, "give columns, or tables and the type of the state")
+        raise _declaration_error(name, "pass either columns, or tables and a state type")
     if columns is not None:
         column = key if isinstance(key, str) and key in FIELDS - RESERVED else "key"
         tables = [Table(name, {column: str}, columns)]
@@ -169,8 +196,8 @@ def projection(  # noqa: PLR0913 - a declaration is its parts
                 key=key,
                 tables=tuple(tables or ()),
                 state=state,
-                events=_texts(name, "events", events),
-                stream_types=_texts(name, "stream_types", stream_types),
+                events=_to_tuple(name, "events", events),
+                stream_types=_to_tuple(name, "stream_types", stream_types),
                 version=version,
                 on_failure=on_failure,
                 upcasters=upcasters or {},
@@ -192,9 +219,24 @@ def frame_projection(  # noqa: PLR0913 - a declaration is its parts
     version: int = 1,
     upcasters: Mapping[tuple[str, int], Upcaster] | None = None,
 ) -> Callable[[Callable[[Any], Any]], Projection]:
-    """Make a projection of a DataFrame transformation: events in, rows of partial results out.
+    """Declare a projection with a DataFrame transformation from events to partial results.
 
-    `merge` says for every column how the results of two parts of the log become one.
+    Args:
+        name: The name of the projection and of its table.
+        key: The key columns and their types.
+        columns: The other columns and their types.
+        merge: For each column how the results of two parts of the log combine: `sum`, `min` or
+            `max`.
+        events: Event types or patterns such as `seat.*`.
+        stream_types: Stream types; None selects all events.
+        version: Increase it when the code or the meaning changes.
+        upcasters: Functions by (event type, version) that return the payload of the next version.
+
+    Returns:
+        A decorator that turns the transformation into a `Projection`.
+
+    Raises:
+        InvalidArgument: The declaration is invalid.
     """
 
     def declare(transform: Callable[[Any], Any]) -> Projection:
@@ -202,8 +244,8 @@ def frame_projection(  # noqa: PLR0913 - a declaration is its parts
             Projection(
                 name=name,
                 tables=(Table(name, key, columns, merge=merge),),
-                events=_texts(name, "events", events),
-                stream_types=_texts(name, "stream_types", stream_types),
+                events=_to_tuple(name, "events", events),
+                stream_types=_to_tuple(name, "stream_types", stream_types),
                 version=version,
                 upcasters=upcasters or {},
                 transform=transform,
@@ -213,59 +255,75 @@ def frame_projection(  # noqa: PLR0913 - a declaration is its parts
     return declare
 
 
-def _texts(projection_name: str, argument: str, given: Any) -> Any:
-    if given is None or isinstance(given, str):
-        return given
+def _to_tuple(projection_name: str, argument: str, value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value  # `check_projection` rejects a str with a better message
     try:
-        return tuple(given)
+        return tuple(value)
     except TypeError:
-        raise _bad(projection_name, f"{argument} is a list of types") from None
+        raise _declaration_error(projection_name, f"{argument} must be a list of types") from None
 
 
-def checked(made: Projection) -> Projection:
-    """Return a projection that can run, or say what is wrong with its declaration."""
-    _check_name(made.name, made.name)
-    if made.name.split("_")[0] in _OWN_NAMES:
-        raise _bad(made.name, "names that begin with seriatim or sqlite are taken")
-    if not _are_types(made.events, is_pattern):
-        raise _bad(made.name, "events is a list of types, such as 'seat.reserved' or 'seat.*'")
-    if made.stream_types is not None and not _are_types(made.stream_types, _is_type):
-        raise _bad(made.name, "stream_types is a list of types, such as 'seat'")
-    if made.on_failure not in _POLICIES:
-        raise _bad(made.name, f"on_failure is one of {', '.join(_POLICIES)}")
-    if type(made.version) is not int or made.version < 1:
-        raise _bad(made.name, "version counts from 1")
-    _check_code(made)
-    _check_tables(made)
-    return made
-
-
-def _check_tables(made: Projection) -> None:
-    if not made.tables:
-        raise _bad(made.name, "it needs a table")
-    if len({table.name for table in made.tables}) < len(made.tables):
-        raise _bad(made.name, "two tables have one name")
-    for table in made.tables:
-        _check_table(made, table)
-    alone = len(made.tables) == 1 and list(made.tables[0].key.values()) == [str]
-    if not (made.is_frame or made.state is not None or alone):
-        raise _bad(made.name, "several tables, or another key than one text, need a state's type")
-
-
-def _check_code(made: Projection) -> None:
-    if not callable(made.transform if made.is_frame else made.apply):
-        raise _bad(made.name, "it needs a function to apply, or to transform with")
-    if not made.is_frame and not is_key(made.key):
-        raise _bad(
-            made.name,
-            f"key {made.key!r:.80} is no field of an event: name one, or payload.name, or "
-            'payload["odd.name"], or give a function',
+def checked(declared: Projection) -> Projection:
+    """Return the projection if its declaration is valid, or raise `InvalidArgument`."""
+    _check_name(declared.name, declared.name)
+    if declared.name.split("_")[0] in _OWN_NAMES:
+        raise _declaration_error(
+            declared.name, "names that begin with seriatim or sqlite are reserved"
         )
-    for known, step in made.upcasters.items():
+    if not _are_types(declared.events, is_pattern):
+        raise _declaration_error(
+            declared.name, "events must be a list of types, such as 'seat.reserved' or 'seat.*'"
+        )
+    if declared.stream_types is not None and not _are_types(declared.stream_types, _is_type):
+        raise _declaration_error(
+            declared.name, "stream_types must be a list of types, such as 'seat'"
+        )
+    if declared.on_failure not in _POLICIES:
+        raise _declaration_error(declared.name, f"on_failure must be one of {', '.join(_POLICIES)}")
+    if type(declared.version) is not int or declared.version < 1:
+        raise _declaration_error(declared.name, "version must be a whole number from 1")
+    _check_code(declared)
+    _check_tables(declared)
+    return declared
+
+
+def _check_tables(declared: Projection) -> None:
+    if not declared.tables:
+        raise _declaration_error(declared.name, "it needs at least one table")
+    if len({table.name for table in declared.tables}) < len(declared.tables):
+        raise _declaration_error(declared.name, "two tables have the same name")
+    for table in declared.tables:
+        _check_table(declared, table)
+    alone = len(declared.tables) == 1 and list(declared.tables[0].key.values()) == [str]
+    if not (declared.is_frame or declared.state is not None or alone):
+        raise _declaration_error(
+            declared.name,
+            "several tables, or a key that is not one str column, require a state type",
+        )
+
+
+def _check_code(declared: Projection) -> None:
+    if not callable(declared.transform if declared.is_frame else declared.apply):
+        raise _declaration_error(
+            declared.name, "it needs a function: apply for a fold, or transform"
+        )
+    if not declared.is_frame and not is_key(declared.key):
+        raise _declaration_error(
+            declared.name,
+            f"key {declared.key!r:.80} is not a field of an event: use a field, payload.name, "
+            'payload["odd.name"] or a function',
+        )
+    for known, step in declared.upcasters.items():
         if not _is_version(known) or not callable(step):
-            raise _bad(made.name, "upcasters are functions by (event type, version from 1)")
-    if made.state is not None and not _is_state(made.state):
-        raise _bad(made.name, f"a state is of a type that JSON can hold, not {made.state!r:.80}")
+            raise _declaration_error(
+                declared.name, "upcasters must map (event type, version from 1) to functions"
+            )
+    if declared.state is not None and not _is_state(declared.state):
+        raise _declaration_error(
+            declared.name,
+            f"state must be a type that JSON can represent, not {declared.state!r:.80}",
+        )
 
 
 def _is_version(known: Any) -> bool:
@@ -282,12 +340,12 @@ def _is_state(kind: Any) -> bool:
         return False
 
 
-def _are_types(given: Any, rule: Callable[[str], bool]) -> bool:
-    # A comma parts them in an option of the source.
+def _are_types(value: Any, rule: Callable[[str], bool]) -> bool:
+    # No commas: the option of the Spark source that carries the types separates them with commas.
     return (
-        isinstance(given, tuple)
-        and bool(given)
-        and all(isinstance(one, str) and "," not in one and rule(one) for one in given)
+        isinstance(value, tuple)
+        and bool(value)
+        and all(isinstance(one, str) and "," not in one and rule(one) for one in value)
     )
 
 
@@ -295,55 +353,73 @@ def _is_type(text: str) -> bool:
     return bool(text)
 
 
-def _check_table(made: Projection, table: Table) -> None:
-    _check_name(made.name, table.name)
-    if table.name != made.name and len(made.name) + 1 + len(table.name) > _TABLE_MAX:
-        raise _bad(made.name, f"its name and that of table {table.name} exceed {_TABLE_MAX}")
+def _check_table(declared: Projection, table: Table) -> None:
+    _check_name(declared.name, table.name)
+    if table.name != declared.name and len(declared.name) + 1 + len(table.name) > _TABLE_MAX:
+        raise _declaration_error(
+            declared.name, f"its name and table name {table.name} exceed {_TABLE_MAX} characters"
+        )
     fields: dict[str, Any] = dict(table.fields)
     for column, kind in fields.items():
-        _check_name(made.name, column)
+        _check_name(declared.name, column)
         if column in RESERVED:
-            raise _bad(made.name, f"the column {column} is the read model's own")
+            raise _declaration_error(
+                declared.name, f"column {column} is reserved for the read model"
+            )
         if not isinstance(kind, type) or kind not in VALUES:
             known = ", ".join(one.__name__ for one in VALUES)
-            raise _bad(made.name, f"column {column} has no type a table can hold: {known}")
+            raise _declaration_error(
+                declared.name, f"column {column} has an unsupported type; use one of {known}"
+            )
     if not table.key or table.key.keys() & table.columns.keys():
-        raise _bad(made.name, f"table {table.name} needs a key apart from its columns")
+        raise _declaration_error(
+            declared.name, f"table {table.name} needs key columns that are not in columns"
+        )
     if set(table.key.values()) - {str, int, datetime}:
-        raise _bad(made.name, f"key columns of table {table.name} are str, int or datetime")
+        raise _declaration_error(
+            declared.name, f"key columns of table {table.name} must be str, int or datetime"
+        )
     if table.keep not in ("first", "last"):
-        raise _bad(made.name, f"table {table.name} keeps first or last")
-    _check_merge(made, table)
+        raise _declaration_error(declared.name, f"keep of table {table.name} must be first or last")
+    _check_merge(declared, table)
 
 
-def _check_merge(made: Projection, table: Table) -> None:
-    if not made.is_frame:
+def _check_merge(declared: Projection, table: Table) -> None:
+    if not declared.is_frame:
         if table.merge:
-            raise _bad(made.name, "merge is for frame_projection: a fold adds up in its state")
+            raise _declaration_error(
+                declared.name, "merge is for frame_projection only: a fold aggregates in its state"
+            )
         return
     if table.merge.keys() != table.columns.keys():
-        raise _bad(made.name, "merge says for every column how two partial results become one")
+        raise _declaration_error(declared.name, "merge must have a rule for every column")
     for column, rule in table.merge.items():
         kind: Any = table.columns[column]
         if rule not in _MERGES:
-            raise _bad(made.name, f"a column merges by {', '.join(_MERGES)}")
+            raise _declaration_error(
+                declared.name, f"merge rules must be one of {', '.join(_MERGES)}"
+            )
         if rule == "sum" and kind is not int:
-            # Floats added in another order differ in their last digits.
-            raise _bad(made.name, f"column {column} is a sum: only ints add up to the same again")
+            # The sum of floats depends on their order, which differs between runs.
+            raise _declaration_error(
+                declared.name, f"column {column} has merge rule sum, which requires type int"
+            )
         if VALUES[kind].name == "json":
-            raise _bad(made.name, f"column {column} is JSON, which has no least or greatest")
+            raise _declaration_error(
+                declared.name, f"column {column} is JSON, which has no min or max"
+            )
 
 
 def _check_name(projection_name: str, name: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _NAME_MAX:
-        raise _bad(
+        raise _declaration_error(
             projection_name,
-            f"{name!r:.80} is no name for a table or column: lower case letters, digits and "
-            f"single underscores, at most {_NAME_MAX}",
+            f"{name!r:.80} is not a valid name of a table or column: use lower case letters, "
+            f"digits and single underscores, at most {_NAME_MAX} characters",
         )
 
 
-def _bad(name: str, problem: str) -> InvalidArgument:
+def _declaration_error(name: str, problem: str) -> InvalidArgument:
     return InvalidArgument(
         f"projection {name!r:.80}: {problem}", details={"argument": "projection"}
     )

@@ -1,8 +1,8 @@
-"""The key of an event in a projection: one definition, which every engine and path follows.
+"""The key of an event in a projection, defined once for every engine and code path.
 
-A key is a text. A text value is its own key; other values have the text of their canonical JSON
-(`7`, `1.0`, `1e16`, `true`, `{"a":1}`), and times the text that the record has. A missing value and
-null give no key, and the event is passed over. The empty text is no key: the event fails.
+A key is a text. A text value is its own key; other values use their canonical JSON (`7`, `1.0`,
+`1e16`, `true`, `{"a":1}`), and times the text of the record. For a missing value or null there is
+no key, and the event is skipped. An empty text is an error, and the event fails.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from seriatim.core.values import text_flaw
 
 Key = str | Callable[[EventRecord], str | None]
 
-STREAM = "stream"  # a key: type and id of the stream, composed
+STREAM = "stream"  # the key made of the stream's type and id
 FIELDS = frozenset({STREAM, *EventRecord.__struct_fields__}) - {"payload", "metadata", "tags"}
-STORED = FIELDS - {"event_version"}  # keys that upcasters leave as they are
+STORED = FIELDS - {"event_version"}  # fields that upcasters do not change
 _PAYLOAD = "payload"
 
 
 def is_key(key: Any) -> bool:
-    """Tell whether a projection may declare this key."""
+    """Return whether a projection may declare this key."""
     return callable(key) or (isinstance(key, str) and (key in FIELDS or is_path(key)))
 
 
 def is_path(key: str) -> bool:
-    """Tell whether a key names a place in the payload, such as `payload.seat`."""
+    """Return whether a key is a path in the payload, such as `payload.seat`."""
     return key_path(key) is not None
 
 
 @lru_cache(maxsize=256)
 def key_path(key: str) -> tuple[str, ...] | None:
-    """Return the object keys that lead to a place in the payload, None for another kind of key.
+    """Parse a path in the payload into object keys; return None for another kind of key.
 
-    `payload.order.customer`, or `payload.labels["odd.key"]` where a key has a dot, a bracket or a
-    quote in it.
+    A path is `payload.order.customer`, or `payload.labels["odd.key"]` if an object key contains a
+    dot, a bracket or a quote.
     """
     rest = key.removeprefix(_PAYLOAD)
     if rest == key or rest[:1] not in (".", "["):
@@ -55,12 +55,18 @@ def key_path(key: str) -> tuple[str, ...] | None:
 
 
 def key_of(key: Key, event: EventRecord) -> str | None:
-    """Return the key of an event, None for one that is passed over; raise for one without a text.
+    """Return the key of an event, or None if the event is to be skipped.
 
-    The event is in the version that the projection's upcasters lead to.
+    Args:
+        key: The declared key of the projection.
+        event: The event, after the projection's upcasters.
+
+    Raises:
+        TypeError: A key function returned a value that is not a str.
+        ValueError: The key is empty or cannot be stored.
     """
     if callable(key):
-        return _made(key(event))
+        return _check_key(key(event))
     path = key_path(key)
     if path is not None:
         return payload_key(path, event.payload)
@@ -70,7 +76,7 @@ def key_of(key: Key, event: EventRecord) -> str | None:
 
 
 def payload_key(path: Sequence[str], payload: str) -> str | None:
-    """Return the key at a place in a payload, given as its canonical text."""
+    """Return the key at a path of a payload, given as its canonical text."""
     value = read_json(payload)
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
@@ -78,20 +84,20 @@ def payload_key(path: Sequence[str], payload: str) -> str | None:
 
 
 def key_text(value: Any) -> str | None:
-    """Return the key that a value of an event gives."""
+    """Return the key for a value of an event, or None for null."""
     if value is None:
         return None
-    return _made(value if isinstance(value, str) else canonical_text(value))
+    return _check_key(value if isinstance(value, str) else canonical_text(value))
 
 
-def _made(key: Any) -> str | None:
+def _check_key(key: Any) -> str | None:
     if key is None:
         return None
     if type(key) is not str:
-        msg = f"a key is a text, got {type(key).__name__}"
+        msg = f"a key must be a str, got {type(key).__name__}"
         raise TypeError(msg)
     if not key:
-        msg = "the key is an empty text"
+        msg = "the key is empty"
         raise ValueError(msg)
     if problem := text_flaw(key):
         raise ValueError(problem)

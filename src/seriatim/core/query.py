@@ -1,4 +1,4 @@
-"""Queries over the log, and the one matcher that defines what they mean on every backend."""
+"""Queries over the log, and the matcher that defines their meaning on every backend."""
 
 from __future__ import annotations
 
@@ -30,10 +30,15 @@ _POSITION_END = 1 << 63
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """All that one filter demands at once; None leaves a side open, an empty list matches nothing.
+    """The conditions of one filter, which an event must all satisfy.
 
-    `types` (exact ones, or patterns such as `seat.*`), `payload` predicates and `streams` are each
-    OR-ed, `tags` must all be there.
+    A condition that is None does not filter; an empty list matches nothing.
+
+    Attributes:
+        types: Event types or patterns such as `seat.*`; one of them must match.
+        payload: Payload predicates; one of them must match.
+        tags: Tags; the event must have all of them.
+        streams: Streams as `(type, id)`; the event must be in one of them.
     """
 
     types: Sequence[str] | None = None
@@ -43,17 +48,30 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """Filters that are OR-ed (none: everything), and an exclusive cursor on returned records."""
+    """A query: an event matches if it matches any of the filters.
+
+    Attributes:
+        filters: The filters; None matches everything.
+        min_position: Return only records after this position. It does not affect the version of
+            the context.
+
+    Example:
+        Query([Filter(types=["seat.*"], tags=["show:7"])])
+    """
 
     filters: Sequence[Filter] | None = None
     min_position: int | None = None
 
     @classmethod
-    def from_mapping(cls, given: Mapping[str, Any]) -> Query:
-        """Take a query in dictionary form, in our names or in those of the facts vocabulary."""
-        if not isinstance(given, Mapping):
-            raise _invalid("$", "a query is an object")
-        fields = _renamed(given, _QUERY_NAMES, "$")
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Query:
+        """Build a query from its JSON form, with the field names of the log or of facts.
+
+        Raises:
+            InvalidQuery: The mapping has an unknown field or an invalid type.
+        """
+        if not isinstance(mapping, Mapping):
+            raise _invalid("$", "a query must be an object")
+        fields = _rename_fields(mapping, _QUERY_NAMES, "$")
         filters = fields.get("filters")
         if filters is not None:
             if not isinstance(filters, list | tuple):
@@ -62,8 +80,8 @@ class Query(msgspec.Struct, frozen=True):
         return cls(**fields)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the query's JSON form: what durable subscriptions store and compare."""
-        shown: dict[str, Any] = {
+        """Return the JSON form of the query, which durable subscriptions store and compare."""
+        form: dict[str, Any] = {
             "filters": [
                 {
                     name: [list(item) if name == "streams" else item for item in side]
@@ -74,8 +92,8 @@ class Query(msgspec.Struct, frozen=True):
             ]
         }
         if self.min_position is not None:
-            shown["min_position"] = self.min_position
-        return shown
+            form["min_position"] = self.min_position
+        return form
 
 
 EVERYTHING = Query()
@@ -95,12 +113,15 @@ _FILTER_NAMES = {
 }
 
 
-def _renamed(given: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
+def _rename_fields(
+    mapping: Mapping[str, Any], names: Mapping[str, str], where: str
+) -> dict[str, Any]:
+    """Map the field names of a JSON form to those of the struct."""
     fields: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in mapping.items():
         known = names.get(name)
         if known is None or known in fields:
-            raise _invalid(where, f"has no field {str(name)[:80]!r}, or has it twice")
+            raise _invalid(where, f"unknown or duplicate field {str(name)[:80]!r}")
         fields[known] = value
     return fields
 
@@ -108,7 +129,7 @@ def _renamed(given: Mapping[str, Any], names: Mapping[str, str], where: str) -> 
 def _filter_from(item: Any, index: int) -> Filter:
     if not isinstance(item, Mapping):
         raise _invalid(f"filters[{index}]", "must be an object")
-    fields = _renamed(item, _FILTER_NAMES, f"filters[{index}]")
+    fields = _rename_fields(item, _FILTER_NAMES, f"filters[{index}]")
     if isinstance(fields.get("streams"), list):
         fields["streams"] = [
             tuple(one) if isinstance(one, list) else one for one in fields["streams"]
@@ -117,7 +138,12 @@ def _filter_from(item: Any, index: int) -> Filter:
 
 
 def check_query(query: Query, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Refuse a query of invalid shape before anything is run."""
+    """Raise if a query is malformed or too large, before anything is run.
+
+    Raises:
+        InvalidQuery: A part of the query has an invalid type or value.
+        LimitExceeded: The query has too many filters, predicates or values.
+    """
     if not isinstance(query, Query):
         raise _invalid("query", "must be a Query")
     cursor = query.min_position
@@ -132,12 +158,12 @@ def check_query(query: Query, limits: Limits = DEFAULT_LIMITS) -> None:
     values = 0
     for index, one in enumerate(filters):
         values += _check_sizes(one, f"filters[{index}]", limits)
-        limits.check("predicate_values", values)  # before they are walked through
+        limits.check("predicate_values", values)  # before they are traversed
         _check_filter(one, f"filters[{index}]", limits)
 
 
 def _check_sizes(one: object, where: str, limits: Limits) -> int:
-    """Check the lengths of a filter's sides; return how many values its predicates have."""
+    """Check the lengths of a filter's lists; return the number of values in its predicates."""
     if not isinstance(one, Filter):
         raise _invalid(where, "must be a Filter")
     for name in Filter.__struct_fields__:
@@ -157,12 +183,12 @@ def _check_filter(one: Filter, where: str, limits: Limits) -> None:
     for index, predicate in enumerate(one.payload or ()):
         try:
             check_json(predicate, limits=limits)
-        except Flaw as flaw:
-            raise _invalid(f"{where}.payload[{index}]", str(flaw)) from None
+        except Flaw as problem:
+            raise _invalid(f"{where}.payload[{index}]", str(problem)) from None
 
 
 def types_problem(value: object) -> str | None:
-    """Say why a value names no event types, neither one nor those of a pattern."""
+    """Return why a value is neither an event type nor a pattern, or None if it is."""
     return id_problem(value) or pattern_problem(str(value))
 
 
@@ -177,24 +203,24 @@ def _invalid(where: str, problem: str) -> InvalidQuery:
 
 
 def check_version(version: object) -> None:
-    """Refuse an expected context version that is neither absent nor a position."""
+    """Raise `InvalidArgument` unless an expected context version is a position or None."""
     if version is not None and (type(version) is not int or not 1 <= version < _POSITION_END):
-        msg = "an expected context version is a position from 1, or absent"
+        msg = "an expected context version must be a position from 1, or None"
         raise InvalidArgument(msg, details={"argument": "expected_version"})
 
 
 class Matcher:
-    """A query compiled once, to be matched with many records; the cursor plays no part.
+    """A compiled query that is matched against many records; `min_position` is ignored.
 
-    Several matchers may share the `Document` of a record: its payload is parsed once, and all of
-    them together stay within its bound on comparisons.
+    Several matchers may share the `PayloadDocument` of a record: its payload is parsed once, and
+    their comparisons count towards one limit.
     """
 
     def __init__(self, query: Query) -> None:
         self._filters = [_FilterMatcher(one) for one in query.filters or ()]
 
     def matches(self, record: EventRecord, document: Document | None = None) -> bool:
-        """Tell whether a record belongs to the query's context."""
+        """Return whether a record matches the query."""
         if not self._filters:
             return True
         if document is None:
@@ -203,7 +229,7 @@ class Matcher:
 
 
 class _FilterMatcher:
-    """One filter, its sides in the form in which they are looked up."""
+    """One filter, compiled for fast lookups."""
 
     def __init__(self, one: Filter) -> None:
         self._types = None if one.types is None else Names.of(one.types)
@@ -224,5 +250,5 @@ class _FilterMatcher:
 
 
 def matches(query: Query, record: EventRecord) -> bool:
-    """Tell whether a record belongs to the query's context; for many records use a `Matcher`."""
+    """Return whether a record matches a query; use a `Matcher` for many records."""
     return Matcher(query).matches(record)

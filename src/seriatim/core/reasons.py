@@ -1,4 +1,4 @@
-"""What an error of a user's code said, in words that may be kept."""
+"""Summarize errors of user code for storage: bounded, storable and without secrets."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ _LONGEST = 500
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's type and words, bounded, as every database can hold them; no secret."""
+    """Return an error's type and message in a form that can be stored.
+
+    The message is truncated, and left out if it looks like a secret.
+    """
     name = type(error).__name__
     try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - it was written by a user
-        said = "it does not say why"
-    return kept_words(name, said)
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+        message = "message not available"
+    return kept_words(name, message)
 
 
-def kept_words(name: str, said: str) -> str:
-    """Return the type of an error and its words, bounded, as every database can hold them."""
-    if DEFAULT.refuses(said):
-        return f"{name}: its words are not kept, they look like a secret"
-    return _fitting(f"{name}: {said}")
+def kept_words(name: str, message: str) -> str:
+    """Return the name of an error's type and its message in a form that can be stored."""
+    if DEFAULT.refuses(message):
+        return f"{name}: message not stored because it looks like a secret"
+    return _make_storable(f"{name}: {message}")
 
 
 def kept_reason(text: str) -> str:
-    """Return a reason that somebody else wrote down, bounded, as databases hold it; no secret."""
+    """Return a reason written by a caller in a form that can be stored."""
     if DEFAULT.refuses(text):
-        return "its words are not kept, they look like a secret"
-    return _fitting(text)
+        return "message not stored because it looks like a secret"
+    return _make_storable(text)
 
 
-def _fitting(text: str) -> str:
+def _make_storable(text: str) -> str:
+    """Truncate a text, and escape it if a database cannot store it."""
     text = text[:_LONGEST]
     return text if text_flaw(text) is None else ascii(text)[1:-1][:_LONGEST]

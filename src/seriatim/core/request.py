@@ -1,4 +1,4 @@
-"""What travels from a caller to a store: checked events, conditions, and their command."""
+"""The append request that a store receives: validated events, conditions and a command."""
 
 from __future__ import annotations
 
@@ -18,22 +18,30 @@ from seriatim.core.query import Query, check_query, check_version
 from seriatim.core.times import format_us
 
 _SEQ_END = 1 << 63
-_AROUND = 8  # levels: a body, its appends, their events
+_AROUND = 8  # nesting levels of a request body around a payload: appends, events
 
 
 class ExpectedSeq(msgspec.Struct, frozen=True):
-    """The append holds only if the stream's last number is `seq`; None: it must not exist."""
+    """Append only if the last sequence number of `stream` is `seq`.
+
+    With `seq=None` the stream must not exist.
+
+    Example:
+        log.append([NewEvent("order.paid", stream=order)], ExpectedSeq(order, 1))
+    """
 
     stream: StreamRef
     seq: int | None
 
 
 class ExpectedContext(msgspec.Struct, frozen=True):
-    """The append holds only if the context of `query` has not changed; give one of two bounds.
+    """Append only if the context of `query` has not changed; set either `version` or `after`.
 
-    `version`: it is still the highest position that matches (None: nothing matches). `after`:
-    nothing that matches was appended after this position, which the log has reached.
+    With `version` the highest matching position must still be this one; None means that nothing
+    may match. With `after` no matching event may have been appended after this position, which
+    must not be beyond the head of the log.
 
+    Example:
         log.append(events, ExpectedContext(query, after=log.query(query).head))
     """
 
@@ -42,13 +50,13 @@ class ExpectedContext(msgspec.Struct, frozen=True):
     after: int | msgspec.UnsetType = msgspec.UNSET
 
     def holds(self, version: int | None) -> bool:
-        """Tell whether the condition holds for a context of this version."""
+        """Return whether the condition holds for a context of this version."""
         if self.after is msgspec.UNSET:
             return version == self.version
         return version is None or version <= self.after
 
     def within(self, head: int) -> bool:
-        """Tell whether a log that ends at `head` has reached what the condition is about."""
+        """Return whether a log with this head has reached the condition's `after`."""
         return self.after is msgspec.UNSET or self.after <= head
 
 
@@ -56,7 +64,10 @@ Condition = ExpectedSeq | ExpectedContext
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """The command behind an append: its twins get the stored response instead of running again."""
+    """The command that causes an append, whose response is stored with the append.
+
+    A duplicate, with the same actor, endpoint, key and request, returns the stored response.
+    """
 
     actor: str
     endpoint: str
@@ -66,7 +77,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedCommand(msgspec.Struct, frozen=True):
-    """A command with the key, the hash and the text under which it is stored."""
+    """A validated command with its index key, the hash of its request and its response text."""
 
     command: Command
     command_key: bytes
@@ -75,7 +86,7 @@ class PreparedCommand(msgspec.Struct, frozen=True):
 
 
 class StoredCommand(msgspec.Struct, frozen=True):
-    """What the store remembers of a command."""
+    """The stored record of a command."""
 
     request_hash: str
     response: str
@@ -83,10 +94,13 @@ class StoredCommand(msgspec.Struct, frozen=True):
     last_position: int
 
 
-class Prepared(msgspec.Struct, frozen=True, gc=False):  # many wait at once, in no cycle
-    """An event that passed every check, with the texts, hashes and index keys it is stored under.
+# gc=False: many events are queued at once, and none is part of a reference cycle.
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A validated event with the texts, hashes and index keys that are stored.
 
-    `given_id` tells a caller's event id, which may be known already, from one made for this append.
+    Attributes:
+        has_caller_id: Whether the caller set the event id, so that it may already be stored.
+        requested_seq: The sequence number that the caller set, or None.
     """
 
     event_id: str
@@ -117,17 +131,17 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):  # many wait at once, in 
     payload: str
     payload_hash: str
     tags: tuple[str, ...]
-    term_keys: tuple[bytes, ...] = ()  # of declared payload indexes, so nearly always none
+    term_keys: tuple[bytes, ...] = ()  # keys of declared payload indexes; usually empty
 
     @property
     def stream(self) -> StreamRef | None:
-        """The stream as `(type, id)`, or None for a plain fact."""
+        """The stream as `(type, id)`, or None for a fact."""
         if self.stream_type is None or self.stream_id is None:
             return None
         return self.stream_type, self.stream_id
 
     def index_keys(self) -> tuple[bytes, ...]:
-        """Return the keys, each once, under which the event is found: its tags' and its terms'."""
+        """Return the distinct keys of the event's tags and indexed payload values."""
         if not self.tags:
             return self.term_keys
         return index_keys(self.tenant_id, self.tags, self.term_keys)
@@ -135,7 +149,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):  # many wait at once, in 
     def record(
         self, position: int, append_position: int, stream_seq: int | None, recorded_us: int
     ) -> EventRecord:
-        """Return the record this event became."""
+        """Return the stored record of this event."""
         recorded_at = format_us(recorded_us)
         return EventRecord(
             position,
@@ -168,7 +182,13 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):  # many wait at once, in 
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """One append on its way to a store, checked under the rules of `rules_version`."""
+    """One append for a store, validated under the declarations of `rules_version`.
+
+    Attributes:
+        size: The approximate size of the events in bytes.
+        encoded: A backend's own encoding of the request, made in the caller's thread.
+        profile: The name of the profile whose rules the events were validated with.
+    """
 
     tenant_id: str
     events: tuple[Prepared, ...]
@@ -177,12 +197,21 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     on_id_mismatch: Literal["error", "warn"] = "error"
     size: int = 0
     rules_version: int = 0
-    packed: Any = None  # the backend's own form, made in the caller's thread
-    door: str = "log"  # under whose rules it was checked
+    packed: Any = None
+    door: str = "log"
 
 
 def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
-    """Return the conditions of an append, none, one or several, after checking their shape."""
+    """Validate the condition argument of an append: None, one condition or a list of them.
+
+    Returns:
+        The conditions as a tuple.
+
+    Raises:
+        InvalidArgument: A value is not a valid condition.
+        InvalidQuery: The query of a condition is malformed.
+        LimitExceeded: There are too many conditions or filters.
+    """
     conditions = given if isinstance(given, list | tuple) else () if given is None else (given,)
     limits.check("conditions", len(conditions))
     limits.check("condition_filters", sum(map(_filter_count, conditions)))
@@ -208,7 +237,7 @@ def _filter_count(condition: object) -> int:
 def _check_bound(condition: ExpectedContext) -> None:
     version, after = condition.version, condition.after
     if (version is msgspec.UNSET) == (after is msgspec.UNSET):
-        raise _bad("condition", "takes a version or after: give one of them")
+        raise _bad("condition", "must have either version or after")
     if after is msgspec.UNSET:
         check_version(version)
     elif type(after) is not int or not 0 <= after < _SEQ_END:
@@ -216,7 +245,7 @@ def _check_bound(condition: ExpectedContext) -> None:
 
 
 def check_stream(stream: object) -> StreamRef:
-    """Return a stream reference that a caller named, or refuse it."""
+    """Return a valid stream reference, or raise `InvalidArgument`."""
     if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
         raise _bad("stream", "must be a (stream type, stream id) pair")
     for value in stream:
@@ -226,14 +255,20 @@ def check_stream(stream: object) -> StreamRef:
 
 
 def around_payloads(limits: Limits) -> Limits:
-    """Return the bounds of a request that has payloads somewhere inside it."""
+    """Return limits that allow the deeper nesting of a request around its payloads."""
     return msgspec.structs.replace(limits, payload_depth=limits.payload_depth + _AROUND)
 
 
 def prepare_command(
     tenant_id: str, command: Command | None, limits: Limits, guard: Guard = DEFAULT
 ) -> PreparedCommand | None:
-    """Check a command and compute what it is stored under."""
+    """Validate a command and compute its key, request hash and response text.
+
+    Raises:
+        InvalidArgument: A field of the command is invalid.
+        LimitExceeded: The response is too large.
+        PiiPolicyViolation: The guard found a secret in the response.
+    """
     if command is None:
         return None
     if not isinstance(command, Command):
@@ -246,11 +281,12 @@ def prepare_command(
     try:
         check_json(command.request, limits=around_payloads(limits))
         check_json(command.response, limits=limits)
-    except Flaw as flaw:
-        raise _bad("command", str(flaw)) from None
+    except Flaw as problem:
+        raise _bad("command", str(problem)) from None
     response = canonical_text(command.response)
     limits.check("payload_bytes", len(response))
-    if found := guard.scan(Scanned(command.response, response)):  # the request is only hashed
+    # The request is hashed and never stored, so only the response is scanned.
+    if found := guard.scan(Scanned(command.response, response)):
         raise refusal(guard, found, "command.response")
     return PreparedCommand(
         command,

@@ -1,4 +1,4 @@
-"""From a query to the ways along which a store looks for what matches it."""
+"""Plan a query: choose the index keys with which a store finds matching events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ Keys = tuple[bytes, ...]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One filter over a range of positions, and the index keys that lead to what matches it.
+    """How to find the events that match one filter in a range of positions.
 
-    Whatever matches has all the keys of some alternative; where it is `proven`, whatever has them
-    matches. Tags are always among the keys. Without alternatives there is no key to go by.
+    Attributes:
+        filter: The filter.
+        after: The exclusive start of the range.
+        until: The inclusive end of the range.
+        key_alternatives: Sets of index keys; a matching event has all keys of at least one set.
+            Tags are always among the keys. Empty if no index applies.
+        exact: Whether every event that has all keys of a set also matches, so that the filter need
+            not be evaluated.
     """
 
     one: Filter
@@ -31,89 +37,99 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def types(self) -> Names | None:
-        """The types that the filter names; None when it names none, or all of them."""
-        return _types(self.one)
+        """The event types of the filter, or None if it does not restrict them."""
+        return _restricted_types(self.one)
 
 
-class _Terms(msgspec.Struct, frozen=True):
-    """What the indexes of one event type know of one predicate."""
+class _IndexTerms(msgspec.Struct, frozen=True):
+    """The index keys of one event type that a predicate requires."""
 
-    since: dict[bytes, int]  # by key, the position behind which its index knows all events
-    whole: bool  # whether these keys say all that the predicate does
+    since: dict[bytes, int]  # by key: the position after which its index is complete
+    exact: bool  # whether having these keys is equivalent to the predicate
 
-    def behind(self, low: int) -> Keys:
+    def usable_after(self, low: int) -> Keys:
+        """Return the keys whose indexes are complete after a position."""
         return tuple(key for key, since in self.since.items() if since <= low)[:TERMS_MAX]
 
 
 def routes(tenant_id: str, query: Query, rules: Rules, after: int, until: int) -> list[Route]:
-    """Return the routes that together meet all that matches, the newest of each filter first.
+    """Return access paths that together find every matching event, newest range first.
 
-    An index knows only what was appended after its declaration: a filter's range is cut there.
+    An index contains only events that were appended after its declaration, so the range of a
+    filter is split at the declarations of the indexes that it can use.
+
+    Args:
+        tenant_id: The tenant whose events are queried.
+        query: A validated query.
+        rules: The declarations of the log, with its payload indexes.
+        after: The exclusive start of the range.
+        until: The inclusive end of the range.
     """
-    found: list[Route] = []
+    paths: list[Route] = []
     for one in query.filters or (Filter(),):
         if any(
-            side is not None and not side
-            for side in (one.types, one.payload, one.tags, one.streams)
+            condition is not None and not condition
+            for condition in (one.types, one.payload, one.tags, one.streams)
         ):
-            continue
+            continue  # an empty list matches nothing
         tags = tuple(dict.fromkeys(tag_key(tenant_id, tag) for tag in one.tags or ()))
-        options = _options(tenant_id, one, rules)
+        options = _indexed_terms(tenant_id, one, rules)
         cuts = {since for terms in options for since in terms.since.values()}
         high = until
         for low in (*sorted((cut for cut in cuts if after < cut < until), reverse=True), after):
-            found.append(_route(one, low, high, tags, options))
+            paths.append(_build_path(one, low, high, tags, options))
             high = low
-    return found
+    return paths
 
 
-def _types(one: Filter) -> Names | None:
+def _restricted_types(one: Filter) -> Names | None:
     names = None if one.types is None else Names.of(one.types)
     return None if names is None or names.everything else names
 
 
-def _options(tenant_id: str, one: Filter, rules: Rules) -> list[_Terms]:
-    """Return the known terms of each event type under each predicate; nothing if one has none.
+def _indexed_terms(tenant_id: str, one: Filter, rules: Rules) -> list[_IndexTerms]:
+    """Return the usable index keys of each pair of event type and predicate.
 
-    Streams are mostly shorter than what a term has, and have an index of their own. A pattern may
-    stand for types without an index, also for types that are appended later.
+    The result is empty unless every pair has a key. It is also empty for a filter with streams,
+    which have an index of their own and are mostly shorter than the list of a key, and for a
+    pattern, which may match types without an index.
     """
-    types = _types(one) or Names()
+    types = _restricted_types(one) or Names()
     predicates = one.payload or ()
     if types.prefixes or one.streams is not None:
         return []
     if len(types.values) * len(predicates) > ALTERNATIVES_MAX:
         return []
-    options: list[_Terms] = []
+    options: list[_IndexTerms] = []
     for event_type in types.values:
         paths = {path.steps: path for path in rules.indexed_paths.get(event_type, ())}
         if not paths:
             return []
         for predicate in predicates:
-            wanted = list(wanted_scalars(predicate))
+            required = list(wanted_scalars(predicate))
             since = {
                 term_key(tenant_id, event_type, paths[steps].text, scalar): paths[steps].since
-                for steps, scalar in wanted
+                for steps, scalar in required
                 if steps in paths
             }
             if not since:
                 return []
-            whole = is_pointwise(predicate) and all(steps in paths for steps, _ in wanted)
-            options.append(_Terms(since, whole))
+            exact = is_pointwise(predicate) and all(steps in paths for steps, _ in required)
+            options.append(_IndexTerms(since, exact))
     return options
 
 
-def _route(one: Filter, low: int, high: int, tags: Keys, options: list[_Terms]) -> Route:
-    """Go by the keys that hold for all positions behind `low`."""
-    usable = [terms.behind(low) for terms in options]
+def _build_path(one: Filter, low: int, high: int, tags: Keys, options: list[_IndexTerms]) -> Route:
+    """Build the access path of a range from the indexes that are complete after `low`."""
+    usable = [terms.usable_after(low) for terms in options]
     if usable and all(usable):
-        whole = all(
-            terms.whole and len(keys) == len(terms.since)
+        exact = all(
+            terms.exact and len(keys) == len(terms.since)
             for terms, keys in zip(options, usable, strict=True)
         )
         keys = tuple(dict.fromkeys((*tags, *keys) for keys in usable))
-        return Route(one, low, high, keys, proven=whole)
+        return Route(one, low, high, keys, proven=exact)
     if tags:
-        bare = _types(one) is None and one.payload is None and one.streams is None
-        return Route(one, low, high, (tags,), proven=bare)
+        only_tags = _restricted_types(one) is None and one.payload is None and one.streams is None
+        return Route(one, low, high, (tags,), proven=only_tags)
     return Route(one, low, high)

@@ -1,4 +1,4 @@
-"""Payload schemas of catalogue entries: made from classes, checked as JSON schemas, read back."""
+"""Payload schemas: derive them from classes, validate payloads, and decode to instances."""
 
 from __future__ import annotations
 
@@ -20,52 +20,61 @@ _SCHEMA_MAPS = frozenset({"$defs", "definitions", "patternProperties", "properti
 
 
 def compile_schema(schema: dict[str, Any]) -> Callable[[Any], None]:
-    """Return a check that raises `Flaw` where a payload breaks the schema.
+    """Compile a JSON schema into a function that validates a payload.
 
-    References stay within the schema: nothing is ever fetched.
+    References must stay within the schema: nothing is ever fetched.
+
+    Returns:
+        A function that raises `ValidationError` for a payload that violates the schema.
+
+    Raises:
+        InvalidArgument: The schema is invalid.
+        BackendFailure: The package for JSON schemas is not installed.
     """
     if not isinstance(schema, dict):
-        raise _bad_schema("must be an object")
+        raise _schema_error("must be an object")
     validate = _validator(schema)
 
     def check(value: Any) -> None:
         try:
             validate(value)
         except ValueError as error:
-            raise _flaw(error) from None
+            raise _to_validation_error(error) from None
 
     return check
 
 
 def _validator(schema: dict[str, Any]) -> Callable[[Any], None]:
     try:
-        import jsonschema_rs  # noqa: PLC0415 - an extra
+        import jsonschema_rs  # noqa: PLC0415 - an optional dependency
     except ImportError:
-        msg = "JSON schemas need another package: pip install 'seriatim[schema]'"
+        msg = "JSON schemas require jsonschema_rs: run pip install 'seriatim[schema]'"
         raise BackendFailure(msg, retryable=False) from None
     try:
-        return jsonschema_rs.validator_for(schema, mask="the value", retriever=_refuse).validate
-    except ValueError as error:  # the package's own errors are ValueErrors, too
-        raise _bad_schema(str(getattr(error, "message", error))) from None
+        return jsonschema_rs.validator_for(
+            schema, mask="the value", retriever=_reject_reference
+        ).validate
+    except ValueError as error:  # jsonschema_rs errors are ValueErrors too
+        raise _schema_error(str(getattr(error, "message", error))) from None
 
 
-def _refuse(uri: str) -> Any:
-    msg = f"references must stay within the schema, and {uri!r} does not"
+def _reject_reference(uri: str) -> Any:
+    msg = f"references must stay within the schema: {uri!r} does not"
     raise ValueError(msg)
 
 
-def _bad_schema(problem: str) -> InvalidArgument:
+def _schema_error(problem: str) -> InvalidArgument:
     return InvalidArgument(f"the schema is invalid: {problem}", details={"argument": "schema"})
 
 
-def _flaw(error: ValueError) -> Flaw:
+def _to_validation_error(error: ValueError) -> Flaw:
     path = _path(getattr(error, "instance_path", ()))
     kind: Any = getattr(error, "kind", None)
     if hasattr(kind, "property"):
         return Flaw("shape", child(path, kind.property), "is required")
-    # The messages of these kinds quote keys or items, which may be as secret as any value.
+    # The messages of these kinds quote keys or items, which may be secrets like any value.
     if kind is None or hasattr(kind, "unexpected") or hasattr(kind, "error"):
-        return Flaw("shape", path, "holds what the schema does not allow")
+        return Flaw("shape", path, "is not allowed by the schema")
     return Flaw("shape", path, error.message)  # type: ignore[attr-defined]
 
 
@@ -79,65 +88,75 @@ def _path(steps: Any) -> str:
 def schema_of(cls: type) -> dict[str, Any]:
     """Return the JSON schema of a dataclass, a msgspec Struct or a pydantic model.
 
-    Only what binds a payload is kept, in one order: a new docstring or default is no new schema.
+    Annotations such as descriptions and defaults are removed and keys are sorted, so that a new
+    docstring or default does not change the schema.
+
+    Raises:
+        InvalidArgument: The class has no JSON schema.
     """
     try:
-        made = _schema_made(cls)
+        schema = _full_schema(cls)
     except (NameError, RuntimeError, TypeError, ValueError) as error:
-        raise _bad_class(cls, f"has no JSON schema: {error}") from error
-    bare: dict[str, Any] = _binding(made)
-    return bare
+        raise _class_error(cls, f"has no JSON schema: {error}") from error
+    stripped: dict[str, Any] = _strip_annotations(schema)
+    return stripped
 
 
-def _schema_made(cls: Any) -> Any:
+def _full_schema(cls: Any) -> Any:
     if _is_pydantic(cls):
         return cls.model_json_schema()
-    if _is_plain(cls):
+    if _is_msgspec_type(cls):
         return msgspec.json.schema(cls)
-    raise _bad_class(cls, "is no dataclass, msgspec Struct or pydantic model")
+    raise _class_error(cls, "is not a dataclass, msgspec Struct or pydantic model")
 
 
 def _is_pydantic(cls: Any) -> bool:
     return isinstance(cls, type) and hasattr(cls, "model_json_schema")
 
 
-def _is_plain(cls: Any) -> bool:
+def _is_msgspec_type(cls: Any) -> bool:
     return isinstance(cls, type) and (is_dataclass(cls) or issubclass(cls, msgspec.Struct))
 
 
-def _bad_class(cls: Any, problem: str) -> InvalidArgument:
+def _class_error(cls: Any, problem: str) -> InvalidArgument:
     name = getattr(cls, "__qualname__", type(cls).__name__)
     return InvalidArgument(f"{name} {problem}", details={"argument": "schema"})
 
 
-def _binding(schema: Any) -> Any:
-    """Drop annotations from a schema; names of properties are not keywords and stay."""
+def _strip_annotations(schema: Any) -> Any:
+    """Remove annotations from a schema; names of properties are not keywords and stay."""
     if isinstance(schema, list):
-        return [_binding(each) for each in schema]
+        return [_strip_annotations(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    bare: dict[str, Any] = {}
+    stripped: dict[str, Any] = {}
     for key in sorted(schema.keys() - _ANNOTATIONS):
         value = schema[key]
         if key in _SCHEMA_MAPS:
-            bare[key] = {name: _binding(value[name]) for name in sorted(value)}
+            stripped[key] = {name: _strip_annotations(value[name]) for name in sorted(value)}
         elif key == "required":
-            bare[key] = sorted(value)
+            stripped[key] = sorted(value)
         else:
-            bare[key] = value if key in {"const", "enum"} else _binding(value)
-    return bare
+            stripped[key] = value if key in {"const", "enum"} else _strip_annotations(value)
+    return stripped
 
 
 def decoder_of(cls: type) -> Callable[[Any], Any]:
-    """Return what turns a JSON value into an instance; a misfit is a `SchemaViolation`."""
+    """Return a function that converts a JSON value to an instance of a class.
+
+    The function raises `SchemaViolation`, with the path, for a value that does not fit the class.
+
+    Raises:
+        InvalidArgument: The class is not a dataclass, msgspec Struct or pydantic model.
+    """
     if _is_pydantic(cls):
         return lambda value: _pydantic_instance(cls, value)
-    if _is_plain(cls):
-        return lambda value: _plain_instance(cls, value)
-    raise _bad_class(cls, "is no dataclass, msgspec Struct or pydantic model")
+    if _is_msgspec_type(cls):
+        return lambda value: _msgspec_instance(cls, value)
+    raise _class_error(cls, "is not a dataclass, msgspec Struct or pydantic model")
 
 
-def _misfit(cls: type, path: str, problem: str) -> SchemaViolation:
+def _violation(cls: type, path: str, problem: str) -> SchemaViolation:
     return SchemaViolation(f"{path}: {problem}", details={"path": path, "class": cls.__qualname__})
 
 
@@ -145,17 +164,19 @@ _MSGSPEC_PROBLEM = re.compile(r"(.*?)(?: - at `(?:key in )?(\$.*)`)?", re.DOTALL
 _MSGSPEC_MISSING = re.compile(r"Object missing required field `(.*)`").fullmatch
 
 
-def _plain_instance(cls: type, value: Any) -> Any:
+def _msgspec_instance(cls: type, value: Any) -> Any:
     try:
         return msgspec.convert(value, cls, str_keys=True)
     except msgspec.ValidationError as error:
         found = _MSGSPEC_PROBLEM(str(error))
         problem, path = (found[1], found[2] or ROOT) if found else ("", ROOT)
         if missing := _MSGSPEC_MISSING(problem):
-            raise _misfit(cls, child(path, missing[1]), "is required") from None
-        # Other messages may quote the value: a wrong enum's, or the class's own.
-        told = problem.startswith("Expected `") and error.__cause__ is None
-        raise _misfit(cls, path, problem if told else f"does not fit {cls.__name__}") from None
+            raise _violation(cls, child(path, missing[1]), "is required") from None
+        # Other messages may quote the value, such as those of enums or of __post_init__.
+        is_safe = problem.startswith("Expected `") and error.__cause__ is None
+        raise _violation(
+            cls, path, problem if is_safe else f"does not fit {cls.__name__}"
+        ) from None
 
 
 def _pydantic_instance(cls: Any, value: Any) -> Any:
@@ -164,13 +185,13 @@ def _pydantic_instance(cls: Any, value: Any) -> Any:
     except ValueError as error:
         first = error.errors(include_url=False)[0]  # type: ignore[attr-defined]
     # Messages of a class's own validators may quote the value.
-    told = first["type"] not in {"value_error", "assertion_error"}
-    problem = first["msg"] if told else f"does not fit {cls.__name__}"
-    raise _misfit(cls, _pydantic_path(value, first), problem)
+    is_safe = first["type"] not in {"value_error", "assertion_error"}
+    problem = first["msg"] if is_safe else f"does not fit {cls.__name__}"
+    raise _violation(cls, _pydantic_path(value, first), problem)
 
 
 def _pydantic_path(value: Any, error: dict[str, Any]) -> str:
-    """Return where in the value it is; a location also names members of unions, which are not."""
+    """Return the JSON path of an error; steps that name members of a union are skipped."""
     path = ROOT
     for step in error["loc"]:
         if isinstance(value, list) and isinstance(step, int):

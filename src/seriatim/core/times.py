@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps: parsed to microseconds for filters, kept byte for byte in records."""
+"""RFC 3339 timestamps: parsed to microseconds for filters, stored byte for byte in records."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAY_S = 86_400
 _LEAP_SECOND = 60
 
-# The instants that Python, Arrow, Spark and Postgres share: 0001-01-01T00:00:00Z up to
+# The range that Python, Arrow, Spark and Postgres can all represent: 0001-01-01T00:00:00Z up to
 # 9999-12-31T23:59:59.999999Z.
 EARLIEST_US = -62_135_596_800_000_000
 LATEST_US = 253_402_300_799_999_999
 
 
 def time_problem(text: object) -> str | None:
-    """Say why a value cannot be a time that a caller gives, or None when it can.
+    """Return why a value is not a valid timestamp from a caller, or None if it is.
 
-    A leap second, `:60`, is taken only where one may be: at the end of a UTC month.
+    A leap second (`:60`) is valid only at the end of a month in UTC.
     """
     moment = instant_us(text)
     if moment is None or type(text) is not str:
         return "must be an RFC 3339 timestamp"
     if not EARLIEST_US <= moment <= LATEST_US:
-        return "must lie in the years 0001 to 9999 in UTC"
+        return "must be within the years 0001 to 9999 in UTC"
     if text[17:19] == str(_LEAP_SECOND):
         day, rest = divmod(moment // 1_000_000, _DAY_S)
-        # It counts as the first second of the next minute, here of the next month.
+        # `parse_us` counts it as the first second of the next minute, here of the next month.
         if rest or date.fromordinal(_EPOCH_DAY + day).day != 1:
-            return "must have a leap second only as the last one of a month in UTC"
+            return "may have a leap second only as the last second of a month in UTC"
     return None
 
 
 def instant_us(text: object) -> int | None:
-    """Return microseconds since 1970 for an RFC 3339 string (finer digits cut), None for others."""
+    """Return the microseconds since 1970 of an RFC 3339 string, or None if it is not one.
+
+    Digits finer than a microsecond are truncated.
+    """
     if type(text) is not str or len(text) > 64:  # noqa: PLR2004
         return None
     if len(text) == len(_OWN_FORM) and text[19] == "." and text[-1] == "Z" and text.isascii():
         fraction = text[20:-1]
-        if fraction.isdigit():  # as `format_us` writes it: neighbours share their second
+        # Hot path: the form that `format_us` writes. Neighbouring records share the cached second.
+        if fraction.isdigit():
             second = _instant(text[:19] + "Z")
             return None if second is None else second + int(fraction)
     return _instant(text)
@@ -58,7 +62,7 @@ def _instant(text: str) -> int | None:
     if found is None:
         return None
     year, month, day, hour, minute, second, fraction, sign, off_hour, off_minute = found.groups()
-    # A leap second is a valid sixty-first second, and counts as the first of the next minute.
+    # A leap second is valid, and counts as the first second of the next minute.
     if int(hour) > 23 or int(minute) > 59 or int(second) > 60:  # noqa: PLR2004
         return None
     try:
@@ -75,11 +79,11 @@ def _instant(text: str) -> int | None:
 
 
 def format_us(microseconds: int) -> str:
-    """Return the RFC 3339 form, in UTC with microseconds, of an instant."""
+    """Format microseconds since 1970 as RFC 3339 in UTC, with six fractional digits."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     return f"{_format_second(seconds)}.{fraction:06d}Z"
 
 
-@lru_cache(maxsize=1024)  # neighbours in the log share their second
+@lru_cache(maxsize=1024)  # neighbouring records share their second
 def _format_second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]

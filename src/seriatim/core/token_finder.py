@@ -1,8 +1,8 @@
 """Find tokens of many families in one pass: the guard's fast path for prefixed credentials.
 
-A token is a long run of letters, digits and `_.~-`, and ordinary events hardly have such a run. So
-the text is reduced to its runs by calls that cost about a nanosecond for a character, and only the
-words of long runs are compared with the prefixes. UUIDs are the usual long run and are skipped.
+A token is a long run of letters, digits and `_.~-`, which ordinary events rarely contain. So the
+text is reduced to its runs by calls that cost about a nanosecond per character, and only the words
+of long runs are compared with the prefixes. UUIDs are the most common long runs and are skipped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from seriatim.core.flat_text import Piece
 from seriatim.core.guard_tokens import Family
 from seriatim.core.literal_tree import tree_pattern
 
-SHORTEST = 18  # characters: no known family has a shorter token
+SHORTEST = 18  # characters: no family has a shorter token
 
 _HEAD = 3  # the characters of a prefix's first word by which families are looked up
-_SAMPLED = 2048  # characters whose words tell which are frequent
+_SAMPLED = 2048  # characters that are sampled for frequent words
 _BRANCHED = 200  # characters: a longer pattern has many branches
-_FREQUENT = 8  # a word is frequent if it is more than one of so many
+_FREQUENT = 8  # a word is frequent if more than one in this many words is equal to it
 _Search = Callable[..., re.Match[str] | None]
 
 _ALNUM = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -28,9 +28,9 @@ _RUNS = bytes(97 if code in _ALNUM or code in b"_.~-" else 32 for code in range(
 _ONLY_RUNS = bytes(code if code in _ALNUM or code in b"_.~-" else 32 for code in range(256))
 _WORDS = bytes(code if code in _ALNUM else 32 for code in range(256))
 _RUN = b"a" * SHORTEST
-_STEP = 6  # a run has three characters of every sixth, which are quickly looked at
+_STEP = 6  # of every sixth character, a long enough run has three: a cheap first test
 _SAMPLE = b"a" * (SHORTEST // _STEP)
-_SPARSE = 64  # characters to a long run: with more of them it is cheaper to split the text
+_SPARSE = 64  # characters per long run: with more runs, splitting the text is cheaper
 _SHORT_TEXT = 4096
 _find_runs = re.compile(_RUN + b"a*+").finditer
 _UUID = 36
@@ -38,16 +38,16 @@ _DASH = ord("-")
 
 
 def head_of(prefix: str) -> str:
-    """Return the first characters of a prefix's first word."""
+    """Return the first characters of the first word of a prefix."""
     match = re.match(f"[A-Za-z0-9]{{1,{_HEAD}}}", prefix)
     if match is None:
-        msg = f"the prefix {prefix!r} begins with no letter or digit"
+        msg = f"the prefix {prefix!r} must begin with a letter or digit"
         raise ValueError(msg)
     return match.group()
 
 
 class TokenFinder:
-    """Finds a token of one of several families in a text."""
+    """Find a token of one of several families in a text."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         by_start: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -62,20 +62,20 @@ class TokenFinder:
         self._searches = {**searches}
         self._heads = frozenset(searches)
 
-    def __call__(self, piece: Piece) -> str | None:
-        """Return the family of a token that begins in the piece."""
-        raw = piece.text.encode("latin-1", "replace")
+    def __call__(self, chunk: Piece) -> str | None:
+        """Return the name of the family of a token that starts in the chunk, or None."""
+        raw = chunk.text.encode("latin-1", "replace")
         runs = raw.translate(_RUNS)
         if _SAMPLE not in runs[::_STEP]:
             return None
         long_runs = _long_runs(raw, runs)
-        if long_runs and (found := self._first(long_runs, piece)):
+        if long_runs and (found := self._first(long_runs, chunk)):
             start = found.start()
             return next(name for name, match in self._named if match(found.string, start))
         return None
 
-    def _first(self, runs: Sequence[bytes], piece: Piece) -> re.Match[str] | None:
-        """Return a token: search the runs of a piece for each start of a prefix in them."""
+    def _first(self, runs: Sequence[bytes], chunk: Piece) -> re.Match[str] | None:
+        """Return a token of the chunk, after searching its runs for the prefixes that may occur."""
         joined = b" ".join(runs)
         heads = self._heads.intersection([word[:_HEAD] for word in _distinct_words(joined)])
         if not heads:
@@ -84,40 +84,40 @@ class TokenFinder:
         for head in heads:
             for search in self._searches[head]:
                 found = search(text)
-                if found and (found := _in_piece(search, found, runs, piece)):
+                if found and (found := _find_in_chunk(search, found, runs, chunk)):
                     return found
         return None
 
 
-def _in_piece(
-    search: _Search, found: re.Match[str], runs: Sequence[bytes], piece: Piece
+def _find_in_chunk(
+    search: _Search, found: re.Match[str], runs: Sequence[bytes], chunk: Piece
 ) -> re.Match[str] | None:
-    """Return the token in its piece, whose edge may look like its end in the runs."""
-    if len(runs) == 1 and piece.text.find(found.string) + found.start() >= piece.end:
-        return None  # the first token of the only run begins in the next piece
-    token = search(piece.text, piece.begin)
-    return token if token and token.start() < piece.end else None
+    """Search a token that was found in the runs again in its chunk, with its surroundings."""
+    if len(runs) == 1 and chunk.text.find(found.string) + found.start() >= chunk.end:
+        return None  # the first token of the only run starts in the next chunk
+    token = search(chunk.text, chunk.begin)
+    return token if token and token.start() < chunk.end else None
 
 
 def _start_of(prefix: str) -> str:
-    """Return the head of a prefix, with the separator if one follows it."""
+    """Return the head of a prefix, with the separator that follows it, if any."""
     head = head_of(prefix)
     following = prefix[len(head) : len(head) + 1]
     return head if following.isalnum() else head + following
 
 
 def _search_for(start: str, rest: Iterable[tuple[str, str]]) -> _Search:
-    """Return a search for prefixes that have the same start, each with the pattern of its body."""
+    """Return a search for prefixes with the same start, each with the pattern of its body."""
     literal = re.escape(start)
-    # The literal comes first, so that `re` searches for it; then the character before it.
+    # The literal comes first, so that `re` searches for it quickly; then the look at what precedes.
     body = tree_pattern(rest)
     if len(body) > _BRANCHED:
-        body = f"(?!{literal}){body}"  # a row of prefixes enters no branch
+        body = f"(?!{literal}){body}"  # repeated prefixes enter no branch
     return re.compile(f"{literal}(?<![A-Za-z0-9]{literal}){body}").search
 
 
 def _distinct_words(runs: bytes) -> set[bytes]:
-    """Return the words of runs; most occurrences of frequent words are removed before the split."""
+    """Return the distinct words of runs; frequent words are removed before the split."""
     words = b" %b " % runs.translate(_WORDS)
     if len(words) < _SHORT_TEXT:
         return {*words.split()}
@@ -125,20 +125,20 @@ def _distinct_words(runs: bytes) -> set[bytes]:
     least = sample.total() // _FREQUENT
     for word in [word for word, count in sample.items() if count > least]:
         alone = b" %b " % word
-        # Neighbours share a space, so that each pass removes every other occurrence.
+        # Neighbours share a space, so each pass removes only every other occurrence.
         words = words.replace(alone, b" ").replace(alone, b" ")
     return {*sample, *words.split()}
 
 
 def _long_runs(raw: bytes, runs: bytes) -> list[bytes]:
-    """Return the runs that are long enough to be a token, and no UUID."""
+    """Return the runs that are long enough for a token and are not UUIDs."""
     if len(runs) > _SHORT_TEXT and runs.count(_RUN) * _SPARSE > len(runs):
-        found: Iterable[bytes] = {*raw.translate(_ONLY_RUNS).split()}  # equal ones only once
+        found: Iterable[bytes] = {*raw.translate(_ONLY_RUNS).split()}  # a set: equal runs only once
         return [run for run in found if len(run) >= SHORTEST and not _is_uuid(run)]
     found = [raw[slice(*match.span())] for match in _find_runs(runs)]
     return [run for run in found if not _is_uuid(run)]
 
 
 def _is_uuid(run: bytes) -> bool:
-    """Tell whether a run is shaped like a UUID, the usual long run."""
+    """Return whether a run has the form of a UUID."""
     return len(run) == _UUID and run[8] == run[13] == run[18] == run[23] == _DASH

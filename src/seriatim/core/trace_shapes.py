@@ -1,4 +1,4 @@
-"""The ten frozen trace events and the shapes of their payloads, as one table made into checks."""
+"""The ten fixed event types of traces and the shapes of their payloads (T1)."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from seriatim.core.paths import ROOT, child, item
 
 TRACE_ACTORS = ("agent", "person", "role", "system")
 
-# What a check finds: nothing, or the path below the value and what is wrong there. Paths are put
-# together on the way out of a failure, so that a sound payload pays for none.
-_Fault = tuple[str, str] | None
-_Check = Callable[[Any], _Fault]
+# The result of a check: None, or the path below the value and the problem there. Paths are built
+# only while a failure is returned, so that a valid payload does not pay for them.
+_Problem = tuple[str, str] | None
+_Check = Callable[[Any], _Problem]
 _ARRAYS = (list, tuple)
 
 
-def _text(value: Any) -> _Fault:
+def _text(value: Any) -> _Problem:
     return None if isinstance(value, str) and value else ("", "must be a non-empty string")
 
 
-def _text_or_null(value: Any) -> _Fault:
+def _text_or_null(value: Any) -> _Problem:
     return None if value is None else _text(value)
 
 
-def _any_or_null(value: Any) -> _Fault:
+def _any_or_null(value: Any) -> _Problem:
     return _text(value) if isinstance(value, str) else None
 
 
-def _any(value: Any) -> _Fault:
+def _any(value: Any) -> _Problem:
     return ("", "must not be null") if value is None else _any_or_null(value)
 
 
 def _one_of(*allowed: str) -> _Check:
-    fault = ("", f"must be one of {', '.join(allowed)}")
-    return lambda value: None if value in allowed else fault
+    problem = ("", f"must be one of {', '.join(allowed)}")
+    return lambda value: None if value in allowed else problem
 
 
 def _object(*, optional: dict[str, _Check] | None = None, **required: _Check) -> _Check:
-    demanded, allowed = tuple(required.items()), tuple((optional or {}).items())
+    required_fields, optional_fields = tuple(required.items()), tuple((optional or {}).items())
 
-    def check(value: Any) -> _Fault:
+    def check(value: Any) -> _Problem:
         if not isinstance(value, dict):
             return "", "must be an object"
-        for key, inner in demanded:
+        for key, inner in required_fields:
             if key not in value:
                 return child("", key), "is required"
-            if fault := inner(value[key]):
-                return child("", key) + fault[0], fault[1]
-        for key, inner in allowed:
-            if fault := inner(value.get(key)):
-                return child("", key) + fault[0], fault[1]
+            if problem := inner(value[key]):
+                return child("", key) + problem[0], problem[1]
+        for key, inner in optional_fields:
+            if problem := inner(value.get(key)):
+                return child("", key) + problem[0], problem[1]
         return None
 
     return check
 
 
 def _list_of(inner: _Check) -> _Check:
-    def check(value: Any) -> _Fault:
+    def check(value: Any) -> _Problem:
         if not isinstance(value, _ARRAYS):
             return "", "must be a list"
         for index, each in enumerate(value):
-            if fault := inner(each):
-                return item("", index) + fault[0], fault[1]
+            if problem := inner(each):
+                return item("", index) + problem[0], problem[1]
         return None
 
     return check
@@ -112,9 +112,9 @@ TRACE_TYPES: tuple[str, ...] = tuple(_SHAPES)
 
 
 def check_trace_payload(event_type: str, payload: dict[str, Any]) -> None:
-    """Refuse an event type that is none of the ten, and a payload without its type's shape."""
+    """Raise `ValidationError` for an unknown trace event type or a payload of another shape."""
     shape = _SHAPES.get(event_type)
     if shape is None:
         raise Flaw("shape", "event_type", f"must be one of {', '.join(TRACE_TYPES)}")
-    if fault := shape(payload):
-        raise Flaw("shape", ROOT + fault[0], fault[1])
+    if problem := shape(payload):
+        raise Flaw("shape", ROOT + problem[0], problem[1])

@@ -1,4 +1,4 @@
-"""What a column of a read model can hold, and the one form in which each value is kept."""
+"""The column types of read models, and the normal form of their values."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _MICROSECOND = timedelta(microseconds=1)
 
 def _int(value: Any) -> int:
     if type(value) is not int or not -_INT_END <= value < _INT_END:
-        raise _wrong("an int of 64 bits", value)
+        raise _type_error("a 64-bit int", value)
     return value
 
 
 def _float(value: Any) -> float:
-    if type(value) not in (int, float) or value - value != 0:  # NaN and infinities differ from 0
-        raise _wrong("a finite float", value)
+    if type(value) not in (int, float) or value - value != 0:  # false for NaN and infinities
+        raise _type_error("a finite float", value)
     try:
-        return float(value) + 0.0  # SQLite knows no negative zero
+        return float(value) + 0.0  # SQLite has no negative zero
     except OverflowError:
-        raise _wrong("a finite float", value) from None
+        raise _type_error("a finite float", value) from None
 
 
 def _bool(value: Any) -> bool:
     if type(value) is not bool:
-        raise _wrong("a bool", value)
+        raise _type_error("a bool", value)
     return value
 
 
 def _str(value: Any) -> str:
     if type(value) is not str:
-        raise _wrong("a str", value)
+        raise _type_error("a str", value)
     if value.isascii() and "\0" not in value:
         return value
     if problem := text_flaw(value):
@@ -49,33 +49,33 @@ def _str(value: Any) -> str:
 
 
 def _datetime(value: Any) -> datetime:
-    # Exactly a datetime: a library's own may be finer than the microseconds of a database.
+    # Exactly a datetime: a subclass such as pandas' Timestamp may be finer than microseconds.
     if type(value) is not datetime or value.utcoffset() is None:
-        raise _wrong("a datetime with a time zone", value)
+        raise _type_error("a datetime with a time zone", value)
     return value.astimezone(UTC)
 
 
 def _dict(value: Any) -> str:
     if not isinstance(value, dict):
-        raise _wrong("a dict", value)
+        raise _type_error("a dict", value)
     return _json(value)
 
 
 def _list(value: Any) -> str:
     if not isinstance(value, list | tuple):
-        raise _wrong("a list", value)
+        raise _type_error("a list", value)
     return _json(value)
 
 
 def _json(value: Any) -> str:
     try:
         return safe_text(value)
-    except Flaw as flaw:
-        raise ValueError(str(flaw)) from None
+    except Flaw as problem:
+        raise ValueError(str(problem)) from None
 
 
 def text_flaw(text: str) -> str | None:
-    """Say why a database cannot hold a text, or None when it can."""
+    """Return why a database cannot store a text, or None if it can."""
     if "\0" in text:
         return "text with U+0000 cannot be stored"
     try:
@@ -85,39 +85,46 @@ def text_flaw(text: str) -> str | None:
     return None
 
 
-def _wrong(wanted: str, value: Any) -> TypeError:
-    return TypeError(f"wants {wanted}, got {type(value).__name__}")
+def _type_error(expected: str, value: Any) -> TypeError:
+    return TypeError(f"expected {expected}, got {type(value).__name__}")
 
 
 def time_text(value: datetime) -> str:
-    """Return a time as text: how JSON, SQLite and digests have it."""
+    """Format a time as text, the form used in JSON, SQLite and digests."""
     return format_us((value - _EPOCH) // _MICROSECOND)
 
 
 def text_time(text: str) -> datetime:
-    """Undo `time_text`."""
+    """Parse a text made by `format_time`."""
     moment = instant_us(text)
     if moment is None:
-        msg = f"{text!r:.80} is no time"
+        msg = f"{text!r:.80} is not a timestamp"
         raise ValueError(msg)
     return _EPOCH + moment * _MICROSECOND
 
 
 def same(value: Any) -> Any:
-    """Return a value whose two forms are one."""
+    """Return the value unchanged, for types whose forms are the same."""
     return value
 
 
 class Value(msgspec.Struct, frozen=True):
-    """One type of column: its name, and the forms of its values.
+    """A column type: its name, and conversions between the forms of its values.
 
-    A kept value is what a database gives back, so a fold sees the same state whether it goes on
-    in memory or after a restart. JSON is kept as text: nobody can change it by accident.
+    A normalized value equals the value that a database returns, so that a fold sees the same state
+    in memory and after a restart. JSON is normalized to text, which cannot be changed in place.
+
+    Attributes:
+        name: The name of the type in declarations.
+        normalize: Checks a value from a fold and returns its normal form.
+        to_python: Converts a normalized value to the value that a fold receives.
+        to_json: Converts a normalized value to JSON.
+        from_json: Converts a value from JSON to its normal form.
     """
 
     name: str
     keep: Callable[[Any], Any]
-    given: Callable[[Any], Any] = same  # what a fold gets of a kept value
+    given: Callable[[Any], Any] = same
     to_json: Callable[[Any], Any] = same
     from_json: Callable[[Any], Any] = same
 

@@ -1,1 +1,1 @@
-"""The log in the vocabularies people know: thin facades with each one's names and rules."""
+"""Profiles: facades over the log with their own names and rules (traces, facts, aggregates)."""

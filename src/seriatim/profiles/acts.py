@@ -1,9 +1,8 @@
-"""How a profile's acts run: each written once, then called or awaited, in the profile's words."""
+"""The base of profiles: methods written once for sync and async callers, and field names."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import cached_property, wraps
@@ -28,8 +27,9 @@ T = TypeVar("T")
 S = TypeVar("S")
 P = ParamSpec("P")
 
-# Errors that name the caller's fields; the others speak of the log, or share one object.
-_NAMING_FIELDS = (
+# Errors that name fields of the caller. Other errors do not, and a `BackendFailure` may be one
+# object that all appends of a group share, so it must not be changed.
+_FIELD_ERRORS = (
     IdempotencyConflict,
     InvalidArgument,
     InvalidEvent,
@@ -38,26 +38,41 @@ _NAMING_FIELDS = (
 )
 
 
-class Words:
-    """The log's names for fields, and what one profile calls them."""
+# The details that name the field or argument that an error is about.
+_SUBJECTS = ("argument", "field", "path")
 
-    def __init__(self, names: Mapping[str, str], *, prose: Mapping[str, str] | None = None) -> None:
-        """Take names of fields; `prose` are those that messages hold too (those with a _)."""
+
+class Words:
+    """The field names of one profile, by the log's name of each field."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
-        told = {name: names[name] for name in names if "_" in name} if prose is None else prose
-        self._told = told
-        self._pattern = re.compile(rf"\b({'|'.join(map(re.escape, told))})\b")
 
     def translated(self, error: SeriatimError) -> SeriatimError:
-        """Return the error as the profile tells it, the same one when nothing changes."""
-        message = self._pattern.sub(lambda found: self._told[found[1]], error.message)
-        details = {name: self._detail(name, value) for name, value in error.details.items()}
+        """Return the error with the profile's field names; the same error if nothing changes."""
+        details = {name: self._rename_detail(name, value) for name, value in error.details.items()}
+        subject = next((error.details[name] for name in _SUBJECTS if name in error.details), None)
+        message = self._rename_words(error.message, subject)
         if message == error.message and details == error.details:
             return error
         return type(error)(message, details=details, retryable=error.retryable)
 
-    def _detail(self, name: str, value: Any) -> Any:
-        if name in {"argument", "field", "path"} and isinstance(value, str):
+    def _rename_words(self, message: str, subject: Any) -> str:
+        """Rename the subject of a message, and every other name that cannot be prose.
+
+        A name with an underscore is always a name. Any other, such as `stream` or `after`, is also
+        an English word: it is a name only as the first mention of the error's subject.
+        """
+        words = message.split(" ")
+        for index, word in enumerate(words):
+            name = word.rstrip(":,;")
+            if name in self._names and (name == subject or "_" in name):
+                words[index] = self._names[name] + word[len(name) :]
+                subject = None if name == subject else subject
+        return " ".join(words)
+
+    def _rename_detail(self, name: str, value: Any) -> Any:
+        if name in _SUBJECTS and isinstance(value, str):
             return self._names.get(value, value)
         if name == "fields" and isinstance(value, list):
             return [self._names.get(one, one) for one in value]
@@ -65,123 +80,138 @@ class Words:
 
     @contextmanager
     def spoken(self) -> Iterator[None]:
-        """Translate the errors of what happens inside."""
+        """Translate the field names of errors that are raised in the block."""
         try:
             yield
-        except _NAMING_FIELDS as error:
-            told = self.translated(error)
-            if told is error:
+        except _FIELD_ERRORS as error:
+            translated = self.translated(error)
+            if translated is error:
                 raise
-            raise told from None
+            raise translated from None
 
 
 class Appending(Generic[T]):
-    """One append of a profile, ready to be called or awaited, and what its receipt becomes."""
+    """One append of a profile that is ready to run, for sync and async callers."""
 
-    def __init__(  # noqa: PLR0913 - an append, its manners and its two endings
+    def __init__(  # noqa: PLR0913 - an append, its options and the conversions of its result
         self,
         log: BaseLog,
         draft: Draft,
         finish: Callable[[AppendResult], T],
-        words: Words,
+        field_names: Words,
         *,
         conflict: Callable[[ConditionalAppendConflict], T] | None = None,
         timeout: float | None = None,
         connection: Any = None,
     ) -> None:
+        """Plan an append.
+
+        Args:
+            log: The log to append to.
+            draft: The append.
+            finish: Converts the receipt to the profile's result.
+            field_names: The profile's names for errors.
+            conflict: Converts a conflict to a result; without it the conflict is raised.
+            timeout: The timeout of the append in seconds; None for the log's.
+            connection: A database connection of the caller to append in.
+        """
         self._log = log
         self._draft = draft
         self._finish = finish
-        self._words = words
+        self._field_names = field_names
         self._conflict = conflict
-        self._manners = {"timeout": timeout, "connection": connection}
+        self._options = {"timeout": timeout, "connection": connection}
 
     def run(self) -> T:
-        """Append, waiting for the receipt."""
+        """Append, and block until the result is known."""
         try:
-            with self._words.spoken():
-                return self._finish(self._log.append_draft(self._draft, **self._manners))
+            with self._field_names.spoken():
+                return self._finish(self._log.append_draft(self._draft, **self._options))
         except ConditionalAppendConflict as error:
-            return self._refused(error)
+            return self._handle_conflict(error)
 
     async def awaited(self) -> T:
-        """Append, awaiting the receipt."""
+        """Append, and await the result."""
         try:
-            with self._words.spoken():
-                receipt = await AsyncLog(self._log).append_draft(self._draft, **self._manners)
+            with self._field_names.spoken():
+                receipt = await AsyncLog(self._log).append_draft(self._draft, **self._options)
                 return self._finish(receipt)
         except ConditionalAppendConflict as error:
-            return self._refused(error)
+            return self._handle_conflict(error)
 
-    def _refused(self, error: ConditionalAppendConflict) -> T:
+    def _handle_conflict(self, error: ConditionalAppendConflict) -> T:
         if self._conflict is None:
             raise error
         return self._conflict(error)
 
 
 def appends(
-    act: Callable[Concatenate[S, P], Appending[T]],
+    method: Callable[Concatenate[S, P], Appending[T]],
 ) -> Callable[Concatenate[S, P], T]:
-    """Make a method that plans an append into one that runs it; `aio` awaits it instead."""
+    """Turn a method that plans an append into one that runs it; `aio` awaits the plan instead."""
 
-    @wraps(act)
+    @wraps(method)
     def run(profile: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return act(profile, *args, **kwargs).run()
+        return method(profile, *args, **kwargs).run()
 
-    run.plan = act  # type: ignore[attr-defined] # where Awaited finds it
+    run.plan = method  # type: ignore[attr-defined] # read by AsyncProfile
     return run
 
 
-def streams(act: Callable[P, T]) -> Callable[P, T]:
-    """Mark a method that gives an iterator; `aio` gives an async one."""
-    act.streams = True  # type: ignore[attr-defined] # where Awaited finds it
-    return act
+def streams(method: Callable[P, T]) -> Callable[P, T]:
+    """Mark a method that returns an iterator; in `aio` it returns an async iterator."""
+    method.streams = True  # type: ignore[attr-defined] # read by AsyncProfile
+    return method
 
 
 class Profile:
-    """What every profile has: a log, a tenant's view of it, and its own acts awaited."""
+    """The base class of profiles: a facade over a log, with an async version."""
 
     def __init__(self, log: BaseLog) -> None:
         self._log = log
 
     @cached_property
     def aio(self) -> Awaited:
-        """The same acts for asyncio: coroutines, and async iterators where these iterate."""
+        """The same methods for asyncio: coroutines and async iterators."""
         return Awaited(self)
 
-    def _within(self, tenant_id: str | None) -> BaseLog:
+    def _for_tenant(self, tenant_id: str | None) -> BaseLog:
+        """Return the log of a tenant; None means the tenant of this profile's log."""
         return self._log if tenant_id is None else self._log.for_tenant(tenant_id)
 
 
 class Awaited:
-    """A profile for asyncio: appends await their receipt, everything else runs in a thread."""
+    """A profile for asyncio: appends are awaited, all other methods run in a worker thread."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
     def __getattr__(self, name: str) -> Any:
-        """Return an act of the profile, awaited."""
-        act = None if name.startswith("_") else getattr(type(self._profile), name, None)
-        if not callable(act):
-            msg = f"{type(self._profile).__name__}.aio has no act {name!r}"
+        """Return the async version of a method of the profile."""
+        method = None if name.startswith("_") else getattr(type(self._profile), name, None)
+        if not callable(method):
+            msg = f"{type(self._profile).__name__}.aio has no method {name!r}"
             raise AttributeError(msg)  # noqa: TRY004 - the protocol of __getattr__
-        if hasattr(act, "plan"):
-            return _bound(self._profile, act.plan, _append)
-        return _bound(self._profile, act, _iterate if hasattr(act, "streams") else _in_a_thread)
+        if hasattr(method, "plan"):
+            return _bind(self._profile, method.plan, _append)
+        drive = _iterate if hasattr(method, "streams") else _run_in_thread
+        return _bind(self._profile, method, drive)
 
     def __dir__(self) -> list[str]:
-        """List the profile's acts."""
+        """List the methods of the profile."""
         kind = type(self._profile)
         names = (name for name in dir(kind) if not name.startswith("_"))
         return [name for name in names if callable(getattr(kind, name))]
 
 
-def _bound(
-    profile: Profile, act: Callable[..., Any], drive: Callable[[Callable[[], Any]], Any]
+def _bind(
+    profile: Profile, method: Callable[..., Any], drive: Callable[[Callable[[], Any]], Any]
 ) -> Callable[..., Any]:
-    @wraps(act)
+    """Return a function that passes a call of a method to `drive`, which runs it."""
+
+    @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return drive(lambda: act(profile, *args, **kwargs))
+        return drive(lambda: method(profile, *args, **kwargs))
 
     return call
 
@@ -190,12 +220,13 @@ async def _append(plan: Callable[[], Appending[T]]) -> T:
     return await plan().awaited()
 
 
-def _in_a_thread(act: Callable[[], T]) -> Awaitable[T]:
-    return asyncio.to_thread(act)
+def _run_in_thread(call: Callable[[], T]) -> Awaitable[T]:
+    return asyncio.to_thread(call)
 
 
-async def _iterate(act: Callable[[], Any]) -> AsyncIterator[Any]:
-    source = await asyncio.to_thread(act)
+async def _iterate(call: Callable[[], Any]) -> AsyncIterator[Any]:
+    source = await asyncio.to_thread(call)
+    # An iterator with `stop` follows the log and can wait for a long time; the others end.
     stop = getattr(source, "stop", None)
     steps = in_threads(iter(source)) if stop is None else followed(iter(source), stop)
     async with aclosing(steps):

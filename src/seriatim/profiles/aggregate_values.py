@@ -1,4 +1,4 @@
-"""The values of the aggregates profile, and the way from its event fields to the log's."""
+"""The types of the aggregates profile, and their conversion to and from events of the log."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from seriatim.core.kinds import TRACE_KIND
 
 
 class AggregateEvent(msgspec.Struct, frozen=True):
-    """One event of an aggregate: `event_id` is its place in the global order.
+    """One event of an aggregate.
 
-    `record_id` is the opaque id by which a retry is known; `org_id` is absent for infrastructure.
+    `event_id` is its position in the log, `record_id` the opaque id that identifies a retry.
+    `org_id` is None for infrastructure.
     """
 
     event_id: int
@@ -50,13 +51,13 @@ class AggregateEvent(msgspec.Struct, frozen=True):
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The payload as a Python value, parsed anew at each call."""
-        found: dict[str, Any] = read_json(self.payload_json)
-        return found
+        """The payload as a Python value, parsed at each access."""
+        payload: dict[str, Any] = read_json(self.payload_json)
+        return payload
 
     @classmethod
     def of(cls, record: EventRecord) -> AggregateEvent:
-        """Return a record in the profile's vocabulary."""
+        """Convert a record of the log."""
         return cls(
             record.position,
             record.occurred_at,
@@ -82,7 +83,7 @@ class AggregateEvent(msgspec.Struct, frozen=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """One aggregate's history; `aggregate_seq` is its last number, None while it has none."""
+    """The history of one aggregate; `aggregate_seq` is its last number, None without events."""
 
     aggregate_type: str
     aggregate_id: str
@@ -91,14 +92,14 @@ class Aggregate(msgspec.Struct, frozen=True):
 
 
 class AggregatePage(msgspec.Struct, frozen=True):
-    """One page of events: pass `last_event_id` as the next cursor; it moves on even when empty."""
+    """One page of events; `last_event_id` is the next cursor and advances even if empty."""
 
     events: list[AggregateEvent]
     last_event_id: int
 
 
 class AggregateAppendResult:
-    """The receipt of a command's events, with the response that was stored for the command."""
+    """The receipt of an append, with the stored response of its command."""
 
     def __init__(self, receipt: AppendResult) -> None:
         self.first_event_id = receipt.first_position
@@ -110,11 +111,11 @@ class AggregateAppendResult:
 
     @cached_property
     def events(self) -> list[AggregateEvent]:
-        """The stored events, made when first asked for."""
+        """The stored events, built at first access."""
         return [AggregateEvent.of(record) for record in self._receipt.records]
 
     def __repr__(self) -> str:
-        """Show the range, not the events."""
+        """Return the range of event ids, without the events."""
         return (
             f"AggregateAppendResult(first_event_id={self.first_event_id}, "
             f"last_event_id={self.last_event_id}, replayed={self.replayed})"
@@ -122,7 +123,7 @@ class AggregateAppendResult:
 
 
 class EventFields(TypedDict, total=False):
-    """What all events of one append have in common, unless an event says otherwise."""
+    """Fields for all events of one append, which an event can override."""
 
     aggregate_type: str | None
     aggregate_id: str | None
@@ -136,62 +137,62 @@ class EventFields(TypedDict, total=False):
     causation_id: str | None
 
 
-# The profile's names for a field of NewEvent; the others are the same.
-_OURS = {"aggregate_seq": "stream_seq", "org_id": "tenant_id", "record_id": "event_id"}
-_THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
+# The log's name of each field that the profile names differently.
+_LOG_NAMES = {"aggregate_seq": "stream_seq", "org_id": "tenant_id", "record_id": "event_id"}
+_PROFILE_NAMES = {log_name: name for name, log_name in _LOG_NAMES.items()}
 _FIELDS = frozenset(
-    {_THEIRS.get(name, name) for name in NewEvent.__struct_fields__ if name != "stream"}
+    {_PROFILE_NAMES.get(name, name) for name in NewEvent.__struct_fields__ if name != "stream"}
     | {"aggregate_type", "aggregate_id"}
 )
 _COMMITTED = {
-    "event_id": "is the event's position, set by the log alone; an id of your own is record_id",
-    "recorded_at": "is set by the log alone",
+    "event_id": "is the event's position, set only by the log; use record_id for your own id",
+    "recorded_at": "is set only by the log",
 }
 
 
 def event_fields(event: object, index: int) -> dict[str, Any]:
-    """Return what an event says, in the profile's names, without what it leaves open."""
+    """Return the fields of an event by the profile's names, without those that are None."""
     if isinstance(event, NewEvent):
-        given = _of_new_event(event, index)
+        fields = _from_new_event(event, index)
     elif isinstance(event, Mapping):
-        given = dict(event)
-        for name in given:
+        fields = dict(event)
+        for name in fields:
             if name in _COMMITTED:
                 raise flawed(name, _COMMITTED[name], index)
             if name not in _FIELDS:
-                raise flawed(str(name)[:80], "is no field of an event", index)
+                raise flawed(str(name)[:80], "is not a field of an event", index)
     else:
-        raise flawed("$", "an event is a NewEvent or a mapping", index)
-    return {name: value for name, value in given.items() if value is not None}
+        raise flawed("$", "must be a NewEvent or a mapping", index)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _of_new_event(event: NewEvent, index: int) -> dict[str, Any]:
+def _from_new_event(event: NewEvent, index: int) -> dict[str, Any]:
     fields = msgspec.structs.asdict(event)
     stream = fields.pop("stream")
     if stream is not None:
         if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
             raise flawed("stream", "must be a (stream type, stream id) pair", index)
         fields["aggregate_type"], fields["aggregate_id"] = stream
-    return {_THEIRS.get(name, name): value for name, value in fields.items()}
+    return {_PROFILE_NAMES.get(name, name): value for name, value in fields.items()}
 
 
 def new_event(fields: Mapping[str, Any], index: int) -> NewEvent:
-    """Return the log's event for the profile's fields; values are checked with the append."""
-    given = dict(fields)
+    """Build the log's event from the profile's fields; the append validates most values."""
+    values = dict(fields)
     for name in ("event_type", "payload", "aggregate_type", "aggregate_id"):
-        if name not in given:
+        if name not in values:
             raise flawed(name, "is required", index)
     for name in ("aggregate_type", "aggregate_id"):
-        if problem := id_problem(given[name]):
+        if problem := id_problem(values[name]):
             raise flawed(name, problem, index)
-    if given["aggregate_type"] == TRACE_KIND:
-        raise flawed("aggregate_type", "names traces, which have a profile of their own", index)
-    if isinstance(given.get("tags"), list):
-        given["tags"] = tuple(given["tags"])
-    stream = given.pop("aggregate_type"), given.pop("aggregate_id")
-    return NewEvent(stream=stream, **{_OURS.get(name, name): given[name] for name in given})
+    if values["aggregate_type"] == TRACE_KIND:
+        raise flawed("aggregate_type", "must not be trace: use the traces profile", index)
+    if isinstance(values.get("tags"), list):
+        values["tags"] = tuple(values["tags"])
+    stream = values.pop("aggregate_type"), values.pop("aggregate_id")
+    return NewEvent(stream=stream, **{_LOG_NAMES.get(name, name): values[name] for name in values})
 
 
 def flawed(field: str, problem: str, index: int) -> Exception:
-    """Make the error for a malformed event."""
+    """Build the error for an invalid event."""
     return AGGREGATES.error(Flaw("envelope", field, problem), index)

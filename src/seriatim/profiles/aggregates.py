@@ -1,4 +1,4 @@
-"""The aggregates profile: a control plane's entities, within organisations or beneath them all."""
+"""The aggregates profile: entities of a control plane, owned by organisations or shared."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "EventFields",
 ]
 
-_EVENT_WORDS = Words(
+_EVENT_NAMES = Words(
     {
         "event_id": "record_id",
         "stream": "aggregate_id",
@@ -57,13 +57,13 @@ _READ_NAMES = {
     "recorded_after": "since",
     "recorded_until": "until",
 }
-_READ_WORDS = Words(_READ_NAMES, prose=_READ_NAMES)
+_READ_FIELD_NAMES = Words(_READ_NAMES)
 
 Expected = int | None | EllipsisType | Mapping[StreamRef, int | None]
 
 
 class AggregateFilters(TypedDict, total=False):
-    """What `read` and `audit` can be narrowed to."""
+    """The filters of `read` and `audit`."""
 
     until_event_id: int | None
     event_type: str | Sequence[str] | None
@@ -72,10 +72,10 @@ class AggregateFilters(TypedDict, total=False):
 
 
 class Aggregates(Profile):
-    """Events of aggregates; an organisation is a tenant, infrastructure a reserved one."""
+    """Events of aggregates; an organisation is a tenant, infrastructure has a reserved tenant."""
 
     @appends
-    def append(  # noqa: PLR0913 - a command and its promises
+    def append(  # noqa: PLR0913 - a command, its conditions and options
         self,
         events: Events,
         *,
@@ -86,20 +86,32 @@ class Aggregates(Profile):
         connection: Any = None,
         **common: Unpack[EventFields],
     ) -> Appending[AggregateAppendResult]:
-        """Append a command's events, all or nothing.
+        """Append the events of a command atomically.
 
-        `expected_seq` is the aggregate's last number, None for one that must not exist; left out,
-        nothing is expected; for several aggregates it maps `(type, id)` to numbers. A `command`
-        runs once: its twin gets the stored response, and its key becomes the events' own.
+        Args:
+            events: The events, as mappings or `NewEvent` objects.
+            org_id: The organisation; leave it out for infrastructure.
+            expected_seq: The expected last number of the aggregate, None for one that must not
+                exist; by default nothing is expected. For several aggregates, a mapping from
+                `(type, id)` to numbers.
+            command: The command. A duplicate returns the stored response, and its key becomes the
+                idempotency key of the events.
+            timeout: The timeout in seconds; None for the log's.
+            connection: A database connection of the caller to append in.
+            **common: Fields for all events, which an event can override.
+
+        Raises:
+            EventSequenceInvalid: An aggregate is not at its expected number.
+            SeriatimError: The append is rejected or failed.
         """
-        drafted = _drafted(events, _common(common, command))
-        log = self._of_append(org_id, drafted)
-        condition = _expectations(expected_seq, drafted)
+        new_events = _to_new_events(events, _common_fields(common, command))
+        log = self._log_for_append(org_id, new_events)
+        condition = _expectations(expected_seq, new_events)
         return Appending(
             log,
-            log.draft(AGGREGATES, drafted, condition, command=command),
+            log.draft(AGGREGATES, new_events, condition, command=command),
             AggregateAppendResult,
-            _EVENT_WORDS,
+            _EVENT_NAMES,
             timeout=timeout,
             connection=connection,
         )
@@ -112,12 +124,16 @@ class Aggregates(Profile):
         org_id: str | None = None,
         after_aggregate_seq: int | None = None,
     ) -> Aggregate:
-        """Return an aggregate's events by ascending aggregate_seq; none if it is not there."""
+        """Return an aggregate with its events by ascending `aggregate_seq`.
+
+        The events are empty if the aggregate does not exist. With `after_aggregate_seq` only later
+        events are returned.
+        """
         kind = check_name("aggregate_type", aggregate_type)
         infrastructure = org_id is None and self._is_infrastructure(kind)
-        log = self._of_read(org_id, infrastructure)
+        log = self._log_for_read(org_id, infrastructure)
         stream = kind, check_name("aggregate_id", aggregate_id)
-        with _READ_WORDS.spoken():
+        with _READ_FIELD_NAMES.spoken():
             found = list(log.read_stream(stream, since=after_aggregate_seq))
         seq = found[-1].stream_seq if found else None
         if not found and after_aggregate_seq is not None:
@@ -134,11 +150,11 @@ class Aggregates(Profile):
         infrastructure: bool = False,
         **filters: Unpack[AggregateFilters],
     ) -> AggregatePage:
-        """Return one page of an organisation's events by ascending event_id, after a cursor."""
-        log = self._of_read(org_id, infrastructure)
+        """Return one page of an organisation's events after a cursor, by ascending `event_id`."""
+        log = self._log_for_read(org_id, infrastructure)
         return _page(log, after_event_id, limit, filters, {})
 
-    def audit(  # noqa: PLR0913 - a window, its clock, and a read
+    def audit(  # noqa: PLR0913 - a time window and the arguments of a read
         self,
         *,
         since: str | None = None,
@@ -150,64 +166,64 @@ class Aggregates(Profile):
         infrastructure: bool = False,
         **filters: Unpack[AggregateFilters],
     ) -> AggregatePage:
-        """Return one page of the events within a time window, by ascending event_id all the same.
+        """Return one page of the events in a time window, by ascending `event_id`.
 
-        `since` is exclusive, `until` inclusive; `clock` chooses which of the two times counts.
+        `since` is exclusive and `until` inclusive; `clock` selects the time that is compared.
         """
         if clock not in ("occurred_at", "recorded_at"):
             raise bad("clock", "must be occurred_at or recorded_at")
         name = clock.removesuffix("_at")
         window = {f"{name}_after": since, f"{name}_until": until}
-        log = self._of_read(org_id, infrastructure)
+        log = self._log_for_read(org_id, infrastructure)
         return _page(log, after_event_id, limit, filters, window)
 
-    def _of_append(self, org_id: str | None, events: Any) -> BaseLog:
-        """Return the log of the organisation that the events are for, which must be told."""
-        drafted = events if isinstance(events, list) else []
-        org = org_id or next((one.tenant_id for one in drafted if one.tenant_id), None)
-        ordinary = self._ordinary(drafted)
-        if org is not None or not drafted:
-            if len(ordinary) < len(drafted):
+    def _log_for_append(self, org_id: str | None, events: Any) -> BaseLog:
+        """Return the log of the organisation of the events, which must be named."""
+        new_events = events if isinstance(events, list) else []
+        org = org_id or next((one.tenant_id for one in new_events if one.tenant_id), None)
+        owned = self._owned_by_organisations(new_events)
+        if org is not None or not new_events:
+            if len(owned) < len(new_events):
                 raise bad("org_id", "must be left out: infrastructure belongs to no organisation")
-            return self._of_read(org, infrastructure=False)
-        if ordinary and self._log.tenant_id == DEFAULT_TENANT:
+            return self._log_for_read(org, infrastructure=False)
+        if owned and self._log.tenant_id == DEFAULT_TENANT:
             self._log.appender.reload_rules()  # another process may have declared the kind
-            ordinary = self._ordinary(drafted)
-            if ordinary:
-                raise flawed("org_id", "is required", ordinary[0])
-        return self._log if ordinary else self._of_read(None, infrastructure=True)
+            owned = self._owned_by_organisations(new_events)
+            if owned:
+                raise flawed("org_id", "is required", owned[0])
+        return self._log if owned else self._log_for_read(None, infrastructure=True)
 
-    def _ordinary(self, events: list[NewEvent]) -> list[int]:
+    def _owned_by_organisations(self, events: list[NewEvent]) -> list[int]:
         """Return the indexes of the events whose aggregate belongs to an organisation."""
         kinds = [one.stream[0] for one in events if one.stream is not None]
         return [i for i, kind in enumerate(kinds) if not self._is_infrastructure(kind)]
 
-    def _of_read(self, org_id: str | None, infrastructure: bool) -> BaseLog:
+    def _log_for_read(self, org_id: str | None, infrastructure: bool) -> BaseLog:
         if org_id is not None and is_infrastructure(org_id):
             raise bad("org_id", "is reserved for infrastructure")
         if infrastructure:
             if org_id is not None:
                 raise bad("org_id", "must be left out: infrastructure belongs to no organisation")
             return self._log.for_tenant(INFRASTRUCTURE_TENANT)
-        with _READ_WORDS.spoken():
-            return self._within(org_id)
+        with _READ_FIELD_NAMES.spoken():
+            return self._for_tenant(org_id)
 
     def _is_infrastructure(self, aggregate_type: str) -> bool:
         return self._log.appender.rules.kind_of(aggregate_type).infrastructure
 
 
-def _common(fields: EventFields, command: Command | None) -> dict[str, Any]:
+def _common_fields(fields: EventFields, command: Command | None) -> dict[str, Any]:
     common = {name: value for name, value in fields.items() if value is not None}
     for name in common:
         if name not in EventFields.__annotations__:
-            raise bad(name[:80], "is no field that events have in common")
+            raise bad(name[:80], "is not a common field of events")
     if isinstance(command, Command):
         common.setdefault("idempotency_key", command.key)
     return common
 
 
-def _drafted(events: Events, common: Mapping[str, Any]) -> Any:
-    """Return the log's events; what is no list of events is refused with the append."""
+def _to_new_events(events: Events, common: Mapping[str, Any]) -> Any:
+    """Build the log's events; the append itself rejects an argument that is not a list."""
     if isinstance(events, NewEvent | Mapping | str) or not isinstance(events, Iterable):
         return events
     return [
@@ -223,7 +239,7 @@ def _expectations(expected: Expected, events: Any) -> list[ExpectedSeq] | None:
         return [ExpectedSeq(stream, seq) for stream, seq in expected.items()]
     streams = {event.stream for event in events}
     if len(streams) > 1:
-        raise bad("expected_seq", "must map (type, id) to numbers when aggregates are several")
+        raise bad("expected_seq", "must map (type, id) to numbers for several aggregates")
     return [ExpectedSeq(stream, expected) for stream in streams]
 
 
@@ -236,9 +252,9 @@ def _page(
 ) -> AggregatePage:
     for name in filters:
         if name not in AggregateFilters.__annotations__:
-            raise bad(name[:80], "is no filter of aggregates")
+            raise bad(name[:80], "is not a filter of aggregates")
     types = filters.get("event_type")
-    with _READ_WORDS.spoken():
+    with _READ_FIELD_NAMES.spoken():
         page = log.page(
             limit=limit,
             scope="aggregates",

@@ -1,4 +1,4 @@
-"""The facts profile: append, query, append if the context has not changed; no streams needed."""
+"""The facts profile: append, query, and append if a context has not changed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
     "Facts",
 ]
 
-_WORDS = Words({"expected_version": "expected_context_version"})
+_FIELD_NAMES = Words({"expected_version": "expected_context_version"})
 _COMMITTED = COMMITTED_FIELDS | {"sequence_number"}
 
 EventQuery = Query | Mapping[str, Any]
 
 
 class FactRecord(msgspec.Struct, frozen=True):
-    """One committed event: its place in the one order, and what happened."""
+    """One stored event; `sequence_number` is its position in the log."""
 
     sequence_number: int
     occurred_at: str
@@ -47,7 +47,7 @@ class FactRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, record: EventRecord) -> FactRecord:
-        """Return a record in the profile's vocabulary."""
+        """Convert a record of the log."""
         return cls(
             record.position,
             record.occurred_at,
@@ -60,10 +60,10 @@ class FactRecord(msgspec.Struct, frozen=True):
 
 
 class FactQueryResult(msgspec.Struct, frozen=True):
-    """What a query found; the last number returned and the context's version stay separate.
+    """The result of a query: the records, and the version of their context.
 
-    `more` tells that a limit cut the records: ask again with `after` the last returned number
-    and `head` of this result, and the pages are of one snapshot.
+    If `more` is true, the limit truncated the records. Query again with `after` set to the last
+    returned number and `head` to the head of this result: all pages are of one snapshot.
     """
 
     event_records: list[FactRecord]
@@ -74,7 +74,7 @@ class FactQueryResult(msgspec.Struct, frozen=True):
 
 
 class FactAppendResult(msgspec.Struct, frozen=True):
-    """The receipt of one committed batch; it says nothing about any context's version."""
+    """The receipt of one append; it does not include the version of a context."""
 
     first_sequence_number: int
     last_sequence_number: int
@@ -83,27 +83,27 @@ class FactAppendResult(msgspec.Struct, frozen=True):
 
 
 class FactAppendConflict(msgspec.Struct, frozen=True):
-    """The context changed since it was read and nothing was stored; it counts as false."""
+    """A conflict: the context changed since it was read, and nothing was stored. It is falsy."""
 
     expected_context_version: int | None
     actual_context_version: int | None
     after: int | None = None
 
     def __bool__(self) -> bool:
-        """Tell it from a receipt: `if facts.append_if(...)`."""
+        """Return False, so that callers can write `if facts.append_if(...)`."""
         return False
 
 
 class FactStream:
-    """Batches of records, one per committed append, from a live or a durable subscription."""
+    """Batches of records from a live tail or a durable subscription, one per append."""
 
     def __init__(self, source: Tail | Subscription) -> None:
         self._source = source
 
     def __iter__(self) -> Iterator[list[FactRecord]]:
-        """Yield each batch; a durable stream takes the next request as the batch's handling."""
+        """Yield each batch; in a durable stream, requesting the next batch confirms the last."""
         for batch in self._source:
-            yield _facts(batch)
+            yield _to_facts(batch)
 
     def stop(self) -> None:
         """End the iteration, from any thread."""
@@ -111,23 +111,23 @@ class FactStream:
 
 
 class DurableFactStream(FactStream):
-    """A named stream: its cursor moves only after a batch was handled."""
+    """A stream with a durable name; its cursor moves only after a batch was handled."""
 
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
         self.subscription = subscription
 
     def run(self, handler: Callable[[list[FactRecord]], object]) -> None:
-        """Call a handler for each batch; a failing one is called again with the same."""
-        self.subscription.run(lambda batch: handler(_facts(batch)))
+        """Call a handler for each batch; after an error it is called again with the same batch."""
+        self.subscription.run(lambda batch: handler(_to_facts(batch)))
 
     def start(self, handler: Callable[[list[FactRecord]], object]) -> Thread:
-        """Run a handler in a thread of its own."""
-        return self.subscription.start(lambda batch: handler(_facts(batch)))
+        """Call a handler for each batch in a new thread, and return the thread."""
+        return self.subscription.start(lambda batch: handler(_to_facts(batch)))
 
 
 class Facts(Profile):
-    """The minimal event store: facts, queries over them, and the context of a command."""
+    """The minimal event store: facts, queries over them, and conditional appends."""
 
     @appends
     def append(
@@ -138,12 +138,18 @@ class Facts(Profile):
         timeout: float | None = None,
         connection: Any = None,
     ) -> Appending[FactAppendResult]:
-        """Commit a batch, all or nothing, and return its range of sequence numbers."""
-        draft = self._log.draft(FACTS, _new_events(new_events), None, idempotency_key)
-        return Appending(self._log, draft, _receipt, _WORDS, timeout=timeout, connection=connection)
+        """Append a batch atomically and return its range of sequence numbers.
+
+        Example:
+            log.facts.append([{"event_type": "seat.reserved", "payload": {"seat": "12A"}}])
+        """
+        draft = self._log.draft(FACTS, _check_events(new_events), None, idempotency_key)
+        return Appending(
+            self._log, draft, _to_result, _FIELD_NAMES, timeout=timeout, connection=connection
+        )
 
     @appends
-    def append_if(  # noqa: PLR0913 - the profile's three, and an append's manners
+    def append_if(  # noqa: PLR0913 - a condition and the options of an append
         self,
         new_events: Events,
         context_query: EventQuery,
@@ -154,24 +160,35 @@ class Facts(Profile):
         timeout: float | None = None,
         connection: Any = None,
     ) -> Appending[FactAppendResult | FactAppendConflict]:
-        """Commit only if the context has not changed; a conflict is returned, not raised.
+        """Append a batch only if the context has not changed; a conflict is returned, not raised.
 
-        Give the version that the context must still have, or `after`: a number after which nothing
-        that matches may have been committed.
+        Args:
+            new_events: The events, as mappings or `NewEvent` objects.
+            context_query: The query that defines the context.
+            expected_context_version: The version that the context must still have; None means that
+                nothing may match.
+            after: A number after which no matching event may have been appended, instead of a
+                version.
+            idempotency_key: A key under which the append is stored once.
+            timeout: The timeout in seconds; None for the log's.
+            connection: A database connection of the caller to append in.
+
+        Returns:
+            The receipt, or a `FactAppendConflict`, which is falsy.
         """
-        condition = ExpectedContext(_query(context_query), expected_context_version, after)
-        draft = self._log.draft(FACTS, _new_events(new_events), condition, idempotency_key)
+        condition = ExpectedContext(_to_query(context_query), expected_context_version, after)
+        draft = self._log.draft(FACTS, _check_events(new_events), condition, idempotency_key)
         return Appending[FactAppendResult | FactAppendConflict](
             self._log,
             draft,
-            _receipt,
-            _WORDS,
-            conflict=_conflict,
+            _to_result,
+            _FIELD_NAMES,
+            conflict=_to_conflict,
             timeout=timeout,
             connection=connection,
         )
 
-    def query(  # noqa: PLR0913 - a query and its page
+    def query(  # noqa: PLR0913 - a query and its range
         self,
         event_query: EventQuery | None = None,
         *,
@@ -183,11 +200,11 @@ class Facts(Profile):
     ) -> FactQueryResult:
         """Return the matching records by ascending number, and the version of their context.
 
-        With `newest_first` they come by descending number; the next page has `until` one below the
-        last returned number.
+        With `newest_first` the order is descending; for the next page set `until` to one less than
+        the last returned number.
         """
         found = self._log.query(
-            _query(event_query),
+            _to_query(event_query),
             limit=limit,
             after=after,
             head=head,
@@ -195,7 +212,7 @@ class Facts(Profile):
             newest_first=newest_first,
         )
         return FactQueryResult(
-            _facts(found.records),
+            _to_facts(found.records),
             found.last_returned_position,
             found.context_version,
             found.head,
@@ -206,46 +223,46 @@ class Facts(Profile):
     def tail(
         self, event_query: EventQuery | None = None, *, after: int | None = None, **options: Any
     ) -> FactStream:
-        """Follow a query live from a number (now, by default), keeping no cursor."""
-        return FactStream(self._log.tail(_query(event_query), after=after, **options))
+        """Follow a query live after a number, by default from now on, without a stored cursor."""
+        return FactStream(self._log.tail(_to_query(event_query), after=after, **options))
 
     @streams
     def subscribe(
         self, name: str, event_query: EventQuery | None = None, **options: Any
     ) -> DurableFactStream:
-        """Follow a query under a durable name: catch up, then live; see `Log.subscribe`."""
-        return DurableFactStream(self._log.subscribe(name, _query(event_query), **options))
+        """Follow a query under a durable name: catch up, then live. See `Log.subscribe`."""
+        return DurableFactStream(self._log.subscribe(name, _to_query(event_query), **options))
 
 
-def _query(given: EventQuery | None) -> Query:
-    if given is None:
+def _to_query(query: EventQuery | None) -> Query:
+    if query is None:
         return EVERYTHING
-    return given if isinstance(given, Query) else Query.from_mapping(given)
+    return query if isinstance(query, Query) else Query.from_mapping(query)
 
 
-def _new_events(given: Events) -> Any:
-    """Refuse what only this profile refuses; everything else is checked with the append."""
-    if isinstance(given, NewEvent | Mapping | str) or not isinstance(given, Iterable):
-        return given
-    events = list(given)
+def _check_events(new_events: Events) -> Any:
+    """Apply the checks of this profile; the append makes all others."""
+    if isinstance(new_events, NewEvent | Mapping | str) or not isinstance(new_events, Iterable):
+        return new_events
+    events = list(new_events)
     for index, event in enumerate(events):
         if isinstance(event, Mapping):
             if committed := sorted(_COMMITTED & event.keys()):
-                raise FACTS.error(Flaw("envelope", committed[0], "is set by the log alone"), index)
+                raise FACTS.error(Flaw("envelope", committed[0], "is set only by the log"), index)
             if "payload" not in event:
                 raise FACTS.error(Flaw("envelope", "payload", "is required"), index)
     return events
 
 
-def _facts(records: Iterable[EventRecord]) -> list[FactRecord]:
+def _to_facts(records: Iterable[EventRecord]) -> list[FactRecord]:
     return [FactRecord.of(record) for record in records]
 
 
-def _receipt(receipt: AppendResult) -> FactAppendResult:
+def _to_result(receipt: AppendResult) -> FactAppendResult:
     return FactAppendResult(
         receipt.first_position, receipt.last_position, receipt.count, receipt.replayed
     )
 
 
-def _conflict(error: ConditionalAppendConflict) -> FactAppendConflict:
+def _to_conflict(error: ConditionalAppendConflict) -> FactAppendConflict:
     return FactAppendConflict(error.expected, error.actual, error.after)

@@ -1,4 +1,4 @@
-"""The values of the traces profile: the envelope a producer gives and the row the store keeps."""
+"""The types of the traces profile, and their conversion to and from events of the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seriatim.store.port import Cursor
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where an event comes from: a system, and who in it produced the event."""
+    """The source of an event: a system, a subsystem and the producer."""
 
     system: str
     subsystem: str | None = None
@@ -24,16 +24,16 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who did it: an agent, a person, a role or the system."""
+    """The actor of an event: an agent, a person, a role or the system."""
 
     actor_type: str
     actor_id: str
 
 
 class EventEnvelope(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a trace, as its producer gives it; nothing in it is checked before `append`.
+    """One event of a trace to append; it is validated by the append.
 
-    The producer stands in `source` or beside it.
+    The producer is named in `source` or in `producer_id`.
     """
 
     event_id: str
@@ -56,7 +56,7 @@ class EventEnvelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
-    """One event of a trace as the log keeps it; `payload_json` is what `payload_hash` is of."""
+    """One stored event of a trace; `payload_hash` is the hash of `payload_json`."""
 
     log_seq: int
     tenant_id: str
@@ -83,28 +83,28 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
     @property
     def payload(self) -> Any:
-        """The payload as a Python value, parsed anew at each call."""
+        """The payload as a Python value, parsed at each access."""
         return read_json(self.payload_json)
 
     @property
     def tags(self) -> list[str]:
-        """The tags as a list, parsed anew at each call."""
-        found: list[str] = read_json(self.tags_json)
-        return found
+        """The tags as a list, parsed at each access."""
+        tags: list[str] = read_json(self.tags_json)
+        return tags
 
     @property
     def source(self) -> Source:
-        """Where it comes from."""
+        """The source of the event."""
         return Source(self.source_system, self.source_subsystem, self.producer_id)
 
     @property
     def actor(self) -> Actor:
-        """Who did it."""
+        """The actor of the event."""
         return Actor(self.actor_type, self.actor_id)
 
 
 class ProjectionCursor(msgspec.Struct, frozen=True):
-    """How far one projection has come."""
+    """The cursor of one projection."""
 
     tenant_id: str
     projection_name: str
@@ -122,10 +122,10 @@ _RENAMED = {
 
 
 def new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
-    """Return the log's event for an envelope; its values are checked with the append."""
-    fields = _fields(envelope)
-    source = _part(fields.pop("source", None), Source, "source")
-    actor = _part(fields.pop("actor", None), Actor, "actor")
+    """Build the log's event from an envelope; the append validates its values."""
+    fields = _envelope_fields(envelope)
+    source = _part_fields(fields.pop("source", None), Source, "source")
+    actor = _part_fields(fields.pop("actor", None), Actor, "actor")
     stream = TRACE_KIND, fields.pop("trace_id", None)
     tags = fields.pop("tags", ())
     return NewEvent(
@@ -142,48 +142,49 @@ def new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
     )
 
 
-def _fields(envelope: EventEnvelope | Mapping[str, Any]) -> dict[str, Any]:
+def _envelope_fields(envelope: EventEnvelope | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(envelope, EventEnvelope):
         return msgspec.structs.asdict(envelope)
     if not isinstance(envelope, Mapping):
-        raise _flawed("$", "an envelope is an EventEnvelope or a mapping")
+        raise _event_error("$", "must be an EventEnvelope or a mapping")
     for name in envelope:
         if name in _COMMITTED:
-            raise _flawed(name, "is set by the log alone")
+            raise _event_error(name, "is set only by the log")
         if name not in _ENVELOPE_FIELDS:
-            raise _flawed(str(name)[:80], "is no field of an envelope")
+            raise _event_error(str(name)[:80], "is not a field of an envelope")
     for name in ("event_type", "payload"):
         if name not in envelope:
-            raise _flawed(name, "is required")
+            raise _event_error(name, "is required")
     return dict(envelope)
 
 
-def _part(given: Any, kind: type[Source | Actor], field: str) -> Mapping[str, Any]:
-    if given is None:
-        raise _flawed(field, "is required")
-    if isinstance(given, kind):
-        return msgspec.structs.asdict(given)
-    if not isinstance(given, Mapping):
-        raise _flawed(field, f"must be an object of {', '.join(kind.__struct_fields__)}")
-    for name in given:
+def _part_fields(part: Any, kind: type[Source | Actor], field: str) -> Mapping[str, Any]:
+    """Return the fields of a source or an actor, given as an object or a mapping."""
+    if part is None:
+        raise _event_error(field, "is required")
+    if isinstance(part, kind):
+        return msgspec.structs.asdict(part)
+    if not isinstance(part, Mapping):
+        raise _event_error(field, f"must be an object of {', '.join(kind.__struct_fields__)}")
+    for name in part:
         if name not in kind.__struct_fields__:
-            raise _flawed(f"{field}.{str(name)[:80]}", "is no field of an envelope")
-    return given
+            raise _event_error(f"{field}.{str(name)[:80]}", "is not a field of an envelope")
+    return part
 
 
-def _producer(beside: Any, within: Any) -> Any:
-    """Return the producer, which may be named in the source, beside it, or alike in both."""
-    if beside is not None and within is not None and beside != within:
-        raise _flawed("source.producer_id", "differs from the envelope's producer_id")
-    return within if beside is None else beside
+def _producer(of_envelope: Any, of_source: Any) -> Any:
+    """Return the producer, named in the envelope, in its source, or equally in both."""
+    if of_envelope is not None and of_source is not None and of_envelope != of_source:
+        raise _event_error("source.producer_id", "differs from the envelope's producer_id")
+    return of_source if of_envelope is None else of_envelope
 
 
-def _flawed(field: str, problem: str) -> Exception:
+def _event_error(field: str, problem: str) -> Exception:
     return TRACES.error(Flaw("envelope", field, problem), 0)
 
 
 def stored_event(record: EventRecord) -> StoredEvent:
-    """Return a record of a trace in the profile's vocabulary."""
+    """Convert a record of a trace."""
     return StoredEvent(
         record.position,
         record.tenant_id,
@@ -211,5 +212,5 @@ def stored_event(record: EventRecord) -> StoredEvent:
 
 
 def projection_cursor(cursor: Cursor) -> ProjectionCursor:
-    """Return a cursor in the profile's vocabulary."""
+    """Convert a cursor of the log."""
     return ProjectionCursor(cursor.tenant_id, cursor.name, cursor.position, cursor.updated_at)

@@ -1,4 +1,4 @@
-"""The traces profile: decision traces that open, run in the producer's own numbers, and close."""
+"""The traces profile: decision traces, numbered by their producer, from start to finish."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from seriatim.profiles.trace_values import (
 
 __all__ = ["Actor", "EventEnvelope", "ProjectionCursor", "Source", "StoredEvent", "Traces"]
 
-_EVENT_WORDS = Words(
+_EVENT_NAMES = Words(
     {
         "stream": "trace_id",
         "stream_id": "trace_id",
@@ -48,15 +48,13 @@ _READ_NAMES = {
     "stream": "trace_id",
     "types": "event_type",
 }
-_READ_WORDS = Words(_READ_NAMES, prose=_READ_NAMES)
-_BATCH_NAMES = {**_READ_NAMES, "limit": "batch_size"}
-_BATCH_WORDS = Words(_BATCH_NAMES, prose=_BATCH_NAMES)
-_CURSOR_NAMES = {"position": "last_log_seq"}
-_CURSOR_WORDS = Words(_CURSOR_NAMES, prose=_CURSOR_NAMES)
+_READ_FIELD_NAMES = Words(_READ_NAMES)
+_BATCH_FIELD_NAMES = Words({**_READ_NAMES, "limit": "batch_size"})
+_CURSOR_FIELD_NAMES = Words({"position": "last_log_seq"})
 
 
 class TraceFilters(TypedDict, total=False):
-    """What `list_events` and `iter_event_batches` can be narrowed to."""
+    """The filters of `list_events` and `iter_event_batches`."""
 
     trace_id: str | None
     event_type: str | None
@@ -67,7 +65,7 @@ class TraceFilters(TypedDict, total=False):
 
 
 class Traces(Profile):
-    """The log of decision traces, within the log's tenant or the one that a call names."""
+    """The decision traces of a log, in the log's tenant or the `tenant_id` of a call."""
 
     @appends
     def append_event(
@@ -78,13 +76,25 @@ class Traces(Profile):
         timeout: float | None = None,
         connection: Any = None,
     ) -> Appending[StoredEvent]:
-        """Append one event of a trace; a repeated one returns what was stored the first time."""
-        log = self._within(tenant_id)
+        """Append one event of a trace; a repeated append returns the event stored first.
+
+        Args:
+            envelope: The event, as an `EventEnvelope` or a mapping of its fields.
+            tenant_id: The tenant; None for the tenant of the log.
+            timeout: The timeout in seconds; None for the log's.
+            connection: A database connection of the caller to append in.
+
+        Raises:
+            InvalidArgument: A field of the envelope is missing or invalid.
+            SchemaViolation: The payload does not match its event type.
+            SeriatimError: The append is rejected or failed.
+        """
+        log = self._for_tenant(tenant_id)
         return Appending(
             log,
             log.draft(TRACES, [new_event(envelope)]),
             lambda receipt: stored_event(receipt.records[0]),
-            _EVENT_WORDS,
+            _EVENT_NAMES,
             timeout=timeout,
             connection=connection,
         )
@@ -97,11 +107,11 @@ class Traces(Profile):
         since_trace_seq: int | None = None,
         limit: int | None = None,
     ) -> list[StoredEvent]:
-        """Return a trace's events by ascending trace_seq; none for a trace that is not there."""
-        log = self._within(tenant_id)
-        with _READ_WORDS.spoken():
+        """Return a trace's events by ascending `trace_seq`; empty if it does not exist."""
+        log = self._for_tenant(tenant_id)
+        with _READ_FIELD_NAMES.spoken():
             found = log.read_stream(_stream(trace_id), since=since_trace_seq, limit=limit)
-        return _stored(found)
+        return _to_stored(found)
 
     def list_events(
         self,
@@ -110,17 +120,17 @@ class Traces(Profile):
         limit: int | None = None,
         **filters: Unpack[TraceFilters],
     ) -> list[StoredEvent]:
-        """Return events by ascending log_seq, all that match or the first `limit` of them.
+        """Return the matching events by ascending `log_seq`, at most `limit` of them.
 
         Filters: trace_id, event_type, since_log_seq (exclusive), until_log_seq (inclusive),
         since_occurred_at (exclusive), until_occurred_at (inclusive).
         """
-        log = self._within(tenant_id)
-        with _READ_WORDS.spoken():
-            wanted = _filters(filters)
+        log = self._for_tenant(tenant_id)
+        with _READ_FIELD_NAMES.spoken():
+            criteria = _log_filters(filters)
             if limit is not None:
-                return _stored(log.page(limit=limit, scope="traces", **wanted).records)
-            return _stored(chain.from_iterable(log.read_batches(scope="traces", **wanted)))
+                return _to_stored(log.page(limit=limit, scope="traces", **criteria).records)
+            return _to_stored(chain.from_iterable(log.read_batches(scope="traces", **criteria)))
 
     @streams
     def iter_event_batches(
@@ -131,40 +141,43 @@ class Traces(Profile):
         limit: int | None = None,
         **filters: Unpack[TraceFilters],
     ) -> Iterator[list[StoredEvent]]:
-        """Iterate over non-overlapping batches by ascending log_seq; filters as `list_events`.
+        """Iterate over batches of matching events by ascending `log_seq`.
 
-        It ends at the last event of the log as it is at the first batch, or after `limit` events.
+        The filters are those of `list_events`. The iteration ends after `limit` events, or at the
+        head that the log has when the first batch is read.
         """
         if limit is not None and (type(limit) is not int or limit < 1):
             raise bad("limit", "must be a whole number from 1")
-        log = self._within(tenant_id)
-        with _BATCH_WORDS.spoken():
-            wanted = _filters(filters)
-            batches = log.read_batches(batch_size=batch_size, scope="traces", **wanted)
-        return _limited(batches, limit)
+        log = self._for_tenant(tenant_id)
+        with _BATCH_FIELD_NAMES.spoken():
+            criteria = _log_filters(filters)
+            batches = log.read_batches(batch_size=batch_size, scope="traces", **criteria)
+        return _limit_batches(batches, limit)
 
     def get_last_log_seq(self, *, tenant_id: str | None = None) -> int:
-        """Return the last log_seq of the whole log, 0 when it is empty."""
-        return self._within(tenant_id).head()
+        """Return the last `log_seq` of the whole log, or 0 if it is empty."""
+        return self._for_tenant(tenant_id).head()
 
     def is_trace_finished(self, trace_id: str, *, tenant_id: str | None = None) -> bool:
-        """Tell whether a trace holds its closing event; nothing follows it."""
-        last = _last(self._within(tenant_id), trace_id)
+        """Return whether a trace has its closing event, after which no event can follow."""
+        last = _last_event(self._for_tenant(tenant_id), trace_id)
         return last is not None and last.event_type in TRACE.closing_types
 
     def get_next_trace_seq(self, trace_id: str, *, tenant_id: str | None = None) -> int:
-        """Return the number that a trace's next event must carry."""
-        last = _last(self._within(tenant_id), trace_id)
+        """Return the `trace_seq` of the next event of a trace."""
+        last = _last_event(self._for_tenant(tenant_id), trace_id)
         return TRACE.first_seq if last is None else (last.stream_seq or 0) + 1
 
     def get_projection_cursor(
         self, projection_name: str, *, tenant_id: str | None = None
     ) -> ProjectionCursor | None:
-        """Return a projection's cursor, None when it has none yet.
+        """Return the cursor of a projection, or None if it has none.
 
-        A cursor of another log, or of a past that was restored over, is refused, not returned.
+        Raises:
+            LogIdentityChanged: The cursor belongs to another log, or to a history that a restore
+                replaced.
         """
-        log = self._within(tenant_id)
+        log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
         found = log.store.cursor(log.tenant_id, "projection", name)
         if found is None:
@@ -180,12 +193,12 @@ class Traces(Profile):
         tenant_id: str | None = None,
         reset: bool = False,
     ) -> ProjectionCursor:
-        """Store how far a projection has come; backwards only with `reset`."""
-        log = self._within(tenant_id)
+        """Store the cursor of a projection; it moves backwards only with `reset`."""
+        log = self._for_tenant(tenant_id)
         name = check_name("projection_name", projection_name)
         known = log.store.cursor(log.tenant_id, "projection", name)
         query = "" if known is None else known.query
-        with _CURSOR_WORDS.spoken():
+        with _CURSOR_FIELD_NAMES.spoken():
             moved = new_cursor(log.store, log.tenant_id, "projection", name, last_log_seq, query)
             if known is not None and not reset:
                 check_cursor(log.store, known, known.query)
@@ -193,8 +206,8 @@ class Traces(Profile):
         return projection_cursor(log.store.cursor(log.tenant_id, "projection", name) or moved)
 
     def list_projection_cursors(self, *, tenant_id: str | None = None) -> list[ProjectionCursor]:
-        """Return every projection's cursor, by name."""
-        log = self._within(tenant_id)
+        """Return the cursors of all projections, by name."""
+        log = self._for_tenant(tenant_id)
         return [projection_cursor(one) for one in log.store.cursors(log.tenant_id, "projection")]
 
 
@@ -202,37 +215,37 @@ def _stream(trace_id: str) -> StreamRef:
     return TRACE_KIND, check_name("trace_id", trace_id)
 
 
-def _last(log: BaseLog, trace_id: str) -> EventRecord | None:
+def _last_event(log: BaseLog, trace_id: str) -> EventRecord | None:
     return log.last_event(_stream(trace_id))
 
 
-def _stored(records: Iterable[EventRecord]) -> list[StoredEvent]:
+def _to_stored(records: Iterable[EventRecord]) -> list[StoredEvent]:
     return [stored_event(record) for record in records]
 
 
-def _filters(given: TraceFilters) -> dict[str, Any]:
-    """Return the log's filters for the profile's."""
-    for name in given:
+def _log_filters(filters: TraceFilters) -> dict[str, Any]:
+    """Convert the profile's filters to those of the log."""
+    for name in filters:
         if name not in TraceFilters.__annotations__:
-            raise bad(name[:80], "is no filter of traces")
-    trace_id, event_type = given.get("trace_id"), given.get("event_type")
-    since = given.get("since_log_seq")
+            raise bad(name[:80], "is not a filter of traces")
+    trace_id, event_type = filters.get("trace_id"), filters.get("event_type")
+    since = filters.get("since_log_seq")
     return {
         "after": 0 if since is None else since,
-        "until": given.get("until_log_seq"),
+        "until": filters.get("until_log_seq"),
         "stream": None if trace_id is None else _stream(trace_id),
         "types": None if event_type is None else [event_type],
-        "occurred_after": given.get("since_occurred_at"),
-        "occurred_until": given.get("until_occurred_at"),
+        "occurred_after": filters.get("since_occurred_at"),
+        "occurred_until": filters.get("until_occurred_at"),
     }
 
 
-def _limited(
+def _limit_batches(
     batches: Iterator[list[EventRecord]], limit: int | None
 ) -> Iterator[list[StoredEvent]]:
     left = limit
     for batch in batches:
-        yield _stored(batch if left is None else batch[:left])
+        yield _to_stored(batch if left is None else batch[:left])
         if left is not None:
             left -= len(batch)
             if left <= 0:

@@ -145,7 +145,7 @@ def received(event: WireEvent) -> NewEvent:
     stream: Any = event.stream
     if event.stream_type is not None or event.stream_id is not None:
         if stream is not None:
-            msg = "give a stream, or its stream_type and stream_id, not both"
+            msg = "set either stream, or stream_type and stream_id, not both"
             raise Flaw("envelope", "stream", msg)
         stream = event.stream_type, event.stream_id
     return NewEvent(

@@ -174,7 +174,7 @@ def test_a_handler_is_declared_as_one_thing(registry: Registry) -> None:
 
 def test_a_heartbeat_that_comes_too_late() -> None:
     """H4: a heartbeat that is not below the lease is refused at start."""
-    with pytest.raises(InvalidArgument, match="cannot keep a lease"):
+    with pytest.raises(InvalidArgument, match="above 0 and shorter than lease_s"):
         Registering(lease_s=30, heartbeat_s=30)
 
 

@@ -128,10 +128,10 @@ def test_skip(start: Start, log: Log) -> None:
 @pytest.mark.parametrize(
     ("apply", "reason"),
     [
-        (lambda *_: {"n": "many"}, "column n: wants an int"),
+        (lambda *_: {"n": "many"}, "column n: expected a 64-bit int"),
         (lambda *_: {"n": 1, "m": 2}, "undeclared m"),
         (lambda *_: {}, "lacks n"),
-        (lambda *_: 7, "a row is a dict, got int"),
+        (lambda *_: 7, "a row must be a dict, got int"),
         (lambda _, event: event.data["absent"], "KeyError: 'absent'"),
     ],
 )

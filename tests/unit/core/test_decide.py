@@ -465,7 +465,7 @@ def test_an_id_that_is_stored_is_not_stored_again() -> None:
     shelf = Shelf().add(NewEvent("a", event_id="order-1"))
     [event] = request(NewEvent("a", event_id="order-1")).events
 
-    with pytest.raises(Conflict, match="stored already"):
+    with pytest.raises(Conflict, match="already stored"):
         with_free_keys([event], shelf.by_id)
-    with pytest.raises(Conflict, match="stored already"):
+    with pytest.raises(Conflict, match="already stored"):
         with_free_keys([event, event], Shelf().by_id)

@@ -24,14 +24,14 @@ REFUSED = {
     "a\r": "must not start or end with white space",
     "\x0ba": "must not start or end with white space",
     "\x0ca": "must not start or end with white space",
-    "a\0b": "must not hold control characters",
-    "a\nb": "must not hold control characters",
-    "a\x1bb": "must not hold control characters",
-    "a\x7f": "must not hold control characters",
-    "é\x80": "must not hold control characters",
-    "\x9fa": "must not hold control characters",
-    "\ud800": "must not hold lone surrogates",
-    "a\udfffb": "must not hold lone surrogates",
+    "a\0b": "must not contain control characters",
+    "a\nb": "must not contain control characters",
+    "a\x1bb": "must not contain control characters",
+    "a\x7f": "must not contain control characters",
+    "é\x80": "must not contain control characters",
+    "\x9fa": "must not contain control characters",
+    "\ud800": "must not contain lone surrogates",
+    "a\udfffb": "must not contain lone surrogates",
     "x" * 513: "must not be longer than 512 bytes",
     "é" * 257: "must not be longer than 512 bytes",
     "🦆" * 129: "must not be longer than 512 bytes",
@@ -54,8 +54,8 @@ def test_keys() -> None:
         "": "must have 1 to 200 bytes",
         "x" * 201: "must have 1 to 200 bytes",
         "é" * 101: "must have 1 to 200 bytes",
-        "a\0": "must not hold U+0000",
-        "\ud800": "must not hold lone surrogates",
+        "a\0": "must not contain U+0000",
+        "\ud800": "must not contain lone surrogates",
     }
     assert {value: ids.key_problem(value) for value in refused} == refused
 
@@ -66,8 +66,8 @@ def test_texts() -> None:
         assert ids.text_problem(value) is None
     refused: dict[Any, str] = {
         7: "must be a string",
-        "a\0": "must not hold U+0000",
-        "é\ud800": "must not hold lone surrogates",
+        "a\0": "must not contain U+0000",
+        "é\ud800": "must not contain lone surrogates",
         "x" * 513: "must not be longer than 512 bytes",
         "é" * 257: "must not be longer than 512 bytes",
     }

@@ -102,7 +102,9 @@ def test_a_table_is_found_by_its_name() -> None:
     made = fold_with_state()
 
     assert made.table("seats") is made.tables[0]
-    with pytest.raises(InvalidArgument, match="projection plan has no table 'chairs': seats"):
+    with pytest.raises(
+        InvalidArgument, match="projection plan has no table 'chairs'; its tables are seats"
+    ):
         made.table("chairs")
 
 
@@ -209,57 +211,69 @@ def refusal(make: Any, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"name": "Seats"}, "'Seats' is no name for a table or column"),
+        ({"name": "Seats"}, "'Seats' is not a valid name of a table or column"),
         ({"name": "a__b"}, "single underscores"),
-        ({"name": "seats_"}, "is no name"),
-        ({"name": "1seats"}, "is no name"),
-        ({"name": "plätze"}, "is no name"),
-        ({"name": "a\n"}, "is no name"),
-        ({"name": ""}, "is no name"),
-        ({"name": None}, "is no name"),
-        ({"name": 'x"; drop table events; --'}, "is no name"),
+        ({"name": "seats_"}, "is not a valid name"),
+        ({"name": "1seats"}, "is not a valid name"),
+        ({"name": "plätze"}, "is not a valid name"),
+        ({"name": "a\n"}, "is not a valid name"),
+        ({"name": ""}, "is not a valid name"),
+        ({"name": None}, "is not a valid name"),
+        ({"name": 'x"; drop table events; --'}, "is not a valid name"),
         ({"name": "a" * 41}, "at most 40"),
-        ({"name": "seriatim_failures"}, "names that begin with seriatim or sqlite are taken"),
-        ({"name": "seriatim"}, "are taken"),
-        ({"name": "sqlite_master"}, "are taken"),
-        ({"events": []}, "events is a list of types"),
-        ({"events": "seat.*"}, "events is a list of types"),
-        ({"events": 7}, "events is a list of types"),
-        ({"events": [7]}, "events is a list of types"),
-        ({"events": [""]}, "events is a list of types"),
+        ({"name": "seriatim_failures"}, "names that begin with seriatim or sqlite are reserved"),
+        ({"name": "seriatim"}, "are reserved"),
+        ({"name": "sqlite_master"}, "are reserved"),
+        ({"events": []}, "events must be a list of types"),
+        ({"events": "seat.*"}, "events must be a list of types"),
+        ({"events": 7}, "events must be a list of types"),
+        ({"events": [7]}, "events must be a list of types"),
+        ({"events": [""]}, "events must be a list of types"),
         ({"events": ["seat*"]}, "'seat.reserved' or 'seat.*'"),
         ({"events": ["*.taken"]}, "'seat.reserved' or 'seat.*'"),
         ({"events": [".*"]}, "'seat.reserved' or 'seat.*'"),
-        ({"events": ["a,b"]}, "events is a list of types"),
-        ({"stream_types": "seat"}, "stream_types is a list of types"),
-        ({"stream_types": []}, "stream_types is a list of types"),
-        ({"stream_types": [""]}, "stream_types is a list of types"),
-        ({"stream_types": ["a,b"]}, "stream_types is a list of types"),
-        ({"on_failure": "ignore"}, "on_failure is one of stop, park, skip"),
-        ({"version": 0}, "version counts from 1"),
-        ({"version": True}, "version counts from 1"),
-        ({"version": "1"}, "version counts from 1"),
-        ({"key": "seat"}, "key 'seat' is no field of an event: name one, or payload.name"),
-        ({"key": "payload"}, "key 'payload' is no field"),
-        ({"key": "payload."}, "key 'payload.' is no field"),
-        ({"key": "tags"}, "key 'tags' is no field"),
-        ({"key": None}, "key None is no field"),
-        ({"key": 5}, "key 5 is no field"),
-        ({"columns": {"position": int}}, "the column position is the read model's own"),
-        ({"columns": {"xmin": int}}, "the column xmin is the read model's own"),
-        ({"columns": {"Taken": bool}}, "'Taken' is no name"),
-        ({"columns": {"taken": "bool"}}, "column taken has no type a table can hold: str, int"),
-        ({"columns": {"taken": bytes}}, "column taken has no type a table can hold"),
-        ({"columns": {"taken": []}}, "column taken has no type a table can hold"),
-        ({"columns": {"taken": dict[str, int]}}, "column taken has no type a table can hold"),
-        ({"columns": {"stream_id": str}}, "table seats needs a key apart from its columns"),
-        ({"columns": None}, "give columns, or tables and the type of the state"),
-        ({"state": State}, "give columns, or tables and the type of the state"),
-        ({"tables": []}, "give columns, or tables and the type of the state"),
-        ({"upcasters": {"seat.taken": dict}}, "upcasters are functions by"),
-        ({"upcasters": {("seat.taken", 0): dict}}, "upcasters are functions by"),
-        ({"upcasters": {("seat.taken", True): dict}}, "upcasters are functions by"),
-        ({"upcasters": {("seat.taken", 1): {}}}, "upcasters are functions by"),
+        ({"events": ["a,b"]}, "events must be a list of types"),
+        ({"stream_types": "seat"}, "stream_types must be a list of types"),
+        ({"stream_types": []}, "stream_types must be a list of types"),
+        ({"stream_types": [""]}, "stream_types must be a list of types"),
+        ({"stream_types": ["a,b"]}, "stream_types must be a list of types"),
+        ({"on_failure": "ignore"}, "on_failure must be one of stop, park, skip"),
+        ({"version": 0}, "version must be a whole number from 1"),
+        ({"version": True}, "version must be a whole number from 1"),
+        ({"version": "1"}, "version must be a whole number from 1"),
+        ({"key": "seat"}, "key 'seat' is not a field of an event: use a field, payload.name"),
+        ({"key": "payload"}, "key 'payload' is not a field"),
+        ({"key": "payload."}, "key 'payload.' is not a field"),
+        ({"key": "tags"}, "key 'tags' is not a field"),
+        ({"key": None}, "key None is not a field"),
+        ({"key": 5}, "key 5 is not a field"),
+        ({"columns": {"position": int}}, "column position is reserved for the read model"),
+        ({"columns": {"xmin": int}}, "column xmin is reserved for the read model"),
+        ({"columns": {"Taken": bool}}, "'Taken' is not a valid name"),
+        (
+            {"columns": {"taken": "bool"}},
+            "column taken has an unsupported type; use one of str, int",
+        ),
+        ({"columns": {"taken": bytes}}, "column taken has an unsupported type"),
+        ({"columns": {"taken": []}}, "column taken has an unsupported type"),
+        ({"columns": {"taken": dict[str, int]}}, "column taken has an unsupported type"),
+        ({"columns": {"stream_id": str}}, "table seats needs key columns that are not in columns"),
+        ({"columns": None}, "pass either columns, or tables and a state type"),
+        ({"state": State}, "pass either columns, or tables and a state type"),
+        ({"tables": []}, "pass either columns, or tables and a state type"),
+        ({"upcasters": {"seat.taken": dict}}, "upcasters must map (event type, version from 1) to"),
+        (
+            {"upcasters": {("seat.taken", 0): dict}},
+            "upcasters must map (event type, version from 1) to",
+        ),
+        (
+            {"upcasters": {("seat.taken", True): dict}},
+            "upcasters must map (event type, version from 1) to",
+        ),
+        (
+            {"upcasters": {("seat.taken", 1): {}}},
+            "upcasters must map (event type, version from 1) to",
+        ),
     ],
 )
 def test_a_wrong_fold_is_refused(changes: dict[str, Any], problem: str) -> None:
@@ -276,25 +290,25 @@ SEATS = Table("seats", {"seat": str}, {"taken": bool})
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"tables": []}, "it needs a table"),
-        ({"tables": [SEATS, SEATS]}, "two tables have one name"),
-        ({"tables": [Table("seats", {}, {"taken": bool})]}, "needs a key"),
-        ({"tables": [Table("seats", {"seat": float}, {})]}, "are str, int or datetime"),
-        ({"tables": [Table("seats", {"seat": dict}, {})]}, "are str, int or datetime"),
-        ({"tables": [Table("seats", {"seat": bool}, {})]}, "are str, int or datetime"),
-        ({"tables": [Table("a__b", {"seat": str}, {})]}, "'a__b' is no name"),
+        ({"tables": []}, "it needs at least one table"),
+        ({"tables": [SEATS, SEATS]}, "two tables have the same name"),
+        ({"tables": [Table("seats", {}, {"taken": bool})]}, "needs key columns"),
+        ({"tables": [Table("seats", {"seat": float}, {})]}, "must be str, int or datetime"),
+        ({"tables": [Table("seats", {"seat": dict}, {})]}, "must be str, int or datetime"),
+        ({"tables": [Table("seats", {"seat": bool}, {})]}, "must be str, int or datetime"),
+        ({"tables": [Table("a__b", {"seat": str}, {})]}, "'a__b' is not a valid name"),
         (
             {"tables": [Table("seats", {"seat": str}, {}, keep="best")]},  # type: ignore[arg-type]
-            "table seats keeps first or last",
+            "keep of table seats must be first or last",
         ),
         (
             {"tables": [Table("seats", {"seat": str}, {"n": int}, merge={"n": "sum"})]},
-            "merge is for frame_projection: a fold adds up in its state",
+            "merge is for frame_projection only: a fold aggregates in its state",
         ),
-        ({"state": None}, "give columns, or tables and the type of the state"),
-        ({"state": Opaque}, "a state is of a type that JSON can hold"),
-        ({"state": "State"}, "a state is of a type that JSON can hold"),
-        ({"state": dict[Opaque, int] | list[int] | set[int]}, "JSON can hold"),
+        ({"state": None}, "pass either columns, or tables and a state type"),
+        ({"state": Opaque}, "state must be a type that JSON can represent"),
+        ({"state": "State"}, "state must be a type that JSON can represent"),
+        ({"state": dict[Opaque, int] | list[int] | set[int]}, "JSON can represent"),
     ],
 )
 def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None:
@@ -305,13 +319,16 @@ def test_wrong_tables_are_refused(changes: dict[str, Any], problem: str) -> None
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"merge": {}}, "merge says for every column"),
-        ({"merge": {"events": "sum", "more": "sum"}}, "merge says for every column"),
-        ({"merge": {"events": "average"}}, "a column merges by sum, min, max"),
-        ({"columns": {"events": float}}, "column events is a sum: only ints"),
-        ({"columns": {"events": str}}, "column events is a sum: only ints"),
+        ({"merge": {}}, "merge must have a rule for every column"),
+        ({"merge": {"events": "sum", "more": "sum"}}, "merge must have a rule for every column"),
+        ({"merge": {"events": "average"}}, "merge rules must be one of sum, min, max"),
+        (
+            {"columns": {"events": float}},
+            "column events has merge rule sum, which requires type int",
+        ),
+        ({"columns": {"events": str}}, "column events has merge rule sum, which requires type int"),
         ({"columns": {"events": dict}, "merge": {"events": "max"}}, "column events is JSON"),
-        ({"key": {}}, "table activity needs a key"),
+        ({"key": {}}, "table activity needs key columns"),
     ],
 )
 def test_a_wrong_frame_is_refused(changes: dict[str, Any], problem: str) -> None:
@@ -354,7 +371,7 @@ def test_a_row_that_is_the_state_has_one_table_and_one_key(tables: tuple[Table, 
     """I1: everything else needs a state."""
     made = Projection(name="seats", tables=tables, key="stream_id", apply=same)
 
-    assert "need a state's type" in refusal(lambda: checked(made))
+    assert "require a state type" in refusal(lambda: checked(made))
 
 
 # -- upcasters
@@ -404,7 +421,9 @@ def test_an_upcaster_returns_a_payload(rubbish: Any) -> None:
     """I5, I7: anything else is the event's failure, told with type and version."""
     made = fold(upcasters={("seat.taken", 1): lambda _: rubbish})
 
-    with pytest.raises(TypeError, match=r"the upcaster of seat.taken 1 returns a payload, got"):
+    with pytest.raises(
+        TypeError, match=r"the upcaster of seat.taken version 1 must return a dict, got"
+    ):
         made.upcast(event({}))
 
 

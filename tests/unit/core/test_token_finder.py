@@ -18,7 +18,7 @@ def test_heads(prefix: str, head: str) -> None:
 
 def test_a_prefix_begins_with_a_word() -> None:
     """K1: a prefix that begins no word could not be looked up, and is refused."""
-    with pytest.raises(ValueError, match="no letter or digit"):
+    with pytest.raises(ValueError, match="must begin with a letter or digit"):
         head_of("_x")
 
 

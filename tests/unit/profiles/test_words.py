@@ -27,6 +27,19 @@ def test_plain_words_in_a_message_stay() -> None:
     assert told.details == {"fields": ["trace_id", "tags"]}
 
 
+def test_only_the_subject_of_a_message_is_renamed() -> None:
+    """L3: a name that is also an English word is renamed as the subject, and nowhere else."""
+    words = Words({"after": "since_log_seq", "types": "event_type"})
+    told = words.translated(
+        InvalidArgument(
+            "types end in a *, after a dot, as all types", details={"argument": "types"}
+        )
+    )
+
+    assert told.message == "event_type end in a *, after a dot, as all types"
+    assert told.details == {"argument": "event_type"}
+
+
 def test_an_error_that_names_nothing_is_the_same_error() -> None:
     """L1: nothing to translate, nothing is made anew."""
     error = InvalidArgument("no", details={"argument": "timeout", "stored": 3})

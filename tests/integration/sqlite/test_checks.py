@@ -99,7 +99,9 @@ def test_doctor_tells_what_indexes_know(filled: SqliteStore) -> None:
     filled.declare(PayloadIndex("t", "n"))
     found = [one for one in filled.doctor() if one.check.startswith("payload index")]
     assert [one.level for one in found] == ["warning", "ok"]
-    assert found[0].message == "n of t up to position 10 is walked"
+    assert found[0].message == (
+        "the index on n of t does not cover positions up to 10, which queries scan"
+    )
     assert found[0].cure
 
 

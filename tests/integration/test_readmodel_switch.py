@@ -320,7 +320,7 @@ def test_something_that_depends_on_a_table_is_told(empty_postgres_url: str) -> N
     with psycopg.connect(empty_postgres_url) as connection:
         connection.execute("create view mine as select * from read.seats")
 
-    with pytest.raises(Conflict, match="it would lose view mine"):
+    with pytest.raises(Conflict, match="because view mine would be lost"):
         model.switch(seats)
     assert taken(model) == {}
     assert taken(model, shadow=True) == {"1": 1}

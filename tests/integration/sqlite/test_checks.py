@@ -110,7 +110,7 @@ def test_doctor_names_what_endangers_a_log(
 ) -> None:
     """F9: open permissions, a network file system and a scarce disk are named with a cure."""
     Path(path).chmod(0o666)
-    monkeypatch.setattr(checks, "_mounted_as", lambda _: "nfs4")
+    monkeypatch.setattr(checks, "_find_mount_type", lambda _: "nfs4")
     monkeypatch.setattr(checks, "_SCARCE_BYTES", 1 << 62)
     monkeypatch.setattr(checks, "_LARGE_WAL_BYTES", 0)
     findings = {finding.check: finding for finding in filled.doctor()}

@@ -361,9 +361,9 @@ def test_rows_of_the_shadow_have_their_position(model: ReadModel) -> None:
 def test_a_task_that_outlived_its_rebuild_writes_nothing(model: ReadModel) -> None:
     """I4: the shadow of another owner, or none, takes no rows."""
     begun(model, shadow=True)
-    with pytest.raises(LeaseLost, match="given up"):
+    with pytest.raises(LeaseLost, match="has ended meanwhile"):
         model.load(seats, step(0, 0, own=own({"1a": 1}, 1)), "somebody else")
     assert rows_of(model, shadow=True) == []
     model.drop(seats, shadow=True)
-    with pytest.raises(LeaseLost, match="given up"):
+    with pytest.raises(LeaseLost, match="has ended meanwhile"):
         model.load(seats, step(0, 0, own=own({"1a": 1}, 1)), "me")

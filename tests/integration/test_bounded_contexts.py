@@ -217,11 +217,11 @@ def test_a_cancelled_read_ends(log: Log) -> None:
     read = _endless(log)
     alarm = threading.Timer(CANCEL_S, cancellation.cancel)
     alarm.start()
-    with cancellable(cancellation), pytest.raises(TimedOut, match="request had ended"):
+    with cancellable(cancellation), pytest.raises(TimedOut, match="request has ended"):
         read()
     alarm.join()
     assert log.query(RARE).context_version is None  # outside of it nothing is cancelled
-    with cancellable(cancellation), pytest.raises(TimedOut, match="request had ended"):
+    with cancellable(cancellation), pytest.raises(TimedOut, match="request has ended"):
         log.query(RARE)
 
 

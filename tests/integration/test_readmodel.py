@@ -137,7 +137,7 @@ def test_projections_do_not_share_a_table(model: ReadModel) -> None:
     second = projection("seats_map", key="stream_id", columns={"taken": int})(same)
     model.begin(first, "default", LOG)
 
-    with pytest.raises(Conflict, match="projection seats has a table seats_map already"):
+    with pytest.raises(Conflict, match="projection seats already has a table seats_map"):
         model.begin(second, "default", LOG)
     assert rows_of(model, first) == []
 
@@ -248,7 +248,7 @@ def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) 
     """I8: a runner that lost its lease writes nothing more."""
     token = begun(model)
 
-    with pytest.raises(LeaseLost, match="another runner has projection seats") as caught:
+    with pytest.raises(LeaseLost, match="another runner has claimed projection seats") as caught:
         model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token + off)
     assert caught.value.details == {"projection": "seats"}
     assert (taken(model), model.every()[0].position) == ({}, 0)

@@ -105,7 +105,7 @@ def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
 
-    with pytest.raises(InvalidArgument, match="is a log: the read model needs a file of its own"):
+    with pytest.raises(InvalidArgument, match="is a log: use a separate file for the read model"):
         open_read_model(url)
     assert find_read_model(url) is None
 

@@ -192,6 +192,8 @@ def test_a_time_that_was_spoiled_by_hand_is_told(tmp_path: Path) -> None:
         connection.execute("update one set value = 'soon'")
     connection.close()
 
-    with pytest.raises(BackendFailure, match=r"table one was changed by hand at key .*'a'.*soon"):
+    with pytest.raises(
+        BackendFailure, match=r"table one was modified outside Seriatim at key .*'a'.*soon"
+    ):
         rows_of(model, made)
     model.close()

@@ -65,7 +65,7 @@ def test_a_gap_restores_nothing(store: Store, wanted: list[int]) -> None:
     """B3: what does not follow the head and itself is refused, whole."""
     events = [restored(record, store) for record in originals()]
 
-    with pytest.raises(Conflict, match="cannot be restored"):
+    with pytest.raises(Conflict, match="cannot restore position"):
         store.restore([events[index] for index in wanted])
 
     assert store.head() == 0

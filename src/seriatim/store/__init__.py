@@ -1,1 +1,1 @@
-"""Where a log lives: one port, and a backend for memory, SQLite and Postgres."""
+"""Storage of the log: the `Store` interface and its memory, SQLite and Postgres backends."""

@@ -1,4 +1,4 @@
-"""Ending a read that runs: by its own time limit, or because nobody waits for it any more."""
+"""Cancellation of running reads: by a time limit, or because the caller has gone."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ _current: ContextVar[Cancellation | None] = ContextVar("seriatim_cancellation", 
 
 
 class Cancellation:
-    """A request's right to stop the work that is done for it.
+    """A handle that cancels the reads made on behalf of one request.
 
-    The owner calls `cancel` when the request has ended. Reads that run in a context with
-    `cancellable(cancellation)` notice it within a fraction of a second, in the database as well as
-    in Python, and raise `TimedOut`.
+    The owner calls `cancel` when the request has ended. Reads inside `cancellable(cancellation)`
+    notice it within a fraction of a second, in the database as well as in Python, and raise
+    `TimedOut`.
 
+    Example:
         cancellation = Cancellation()
         with cancellable(cancellation):
             log.query(query)  # in a thread; another one may call cancellation.cancel()
+
     """
 
     def __init__(self, *, nested: bool = True) -> None:
-        """Begin a request; if it is nested, it ends with the request of this context as well."""
+        """Create a handle; a nested one is also cancelled with the enclosing `cancellable`."""
         self._ended = threading.Event()
-        self._around = _current.get() if nested else None
+        self._parent = _current.get() if nested else None
 
     def cancel(self) -> None:
-        """Let all work in this request's context end; safe from any thread, and repeatedly."""
+        """Cancel all reads of this request; safe from any thread, and more than once."""
         self._ended.set()
 
     @property
     def cancelled(self) -> bool:
-        """Whether the request has ended."""
-        return self._ended.is_set() or (self._around is not None and self._around.cancelled)
+        """Whether the request was cancelled."""
+        return self._ended.is_set() or (self._parent is not None and self._parent.cancelled)
 
 
 @contextmanager
 def cancellable(cancellation: Cancellation) -> Iterator[Cancellation]:
-    """Let the reads of this context, and of threads that run in a copy of it, be cancelled."""
+    """Make reads in the block cancellable, also those of threads that copy its context."""
     token = _current.set(cancellation)
     try:
         yield cancellation
@@ -51,45 +53,50 @@ def cancellable(cancellation: Cancellation) -> Iterator[Cancellation]:
 
 
 class ReadBudget:
-    """The time that one read has, and the request that it is done for."""
+    """The time limit of one read, and the request that may cancel it."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
-        self._until = None if seconds is None else time.monotonic() + seconds
+        self._deadline = None if seconds is None else time.monotonic() + seconds
         self._cancellation = _current.get()
 
     @property
     def cancellable(self) -> bool:
-        """Whether anybody may end the read before its time."""
+        """Whether the read belongs to a request that may be cancelled."""
         return self._cancellation is not None
 
     @property
     def bounded(self) -> bool:
-        """Whether the read may be ended at all."""
-        return self._until is not None or self._cancellation is not None
+        """Whether the read has a time limit or may be cancelled."""
+        return self._deadline is not None or self._cancellation is not None
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the read any more."""
+        """Whether the request of this read was cancelled."""
         return self._cancellation is not None and self._cancellation.cancelled
 
     def over(self) -> bool:
-        """Tell whether the read must end now."""
-        return self.cancelled or (self._until is not None and time.monotonic() > self._until)
+        """Return True if the read must stop now."""
+        if self.cancelled:
+            return True
+        return self._deadline is not None and time.monotonic() > self._deadline
 
     def check(self) -> None:
-        """Raise `TimedOut` if the read must end now."""
+        """Raise `TimedOut` if the read must stop now."""
         if self.over():
             raise self.error()
 
     def error(self) -> SeriatimError:
-        """Make the error for a read that was ended."""
+        """Return the error for a read that was stopped."""
         if self.cancelled or self._seconds is None:
-            return TimedOut("the read was ended because its request had ended")
+            return TimedOut("the read was cancelled because its request has ended")
         return too_long(self._seconds)
 
 
 def too_long(seconds: float) -> TimedOut:
-    """Make the error for a read that was ended because it took too long."""
-    msg = f"the read took more than {seconds:g} s and was ended: ask for less, or declare an index"
+    """Return the error for a read that exceeded its time limit."""
+    msg = (
+        f"the read exceeded {seconds:g} s (read_timeout_s): read fewer events at a time, or "
+        "declare an index"
+    )
     return TimedOut(msg)

@@ -1,7 +1,8 @@
-"""Group commit: callers of all kinds submit, a few writer threads commit all that waits at once.
+"""Group commit: callers submit appends, and a few writer threads commit them in groups.
 
-A writer takes whatever waits and never lingers, so a lone append is not delayed and many share one
-commit. Sync callers wait on the ticket they get, others are told: one implementation.
+A writer takes all queued appends at once and never waits for more, so a single append is not
+delayed and concurrent appends share one commit. Synchronous callers block on the returned
+`QueuedAppend`; asynchronous callers pass a callback.
 """
 
 from __future__ import annotations
@@ -18,64 +19,77 @@ from seriatim.core.limits import DEFAULT_LIMITS, Limits
 from seriatim.core.request import Request
 from seriatim.store.port import Closed, Deferred, Outcome, unanswered
 
-WORTH_HALVING = 24  # appends; fewer gain less by overlapping than another statement costs
+WORTH_HALVING = 24  # appends; splitting fewer costs more for the second statement than it saves
 
 Tell = Callable[[Outcome], None]
 Guard = Union["threading.Lock", threading.Condition]
 
 
 class _State(Enum):
-    WAITING = 1
+    QUEUED = 1
     TAKEN = 2
     WITHDRAWN = 3
 
 
 class Ticket:
-    """An append that was handed in: it can be withdrawn until it is taken, and is answered once."""
+    """A submitted append: it can be withdrawn until a writer takes it, and completes once."""
 
-    __slots__ = ("_answered", "_guard", "_outcome", "_state", "_tell", "request")
+    __slots__ = ("_completed", "_guard", "_on_outcome", "_outcome", "_state", "request")
 
-    def __init__(self, request: Request, guard: Guard, tell: Tell | None) -> None:
+    def __init__(self, request: Request, guard: Guard, on_outcome: Tell | None) -> None:
         self.request = request
         self._guard = guard
-        self._tell = tell
-        self._state = _State.WAITING
+        self._on_outcome = on_outcome
+        self._state = _State.QUEUED
         self._outcome: Outcome | None = None
-        if tell is None:  # somebody may wait here; a bare lock is the cheapest thing to wait on
-            self._answered = threading.Lock()
-            self._answered.acquire()
+        if on_outcome is None:
+            # A caller may block on this append; a bare lock is the cheapest thing to wait on.
+            self._completed = threading.Lock()
+            self._completed.acquire()
 
     def take(self) -> bool:
-        """Begin to commit it, with the guard held, unless it was withdrawn."""
-        if self._state is _State.WAITING:
+        """Mark the append as taken by a writer; return False if it was withdrawn.
+
+        The caller holds the guard lock.
+        """
+        if self._state is _State.QUEUED:
             self._state = _State.TAKEN
             return True
         return False
 
     def cancel(self) -> bool:
-        """Withdraw it; False when it was taken already."""
+        """Withdraw the append; return False if a writer has already taken it."""
         with self._guard:
-            if self._state is _State.WAITING:
+            if self._state is _State.QUEUED:
                 self._state = _State.WITHDRAWN
             return self._state is _State.WITHDRAWN
 
     def answer(self, outcome: Outcome) -> None:
-        """Hand the answer over, from a writer's thread."""
-        if self._tell is not None:
-            self._tell(outcome)
+        """Deliver the outcome; called once, from a writer thread."""
+        if self._on_outcome is not None:
+            self._on_outcome(outcome)
         else:
             self._outcome = outcome
-            self._answered.release()
+            self._completed.release()
 
     def result(self, timeout: float) -> AppendResult:
-        """Wait for the answer; a refusal is raised, and TimeoutError when it takes too long."""
-        if not self._answered.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+        """Wait for the outcome and return the receipt.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            SeriatimError: The append was refused or failed.
+            TimeoutError: There is no outcome yet.
+
+        """
+        if not self._completed.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
             raise TimeoutError
-        self._answered.release()
+        self._completed.release()  # another thread may wait for the same append
         outcome = self._outcome
         if isinstance(outcome, AppendResult):
             return outcome
-        assert outcome is not None  # noqa: S101 - it was answered, for the type checker
+        assert outcome is not None  # noqa: S101 - it has completed, for the type checker
         raise outcome
 
 
@@ -83,54 +97,71 @@ AnyTicket = TypeVar("AnyTicket", bound=Ticket)
 
 
 class Queue(Generic[AnyTicket]):
-    """What waits to be committed, bounded in events and in bytes."""
+    """The queued appends of a log, limited in events and in bytes."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._tickets: deque[AnyTicket] = deque()
+        self._appends: deque[AnyTicket] = deque()
         self._events = 0
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self._appends)
 
     def put(self, ticket: AnyTicket) -> None:
-        """Let one more wait, if there is room for it."""
+        """Add an append to the queue.
+
+        Args:
+            ticket: The append.
+
+        Raises:
+            LimitExceeded: The queue is full; the caller may try again.
+
+        """
         request = ticket.request
         events, size = self._events + len(request.events), self._bytes + request.size
-        # An append larger than the whole queue still passes when nothing waits.
-        if self._tickets and (
+        # An append larger than the queue limits is still accepted while the queue is empty.
+        if self._appends and (
             events > self._limits.queue_events or size > self._limits.queue_bytes
         ):
-            raise self._full(events, size)
+            raise self._make_full_error(events, size)
         self._events, self._bytes = events, size
-        self._tickets.append(ticket)
+        self._appends.append(ticket)
 
-    def _full(self, events: int, size: int) -> LimitExceeded:
+    def _make_full_error(self, events: int, size: int) -> LimitExceeded:
         name, bound, actual = "queue_events", self._limits.queue_events, events
         if events <= bound:
             name, bound, actual = "queue_bytes", self._limits.queue_bytes, size
-        msg = f"the queue of appends is full ({name}: {actual} of {bound}); try again"
+        msg = f"the append queue is full ({name}: {actual} of {bound}): try again, or raise {name}"
         details = {"limit": name, "bound": bound, "actual": actual}
         return LimitExceeded(msg, details=details, retryable=True)
 
     def share(self, *, under_way: int, writers: int) -> list[AnyTicket]:
-        """Take what goes now: half of many, so that one half is made while the other commits."""
-        waiting = len(self._tickets)
-        halved = waiting >= WORTH_HALVING and not under_way and writers > 1
-        return self.take((waiting + 1) // 2 if halved else None)
+        """Take the next group to commit.
+
+        If many appends are queued and all writers are idle, take half of them, so that one half is
+        encoded while the other commits.
+
+        Args:
+            under_way: The number of groups in flight.
+            writers: The number of groups that may be in flight.
+
+        """
+        queued = len(self._appends)
+        split = queued >= WORTH_HALVING and not under_way and writers > 1
+        return self.take((queued + 1) // 2 if split else None)
 
     def take(self, at_most: int | None = None) -> list[AnyTicket]:
-        """Take all that fits one group, or so many of it, but for what was withdrawn."""
+        """Take as many appends as fit one group, at most `at_most`, skipping withdrawn ones."""
         group: list[AnyTicket] = []
         events = size = 0
-        while self._tickets and (at_most is None or len(group) < at_most):
-            request = self._tickets[0].request
+        while self._appends and (at_most is None or len(group) < at_most):
+            request = self._appends[0].request
             events += len(request.events)
             size += request.size
             if group and (events > self._limits.append_events or size > self._limits.append_bytes):
                 break
-            ticket = self._tickets.popleft()
+            ticket = self._appends.popleft()
             self._events -= len(request.events)
             self._bytes -= request.size
             if ticket.take():
@@ -139,7 +170,11 @@ class Queue(Generic[AnyTicket]):
 
 
 class Committer:
-    """The one way into a store for appends of this process."""
+    """Commits the appends of this process to a store, in groups.
+
+    All state is guarded by `_ready`, a condition that is notified when appends are queued, a writer
+    becomes free or the committer closes.
+    """
 
     def __init__(
         self,
@@ -151,9 +186,9 @@ class Committer:
         self._commit = commit
         self._limits = limits
         self.writers = writers
-        self._start_fresh()
+        self._reset()
 
-    def _start_fresh(self) -> None:
+    def _reset(self) -> None:
         self._ready = threading.Condition(threading.Lock())
         self._queue: Queue[Ticket] = Queue(self._limits)
         self._threads: list[threading.Thread] = []
@@ -161,7 +196,18 @@ class Committer:
         self._closed = False
 
     def submit(self, request: Request, tell: Tell | None = None) -> Ticket:
-        """Queue an append; with `tell` the answer is told, from a writer's thread."""
+        """Queue an append for group commit.
+
+        Args:
+            request: The append.
+            tell: Called with the outcome from a writer thread. Without it, the caller waits with
+                `QueuedAppend.result`.
+
+        Raises:
+            LogClosed: The log is closed.
+            LimitExceeded: The queue is full.
+
+        """
         ticket = Ticket(request, self._ready, tell)
         with self._ready:
             self._check_open()
@@ -176,9 +222,11 @@ class Committer:
             raise Closed
 
     def alone(self, act: Callable[[], Outcome | None]) -> Outcome | None:
-        """Let a lone caller commit by itself: changing threads twice costs more than an append.
+        """Run `act`, which commits one append, in the caller's thread if no other append is active.
 
-        None when others commit or wait, with whom it had better share a commit.
+        Handing an append to a writer thread and back costs more than committing it. Returns None
+        without calling `act` if other appends are queued or being committed: then group commit is
+        cheaper.
         """
         with self._ready:
             self._check_open()
@@ -192,10 +240,10 @@ class Committer:
         except Exception as error:
             raise unforeseen(error) from error
         finally:
-            self._step_down()
+            self._finish_commit()
 
-    def _step_down(self) -> None:
-        """Let those go on who waited for somebody to have finished."""
+    def _finish_commit(self) -> None:
+        """Mark one commit as finished, and wake writers or `close`."""
         with self._ready:
             self._busy -= 1
             if self._closed or self._queue:
@@ -208,17 +256,17 @@ class Committer:
         thread.start()
 
     def _run(self) -> None:
-        while group := self._take():
-            self._serve(group)
-            del group  # who waited for it may be gone for good while this thread sleeps
+        while group := self._take_group():
+            self._commit_group(group)
+            del group  # do not keep the requests alive while this thread sleeps
 
-    def _serve(self, group: list[Ticket]) -> None:
-        for ticket, outcome in zip(group, self._outcomes(group), strict=True):
+    def _commit_group(self, group: list[Ticket]) -> None:
+        for ticket, outcome in zip(group, self._get_outcomes(group), strict=True):
             ticket.answer(outcome)
-        self._step_down()
+        self._finish_commit()
 
-    def _outcomes(self, group: list[Ticket]) -> list[Outcome]:
-        """Commit a group; whatever happens, there is an answer for everyone."""
+    def _get_outcomes(self, group: list[Ticket]) -> list[Outcome]:
+        """Commit a group and return one outcome per append, whatever happens."""
         try:
             outcomes = self._commit([ticket.request for ticket in group])
         except SeriatimError as error:
@@ -226,11 +274,11 @@ class Committer:
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
             return [unforeseen(error)] * len(group)
         if len(outcomes) != len(group):
-            return [unforeseen(ValueError("one answer a request"))] * len(group)
+            return [unforeseen(ValueError("expected one outcome per request"))] * len(group)
         return outcomes
 
-    def _take(self) -> list[Ticket]:
-        """Wait for work and take all of it that fits one group; nothing means the end."""
+    def _take_group(self) -> list[Ticket]:
+        """Wait for queued appends and take a group; an empty list means that the log was closed."""
         with self._ready:
             while True:
                 while not self._queue or self._busy >= self.writers:
@@ -242,13 +290,13 @@ class Committer:
                     return group
 
     def after_fork(self) -> None:
-        """Begin anew in a child process: what waited belongs to the parent."""
+        """Reset the state in a forked child: queued appends belong to the parent."""
         closed = self._closed
-        self._start_fresh()
+        self._reset()
         self._closed = closed
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop taking appends and wait until all that were accepted have their answer."""
+        """Refuse new appends and wait until all accepted ones have completed."""
         with self._ready:
             self._closed = True
             self._ready.notify_all()
@@ -259,15 +307,15 @@ class Committer:
 
 
 def give_up(ticket: Ticket) -> SeriatimError:
-    """Withdraw an append that took too long, and say honestly whether it may be stored."""
+    """Withdraw an append that timed out; return the error, which says if it may be stored."""
     if not ticket.cancel():
         return unanswered()
-    return TimedOut("the append waited too long for its turn; nothing was sent or stored")
+    return TimedOut("the append timed out in the queue; nothing was sent or stored")
 
 
 def unforeseen(error: Exception) -> BackendFailure:
-    """Make the error for a store with a bug."""
-    msg = f"the store failed in an unforeseen way ({type(error).__name__}); the outcome is unknown"
+    """Return the error for an exception that a store should not raise."""
+    msg = f"unexpected {type(error).__name__} in the store; the outcome of the append is unknown"
     failure = BackendFailure(msg, details={"ambiguous": True})
     failure.__cause__ = error
     return failure

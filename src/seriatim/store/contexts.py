@@ -1,9 +1,10 @@
-"""Contexts of conditional appends: evaluated before the lock, and for the newest events under it.
+"""Evaluation of the contexts that conditional appends depend on.
 
-The log is immutable and grows at its end only: what was found up to a head stays true. So a context
-is evaluated in its caller's thread, and under the log's lock only events that came since are read,
-as records and in one statement for all contexts. That part is bounded in events, bytes and time;
-over a bound the append is checked again from the start, outside the lock, with a newer head.
+The log is immutable and append-only, so the version of a context up to some head never changes. A
+context is therefore evaluated in the caller's thread, before the log's lock is taken. Under the
+lock only newer events are read, in one statement for all contexts of a group. That part is limited
+in events, bytes and time; over a limit, the append is evaluated again outside the lock with a newer
+head.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from seriatim.core.predicate import Document
 from seriatim.core.query import Matcher, Query
 from seriatim.core.request import ExpectedContext, Request
 
-NEWEST_EVENTS_MAX = 5_000  # read for one tenant under the lock
+NEWEST_EVENTS_MAX = 5_000  # events read for one tenant under the lock
 NEWEST_BYTES_MAX = 8 * 1024 * 1024
-LOCKED_S = 0.25  # for matching under the lock
+LOCKED_S = 0.25  # seconds of matching under the lock
 
 ContextKey = tuple[str, bytes]
 Version = int | None
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A context's version outside the lock: true for ever up to `head`."""
+    """The version of a context up to `head`, evaluated without the lock."""
 
     head: int
     version: Version
 
 
 def context_key(tenant_id: str, query: Query) -> ContextKey:
-    """Return what tells two contexts apart."""
+    """Return the key under which equal contexts are evaluated once."""
     return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
 
 
 def contexts_of(requests: Iterable[Request]) -> dict[ContextKey, Query]:
-    """Return the contexts that appends depend on, equal ones once."""
+    """Return the distinct contexts that appends depend on."""
     return {
         context_key(request.tenant_id, condition.query): condition.query
         for request in requests
@@ -51,13 +52,13 @@ def contexts_of(requests: Iterable[Request]) -> dict[ContextKey, Query]:
 
 
 class LockedTime:
-    """How long contexts have been evaluated while the lock is held."""
+    """The time that may be spent on matching contexts while the lock is held."""
 
     def __init__(self, seconds: float = LOCKED_S) -> None:
         self._until = time.monotonic() + seconds
 
     def check(self) -> None:
-        """Raise `StaleContexts` when the others have waited long enough."""
+        """Raise `StaleContexts` when the time is used up, so that other writers can proceed."""
         if time.monotonic() > self._until:
             raise StaleContexts
 
@@ -68,103 +69,133 @@ Verdict = int | LimitExceeded | StaleContexts | None
 def newest_matches(
     newest: Iterable[EventRecord], contexts: Mapping[ContextKey, Query], spent: LockedTime
 ) -> dict[ContextKey, Verdict]:
-    """Return the highest position that matches each context; `newest` are of one tenant.
+    """Return the highest matching position of each context that matches any of the events.
 
-    Contexts without a match are left out. A context whose predicates are too costly has its error,
-    and all that time was too short for have `StaleContexts`.
+    Args:
+        newest: Events of one tenant, newest first.
+        contexts: The contexts to match.
+        spent: The time left under the lock.
+
+    Returns:
+        A position per context; the error for a context whose predicates are too costly; and
+        `StaleContexts` for contexts that were not finished in time. Contexts without a match are
+        omitted.
+
     """
     found: dict[ContextKey, Verdict] = {}
-    left = {key: Matcher(query) for key, query in contexts.items()}
+    pending = {key: Matcher(query) for key, query in contexts.items()}
     try:
         for record in newest:
             document = Document(record.payload, spent.check)
             spent.check()
-            for key, matcher in list(left.items()):
+            for key, matcher in list(pending.items()):
                 try:
                     if not matcher.matches(record, document):
                         continue
                     found[key] = record.position
                 except LimitExceeded as error:
                     found[key] = error
-                    document = Document(record.payload, spent.check)  # the others have their own
-                del left[key]
-            if not left:
+                    document = Document(
+                        record.payload, spent.check
+                    )  # a fresh cost limit for the rest
+                del pending[key]
+            if not pending:
                 break
     except StaleContexts as stale:
-        found.update(dict.fromkeys(left, stale))
+        found.update(dict.fromkeys(pending, stale))
     return found
 
 
 class Contexts:
-    """The contexts of one group of appends, as they are under the lock."""
+    """The versions of the contexts of one group of appends, completed under the lock."""
 
-    def __init__(self, requests: Sequence[Request], seen: Mapping[ContextKey, Seen]) -> None:
+    def __init__(self, requests: Sequence[Request], evaluated: Mapping[ContextKey, Seen]) -> None:
         self._queries = contexts_of(requests)
-        self._seen = {key: seen.get(key, Seen(0, None)) for key in self._queries}
-        self._found: dict[ContextKey, Verdict] = {
-            key: one.version for key, one in self._seen.items()
+        self._evaluated = {key: evaluated.get(key, Seen(0, None)) for key in self._queries}
+        self._results: dict[ContextKey, Verdict] = {
+            key: one.version for key, one in self._evaluated.items()
         }
         self.spent = LockedTime()
 
     def behind(self, head: int) -> dict[str, int]:
-        """Return the tenants whose contexts were seen at a lower head, each with the lowest."""
-        found: dict[str, int] = {}
-        for (tenant_id, _), seen in self._seen.items():
-            if seen.head < head:
-                found[tenant_id] = min(seen.head, found.get(tenant_id, head))
-        return found
+        """Return tenants with contexts evaluated before `head`, each with its lowest such head."""
+        lowest: dict[str, int] = {}
+        for (tenant_id, _), evaluated in self._evaluated.items():
+            if evaluated.head < head:
+                lowest[tenant_id] = min(evaluated.head, lowest.get(tenant_id, head))
+        return lowest
 
     def add_newest(
         self, tenant_id: str, newest: Iterable[EventRecord], *, complete: bool, head: int
     ) -> None:
-        """Take the newest events of a tenant into account; incomplete ones only show changes."""
-        mine = {
+        """Update a tenant's contexts with the events appended since they were evaluated.
+
+        Args:
+            tenant_id: The tenant.
+            newest: Its events after the lowest evaluated head, newest first.
+            complete: Whether `newest` contains all of them. If not, a context without a match is
+                unknown, and its append is evaluated again.
+            head: The head under the lock.
+
+        """
+        stale = {
             key: query
             for key, query in self._queries.items()
-            if key[0] == tenant_id and self._seen[key].head < head
+            if key[0] == tenant_id and self._evaluated[key].head < head
         }
-        matched = newest_matches(newest, mine, self.spent)
-        for key in mine:
+        matched = newest_matches(newest, stale, self.spent)
+        for key in stale:
             if key in matched:
-                found = matched[key]
-                old = isinstance(found, int) and found <= self._seen[key].head
-                self._found[key] = self._seen[key].version if old else found
+                result = matched[key]
+                evaluated = self._evaluated[key]
+                # A match at or below this context's own head is part of its version already.
+                known = isinstance(result, int) and result <= evaluated.head
+                self._results[key] = evaluated.version if known else result
             elif not complete:
-                self._found[key] = StaleContexts()
+                self._results[key] = StaleContexts()
 
     def version(self, tenant_id: str, query: Query) -> Version:
-        """Return the version of a context, or raise why it is not known."""
-        found = self._found[context_key(tenant_id, query)]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        """Return the version of a context, or raise the error that its evaluation ended with."""
+        result = self._results[context_key(tenant_id, query)]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def foreseen(requests: Iterable[Request]) -> dict[ContextKey, Seen]:
-    """Return what the requests of a group saw of their contexts."""
-    return {key: seen for request in requests for key, seen in (request.packed or {}).items()}
+    """Return the contexts that the requests of a group evaluated before the lock."""
+    return {
+        key: evaluated for request in requests for key, evaluated in (request.packed or {}).items()
+    }
 
 
 class AddedContexts:
-    """What the appends of a group add to contexts, each event matched once with each of them."""
+    """Context matches among the events that a group itself adds; each pair is matched once."""
 
     def __init__(self, spent: LockedTime) -> None:
         self._spent = spent
         self._records: list[EventRecord] = []
-        self._known: dict[ContextKey, tuple[Matcher, int, Version]] = {}
+        self._matched: dict[ContextKey, tuple[Matcher, int, Version]] = {}
 
     def version(self, tenant_id: str, query: Query, added: Iterator[EventRecord]) -> Version:
-        """Return the highest added position that matches; `added` yields what is new since."""
+        """Return the highest matching position among all added events.
+
+        Args:
+            tenant_id: The tenant of the context.
+            query: The query of the context.
+            added: The events added since the previous call.
+
+        """
         self._records.extend(added)
         if not self._records:
             return None
         key = context_key(tenant_id, query)
-        matcher, seen, version = self._known.get(key) or (Matcher(query), 0, None)
-        for record in self._records[seen:]:
+        matcher, checked, version = self._matched.get(key) or (Matcher(query), 0, None)
+        for record in self._records[checked:]:
             self._spent.check()
             if record.tenant_id == tenant_id and matcher.matches(
                 record, Document(record.payload, self._spent.check)
             ):
                 version = record.position
-        self._known[key] = matcher, len(self._records), version
+        self._matched[key] = matcher, len(self._records), version
         return version

@@ -1,4 +1,7 @@
-"""What a database must offer to hold tables of ours beside a log, and statements of both kinds."""
+"""The interface of a database that holds Seriatim's own tables outside a log.
+
+Read models, the delivery registry and the access tables run on it, on Postgres and on SQLite.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,10 @@ from seriatim.core.errors import Conflict
 
 _NAME = "-- name: "
 ENDED_EARLY = (
-    "the transaction was committed or rolled back before its end: write through the connection, "
-    "and leave commit and rollback to its owner"
+    "the transaction was committed or rolled back too early: write through the connection, and "
+    "leave commit and rollback to its owner"
 )
-CLOSED = (
-    "the connection was closed inside the transaction: write through it, and leave closing it to "
-    "its owner"
-)
+CLOSED = "the connection was closed inside the transaction: write through it, but do not close it"
 ABORTED = (
     "an error inside the transaction was ignored, so Postgres refuses to commit it: raise the "
     "error, or put the statement into a savepoint (with connection.transaction())"
@@ -27,13 +27,13 @@ ABORTED = (
 
 
 class Purpose(msgspec.Struct, frozen=True, kw_only=True):
-    """What a place is for: how errors call it, and how it is told from an empty one."""
+    """What an engine stores: its name in errors, and how to detect that its tables exist."""
 
-    what: str  # "the read model"
-    option: str  # how a user names another place
-    last_table: str  # the last of our own tables to be made
-    remake: str  # what helps when a table is missing
-    durable: bool = True  # whether what is committed must survive a loss of power
+    what: str  # the name in errors, such as "the read model"
+    option: str  # the CLI option that selects another database
+    last_table: str  # the table that is created last; if it exists, all do
+    remake: str  # the cure for a missing table
+    durable: bool = True  # whether commits must survive a power failure
 
 
 class Session(Protocol):
@@ -41,43 +41,51 @@ class Session(Protocol):
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection, for those who write in the same transaction."""
+        """The driver's connection, for callers that write in the same transaction."""
         ...
 
     def outage(self, error: BaseException) -> Exception | None:
-        """Return the driver's error if the database is unavailable, looking at causes as well.
+        """Return the driver's error in the cause chain that shows an outage, else None.
 
-        A lost or refused connection, a shutdown and a lack of resources are outages; everything
-        else that a statement or COMMIT reports is the fault of what was written.
+        A lost or refused connection, a shutdown and a lack of resources are outages. Every other
+        error of a statement or COMMIT is caused by the data that was written.
         """
         ...
 
     def defect(self) -> str | None:
-        """Say why this transaction cannot commit what was written in it, None if it can."""
+        """Return why this transaction cannot be committed, None if it can."""
         ...
 
     def refusal(self, error: BaseException) -> str | None:
-        """Say what an error is about that comes of ending the transaction or its connection."""
+        """Return a message if `error` comes from ending the transaction or its connection."""
         ...
 
     def lent(self) -> AbstractContextManager[None]:
-        """Let others write in the transaction, and refuse to let them end it."""
+        """Let user code write in the transaction, but not commit or roll it back."""
         ...
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Execute a statement whose parameters are written `:name`."""
+        """Execute a statement with `:name` parameters and return its rows."""
         ...
 
     def put(
         self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
     ) -> None:
-        """Insert rows, given by column in their kept form; `then` is the `on conflict` clause."""
+        """Insert rows into a table.
+
+        Args:
+            into: The qualified table name.
+            kinds: The columns and the kind of value of each.
+            columns: The values, one list per column, in their stored form.
+            then: The `on conflict` clause.
+
+        """
         ...
 
     def stream(
         self, sql: str, values: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query in bounded memory."""
+        """Yield the rows of a query without loading all of them into memory."""
         ...
 
     def given(
@@ -87,10 +95,18 @@ class Session(Protocol):
         columns: Sequence[list[Any]],
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run a statement in which `{given}` stands for rows, named and given by column."""
+        """Run a statement that uses rows of parameters as a table.
+
+        Args:
+            sql: The statement; `{given}` stands for the table.
+            kinds: The columns of the table and the kind of value of each.
+            columns: The values, one list per column.
+            values: Further `:name` parameters.
+
+        """
         ...
 
-    def given_then(  # noqa: PLR0913 - two statements and what they are about
+    def given_then(  # noqa: PLR0913 - two statements and their parameters
         self,
         sql: str,
         then: str,
@@ -99,100 +115,143 @@ class Session(Protocol):
         returned: Sequence[str],
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run such a statement, and in the same go one in which `{rows}` are what it returned."""
+        """Run a statement as `given` does, and a second one on the rows that it returned.
+
+        Args:
+            sql: The first statement; `{given}` stands for the parameter rows.
+            then: The second statement; `{rows}` stands for the rows returned by the first.
+            kinds: The columns of the parameter rows and the kind of value of each.
+            columns: The values, one list per column.
+            returned: The names of the columns that the first statement returns.
+            values: Further `:name` parameters of both statements.
+
+        Returns:
+            The rows returned by the first statement.
+
+        """
         ...
 
 
 class Engine(Protocol):
-    """A database, or a part of one, that holds tables of ours."""
+    """A database, or one schema of it, that holds Seriatim's own tables."""
 
-    at: str  # what stands before a table's name
-    now: str  # its clock in microseconds
-    lock: str  # what locks the rows that a select finds, for oneself
-    share: str  # and what locks them against change only
-    strict: str  # what a table is made with
-    # What gives selected values of a kind their kept form.
+    at: str  # the schema prefix of table names, with its dot
+    now: str  # the SQL expression of the database's clock in microseconds
+    lock: str  # the clause that locks selected rows exclusively
+    share: str  # the clause that locks selected rows against changes
+    strict: str  # the options at the end of CREATE TABLE
+    # Converters of selected values to their stored form, by kind.
     loads: Mapping[str, Callable[[Any], Any]]
 
     def ready(self, table: str | None = None) -> bool:
-        """Tell whether the place and its own tables are there, or one of them."""
+        """Return True if Seriatim's own tables exist, or if `table` exists."""
         ...
 
     def prepare(self, statements: Sequence[str]) -> None:
-        """Make the place and its own tables, if they are not there; safe when others do too."""
+        """Create the schema and the tables if they do not exist; safe to run concurrently."""
         ...
 
     def column(self, kind: str) -> str:
-        """Return the type of a column that holds a kind of value."""
+        """Return the SQL type of a column for a kind of value."""
         ...
 
     def shown(self, column: str, kind: str) -> str:
-        """Return the expression that reads a column in its kept form."""
+        """Return the SQL expression that selects a column in its stored form."""
         ...
 
     def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:
-        """Return what holds a table in a mode until the transaction ends, where that is needed."""
+        """Return the statements that lock a table until the transaction ends.
+
+        Args:
+            table: The table name.
+            mode: The lock mode of `LOCK TABLE`.
+            patience: The longest wait for the lock, as a `lock_timeout` value.
+
+        Returns:
+            Statements to run in order; none where the database needs no table locks.
+
+        """
         ...
 
     def column_names(self, session: Any, table: str) -> Sequence[str]:
-        """Return the columns of a table, none if no table of this name is there."""
+        """Return the column names of a table, none if the table does not exist."""
         ...
 
     def additions(self, session: Any, table: str, columns: Collection[str]) -> Sequence[str]:
-        """Return the statements that give a new table what users added to this one.
+        """Return the statements that repeat the users' customizations of a table on a new one.
 
-        Grants, indexes, settings, comments, as far as the database has them; the new table has
-        the same name and these columns. Raises `Conflict` for what cannot be carried over.
+        Customizations are grants, indexes, settings and comments, as far as the database has them.
+
+        Args:
+            session: The transaction.
+            table: The name of the existing and of the new table.
+            columns: The columns of the new table.
+
+        Raises:
+            Conflict: A customization cannot be carried over.
+
         """
         ...
 
     def rename(self, session: Any, old: str, new: str, added: Sequence[str]) -> None:
-        """Give a table the name of one that was dropped, and what users had added to that."""
+        """Rename a table to the name of a dropped one and apply the customizations of that one."""
         ...
 
     def transaction(self, *, write: bool = True) -> AbstractContextManager[Session]:
-        """Do all or nothing; without `write`, see one moment of the database."""
+        """Run a block in a transaction; without `write`, on a read-only snapshot."""
         ...
 
     def at_once(self) -> AbstractContextManager[Session]:
-        """Run one statement, which is its own transaction: a single round trip."""
+        """Run one statement as its own transaction, in a single round trip."""
         ...
 
     def another(self) -> Engine:
-        """Return another connection to the same place."""
+        """Return an engine with another connection to the same database."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection."""
+        ...
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, what caused it, and what caused that."""
+    """Yield an error and its chain of causes, without repeating a cycle."""
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__cause__ or found.__context__
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def misfit(table: str, statement: str, reason: str) -> Conflict:
-    """Make the error for an addition of a user's that does not fit a new table."""
+    """Return the error for a customization that cannot be applied to a new table."""
     msg = (
-        f"table {table} cannot be replaced: what was added to it does not fit the new one "
-        f"({reason}): {statement[:200]}; drop it, and rebuild"
+        f"cannot replace table {table}: a customization does not fit the new table ({reason}): "
+        f"{statement[:200]}; drop it, and rebuild"
     )
     return Conflict(msg, details={"table": table})
 
 
 def statements(package: str, engine: Engine, file: str = "statements.sql") -> dict[str, str]:
-    """Return the named statements of a file, its holes filled with an engine's own words."""
+    """Load the named statements of a SQL file and fill in an engine's expressions.
+
+    Args:
+        package: The package that contains the file.
+        engine: The engine on which the statements will run.
+        file: The file name.
+
+    Returns:
+        The statements by name.
+
+    """
     text = files(package).joinpath(file).read_text(encoding="utf-8")
-    for hole, said in (
+    for placeholder, sql in (
         ("{at}", engine.at),
         ("{now}", engine.now),
         ("{lock}", engine.lock),
         ("{share}", engine.share),
     ):
-        text = text.replace(hole, said)
+        text = text.replace(placeholder, sql)
     parts = (part.partition("\n") for part in text.split(_NAME)[1:])
     return {name.strip(): body.strip().rstrip(";") for name, _, body in parts}

@@ -1,4 +1,4 @@
-"""Deciding a whole group of appends one after another, each seeing what those before it added."""
+"""Decide a group of appends one after another; each sees the events of the accepted ones before."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from seriatim.store.port import Outcome
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
-    """An accepted append with the place it gets in the log."""
+    """An accepted append with its first position and stream sequence numbers."""
 
     request: Request
     first_position: int
     stream_seqs: tuple[int | None, ...]
 
     def records(self, recorded_us: int) -> tuple[EventRecord, ...]:
-        """Return the records of this append."""
+        """Build the records of this append."""
         first = self.first_position
         return tuple(
             event.record(first + offset, first, seq, recorded_us)
@@ -34,7 +34,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
         )
 
     def result(self, recorded_us: int) -> AppendResult:
-        """Return the receipt of this append."""
+        """Build the receipt of this append."""
         last = self.first_position + len(self.request.events) - 1
         command = self.request.command
         return AppendResult(
@@ -48,18 +48,25 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 def placed_in_order(
     requests: Sequence[Request], first_position: int, stream_seqs: Sequence[int | None]
 ) -> list[Placed]:
-    """Give appends that were stored one after another their places."""
+    """Assign consecutive positions to appends that one statement has stored.
+
+    Args:
+        requests: The appends, in the order in which they were stored.
+        first_position: The position of the first event.
+        stream_seqs: The sequence number of each event in its stream, None for facts.
+
+    """
     places: list[Placed] = []
-    at = 0
+    start = 0
     for request in requests:
-        end = at + len(request.events)
-        places.append(Placed(request, first_position + at, tuple(stream_seqs[at:end])))
-        at = end
+        end = start + len(request.events)
+        places.append(Placed(request, first_position + start, tuple(stream_seqs[start:end])))
+        start = end
     return places
 
 
 class Group(View):
-    """A view of the store overlaid with what the appends of this group add to it."""
+    """A view of the store, overlaid with the accepted appends of this group."""
 
     def __init__(
         self, view: View, head: int, recorded_us: int, spent: LockedTime | None = None
@@ -70,15 +77,15 @@ class Group(View):
         self.next_position = head + 1
         self._placed: list[Placed] = []
         self._heads: dict[bytes, Head] = {}
-        # Positions, not records: most groups are never asked for what they added.
+        # Positions instead of records: most groups never look up their own events.
         self._keys: dict[bytes, int] = {}
         self._ids: dict[tuple[str, bytes], int] = {}
         self._commands: dict[bytes, StoredCommand] = {}
         self._contexts = AddedContexts(spent or LockedTime())
-        self._matched = 0  # appends whose records the contexts have
+        self._matched = 0  # appends whose records `_contexts` has received
 
     def add(self, placed: Placed) -> None:
-        """Make an accepted append visible to those after it."""
+        """Make an accepted append visible to the appends after it."""
         position = placed.first_position
         self._placed.append(placed)
         for event, seq in zip(placed.request.events, placed.stream_seqs, strict=True):
@@ -119,8 +126,8 @@ class Group(View):
         return tuple(record for record in self._added() if first <= record.position <= last)
 
     def context(self, tenant_id: str, query: Query) -> int | None:
-        fresh, self._matched = self._placed[self._matched :], len(self._placed)
-        added = (record for placed in fresh for record in placed.records(self._recorded_us))
+        unmatched, self._matched = self._placed[self._matched :], len(self._placed)
+        added = (record for placed in unmatched for record in placed.records(self._recorded_us))
         version = self._contexts.version(tenant_id, query, added)
         return self._view.context(tenant_id, query) if version is None else version
 
@@ -132,7 +139,7 @@ class Group(View):
             yield from placed.records(self._recorded_us)
 
 
-def decide_group(  # noqa: PLR0913 - a group, what is known of the log, and its time
+def decide_group(  # noqa: PLR0913 - a group and the state of the log
     requests: Sequence[Request],
     view: View,
     rules: Rules,
@@ -140,21 +147,33 @@ def decide_group(  # noqa: PLR0913 - a group, what is known of the log, and its 
     recorded_us: int,
     spent: LockedTime | None = None,
 ) -> list[Placed | Outcome]:
-    """Give each request its place or its answer, in the order in which they came."""
+    """Decide each request of a group, in order.
+
+    Args:
+        requests: The appends.
+        view: The state of the log, read under its lock.
+        rules: The rules of the stored declarations.
+        head: The last position of the log.
+        recorded_us: The time at which the events are recorded.
+        spent: The time left for matching contexts under the lock.
+
+    Returns:
+        For each request its placement, the receipt of the append that it repeats, or its error.
+
+    """
     group = Group(view, head, recorded_us, spent)
-    answers: list[Placed | Outcome] = []
+    results: list[Placed | Outcome] = []
     for request in requests:
         try:
             decision = decide(request, group, rules)
         except (SeriatimError, StaleRules) as refusal:
-            answers.append(refusal)
+            results.append(refusal)
             continue
         if isinstance(decision, Replayed):
-            answers.append(_replayed(decision))
+            results.append(_build_replay(decision))
         else:
-            placed = _place(request, decision, group)
-            answers.append(placed)
-    return answers
+            results.append(_place(request, decision, group))
+    return results
 
 
 def _place(request: Request, decision: Accepted, group: Group) -> Placed:
@@ -165,12 +184,12 @@ def _place(request: Request, decision: Accepted, group: Group) -> Placed:
     return placed
 
 
-def _replayed(decision: Replayed) -> AppendResult:
+def _build_replay(decision: Replayed) -> AppendResult:
     return AppendResult.replay(decision.records, decision.response, decision.id_mismatch)
 
 
-def finish(answers: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcome]:
-    """Turn places into receipts, once the transaction that stored them has committed."""
+def finish(results: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcome]:
+    """Turn placements into receipts, after their transaction has committed."""
     return [
-        answer.result(recorded_us) if isinstance(answer, Placed) else answer for answer in answers
+        result.result(recorded_us) if isinstance(result, Placed) else result for result in results
     ]

@@ -1,4 +1,4 @@
-"""The log in memory: the model that every other backend is compared with."""
+"""The in-memory backend, which is also the reference model for tests of the other backends."""
 
 from __future__ import annotations
 
@@ -55,7 +55,11 @@ _CursorKey = tuple[str, str, str]
 
 
 class MemoryStore:
-    """One process's log: plain lists and dictionaries behind one lock."""
+    """A log in the memory of one process: lists and dictionaries, guarded by one lock.
+
+    `_changed` is that lock, reentrant because some operations call others; it is notified when
+    events are added. The store is its own view (`core.decide.View`) while it decides a group.
+    """
 
     name = "memory"
     best_writers = 1
@@ -77,7 +81,7 @@ class MemoryStore:
         self._failures: dict[_CursorKey, tuple[int, str, int]] = {}  # count, error, time
         self._leases: dict[tuple[str, str], tuple[Lease, str, float]] = {}
 
-    # -- the log itself
+    # -- identity and appends
 
     def identity(self) -> LogIdentity:
         return self._identity
@@ -90,18 +94,18 @@ class MemoryStore:
         with self._changed:
             recorded_us = time.time_ns() // 1000
             head = len(self._records)
-            self._contexts = self._contexts_of(group, head)
+            self._contexts = self._complete_contexts(group, head)
             spent = self._contexts.spent
-            answers = decide_group(group, self, self.rules(), head, recorded_us, spent)
-            for answer in answers:
-                if isinstance(answer, Placed):
-                    self._keep(answer, recorded_us)
+            results = decide_group(group, self, self.rules(), head, recorded_us, spent)
+            for result in results:
+                if isinstance(result, Placed):
+                    self._store_append(result, recorded_us)
             self._changed.notify_all()
-            return finish(answers, recorded_us)
+            return finish(results, recorded_us)
 
-    def _keep(self, placed: Placed, recorded_us: int) -> None:
+    def _store_append(self, placed: Placed, recorded_us: int) -> None:
         for event, record in zip(placed.request.events, placed.records(recorded_us), strict=True):
-            self._keep_one(event, record)
+            self._store_event(event, record)
         command = placed.request.command
         if command is not None:
             last = placed.first_position + len(placed.request.events) - 1
@@ -110,7 +114,7 @@ class MemoryStore:
             )
             self._commands[command.command_key] = stored, time.time()
 
-    def _keep_one(self, event: Prepared, record: EventRecord) -> None:
+    def _store_event(self, event: Prepared, record: EventRecord) -> None:
         self._records.append(record)
         self._ids[event.tenant_id, event.event_key] = record.position
         if event.stream_key is not None:
@@ -119,20 +123,20 @@ class MemoryStore:
             self._keys.setdefault(event.idempotency_index, record.position)
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        """Evaluate the request's contexts, in its caller's thread and before the lock."""
+        """Evaluate the request's contexts in the caller's thread, before the lock is taken."""
         del rules
-        wanted = contexts_of((request,))
-        if not wanted:
+        contexts = contexts_of((request,))
+        if not contexts:
             return request
         head = len(self._records)
-        seen = {
+        evaluated = {
             key: Seen(head, self.context_version(request.tenant_id, query, head))
-            for key, query in wanted.items()
+            for key, query in contexts.items()
         }
-        return msgspec.structs.replace(request, packed=seen)
+        return msgspec.structs.replace(request, packed=evaluated)
 
-    def _contexts_of(self, group: Sequence[Request], head: int) -> Contexts:
-        """Evaluate contexts under the lock, for what was appended since they were seen."""
+    def _complete_contexts(self, group: Sequence[Request], head: int) -> Contexts:
+        """Complete the contexts of a group under the lock, with the events appended since."""
         contexts = Contexts(group, foreseen(group))
         for tenant_id, after in contexts.behind(head).items():
             lowest = max(after, head - NEWEST_EVENTS_MAX)
@@ -157,27 +161,27 @@ class MemoryStore:
 
     def append_in(self, connection: Any, request: Request) -> Any:
         del connection, request
-        msg = "only a Postgres log can append in the caller's own transaction"
+        msg = "appending in the caller's transaction requires a Postgres log"
         raise InvalidArgument(msg, details={"argument": "connection"})
 
     def restore(self, events: Sequence[Restored]) -> None:
         with self._changed:
             check_next(len(self._records), events)
-            keyed = with_free_keys([one.event for one in events], self.by_id)
-            for restored, event in zip(events, keyed, strict=True):
-                self._keep_one(event, restored.record())
+            with_keys = with_free_keys([restored.event for restored in events], self.by_id)
+            for restored, event in zip(events, with_keys, strict=True):
+                self._store_event(event, restored.record())
             self._changed.notify_all()
 
-    # -- the view that a decision takes, under the lock
+    # -- the view that `decide` uses, under the lock
 
-    def _at(self, position: int | None) -> EventRecord | None:
+    def _record_at(self, position: int | None) -> EventRecord | None:
         return None if position is None else self._records[position - 1]
 
     def by_key(self, idempotency_index: bytes) -> EventRecord | None:
-        return self._at(self._keys.get(idempotency_index))
+        return self._record_at(self._keys.get(idempotency_index))
 
     def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
-        return self._at(self._ids.get((tenant_id, event_key)))
+        return self._record_at(self._ids.get((tenant_id, event_key)))
 
     def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
         return tuple(self._records[first - 1 : last])
@@ -205,13 +209,13 @@ class MemoryStore:
         until = len(self._records) if spec.until is None else spec.until
         budget = ReadBudget(self._read_timeout_s)
 
-        def kept() -> Iterator[EventRecord]:
-            for record in _ordered(self._records[spec.after : until], spec.newest_first):
+        def matching() -> Iterator[EventRecord]:
+            for record in _order(self._records[spec.after : until], spec.newest_first):
                 budget.check()
                 if keeps(spec, record):
                     yield record
 
-        return take(kept(), spec.limit, spec.max_bytes)
+        return take(matching(), spec.limit, spec.max_bytes)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
         return find_by_id(tenant_id, event_id, self.by_id)
@@ -232,7 +236,7 @@ class MemoryStore:
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         positions = self._streams.get(stream_key(tenant_id, *stream))
-        return self._at(positions[-1]) if positions else None
+        return self._record_at(positions[-1]) if positions else None
 
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
@@ -243,7 +247,7 @@ class MemoryStore:
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]:
         found: list[StreamSummary] = []
-        for positions in self._streams.values():  # in the order in which streams began
+        for positions in self._streams.values():  # in the order of their first events
             first, last = self._records[positions[0] - 1], self._records[positions[-1] - 1]
             if (
                 first.tenant_id == tenant_id
@@ -264,7 +268,7 @@ class MemoryStore:
         newest_first: bool = False,
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
-        records = _ordered(self._records[after:until], newest_first)
+        records = _order(self._records[after:until], newest_first)
         return take(self._matching(tenant_id, query, records), limit, max_bytes)
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
@@ -312,8 +316,8 @@ class MemoryStore:
         return sorted({tenant_id for tenant_id, _ in list(self._ids)})[:limit]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
-        found = [key for key in self._cursors if key[:2] == (tenant_id, purpose)]
-        return [self._cursors[key] for key in sorted(found)]
+        keys = [key for key in self._cursors if key[:2] == (tenant_id, purpose)]
+        return [self._cursors[key] for key in sorted(keys)]
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
         found = [one for one in self.cursors(tenant_id, purpose) if one.name > after]
@@ -353,13 +357,13 @@ class MemoryStore:
     def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
         with self._changed:
             found = self.cursors_after(tenant_id, "subscription", after, limit)
-            return [self._state(cursor) for cursor in found]
+            return [self._subscription_state(cursor) for cursor in found]
 
-    def _state(self, cursor: Cursor) -> SubscriptionState:
+    def _subscription_state(self, cursor: Cursor) -> SubscriptionState:
         held = self._leases.get((cursor.tenant_id, lease_name(cursor.name)))
         owned = held is not None and held[2] > time.monotonic()
         key = cursor.tenant_id, "subscription", cursor.name
-        failures, error, moment = self._failures.get(key, (0, None, None))
+        failures, error, failed_us = self._failures.get(key, (0, None, None))
         return SubscriptionState(
             tenant_id=cursor.tenant_id,
             name=cursor.name,
@@ -369,7 +373,7 @@ class MemoryStore:
             owner=held[1] if held is not None and owned else None,
             failures=failures,
             last_error=error,
-            last_error_at=None if moment is None else format_us(moment),
+            last_error_at=None if failed_us is None else format_us(failed_us),
         )
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
@@ -378,21 +382,22 @@ class MemoryStore:
             now = time.monotonic()
             if held is not None and held[2] > now and held[1] != owner:
                 return None
-            first = time.time_ns() // 1000  # above all that a forgotten lease of this name had
+            # The clock is above every token of a replaced lease of this name.
+            first = time.time_ns() // 1000
             lease = Lease(tenant_id, name, first if held is None else held[0].token + 1)
             self._leases[tenant_id, name] = lease, owner, now + seconds
             return lease
 
     def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
         with self._changed:
-            names = [known for whose, known in self._leases if whose == tenant_id]
+            names = [known for owner_id, known in self._leases if owner_id == tenant_id]
             if name in names or len(names) < at_most:
                 return True
             now = time.monotonic()
-            ended = [one for one in names if self._leases[tenant_id, one][2] <= now]
-            if ended:
-                del self._leases[tenant_id, ended[0]]
-            return bool(ended)
+            expired = [known for known in names if self._leases[tenant_id, known][2] <= now]
+            if expired:
+                del self._leases[tenant_id, expired[0]]
+            return bool(expired)
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
         with self._changed:
@@ -411,35 +416,35 @@ class MemoryStore:
 
     def purge_commands(self, older_than_seconds: float) -> int:
         with self._changed:
-            bound = time.time() - older_than_seconds
-            old = [key for key, (_, made) in self._commands.items() if made < bound]
+            oldest = time.time() - older_than_seconds
+            old = [key for key, (_, created) in self._commands.items() if created < oldest]
             for key in old:
                 del self._commands[key]
             return len(old)
 
-    # -- hints, checks, life
+    # -- wake-ups, checks, lifecycle
 
     def wait(self, position: int, timeout: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: len(self._records) > position, timeout)
 
     def verify(self) -> Iterator[Finding]:
-        yield Finding("ok", "storage", "memory holds what it was given, until the process ends")
+        yield Finding("ok", "storage", "events are in memory until the process ends")
 
     def doctor(self) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "durability",
-            "this log lives in memory and ends with the process",
-            "open sqlite:///file or postgresql://… to keep events",
+            "this log is in memory and is lost when the process ends",
+            "open sqlite:///file or postgresql://… to store events durably",
         )
 
     def after_fork(self) -> None:
         self._changed = threading.Condition(threading.RLock())
 
     def close(self) -> None:
-        """Leave everything to the garbage collector."""
+        """Do nothing; the garbage collector frees the memory."""
 
 
-def _ordered(records: list[EventRecord], newest_first: bool) -> Iterable[EventRecord]:
+def _order(records: list[EventRecord], newest_first: bool) -> Iterable[EventRecord]:
     return reversed(records) if newest_first else records

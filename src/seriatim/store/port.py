@@ -1,4 +1,8 @@
-"""The acts every backend offers: a table of contents of the log's storage."""
+"""The interface of a storage backend, and the values that cross it.
+
+The memory, SQLite and Postgres backends and the HTTP client implement `Store`. The rest of the
+package reaches a log only through it.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,8 @@ Scope = Literal["log", "traces", "aggregates"]
 Outcome = AppendResult | SeriatimError | StaleRules
 
 
-class Deferred(Exception):  # noqa: N818 - not an error: a request to take the usual way
-    """Nothing was stored yet: commit these requests by `append`."""
+class Deferred(Exception):  # noqa: N818 - not an error, but a request to use another path
+    """Signal that nothing was stored and that `requests` must be committed with `Store.append`."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         super().__init__()
@@ -28,44 +32,56 @@ class Deferred(Exception):  # noqa: N818 - not an error: a request to take the u
 
 
 class Closed(BackendFailure):
-    """The log is closed."""
+    """Raised by every operation after the log was closed."""
 
     retryable_by_default = False
 
 
 def unanswered() -> BackendFailure:
-    """Make the error for an append that was sent and not answered in time."""
+    """Return the error for an append that was sent but not answered in time."""
     msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
     return BackendFailure(msg, details={"ambiguous": True})
 
 
 class Exchange(Protocol):
-    """A group on its way to a server, for a caller that waits for the socket by itself."""
+    """A group of appends in flight, for a caller that watches the socket itself.
 
-    def fileno(self) -> int: ...
+    An event loop waits until `fileno()` is writable while `flush` returns False, and until it is
+    readable while `receive` returns False. Then it calls `outcomes`.
+    """
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the socket to watch."""
+        ...
+
     def flushed(self) -> bool:
-        """Send what is still to be sent; True when all of it is."""
+        """Send buffered bytes without blocking; return True when all are sent."""
         ...
 
     def answered(self) -> bool:
-        """Take in what has come; True when the answer is whole."""
+        """Read available bytes without blocking; return True when the reply is complete."""
         ...
 
     def outcomes(self) -> Sequence[Outcome | Deferred]:
-        """Return each request's own answer, or raise Deferred for all of them."""
+        """Return the outcome of each request, in order.
+
+        Raises:
+            Deferred: The whole group must be committed with `Store.append`.
+
+        """
         ...
 
     def wait(self, timeout: float) -> Sequence[Outcome | Deferred]:
-        """Return them when they have come, however long that takes within the timeout."""
+        """Block until the reply is complete, at most `timeout` seconds, and return the outcomes."""
         ...
 
     def abandon(self) -> None:
-        """Let go of it: nobody will ask for its answers."""
+        """Discard the exchange; its outcomes will not be read."""
         ...
 
 
 class Restored(msgspec.Struct, frozen=True, gc=False):
-    """An event of an archive with its place and its time in the log that it came from."""
+    """An archived event with its position, sequence number and time in the original log."""
 
     position: int
     append_position: int
@@ -74,22 +90,34 @@ class Restored(msgspec.Struct, frozen=True, gc=False):
     event: Prepared
 
     def record(self) -> EventRecord:
-        """Return the record that it was and will be."""
+        """Return the event record, identical to the archived one."""
         return self.event.record(
             self.position, self.append_position, self.stream_seq, self.recorded_us
         )
 
 
 def check_next(head: int, events: Sequence[Restored]) -> None:
-    """Refuse restored events that do not follow the head and one another."""
+    """Check that restored events continue the log without a gap.
+
+    Args:
+        head: The last position of the log.
+        events: The events to restore.
+
+    Raises:
+        Conflict: A position is not the one that follows its predecessor.
+
+    """
     for expected, event in enumerate(events, start=head + 1):
         if event.position != expected:
-            msg = f"position {event.position} cannot be restored where {expected} is the next one"
+            msg = f"cannot restore position {event.position}: the next position is {expected}"
             raise Conflict(msg, details={"expected": expected, "actual": event.position})
 
 
 class StoredAppend(msgspec.Struct, frozen=True):
-    """An append found by its key or command; `request_hash` and `response` are its command's."""
+    """A stored append, found by idempotency key or command.
+
+    `request_hash` and `response` are set if it was found by its command.
+    """
 
     records: tuple[EventRecord, ...]
     request_hash: str | None = None
@@ -97,11 +125,13 @@ class StoredAppend(msgspec.Struct, frozen=True):
 
 
 class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a read, every argument checked; ascending, or descending if `newest_first`.
+    """The validated arguments of one page of a read.
 
-    `tenant_id` None reads all tenants and is for the operator's own tools: verify and export.
-    `types` are exact types and patterns: see `core/patterns.py`. With `max_bytes` the page ends
-    with the record whose payload brings it to that many bytes.
+    `after`, `after_seq` and the `…_after_us` bounds are exclusive, the `until` bounds inclusive.
+    Records are in ascending order of position, or descending with `newest_first`. `tenant_id` None
+    reads all tenants; only operator tools (verify, export) use it. `types` are exact types and
+    patterns, see `core/patterns.py`. With `max_bytes`, the page ends with the record whose payload
+    brings the total to that many bytes.
     """
 
     tenant_id: str | None
@@ -125,13 +155,13 @@ class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> Names | None:
-        """The types that are wanted; None for all of them."""
+        """The requested event types and patterns; None if all types are requested."""
         names = None if self.types is None else Names.of(self.types)
         return None if names is None or names.everything else names
 
 
 class StreamSummary(msgspec.Struct, frozen=True):
-    """One stream in a listing, in the order in which streams began."""
+    """One stream in a listing; listings are ordered by the position of the first event."""
 
     stream_type: str
     stream_id: str
@@ -142,7 +172,10 @@ class StreamSummary(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a consumer has come, in which log: `tip` is the id of the event at its position."""
+    """The position up to which a consumer has processed the log, and the identity of that log.
+
+    `tip` is the id of the event at `position`; it reveals that a log was replaced.
+    """
 
     tenant_id: str
     purpose: Literal["subscription", "projection"]
@@ -150,13 +183,13 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     log_id: str
     epoch: int
-    tip: str = ""
+    tip: str = msgspec.field(default="", name="tip")  # the name on the wire
     query: str = ""
     updated_at: str = ""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to do one named thing for a while; `token` rises with every new owner."""
+    """An exclusive right for a bounded time; `token` is a fencing token, raised by each claim."""
 
     tenant_id: str
     name: str
@@ -164,9 +197,10 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class SubscriptionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store keeps of a durable subscription; `owner` is None when none holds its lease.
+    """The stored state of a durable subscription.
 
-    `failures` counts failed attempts since the cursor last moved. The last error stays after that.
+    `owner` is None while no process holds its lease. `failures` counts failed attempts since the
+    cursor last moved. `last_error` is kept after the cursor has moved on.
     """
 
     tenant_id: str
@@ -183,9 +217,9 @@ class SubscriptionState(msgspec.Struct, frozen=True, kw_only=True):
 class SubscriptionStatus(SubscriptionState, frozen=True, kw_only=True):
     """A durable subscription and its lag.
 
-    `lag_events` counts the positions from the oldest event that matches and was not handled to
-    the head, so it is at least the number of pending events; `lag_seconds` is the age of that
-    event. Both are 0 when nothing is pending.
+    `lag_events` counts the positions from the oldest pending event (one that matches and was not
+    handled) to the head, so it is at least the number of pending events. `lag_seconds` is the age
+    of the oldest pending event. Both are 0 if no event is pending.
     """
 
     head: int
@@ -194,12 +228,12 @@ class SubscriptionStatus(SubscriptionState, frozen=True, kw_only=True):
 
 
 def lease_name(subscription: str) -> str:
-    """Return the name of the lease that the owner of a subscription holds."""
+    """Return the name of the lease that protects a subscription."""
     return f"subscription:{subscription}"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check of a store has to say: `level` is ok, warning or error."""
+    """The result of one check by `verify` or `doctor`; `cure` says how to repair a problem."""
 
     level: Literal["ok", "warning", "error"]
     check: str
@@ -208,72 +242,132 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """A backend of the log."""
+    """A storage backend.
+
+    `name` identifies the backend in messages. `best_writers` is the number of writer threads with
+    which it commits most appends per second.
+    """
 
     name: str
     best_writers: int
 
-    # -- the log itself
-    def identity(self) -> LogIdentity: ...
-    def raise_epoch(self) -> LogIdentity: ...
+    # -- identity and appends
+    def identity(self) -> LogIdentity:
+        """Return the log's id and epoch."""
+        ...
+
+    def raise_epoch(self) -> LogIdentity:
+        """Increment the epoch, so that consumers notice a restore; return the new identity."""
+        ...
+
     def append(self, group: Sequence[Request]) -> list[Outcome]:
-        """Commit a group, giving each request its own answer; one never fails another."""
+        """Commit a group of appends and return one outcome per request, in order.
+
+        A refused request does not affect the others: its outcome is the error.
+        """
         ...
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        """Return the request with what can be made ready in its caller's thread."""
+        """Return the request with the data that can be computed before any lock is taken.
+
+        Runs in the caller's thread: it encodes rows and evaluates contexts.
+        """
         ...
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
-        """Commit an append in its caller's thread, within that time; may raise Deferred.
+        """Commit one append in the caller's thread, without group commit.
 
-        None when it would have to wait for something: it is then appended in a group.
+        Args:
+            request: The append, as returned by `prepare_request`.
+            timeout: Seconds to wait for the reply.
+
+        Returns:
+            The outcome, or None if the append would have to wait for another writer or a
+            connection; the caller then submits it for group commit.
+
+        Raises:
+            Deferred: The append must be committed with `append`.
+
         """
         ...
 
     def light(self, request: Request) -> bool:
-        """Tell whether `begin` takes such an append."""
+        """Return True if `begin_append` accepts this append."""
         ...
 
     def begin(self, group: Sequence[Request]) -> Exchange | None:
-        """Send a group to a server without waiting for anything; None when that cannot be."""
+        """Send a group to the server without blocking; return None if that is not possible."""
         ...
 
     def append_in(self, connection: Any, request: Request) -> Any:
-        """Append in the caller's own transaction (an awaitable if the connection is async)."""
+        """Append in the caller's own transaction.
+
+        Args:
+            connection: An open psycopg connection, sync or async, in a transaction.
+            request: The append.
+
+        Returns:
+            The receipt, or an awaitable of it if the connection is async.
+
+        Raises:
+            InvalidArgument: The backend does not support it, or the connection is unsuitable.
+
+        """
         ...
 
     def restore(self, events: Sequence[Restored]) -> None:
-        """Store events of an archive as they were, right behind the head, or none of them.
+        """Store archived events unchanged, directly after the head; all of them or none.
 
-        A key that another event has taken already is a command's, which events share (C7).
+        Events of one command share an idempotency key (C7), so a key that is already stored is
+        not a conflict here.
         """
         ...
 
     # -- reads
-    def head(self) -> int: ...
-    def read(self, spec: ReadSpec) -> list[EventRecord]: ...
-    def event(self, tenant_id: str, event_id: str) -> EventRecord | None: ...
-    def event_id_at(self, position: int) -> str | None: ...
+    def head(self) -> int:
+        """Return the last position of the log, 0 if it is empty."""
+        ...
+
+    def read(self, spec: ReadSpec) -> list[EventRecord]:
+        """Return one page of records."""
+        ...
+
+    def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
+        """Return the event with this id, None if there is none."""
+        ...
+
+    def event_id_at(self, position: int) -> str | None:
+        """Return the id of the event at a position, None if there is none."""
+        ...
+
     def append_by_key(
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
-        """Return the append stored under a key for the whole append, else under an event's key."""
+        """Return the append stored under an append key, or else the one with this event key."""
         ...
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
-        """Return the append stored under a command, with its request hash and its response."""
+        """Return the append that a command stored, with its request hash and response."""
         ...
 
-    def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None: ...
+    def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
+        """Return the last event of a stream, None if the stream does not exist."""
+        ...
+
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
-    ) -> list[EventRecord | None]: ...
+    ) -> list[EventRecord | None]:
+        """Return the last event of each stream, in the order of `streams`."""
+        ...
+
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
-    ) -> list[StreamSummary]: ...
+    ) -> list[StreamSummary]:
+        """Return a page of streams whose first event is after position `after`."""
+        ...
+
     def select(  # noqa: PLR0913 - a query, its range and its order
         self,
         tenant_id: str,
@@ -285,77 +379,122 @@ class Store(Protocol):
         newest_first: bool = False,
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
-        """Return the first records in (after, until] that match, each once.
+        """Return the first `limit` matching records in (after, until], without duplicates.
 
-        With `max_bytes` they end with the record whose payload brings them to that many bytes; a
-        store behind a service may return as much more as one answer holds.
+        With `max_bytes`, the page ends with the record whose payload brings the total to that many
+        bytes; the HTTP client may return up to one response more.
         """
         ...
 
-    def context_version(self, tenant_id: str, query: Query, until: int) -> int | None: ...
+    def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
+        """Return the highest matching position up to `until`, None if nothing matches."""
+        ...
 
     # -- declarations
-    def rules(self) -> Rules: ...
-    def declare(self, declaration: Declaration) -> None: ...
+    def rules(self) -> Rules:
+        """Return the rules of all stored declarations."""
+        ...
+
+    def declare(self, declaration: Declaration) -> None:
+        """Store a declaration unless it is stored already."""
+        ...
 
     # -- consumers
-    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None: ...
-    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]: ...
+    def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
+        """Return a consumer's cursor, None if it has none."""
+        ...
+
+    def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
+        """Return all cursors of one purpose, ordered by name."""
+        ...
+
     def add_cursor(self, cursor: Cursor) -> Cursor:
-        """Store a cursor unless its consumer has one; return the one that is stored."""
+        """Store a cursor unless the consumer has one; return the stored cursor."""
         ...
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
-        """Store a cursor; backwards only with `reset`, under a lost lease never."""
+        """Store a cursor.
+
+        Args:
+            cursor: The new cursor.
+            lease: The lease under which the consumer runs, None if it has none.
+            reset: Allow a lower position and another query.
+
+        Raises:
+            LeaseLost: Another owner has claimed the lease.
+            InvalidArgument: The position is lower and `reset` is False.
+            Conflict: The query differs and `reset` is False.
+
+        """
         ...
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
-        """Store the last error of a subscription whose lease this is; a lost one stores nothing."""
+        """Store a subscription's last error; do nothing if the lease was lost."""
         ...
 
-    def claim_lease(
-        self, tenant_id: str, name: str, owner: str, seconds: float
-    ) -> Lease | None: ...
-    def renew_lease(self, lease: Lease, seconds: float) -> bool: ...
-    def release_lease(self, lease: Lease) -> None: ...
-    def purge_commands(self, older_than_seconds: float) -> int: ...
+    def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
+        """Claim a lease; return None while another owner holds it."""
+        ...
 
-    # -- hints, checks, life
+    def renew_lease(self, lease: Lease, seconds: float) -> bool:
+        """Extend a lease from now; return False if it was lost."""
+        ...
+
+    def release_lease(self, lease: Lease) -> None:
+        """End a lease, unless it was lost."""
+        ...
+
+    def purge_commands(self, older_than_seconds: float) -> int:
+        """Delete old command records and return their number."""
+        ...
+
+    # -- wake-ups, checks, lifecycle
     def wait(self, position: int, timeout: float) -> None:
-        """Sleep until the head may have passed a position: a hint, never a promise."""
+        """Block until the head may have passed `position`, at most `timeout` seconds.
+
+        It may return early: callers check the head themselves.
+        """
         ...
 
     def verify(self) -> Iterator[Finding]:
-        """Yield what the backend can prove of itself beyond what a re-read shows."""
+        """Check the integrity of the storage, beyond what re-reading all events shows."""
         ...
 
-    def doctor(self) -> Iterator[Finding]: ...
-    def after_fork(self) -> None: ...
-    def close(self) -> None: ...
+    def doctor(self) -> Iterator[Finding]:
+        """Check the configuration and environment of the storage."""
+        ...
+
+    def after_fork(self) -> None:
+        """Replace locks and connections in a forked child process."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
 
 
 class ServedStore(Store, Protocol):
-    """A backend beside which a service runs: what it asks of it to keep tenants within bounds."""
+    """A backend that a service can use: it also lists tenants and limits their consumers."""
 
     def tenants(self, limit: int) -> list[str]:
-        """Return the tenants that have events, by name."""
+        """Return tenants that have events, ordered by name."""
         ...
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
-        """Return a page of cursors by name."""
+        """Return a page of cursors whose names are greater than `after`, ordered by name."""
         ...
 
     def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
-        """Return a page of durable subscriptions by name."""
+        """Return a page of subscriptions whose names are greater than `after`, ordered by name."""
         ...
 
     def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
-        """Tell whether a cursor is there already or may be made beside so many."""
+        """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
         ...
 
     def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
-        """Tell whether a lease is known by name or may be; it may take the place of an ended one.
+        """Return True if the lease exists or may be added; an expired lease may be replaced.
 
-        A lease that is forgotten so and claimed again has a higher token than it ever had.
+        A lease that was replaced and is claimed again gets a higher token than it ever had.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a read keeps, what a cursor may do and what indexes know, judged in Python."""
+"""Logic that the backends share: page limits, read filters, append lookups and cursor rules."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from seriatim.store.port import (
     SubscriptionState,
 )
 
-_APPEND_PAGE = 16  # events: most appends are smaller
+_APPEND_PAGE = 16  # events; most appends are smaller
 _APPEND_PAGE_MAX = 4096
 
 Read = Callable[[ReadSpec], list[EventRecord]]
 
 
 def payload_bytes(record: EventRecord) -> int:
-    """Return the size of a record's payload as it is stored."""
+    """Return the stored size of a record's payload in bytes."""
     text = record.payload
     return len(text) if text.isascii() else len(text.encode())
 
@@ -42,27 +42,27 @@ def payload_bytes(record: EventRecord) -> int:
 def take(
     records: Iterable[EventRecord], limit: int, max_bytes: int | None = None
 ) -> list[EventRecord]:
-    """Return the first `limit` records, or those up to the one that reaches `max_bytes`."""
+    """Return the first `limit` records, or fewer if their payloads reach `max_bytes`."""
     if max_bytes is None:
         return list(islice(records, limit))
-    found: list[EventRecord] = []
+    page: list[EventRecord] = []
     for record in records:
-        found.append(record)
+        page.append(record)
         max_bytes -= payload_bytes(record)
-        if len(found) == limit or max_bytes <= 0:
+        if len(page) == limit or max_bytes <= 0:
             break
-    return found
+    return page
 
 
 def is_full(records: Sequence[EventRecord], limit: int, max_bytes: int | None) -> bool:
-    """Tell whether a page ended by one of its bounds, so that more records may follow it."""
+    """Return True if a page reached one of its limits, so that more records may follow."""
     if len(records) >= limit:
         return True
     return max_bytes is not None and sum(map(payload_bytes, records)) >= max_bytes
 
 
 class PageBounds(msgspec.Struct, frozen=True):
-    """The range, the bounds and the order of one page of records."""
+    """The position range (after, until], the limits and the order of one page."""
 
     after: int
     until: int
@@ -71,17 +71,17 @@ class PageBounds(msgspec.Struct, frozen=True):
     newest_first: bool = False
 
     def within(self, route: Route) -> Route:
-        """Return the part of a route that lies in the page's range."""
+        """Return the route, restricted to the page's range."""
         after, until = max(route.after, self.after), min(route.until, self.until)
         return msgspec.structs.replace(route, after=after, until=until)
 
     def ending_at(self, position: int) -> PageBounds:
-        """Return the page with a range that ends at a position, in its own order."""
+        """Return the page with its range cut off at a position, in its own order."""
         edge = {"after": position - 1} if self.newest_first else {"until": position}
         return msgspec.structs.replace(self, **edge)
 
     def merge(self, first: list[EventRecord], second: list[EventRecord]) -> list[EventRecord]:
-        """Return the first records of two lists, those in both once."""
+        """Merge two sorted lists into one page, without duplicates."""
         merged = heapq.merge(
             first, second, key=lambda record: record.position, reverse=self.newest_first
         )
@@ -90,7 +90,7 @@ class PageBounds(msgspec.Struct, frozen=True):
 
 
 def keeps(spec: ReadSpec, record: EventRecord) -> bool:
-    """Tell whether a record in the position range belongs to the read."""
+    """Return True if a record satisfies all filters of a read; positions are not compared."""
     return (
         spec.tenant_id in (None, record.tenant_id)
         and _in_scope(spec, record)
@@ -117,8 +117,8 @@ def _in_scope(spec: ReadSpec, record: EventRecord) -> bool:
 def _within(text: str, after_us: int | None, until_us: int | None) -> bool:
     if after_us is None and until_us is None:
         return True
-    moment = instant_us(text) or 0
-    return (after_us is None or moment > after_us) and (until_us is None or moment <= until_us)
+    time_us = instant_us(text) or 0
+    return (after_us is None or time_us > after_us) and (until_us is None or time_us <= until_us)
 
 
 def append_by_key(
@@ -128,10 +128,22 @@ def append_by_key(
     producer_id: str | None,
     key: str,
 ) -> StoredAppend | None:
-    """Return the append stored under a key: k stands on its first event as k/0."""
-    for one in (f"{key}/0", key):
-        if key_problem(one) is None:
-            record = by_index(idempotency_index_key(tenant_id, producer_id, one))
+    """Find the append stored under an idempotency key.
+
+    The key k of a whole append is stored on its first event as k/0. A key may also belong to one
+    event only.
+
+    Args:
+        by_index: Looks an event up by its idempotency index key.
+        read: Reads a page of records.
+        tenant_id: The tenant.
+        producer_id: The producer that the key belongs to.
+        key: The idempotency key.
+
+    """
+    for stored_key in (f"{key}/0", key):
+        if key_problem(stored_key) is None:
+            record = by_index(idempotency_index_key(tenant_id, producer_id, stored_key))
             if record is not None:
                 return StoredAppend(_whole_append(read, record))
     return None
@@ -140,7 +152,7 @@ def append_by_key(
 def append_by_command(
     stored: StoredCommand | None, read: Read, tenant_id: str
 ) -> StoredAppend | None:
-    """Return the append of a command, with its response."""
+    """Return the append of a stored command, with its response; None without a command."""
     if stored is None:
         return None
     records: list[EventRecord] = []
@@ -152,22 +164,22 @@ def append_by_command(
 
 
 def _whole_append(read: Read, record: EventRecord) -> tuple[EventRecord, ...]:
-    """Read the append of a record: consecutive positions that share their first."""
+    """Read all events of a record's append: consecutive records with one append position."""
     first, limit = record.append_position, _APPEND_PAGE
-    found: list[EventRecord] = []
+    records: list[EventRecord] = []
     while True:
-        after = first - 1 + len(found)
+        after = first - 1 + len(records)
         until = after + limit
         spec = ReadSpec(tenant_id=record.tenant_id, limit=limit, after=after, until=until)
-        own = [one for one in read(spec) if one.append_position == first]
-        found += own
-        if len(own) < limit:
-            return tuple(found)
+        page = [one for one in read(spec) if one.append_position == first]
+        records += page
+        if len(page) < limit:
+            return tuple(records)
         limit = min(limit * 8, _APPEND_PAGE_MAX)
 
 
 def summary(first: EventRecord, last: EventRecord) -> StreamSummary:
-    """Sum up a stream from its first and its last event."""
+    """Return the summary of a stream from its first and last event."""
     return StreamSummary(
         first.stream_type or "",
         first.stream_id or "",
@@ -179,7 +191,7 @@ def summary(first: EventRecord, last: EventRecord) -> StreamSummary:
 
 
 def subscription_state(row: tuple[Any, ...]) -> SubscriptionState:
-    """Make the state of one row of `subscriptions`."""
+    """Build the state from a row of the statement `subscriptions`."""
     tenant_id, name, position, query, updated_us, owner, failures, error, failed_us = row
     return SubscriptionState(
         tenant_id=tenant_id,
@@ -195,24 +207,42 @@ def subscription_state(row: tuple[Any, ...]) -> SubscriptionState:
 
 
 def index_findings(rules: Rules) -> Iterator[Finding]:
-    """Tell doctor which payload indexes there are, and which of them know only newer events."""
+    """Report the payload indexes, with a warning for each that does not cover old events."""
     for index in rules.indexes:
         if index.since:
-            message = f"{index.path} of {index.event_type} up to position {index.since} is walked"
-            cure = "import an export of the log into a new one, which indexes all of it"
+            message = (
+                f"the index on {index.path} of {index.event_type} does not cover positions up to "
+                f"{index.since}, which queries scan"
+            )
+            cure = "export the log and import it into a new one, which indexes all events"
             yield Finding("warning", "payload index", message, cure)
     if rules.indexes:
         yield Finding("ok", "payload indexes", f"{len(rules.indexes)} are declared")
 
 
-def check_cursor_move(stored: Cursor | None, wanted: Cursor, *, reset: bool) -> None:
-    """Refuse a move backwards, and another query under a known name, unless it is a reset."""
+def check_cursor_move(stored: Cursor | None, requested: Cursor, *, reset: bool) -> None:
+    """Check that a cursor moves forward and keeps its query, unless it is reset.
+
+    Args:
+        stored: The stored cursor, None if there is none.
+        requested: The cursor to store.
+        reset: Allow any move.
+
+    Raises:
+        Conflict: The query differs from the stored one.
+        InvalidArgument: The position is lower than the stored one.
+
+    """
     if stored is None or reset:
         return
-    if stored.query != wanted.query:
-        msg = f"{wanted.name!r} is known with another query"
-        raise Conflict(msg, details={"name": wanted.name})
-    if wanted.position < stored.position:
-        msg = f"the cursor of {wanted.name!r} moves backwards only by a reset"
-        details = {"argument": "position", "stored": stored.position, "given": wanted.position}
+    name = requested.name
+    if stored.query != requested.query:
+        msg = f"{name!r} exists with another query: reset it, or use another name"
+        raise Conflict(msg, details={"name": name})
+    if requested.position < stored.position:
+        msg = (
+            f"the cursor of {name!r} cannot move back from {stored.position} to "
+            f"{requested.position} without a reset"
+        )
+        details = {"argument": "position", "stored": stored.position, "given": requested.position}
         raise InvalidArgument(msg, details=details)

@@ -161,7 +161,7 @@ def test_a_job_on_spark_says_the_same(server: PostgresServer) -> None:
     """L2: what reads through ADBC tells host, port, reason and cure, too."""
     port = free_port()
     for url, state, cure in (
-        (f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x", None, "no server listens there"),
+        (f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x", None, "no server is listening there"),
         (at(server, database="absent"), "3D000", "createdb"),
         (at(server, user="asked"), "28P01", "PGPASSWORD"),
     ):
@@ -212,7 +212,7 @@ def test_nothing_listens() -> None:
     error = refusal(f"postgresql://u:{WRITTEN}@127.0.0.1:{port}/x")
 
     assert f"127.0.0.1:{port}" in error.message
-    assert "no server listens there" in error.message
+    assert "no server is listening there" in error.message
     assert error.retryable
     assert_no_secret(error)
 

@@ -32,7 +32,7 @@ def test_what_came_since_is_looked_at(postgres_url: str, monkeypatch: pytest.Mon
     """D5: an append between the look and the lock is judged, whether it matters or not."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
         log.append([NewEvent("first")])
-        look = log.store._look  # type: ignore[attr-defined]
+        look = log.store._evaluate_contexts  # type: ignore[attr-defined]
         between = [NewEvent("other"), NewEvent("seat.reserved", {"seat": "12A"})]
 
         def slow_look(*args: object) -> object:
@@ -41,7 +41,7 @@ def test_what_came_since_is_looked_at(postgres_url: str, monkeypatch: pytest.Mon
                 other.append([between.pop(0)])
             return seen
 
-        monkeypatch.setattr(log.store, "_look", slow_look)
+        monkeypatch.setattr(log.store, "_evaluate_contexts", slow_look)
 
         assert reserve(log) == 3
         with pytest.raises(ConditionalAppendConflict) as caught:

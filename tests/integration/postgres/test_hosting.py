@@ -107,7 +107,7 @@ def test_confined_reads_behind_a_pooler(pooled_url: str) -> None:
     tenants = [f"tenant-{number % 3}" if number % 4 else None for number in range(60)]
     with seriatim.open(pooled_url) as log, ThreadPoolExecutor(8) as threads:
         assert isinstance(log.store, PostgresStore)
-        reader = Reader(log.store.schema, log.store._reading)
+        reader = Reader(log.store.schema, log.store._borrow_connection)
         said = list(threads.map(lambda tenant: reader.rows(tenant, asked)[0][0], tenants))
 
     assert [one or None for one in said] == tenants

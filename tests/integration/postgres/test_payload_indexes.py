@@ -30,8 +30,8 @@ def test_coverage(postgres_url: str) -> None:
         assert found.message == "3 are declared"
         walked = [one.message for one in log.store.doctor() if one.check == "payload index"]
         assert walked == [
-            "m of of-b up to position 3 is walked",
-            "late of new up to position 4 is walked",
+            "the index on m of of-b does not cover positions up to 3, which queries scan",
+            "the index on late of new does not cover positions up to 4, which queries scan",
         ]
 
 

@@ -19,7 +19,9 @@ def test_a_role_without_rights_is_told(postgres_url: str, make_role: MakeRole) -
     """L2: what is lacking, and what to do about it."""
     url = as_role(postgres_url, make_role())
 
-    with pytest.raises(BackendFailure, match="the role lacks rights on the read model") as caught:
+    with pytest.raises(
+        BackendFailure, match="the role lacks privileges on the read model"
+    ) as caught:
         open_read_model(f"{url}?schema=read")
     assert not caught.value.retryable
 
@@ -51,9 +53,9 @@ def test_a_role_that_only_reads(postgres_url: str, make_role: MakeRole) -> None:
 
     assert taken(model) == {"1a": 1}
     assert model.every()[0].position == 1
-    with pytest.raises(BackendFailure, match="the role lacks rights on the read model"):
+    with pytest.raises(BackendFailure, match="the role lacks privileges on the read model"):
         model.commit(seats, step(1, 2), token=token)
-    with pytest.raises(BackendFailure, match="the role lacks rights on the read model"):
+    with pytest.raises(BackendFailure, match="the role lacks privileges on the read model"):
         model.claim("seats", "me", 1)
     model.close()
     owner.close()

@@ -106,7 +106,9 @@ def test_doctor_names_missing_grants(postgres_url: str, app_url: str, missing: s
     with seriatim.open(app_url) as log:
         [found] = findings_of(log, "grants")
         if "events" in missing:
-            with pytest.raises(seriatim.BackendFailure, match="grant") as refused:
+            with pytest.raises(
+                seriatim.BackendFailure, match="the role lacks privileges"
+            ) as refused:
                 log.append([NewEvent("refused", {})])
             assert (refused.value.ambiguous, refused.value.retryable) == (False, False)
 

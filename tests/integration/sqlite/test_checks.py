@@ -99,7 +99,9 @@ def test_doctor_tells_what_indexes_know(filled: SqliteStore) -> None:
     filled.declare(PayloadIndex("t", "n"))
     found = [one for one in filled.doctor() if one.check.startswith("payload index")]
     assert [one.level for one in found] == ["warning", "ok"]
-    assert found[0].message == "n of t up to position 10 is walked"
+    assert found[0].message == (
+        "the index on n of t does not cover positions up to 10, which queries scan"
+    )
     assert found[0].cure
 
 
@@ -108,7 +110,7 @@ def test_doctor_names_what_endangers_a_log(
 ) -> None:
     """F9: open permissions, a network file system and a scarce disk are named with a cure."""
     Path(path).chmod(0o666)
-    monkeypatch.setattr(checks, "_mounted_as", lambda _: "nfs4")
+    monkeypatch.setattr(checks, "_find_mount_type", lambda _: "nfs4")
     monkeypatch.setattr(checks, "_SCARCE_BYTES", 1 << 62)
     monkeypatch.setattr(checks, "_LARGE_WAL_BYTES", 0)
     findings = {finding.check: finding for finding in filled.doctor()}

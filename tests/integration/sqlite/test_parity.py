@@ -289,16 +289,16 @@ def test_a_context_is_checked_up_to_the_moment_of_the_append(
     taken = Query([Filter(types=["taken"])])
     request = scribe.request(store, [NewEvent("taken")], ExpectedContext(taken, None))
     rival = SqliteStore(store._file.path)
-    begin = store._writer._patiently
+    begin = store._writer._retry_while_busy
 
     def begin_late(*act: Any) -> Any:
         scribe.append(rival, NewEvent("taken"))
         return begin(*act)
 
-    monkeypatch.setattr(store._writer, "_patiently", begin_late)
+    monkeypatch.setattr(store._writer, "_retry_while_busy", begin_late)
     (outcome,) = store.append([request])
     assert isinstance(outcome, SeriatimError)
     assert outcome.details == {"expected": None, "actual": 1}
-    monkeypatch.setattr(store._writer, "_patiently", begin)
+    monkeypatch.setattr(store._writer, "_retry_while_busy", begin)
     assert store.context_version("default", EVERYTHING, 10) == 1
     rival.close()

@@ -1,4 +1,4 @@
-"""The ways of an append into the file: one statement, trusting the indexes, and fully decided."""
+"""The ways of an append into the file: one statement, assume_new the indexes, and fully decided."""
 
 import sqlite3
 import threading
@@ -26,13 +26,13 @@ STREAM = ("order", "1")
 def decided(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Which groups the store decided itself, and whether it trusted the indexes then."""
     taken: list[bool] = []
-    decide = store._append_decided
+    decide = store._append_validated
 
-    def spy(group: Sequence[Request], *, trusting: bool = False) -> list[Outcome]:
-        taken.append(trusting)
-        return decide(group, trusting=trusting)
+    def spy(group: Sequence[Request], *, assume_new: bool = False) -> list[Outcome]:
+        taken.append(assume_new)
+        return decide(group, assume_new=assume_new)
 
-    monkeypatch.setattr(store, "_append_decided", spy)
+    monkeypatch.setattr(store, "_append_validated", spy)
     return taken
 
 

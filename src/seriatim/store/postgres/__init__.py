@@ -1,1 +1,1 @@
-"""The log on Postgres 13 or newer."""
+"""The Postgres backend, for Postgres 13 or newer."""

@@ -1,50 +1,57 @@
-"""What users have added to a table of a read model: grants, indexes, settings and comments."""
+"""Find the customizations that users made to a table: grants, indexes, settings and comments."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from seriatim.core.errors import Conflict
-
-if TYPE_CHECKING:
-    from seriatim.store.postgres.engine import PostgresSession
+from seriatim.store.engine import Session
 
 
 def find_additions(
-    session: PostgresSession, sql: Mapping[str, str], table: str, columns: Collection[str]
+    session: Session, sql: Mapping[str, str], table: str, columns: Collection[str]
 ) -> list[str]:
-    """Return the statements that give them to a new table of the same name and these columns.
+    """Return the statements that repeat the customizations of a table on a new one.
 
-    Raises `Conflict` for what cannot be carried over.
+    Args:
+        session: The transaction.
+        sql: The statements that query the catalog.
+        table: The qualified name of the existing and of the new table.
+        columns: The columns of the new table.
+
+    Raises:
+        Conflict: The table has something that cannot be carried over, such as a trigger.
+
     """
     named = {"name": table}
     obstacles = [" ".join(found) for found in session.run(sql["obstacles"], named)]
     if obstacles:
         msg = (
-            f"table {table} cannot be replaced, for it would lose {', '.join(obstacles[:5])}: "
-            "drop what you added, rebuild, and make it again"
+            f"cannot replace table {table}, because {', '.join(obstacles[:5])} would be lost: drop "
+            "them, rebuild, and create them again"
         )
         raise Conflict(msg, details={"table": table, "found": obstacles})
-    made = [f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)]
-    made.append(_REVOKE.replace("{table}", table.replace("'", "''")))
-    made += [
-        _grant(table, *found)
+    statements = [
+        f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)
+    ]
+    statements.append(_REVOKE.replace("{table}", table.replace("'", "''")))
+    statements += [
+        _build_grant(table, *found)
         for found in session.run(sql["grants"], named)
         if found[1] is None or found[1] in columns
     ]
-    made += [
-        _comment(table, *found)
+    statements += [
+        _build_comment(table, *found)
         for found in session.run(sql["comments"], named)
         if found[0] is None or found[0] in columns
     ]
     for what in ("indexes", "statistics"):
-        made += [found[0] for found in session.run(sql[what], named)]
+        statements += [found[0] for found in session.run(sql[what], named)]
     last = session.run(sql["last_settings"], named)
-    return made + [f"alter table {table} {found[0]}" for found in last]
+    return statements + [f"alter table {table} {found[0]}" for found in last]
 
 
-# Default privileges may have given the new table more than users left to the old one.
+# Default privileges may grant more on the new table than users left on the old one.
 _REVOKE = """
 do $$
 declare
@@ -61,12 +68,14 @@ begin
 end $$"""
 
 
-def _grant(table: str, right: str, column: str | None, grantee: str, grantable: bool) -> str:
+def _build_grant(
+    table: str, privilege: str, column: str | None, grantee: str, grantable: bool
+) -> str:
     part = "" if column is None else f' ("{column}")'
     option = " with grant option" if grantable else ""
-    return f"grant {right}{part} on table {table} to {grantee}{option}"
+    return f"grant {privilege}{part} on table {table} to {grantee}{option}"
 
 
-def _comment(table: str, column: str | None, literal: str) -> str:
-    what = f"table {table}" if column is None else f'column {table}."{column}"'
-    return f"comment on {what} is {literal}"
+def _build_comment(table: str, column: str | None, literal: str) -> str:
+    target = f"table {table}" if column is None else f'column {table}."{column}"'
+    return f"comment on {target} is {literal}"

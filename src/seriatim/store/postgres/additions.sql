@@ -1,7 +1,7 @@
--- What users have added to a table of ours, so that a table in its place can have it, too.
+-- The users' customizations of a table, so that its replacement can have them too.
 
 -- name: indexes
--- Those that belong to no constraint: the primary key is the table's own.
+-- Indexes that belong to no constraint: the primary key is created with the table.
 select pg_get_indexdef(i.indexrelid)
 from pg_index i
 where i.indrelid = :name::regclass
@@ -24,7 +24,7 @@ select 'set (' || array_to_string(reloptions, ', ') || ')' from pg_class
 where oid = :name::regclass and reloptions is not null;
 
 -- name: last_settings
--- Those that need the indexes; the owner last, and only where this role may give the table away.
+-- Settings that need the indexes. The owner is last, and only if this role may change it.
 select case c.relreplident when 'f' then 'replica identity full' else 'replica identity nothing' end
 from pg_class c where c.oid = :name::regclass and c.relreplident in ('f', 'n')
 union all
@@ -62,7 +62,7 @@ from pg_description d join pg_attribute t on t.attrelid = d.objoid and t.attnum 
 where d.objoid = :name::regclass and d.classoid = 'pg_class'::regclass and d.objsubid > 0;
 
 -- name: obstacles
--- What would be lost with the table, or would keep it from being dropped.
+-- Objects that would be lost with the table, or that prevent dropping it.
 select 'trigger', quote_ident(tgname) from pg_trigger
 where tgrelid = :name::regclass and not tgisinternal
 union all
@@ -85,7 +85,7 @@ select 'publication', quote_ident(p.pubname)
 from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
 where r.prrelid = :name::regclass
 union all
--- Functions and tables that are made with this one or with its row type.
+-- Functions and tables that depend on this table or on its row type.
 select distinct 'dependent', pg_describe_object(d.classid, d.objid, 0)
 from pg_depend d join pg_class c on c.oid = :name::regclass
      join pg_type t on t.oid = c.reltype

@@ -1,7 +1,7 @@
-"""The lean statement for a large group: its client counts along its streams, the server only adds.
+"""The fast path for large groups: the client ranks events per stream, the server adds the offsets.
 
-Like its sibling for small groups it is one query through libpq: the lock is taken and given back
-within it, and no turn of the client, who may stand in line for the GIL, comes between.
+Like the statement for small groups it is one query through libpq. The lock is taken and released
+within it, so that no client that waits for the GIL holds the lock meanwhile.
 """
 
 from __future__ import annotations
@@ -26,81 +26,91 @@ _BINARY = [pq.Format.BINARY] * 9
 _ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound
 
 
-class _Count:
-    """Which stream each row of a group is of, and the how manieth of that stream.
+class _StreamRanks:
+    """The stream of each row of a group, and the rank of the row in that stream.
 
-    A row whose caller gave it its number needs neither, and its stream no look-up.
+    Rows whose caller gave a sequence number need neither, and their streams no look-up.
     """
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self.streams: dict[bytes, int] = {}  # each with its place, from 1 as arrays have it
+        self.streams: dict[bytes, int] = {}  # with index, from 1 as in Postgres arrays
         self.first_seqs: list[int] = []
-        self.places: list[int] = []
-        self.nths: list[int] = []
+        self.stream_indexes: list[int] = []
+        self.ranks: list[int] = []
         self._given: list[int | None] = []
         counts: dict[bytes, int] = {}
         for request in requests:
             for event, first_seq in zip(request.events, request.packed.first_seqs, strict=True):
-                place = nth = 0
+                index = rank = 0
                 if (key := event.stream_key) is not None:
-                    counts[key] = nth = counts.get(key, 0) + 1
+                    counts[key] = rank = counts.get(key, 0) + 1
                     if event.given_seq is None:
-                        place = self._place(key, first_seq)
-                self.places.append(place)
-                self.nths.append(nth)
+                        index = self._index_stream(key, first_seq)
+                self.stream_indexes.append(index)
+                self.ranks.append(rank)
                 self._given.append(event.given_seq)
 
-    def _place(self, key: bytes, first_seq: int) -> int:
-        place = self.streams.get(key)
-        if place is None:
+    def _index_stream(self, key: bytes, first_seq: int) -> int:
+        index = self.streams.get(key)
+        if index is None:
             self.first_seqs.append(first_seq)
-            place = self.streams[key] = len(self.first_seqs)
-        return place
+            index = self.streams[key] = len(self.first_seqs)
+        return index
 
-    def numbers(self, ends: Sequence[int]) -> list[int | None]:
-        """Return the number of each row in its stream, given where the streams ended."""
+    def compute_seqs(self, ends: Sequence[int]) -> list[int | None]:
+        """Return the sequence number of each row, given the last numbers of the streams before."""
         if not ends:
             return self._given
         return [
-            ends[place - 1] + nth if place else given
-            for place, nth, given in zip(self.places, self.nths, self._given, strict=True)
+            ends[index - 1] + rank if index else given
+            for index, rank, given in zip(self.stream_indexes, self.ranks, self._given, strict=True)
         ]
 
 
-def append_batch(  # noqa: PLR0913 - a statement and all it needs
+def append_batch(  # noqa: PLR0913 - a statement and its parameters
     connection: Connection,
     statement: bytes,
-    limit: tuple[bytes, bytes],
-    hello: Hello,
+    timeout: tuple[bytes, bytes],
+    server_info: Hello,
     wait_ms: int,
     requests: Sequence[Request],
 ) -> tuple[int, int, list[int | None]]:
-    """Append packed rows; return the head before them, their time and their stream numbers.
+    """Append a large group of encoded requests and wait for the result.
 
-    `limit` is a statement with its one value that bounds the time of the append; both are sent
-    together and are one transaction.
+    Args:
+        connection: An idle connection.
+        statement: The statement `append_batch`.
+        timeout: The statement that limits the time of the append, and its parameter; both
+            statements are sent together and run in one transaction.
+        server_info: The lock key and type oids of the log.
+        wait_ms: How long to wait for the log's lock.
+        requests: The appends, all encoded for the fast path.
+
+    Returns:
+        The head before the group, its recorded time, and its stream sequence numbers.
+
     """
-    count = _Count(requests)
+    ranks = _StreamRanks(requests)
     rows = [row for request in requests for row in request.packed.rows]
     tagged = any(request.packed.tagged for request in requests)
     pgconn = connection.pgconn
     pgconn.enter_pipeline_mode()
-    pgconn.send_query_params(limit[0], [limit[1]])
+    pgconn.send_query_params(timeout[0], [timeout[1]])
     pgconn.send_query_params(
         statement,
         [
-            _INT8.pack(hello.lock_key),
+            _INT8.pack(server_info.lock_key),
             _INT4(wait_ms),
             _INT4(requests[0].rules_version),
-            array_of(hello.row_array, hello.row_type, rows).data,
-            uuid_array(count.streams).data,
-            array_of(_OID_INT8S, _OID_INT8, [_SIZED_INT8(8, seq) for seq in count.first_seqs]).data,
-            _int4_array(count.places if count.streams else ()),
-            _int4_array(count.nths if count.streams else ()),
+            array_of(server_info.row_array, server_info.row_type, rows).data,
+            uuid_array(ranks.streams).data,
+            array_of(_OID_INT8S, _OID_INT8, [_SIZED_INT8(8, seq) for seq in ranks.first_seqs]).data,
+            _encode_int4_array(ranks.stream_indexes if ranks.streams else ()),
+            _encode_int4_array(ranks.ranks if ranks.streams else ()),
             b"\1" if tagged else b"\0",
         ],
         [
-            *(_OID_INT8, _OID_INT4, _OID_INT4, hello.row_array),
+            *(_OID_INT8, _OID_INT4, _OID_INT4, server_info.row_array),
             *(_OID_UUIDS, _OID_INT8S, _OID_INT4S, _OID_INT4S, _OID_BOOL),
         ],
         _BINARY,
@@ -108,23 +118,23 @@ def append_batch(  # noqa: PLR0913 - a statement and all it needs
     )
     pgconn.pipeline_sync()
     try:
-        *limited, result = collect_answers(pgconn)
+        *timeout_results, result = collect_answers(pgconn)
     except BaseException:
-        connection.close()  # answers may still be on their way
+        connection.close()  # results may still arrive on it
         raise
     pgconn.exit_pipeline_mode()
-    for answer in (*limited, result):
-        if answer.status != pq.ExecStatus.TUPLES_OK:
-            raise error_of(pgconn, answer)
+    for one in (*timeout_results, result):
+        if one.status != pq.ExecStatus.TUPLES_OK:
+            raise error_of(pgconn, one)
     head, recorded_us, ends = (result.get_value(0, column) or b"" for column in range(3))
-    numbers = count.numbers(_read_int8s(ends))
-    return _INT8.unpack(head)[0], _INT8.unpack(recorded_us)[0], numbers
+    seqs = ranks.compute_seqs(_decode_int8_array(ends))
+    return _INT8.unpack(head)[0], _INT8.unpack(recorded_us)[0], seqs
 
 
-def _int4_array(values: Iterable[int]) -> bytes:
+def _encode_int4_array(values: Iterable[int]) -> bytes:
     return array_of(_OID_INT4S, _OID_INT4, [_SIZED_INT4(4, value) for value in values]).data
 
 
-def _read_int8s(data: bytes) -> list[int]:
-    """Read a bigint array without nulls."""
+def _decode_int8_array(data: bytes) -> list[int]:
+    """Decode a bigint array without nulls."""
     return [number for _, number in struct.iter_unpack("!iq", data[_ARRAY_HEADER:])]

@@ -1,4 +1,4 @@
-"""What a Postgres log can prove of itself, and what may be wrong with its database."""
+"""Checks of a Postgres log: its integrity (`verify`) and its environment (`doctor`)."""
 
 from __future__ import annotations
 
@@ -23,119 +23,130 @@ _UNSAFE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off
 _COSTS = {
     "fsync": "a power cut can destroy the whole cluster",
     "full_page_writes": "a power cut can leave torn pages",
-    "synchronous_commit": "a crash takes back acknowledged events",
+    "synchronous_commit": "a crash can lose acknowledged events",
 }
 _GIB = 1 << 30
 _PAGE = 5000
 
 
-def _all(connection: Connection, text: LiteralString) -> list[tuple[Any, ...]]:
+def _fetch_all(connection: Connection, text: LiteralString) -> list[tuple[Any, ...]]:
     return connection.execute(text).fetchall()
 
 
 def verify(connection: Connection, schema: str) -> Iterator[Finding]:
-    """Prove by SQL what a re-read cannot hold in memory: gaps, streams, closings, the indexes."""
+    """Check in SQL what a re-read cannot keep in memory: gaps, streams, closed streams, indexes."""
     named = named_statements("checks.sql", schema)
-    [(count, first, last)] = _all(connection, named["gaps"])
-    whole = count == last - first + 1 and (first == 1 or count == 0)
+    [(count, first, last)] = _fetch_all(connection, named["gaps"])
+    complete = count == last - first + 1 and (first == 1 or count == 0)
     message = f"{count} events fill positions 1 to {last}"
     yield (
         Finding("ok", "positions", message)
-        if whole
+        if complete
         else Finding(
-            "error", "positions", f"{count} events stand between {first} and {last}: there are gaps"
+            "error",
+            "positions",
+            f"{count} events between positions {first} and {last}: there are gaps",
         )
     )
-    broken = _all(connection, named["broken_streams"])
-    yield _judged("streams", broken, "every stream is contiguous", "streams with holes")
-    reopened = _all(connection, named["reopened_streams"])
-    yield _judged("closings", reopened, "no closed stream goes on", "streams go on after closing")
-    yield _keys(connection, schema, last)
-    invalid = _all(connection, named["invalid_indexes"])
-    yield _judged("indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them")
+    broken = _fetch_all(connection, named["broken_streams"])
+    yield _judge("streams", broken, "every stream is contiguous", "streams with gaps")
+    reopened = _fetch_all(connection, named["reopened_streams"])
+    yield _judge(
+        "closings", reopened, "no closed stream continues", "streams continue after closing"
+    )
+    yield _check_keys(connection, schema, last)
+    invalid = _fetch_all(connection, named["invalid_indexes"])
+    yield _judge("indexes", invalid, "every index is valid", "indexes are invalid: REINDEX them")
 
 
-def _keys(connection: Connection, schema: str, until: int) -> Finding:
-    """Compare the keys that events have with those that are indexed, each one and their number."""
+def _check_keys(connection: Connection, schema: str, until: int) -> Finding:
+    """Compare the expected index keys of all events with the stored ones, and their number."""
     named = named_statements("checks.sql", schema)
-    rules = rules_of(_all(connection, statements(schema)["declarations"]))
+    rules = rules_of(_fetch_all(connection, statements(schema)["declarations"]))
     values = {"types": list(rules.indexed_paths), "after": 0, "until": until, "limit": _PAGE}
     expected = missing = 0
     first = None
     while rows := connection.execute(named["keyed_events"], values).fetchall():
         pairs = [(key, row[0]) for row in rows for key in rules.stored_keys(row)]
-        asked = {
+        parameters = {
             "keys": [uuid.UUID(bytes=key) for key, _ in pairs],
             "positions": [position for _, position in pairs],
         }
-        [(absent, where)] = connection.execute(named["missing_keys"], asked).fetchall()
-        expected, missing, first = expected + len(pairs), missing + absent, first or where
+        [(absent, position)] = connection.execute(named["missing_keys"], parameters).fetchall()
+        expected, missing, first = expected + len(pairs), missing + absent, first or position
         values["after"] = rows[-1][0]
     [(stored,)] = connection.execute(named["key_count"], values).fetchall()
     if not missing and stored == expected:
-        return Finding("ok", "tags", f"{stored} keys of tags and payload indexes, none else")
-    begin = f", the first at position {first}" if first else ""
-    message = f"{missing} of {expected} keys of tags and payload indexes are missing{begin}"
+        return Finding("ok", "tags", f"all {stored} keys of tags and payload indexes are correct")
+    where = f", the first at position {first}" if first else ""
+    message = f"{missing} of {expected} keys of tags and payload indexes are missing{where}"
     return Finding("error", "tags", f"{message}; {stored - expected + missing} are superfluous")
 
 
-def _judged(check: str, bad: list[tuple[Any, ...]], good: str, problem: str) -> Finding:
+def _judge(check: str, bad: list[tuple[Any, ...]], good: str, problem: str) -> Finding:
     if not bad:
         return Finding("ok", check, good)
-    shown = ", ".join("/".join(map(str, row)) for row in bad[:3])
-    return Finding("error", check, f"{problem}: {shown}")
+    examples = ", ".join("/".join(map(str, row)) for row in bad[:3])
+    return Finding("error", check, f"{problem}: {examples}")
 
 
 def doctor(
-    connection: Connection, schema: str, reach: Callable[[], Connection]
+    connection: Connection, schema: str, connect_again: Callable[[], Connection]
 ) -> Iterator[Finding]:
-    """Name what is wrong with a database, and how to cure it."""
+    """Report problems of a log's database, and how to repair them.
+
+    Args:
+        connection: A connection to the database.
+        schema: The schema of the log.
+        connect_again: Opens further connections, to detect a pooler.
+
+    """
     named = named_statements("checks.sql", schema)
-    [(standby,)] = _all(connection, "select pg_is_in_recovery()")
+    [(standby,)] = _fetch_all(connection, "select pg_is_in_recovery()")
     if standby:
-        message = "the server is a standby: it takes no appends and serves no tails"
+        message = "the server is a standby: it accepts no appends and serves no tails"
         yield Finding("error", "standby", message, "connect to the primary")
-    yield from _settings(connection, named)
+    yield from _check_settings(connection, named)
     try:
-        version = _version(connection, schema)
+        version = _check_version(connection, schema)
     except psycopg.errors.InsufficientPrivilege:
         cure = "run seriatim init --app-role ROLE as the owner"
-        yield Finding("error", "grants", "this role may not even read the log", cure)
+        yield Finding("error", "grants", "this role may not read the log", cure)
         return
     yield version
     if version.level == "error":
         return
-    yield from _grants(connection, named)
-    yield from _triggers(connection, named)
-    yield _row_security(connection, named)
-    yield from _transactions(connection, named)
-    yield _pooler(reach)
-    yield from index_findings(rules_of(_all(connection, statements(schema)["declarations"])))
-    [(rows, total, indexes)] = _all(connection, named["size"])
+    yield from _check_grants(connection, named)
+    yield from _check_triggers(connection, named)
+    yield _check_row_security(connection, named)
+    yield from _check_transactions(connection, named)
+    yield _check_pooler(connect_again)
+    yield from index_findings(rules_of(_fetch_all(connection, statements(schema)["declarations"])))
+    [(rows, total, indexes)] = _fetch_all(connection, named["size"])
     sizes = f"{total / _GIB:.2f} GiB, of which {indexes / _GIB:.2f} indexes"
     yield Finding("ok", "size", f"about {max(rows, 0)} events, {sizes}")
 
 
 def examine(url: str, settings: Settings) -> Iterator[Finding]:
-    """Examine a database without opening its log, which may be what does not work."""
+    """Run `doctor` without opening the log, since opening it may be the problem."""
     address = parse_url(url, settings)
-    anywhere = make_conninfo(address.conninfo, target_session_attrs="any")
+    conninfo = make_conninfo(address.conninfo, target_session_attrs="any")
 
-    def reach() -> Connection:
-        return connect(Address(anywhere, address.schema))
+    def connect_to_any() -> Connection:  # a standby, too
+        return connect(Address(conninfo, address.schema))
 
     try:
-        with closing(reach()) as connection:
-            yield from doctor(connection, address.schema, reach)
+        with closing(connect_to_any()) as connection:
+            yield from doctor(connection, address.schema, connect_to_any)
     except BackendFailure as error:
         yield Finding("error", "connection", error.message)
 
 
-def _version(connection: Connection, schema: str) -> Finding:
+def _check_version(connection: Connection, schema: str) -> Finding:
     version, _ = installed_version(connection, Address("", schema))
     if version == SCHEMA_VERSION:
         return Finding("ok", "schema", f"version {version}")
-    message = f"version {version}, this program has {SCHEMA_VERSION}"
+    message = f"version {version}, this program uses {SCHEMA_VERSION}"
     if version == 0:
         return Finding("error", "schema", "there is no log in this database", "run seriatim init")
     if version > SCHEMA_VERSION:
@@ -143,8 +154,8 @@ def _version(connection: Connection, schema: str) -> Finding:
     return Finding("error", "schema", message, "run seriatim init")
 
 
-def _settings(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    settings = dict(_all(connection, named["settings"]))
+def _check_settings(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
+    settings = dict(_fetch_all(connection, named["settings"]))
     for name, unsafe in _UNSAFE.items():
         if settings.get(name) == unsafe:
             yield Finding("error", "settings", f"{name} is off: {_COSTS[name]}", f"set {name} = on")
@@ -155,65 +166,75 @@ def _settings(connection: Connection, named: dict[str, LiteralString]) -> Iterat
     yield Finding("ok", "server", f"Postgres {settings.get('server_version')}")
 
 
-def _grants(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    [(select, insert, change, *rest, role)] = _all(connection, named["grants"])
+def _check_grants(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
+    [(select, insert, change, *rest, role)] = _fetch_all(connection, named["grants"])
     cure = f"run seriatim init --app-role {role} as the owner"
     if not select or not insert or not all(rest):
-        yield Finding("error", "grants", f"role {role} lacks rights on the log", cure)
+        yield Finding("error", "grants", f"role {role} lacks privileges on the log", cure)
     elif change:
-        message = f"role {role} owns the log or may change it; triggers alone protect events"
-        yield Finding("warning", "grants", message, "run applications under a role of their own")
+        message = f"role {role} owns the log or may change it; only triggers protect its events"
+        yield Finding("warning", "grants", message, "run applications under a separate role")
     else:
-        yield Finding("ok", "grants", f"role {role} may append and read, nothing more")
+        yield Finding("ok", "grants", f"role {role} may append and read, nothing else")
 
 
-def _triggers(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    disabled = _all(connection, named["disabled_triggers"])
-    [(present,)] = _all(connection, named["present_triggers"])
-    wanted = 2
-    if disabled or present != wanted:
-        shown = ", ".join(f"{table}.{name}" for table, name in disabled) or "missing"
+def _check_triggers(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
+    disabled = _fetch_all(connection, named["disabled_triggers"])
+    [(present,)] = _fetch_all(connection, named["present_triggers"])
+    expected = 2
+    if disabled or present != expected:
+        triggers = ", ".join(f"{table}.{name}" for table, name in disabled) or "missing"
         cure = "ALTER TABLE … ENABLE TRIGGER ALL, or restore the schema"
-        yield Finding("error", "triggers", f"the log's triggers are off: {shown}", cure)
+        yield Finding("error", "triggers", f"the log's triggers are off: {triggers}", cure)
     else:
         yield Finding("ok", "triggers", "immutability and sequence are enforced")
 
 
-def _row_security(connection: Connection, named: dict[str, LiteralString]) -> Finding:
-    down = ", ".join(name for (name,) in _all(connection, named["open_tables"]))
-    if down:
+def _check_row_security(connection: Connection, named: dict[str, LiteralString]) -> Finding:
+    unprotected = ", ".join(name for (name,) in _fetch_all(connection, named["open_tables"]))
+    if unprotected:
         cure = "ALTER TABLE … ENABLE and FORCE ROW LEVEL SECURITY, or restore the schema"
-        return Finding("error", "row security", f"tenants are not kept apart in {down}", cure)
-    [(bypasses, role)] = _all(connection, named["row_security"])
+        return Finding(
+            "error", "row security", f"row-level security is off for {unprotected}", cure
+        )
+    [(bypasses, role)] = _fetch_all(connection, named["row_security"])
     if bypasses:
-        message = f"role {role} is a superuser or has BYPASSRLS: it goes through the second wall"
-        cure = "run applications under a role of their own, which is neither"
+        message = (
+            f"role {role} is a superuser or has BYPASSRLS, so row-level security has no effect"
+        )
+        cure = "run applications under a role that is no superuser and has no BYPASSRLS"
         return Finding("warning", "row security", message, cure)
-    return Finding("ok", "row security", "reads of a tenant see its own rows alone")
+    return Finding("ok", "row security", "reads of a tenant see only its own rows")
 
 
-def _transactions(connection: Connection, named: dict[str, LiteralString]) -> Iterator[Finding]:
-    for pid, application, state, seconds in _all(connection, named["long_transactions"]):
-        message = f"process {pid} ({application or 'unnamed'}, {state}) is open for {seconds} s"
-        cure = "it bloats tables, never stops readers: end it with pg_terminate_backend"
+def _check_transactions(
+    connection: Connection, named: dict[str, LiteralString]
+) -> Iterator[Finding]:
+    for pid, application, state, seconds in _fetch_all(connection, named["long_transactions"]):
+        message = (
+            f"process {pid} ({application or 'unnamed'}, {state}) has been open for {seconds} s"
+        )
+        cure = "it bloats tables, but blocks no reader: end it with pg_terminate_backend"
         yield Finding("warning", "long transaction", message, cure)
-    for pid, application, state, seconds in _all(connection, named["lock_holders"]):
+    for pid, application, state, seconds in _fetch_all(connection, named["lock_holders"]):
         message = f"process {pid} ({application}, {state}) has held the lock for {seconds} s"
         cure = f"select pg_terminate_backend({pid})"
         yield Finding("error", "append lock", message, cure)
 
 
-def _pooler(reach: Callable[[], Connection]) -> Finding:
-    """Tell a pooler by its sessions, whose backend is not the one that greeted them."""
+def _check_pooler(connect_again: Callable[[], Connection]) -> Finding:
+    """Detect a pooler: its sessions run on another backend than the one that accepted them."""
     try:
-        with closing(reach()) as first, closing(reach()) as second:
+        with closing(connect_again()) as first, closing(connect_again()) as second:
             seen = {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
             seen |= {one.execute("select pg_backend_pid()").fetchone() for one in (first, second)}
             direct = first.info.backend_pid in {row[0] for row in seen if row is not None}
     except psycopg.Error as error:
-        return Finding("warning", "pooler", f"could not be examined: {type(error).__name__}")
+        return Finding("warning", "pooler", f"could not be checked: {type(error).__name__}")
     if direct:
-        return Finding("ok", "pooler", "sessions reach the server directly")
-    message = "a pooler without sessions sits between: wake-ups are lost, appends and reads are not"
-    cure = "give subscribers a direct address for low latency"
+        return Finding("ok", "pooler", "connections reach the server directly")
+    message = (
+        "connections go through a transaction pooler: appends and reads work, wake-ups are lost"
+    )
+    cure = "connect subscribers directly for low latency"
     return Finding("warning", "pooler", message, cure)

@@ -1,10 +1,10 @@
--- What verify and doctor ask a Postgres log; {schema} is its schema.
+-- The statements of verify and doctor; {schema} is the schema of the log.
 
 -- name: gaps
 select count(*), coalesce(min(position), 1), coalesce(max(position), 0) from {schema}.events;
 
 -- name: broken_streams
--- In index order: every stream begins at its kind's first number and has no hole.
+-- Streams that do not begin at their kind's first number or have gaps, in index order.
 select min(e.stream_type), min(e.stream_id), min(e.stream_seq), max(e.stream_seq), count(*)
 from {schema}.events e
 where e.stream_key is not null
@@ -61,7 +61,7 @@ select count(*) from pg_trigger
 where tgrelid = to_regclass({schema_text} || '.events') and tgname in ('check_group', 'refuse_change');
 
 -- name: open_tables
--- Tables of tenants' rows on which the wall is down, for everybody or for who owns them.
+-- Tables with rows of tenants on which row-level security is off, or not forced for the owner.
 select c.relname from pg_class c
 where c.relnamespace = {schema_text}::regnamespace
   and c.relname in ('events', 'event_tags', 'commands', 'cursors', 'leases')

@@ -1,7 +1,8 @@
-"""The one door for reads: what is read for a tenant runs in a transaction confined to it.
+"""Run all reads, each in a transaction that row-level security restricts to one tenant.
 
-Setting and statement are sent together and are one transaction, so the wall costs no round trip.
-They go through libpq itself: the driver's own pipeline would make a small read a quarter dearer.
+The setting of the tenant and the statement are sent together and run in one transaction, so the
+restriction costs no round trip. They are sent through libpq, because the driver's own pipeline
+makes a small read a quarter slower.
 """
 
 from __future__ import annotations
@@ -25,50 +26,61 @@ from seriatim.store.postgres.statements import statements
 
 Rows = list[tuple[Any, ...]]
 
-_HOLE = re.compile(r"%(?:%|s|\((\w+)\)s)")
-_TRIES = 10
-_LOOK_MS = 50  # between two looks whether anybody still waits
+_PLACEHOLDER = re.compile(r"%(?:%|s|\((\w+)\)s)")
+_ATTEMPTS_MAX = 10
+_CANCEL_POLL_MS = 50  # between two checks for a cancellation
 _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Reader:
-    """Runs statements that read one log, each as a transaction of its own."""
+    """Runs read statements of one log, each in its own transaction."""
 
     def __init__(
         self,
         schema: str,
-        lend: Callable[[], AbstractContextManager[Connection]],
+        borrow: Callable[[], AbstractContextManager[Connection]],
         timeout_s: float | None = None,
     ) -> None:
         named = statements(schema)
-        self._confine = named["confine" if timeout_s is None else "confine_in_time"].encode()
-        self._bound = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
+        self._set_tenant = named["confine" if timeout_s is None else "confine_in_time"].encode()
+        self._timeout_ms = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
         self._timeout_s = timeout_s
-        self._lend = lend
+        self._borrow = borrow
 
     def budget(self) -> ReadBudget:
-        """Return the time of a read that takes several statements."""
+        """Return the time limit for a read that takes several statements."""
         return ReadBudget(self._timeout_s)
 
     def rows(self, tenant_id: str | None, text: str, parameters: Any = ()) -> Rows:
-        """Return a statement's rows, of one tenant; None is an operator, who may see all."""
+        """Run a statement and return its rows.
+
+        Args:
+            tenant_id: The tenant whose rows are visible; None for operator tools, which see all.
+            text: The statement, with `%s` or `%(name)s` placeholders.
+            parameters: A sequence or a mapping of values.
+
+        Raises:
+            TimedOut: The request of this read was cancelled.
+
+        """
         budget = ReadBudget()
-        for attempt in range(_TRIES):
+        for attempt in range(_ATTEMPTS_MAX):
             budget.check()
             try:
                 return self._rows(tenant_id, text, parameters, budget)
-            except BackendFailure as error:  # a setting of the server's, not of this read
-                if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _TRIES - 1:
+            except BackendFailure as error:
+                # The server's default isolation level may cause serialization failures.
+                if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError
 
     def _rows(self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget) -> Rows:
-        with self._lend() as connection:
+        with self._borrow() as connection:
             try:
                 return self._run(connection, tenant_id, text, parameters, budget)
             except BaseException:
                 if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-                    connection.close()  # answers may still be on their way
+                    connection.close()  # results may still arrive on it
                 raise
 
     def _run(
@@ -79,51 +91,54 @@ class Reader:
         parameters: Any,
         budget: ReadBudget,
     ) -> Rows:
-        adapted = Transformer(connection)
-        query, names = _numbered(text)
-        values = adapted.dump_sequence(
+        transformer = Transformer(connection)
+        query, names = _number_placeholders(text)
+        values = transformer.dump_sequence(
             [parameters[name] for name in names], [PyFormat.AUTO] * len(names)
         )
         pgconn = connection.pgconn
         pgconn.enter_pipeline_mode()
         if tenant_id is not None:
-            pgconn.send_query_params(self._confine, [tenant_id.encode(), *self._bound])
-        pgconn.send_query_params(query, values, adapted.types, adapted.formats, pq.Format.BINARY)
+            pgconn.send_query_params(self._set_tenant, [tenant_id.encode(), *self._timeout_ms])
+        pgconn.send_query_params(
+            query, values, transformer.types, transformer.formats, pq.Format.BINARY
+        )
         pgconn.pipeline_sync()
-        answers = collect_answers(pgconn, budget)
+        results = collect_answers(pgconn, budget)
         pgconn.exit_pipeline_mode()
-        for answer in answers:
-            if answer.status not in _OK:
-                error = error_of(pgconn, answer)
+        for result in results:
+            if result.status not in _OK:
+                error = error_of(pgconn, result)
                 if budget.cancelled and error.sqlstate == CANCELLED:
                     raise budget.error() from error
                 raise error
-        adapted.set_pgresult(answers[-1])
-        return adapted.load_rows(0, answers[-1].ntuples, tuple)
+        transformer.set_pgresult(results[-1])
+        return transformer.load_rows(0, results[-1].ntuples, tuple)
 
 
 @lru_cache(maxsize=256)
-def _numbered(text: str) -> tuple[bytes, list[Any]]:
-    """Turn a statement's parameters into numbered ones; return their names in that order."""
+def _number_placeholders(text: str) -> tuple[bytes, list[Any]]:
+    """Replace placeholders by $1, $2, …; return the statement and the parameters in that order."""
     names: list[Any] = []
 
-    def number(hole: re.Match[str]) -> str:
-        if hole[0] == "%%":
+    def number(placeholder: re.Match[str]) -> str:
+        if placeholder[0] == "%%":
             return "%"
-        name = len(names) if hole[1] is None else hole[1]
+        name = len(names) if placeholder[1] is None else placeholder[1]
         if name not in names:
             names.append(name)
         return f"${names.index(name) + 1}"
 
-    return _HOLE.sub(number, text).encode(), names
+    return _PLACEHOLDER.sub(number, text).encode(), names
 
 
 def collect_answers(
     pgconn: pq.abc.PGconn, budget: ReadBudget | None = None
 ) -> list[pq.abc.PGresult]:
-    """Wait in this thread until every answer is there; libpq would wait with the GIL held.
+    """Block until all results of a pipeline have arrived.
 
-    When nobody waits for them any more, the server is told to stop.
+    It polls the socket itself, because libpq would block while it holds the GIL. If the request is
+    cancelled meanwhile, the server is asked to cancel the statement.
     """
     socket = select.poll()
     socket.register(pgconn.socket, select.POLLIN | select.POLLOUT)
@@ -131,19 +146,19 @@ def collect_answers(
         socket.poll()
         pgconn.consume_input()
     socket.modify(pgconn.socket, select.POLLIN)
-    answers: list[pq.abc.PGresult] = []
-    look_ms = _LOOK_MS if budget is not None and budget.cancellable else None
+    results: list[pq.abc.PGresult] = []
+    poll_ms = _CANCEL_POLL_MS if budget is not None and budget.cancellable else None
     while True:
         while pgconn.is_busy():
-            if not socket.poll(look_ms) and budget is not None and budget.cancelled:
+            if not socket.poll(poll_ms) and budget is not None and budget.cancelled:
                 pgconn.get_cancel().cancel()
-                look_ms = None  # the answer is on its way: an error, or what was just done
+                poll_ms = None  # the result follows: an error, or rows that were just ready
             pgconn.consume_input()
-        answer = pgconn.get_result()  # None stands between the answers of two statements
-        if answer is None and pgconn.status != pq.ConnStatus.OK:
-            raise error_of(pgconn, answers[-1] if answers else None)
-        if answer is None:
+        result = pgconn.get_result()  # None separates the results of two statements
+        if result is None and pgconn.status != pq.ConnStatus.OK:
+            raise error_of(pgconn, results[-1] if results else None)
+        if result is None:
             continue
-        if answer.status == pq.ExecStatus.PIPELINE_SYNC:
-            return answers
-        answers.append(answer)
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return results
+        results.append(result)

@@ -1,4 +1,4 @@
-"""Connections to a log: how they are made, what they must show, and when they are dead."""
+"""Open connections to a log, check the server behind them, and detect closed ones."""
 
 from __future__ import annotations
 
@@ -30,69 +30,78 @@ APPLICATION = "seriatim"
 READ_COMMITTED = "read committed"
 DEFAULT_SCHEMA = "seriatim"
 OLDEST_SERVER = 130000
-_LAST_WORD_MS = 5
+_CLOSE_WAIT_MS = 5  # for the end of a connection after an unsolicited message
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a log is: a database, and a schema in it."""
+    """The connection string of a database, and the schema of the log in it."""
 
     conninfo: str
     schema: str
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What a connection learned of the log when it was made."""
+    """The properties of the log and its server, read when a connection is opened."""
 
     identity: LogIdentity
-    row_array: int
-    row_type: int
-    isolation: str = READ_COMMITTED  # of transactions that do not say
+    row_array: int  # the oid of the type new_event[]
+    row_type: int  # the oid of the type new_event
+    isolation: str = READ_COMMITTED  # the default of transactions
 
     @property
     def sees_behind_lock(self) -> bool:
-        """Whether a lone statement sees what was committed while it waited for the lock."""
+        """Whether a single statement sees events committed while it waited for the lock."""
         return self.isolation == READ_COMMITTED
 
     @property
     def lock_key(self) -> int:
-        """The key of the log's lock, derived from the log, so that two logs never meet."""
+        """The key of the log's advisory lock, derived from its id, so no two logs share it."""
         return int.from_bytes(uuid.UUID(self.identity.log_id).bytes[8:], "big", signed=True)
 
 
 def parse_url(url: str, settings: Settings) -> Address:
-    """Split our `schema` option from the URL and add what every connection of ours needs."""
+    """Split the `schema` option from a URL and add the connection options that Seriatim needs.
+
+    Args:
+        url: A Postgres URL; the option `schema` names the schema of the log.
+        settings: The connect timeout.
+
+    Raises:
+        InvalidArgument: The URL is malformed or has an unknown option.
+
+    """
     check_postgres_url(url)
     base, options = split_options(url)
     schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
-    given = _understood(with_options(base, options))
+    given = _parse_conninfo(with_options(base, options))
     if given is None:
-        raise misread_url(_unknown(options))
-    ours: dict[str, Any] = {
+        raise misread_url(_find_misspelled(options))
+    defaults: dict[str, Any] = {
         "connect_timeout": str(max(2, round(settings.connect_timeout_s))),
         "keepalives": "1",
         "keepalives_idle": "5",
         "keepalives_interval": "2",
         "keepalives_count": "3",
         "tcp_user_timeout": "15000",
-        # A standby never evaluates a condition and never advances a tail.
+        # A standby lags: it must not evaluate conditions or advance tails.
         "target_session_attrs": "read-write",
     }
-    merged = {**ours, **given, "application_name": APPLICATION}
+    merged = {**defaults, **given, "application_name": APPLICATION}
     return Address(make_conninfo("", **merged), schema)
 
 
-def _understood(url: str) -> dict[str, Any] | None:
-    """Return what libpq reads in a URL; its error is dropped, which may quote a password."""
+def _parse_conninfo(url: str) -> dict[str, Any] | None:
+    """Parse a URL with libpq; drop its error, which may quote a password."""
     try:
         return conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         return None
 
 
-def _unknown(options: Mapping[str, str]) -> str | None:
-    """Return the first misspelled option of libpq; any other name may be a part of a password."""
+def _find_misspelled(options: Mapping[str, str]) -> str | None:
+    """Return the first misspelled libpq option; any other name may be part of a password."""
     known = [one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()]
     return next(
         (name for name in options if name not in known and get_close_matches(name, known)), None
@@ -100,9 +109,10 @@ def _unknown(options: Mapping[str, str]) -> str | None:
 
 
 def connect(address: Address) -> Connection:
-    """Open a connection in which each statement is its own transaction.
+    """Open a connection in autocommit mode.
 
-    Nothing is prepared by name and no session state is set: a transaction pooler may sit between.
+    It uses no named prepared statements and no session state, so it works through a transaction
+    pooler.
     """
     try:
         connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None)
@@ -114,35 +124,49 @@ def connect(address: Address) -> Connection:
 
 
 def set_isolation(connection: Connection) -> None:
-    """Let transactions of a connection begin at READ COMMITTED, whatever the server's default.
+    """Make transactions of a connection begin at READ COMMITTED, whatever the server's default.
 
-    The driver says so at each BEGIN: nothing is set that a pooler could lose.
+    The driver names the level at each BEGIN, so there is no session state that a pooler could lose.
     """
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
 def check_server_version(connection: Connection, address: Address) -> None:
-    """Refuse a server that is too old, before any statement that it might not understand."""
+    """Raise `BackendFailure` if the server is too old, before it runs any statement."""
     version = connection.info.server_version
     if version < OLDEST_SERVER:
         at = ServerAddress.of(address.conninfo)
         msg = (
-            f"Postgres {OLDEST_SERVER // 10000} or newer is needed, the server at {at} is "
-            f"{version // 10000}: upgrade it, or connect to another"
+            f"Postgres {OLDEST_SERVER // 10000} or newer is required, but the server at {at} is "
+            f"version {version // 10000}: upgrade it, or connect to another server"
         )
         raise BackendFailure(msg, retryable=False)
 
 
 def greet(connection: Connection, address: Address, settings: Settings) -> Hello:
-    """Check that a connection may be used for this log, and learn what it takes to use it."""
+    """Check that a connection is suitable for a log, and read the properties of log and server.
+
+    If the server's fingerprint differs from the stored one (after a restore or a promotion), the
+    epoch is raised.
+
+    Args:
+        connection: A new connection.
+        address: The address of the log.
+        settings: Whether asynchronous commits are allowed.
+
+    Raises:
+        BackendFailure: The server is too old, is a standby, or may lose acknowledged events; or
+            there is no log in the schema.
+
+    """
     check_server_version(connection, address)
     named = statements(address.schema)
     try:
         row = connection.execute(named["hello"]).fetchone()
     except psycopg.Error as error:
-        raise failure(error, "looking for the log", schema=address.schema) from error
+        raise failure(error, "opening the log", schema=address.schema) from error
     if row is None:
-        msg = "the log's schema is there but empty: run seriatim init"
+        msg = f"schema {address.schema} exists but contains no log: run seriatim init"
         raise BackendFailure(msg, retryable=False)
     log_id, epoch, same_place, standby, synchronous, _, isolation, row_array, row_type = row
     if standby:
@@ -151,8 +175,8 @@ def greet(connection: Connection, address: Address, settings: Settings) -> Hello
         raise BackendFailure(msg)
     if synchronous == "off" and not settings.allow_async_commit:
         msg = (
-            "synchronous_commit is off: a crash would take back acknowledged events; turn it on "
-            "for this role, or say allow_async_commit=True and accept that"
+            "synchronous_commit is off, so a crash could lose acknowledged events: turn it on for "
+            "this role, or set allow_async_commit=True to accept the loss"
         )
         raise BackendFailure(msg, retryable=False)
     if not same_place:
@@ -162,10 +186,10 @@ def greet(connection: Connection, address: Address, settings: Settings) -> Hello
 
 
 def is_dead(connection: Connection) -> bool:
-    """Tell whether an idle connection was closed by the other side, before anything is sent."""
+    """Return True if an idle connection was closed by the server; nothing is sent."""
     if connection.closed:
         return True
-    idle = select.poll()  # select() refuses descriptors from 1024 on
+    idle = select.poll()  # select() cannot handle descriptors from 1024 on
     idle.register(connection.fileno(), select.POLLIN)
     wait_ms = 0
     while idle.poll(wait_ms):
@@ -175,6 +199,6 @@ def is_dead(connection: Connection) -> bool:
             return True
         if connection.pgconn.status != psycopg.pq.ConnStatus.OK:
             return True
-        # It said something unasked: a last word is followed by the end, if by anything.
-        wait_ms = _LAST_WORD_MS
+        # An unsolicited message, such as a shutdown notice, is often followed by the close.
+        wait_ms = _CLOSE_WAIT_MS
     return False

@@ -1,4 +1,4 @@
-"""Why a connection to Postgres could not be made, and what helps; never a password."""
+"""Explain failed connections to Postgres with cause and cure, and without any password."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _cause(pattern: str, sqlstate: str | None, cure: str, *, retryable: bool = F
     return _Cause(re.compile(pattern, re.IGNORECASE), sqlstate, cure, retryable)
 
 
-# libpq gives no SQLSTATE for a connection that was never made: its text tells the cause.
+# libpq reports no SQLSTATE for a connection that was never established, so its text is matched.
 _CAUSES = (
     _cause(
         r"invalid (?:\S+ value|port number|integer value|connection option)|must be a valid"
         r"|unrecognized configuration parameter|invalid command-line argument"
         r"|definition of service .* not found",
         None,
-        "an option of the connection is wrong: correct it in the URL",
+        "a connection option is invalid: correct it in the URL",
     ),
     _cause(
         r"read-only|not read-write|hot standby",
@@ -57,30 +57,30 @@ _CAUSES = (
     _cause(
         r"password authentication failed|SCRAM|SASL authentication failed",
         "28P01",
-        "the password was not accepted: correct it in the URL, PGPASSWORD or the password file",
+        "the password was rejected: correct it in the URL, PGPASSWORD or the password file",
     ),
     _cause(
         r"no password supplied",
         "28P01",
-        "the server asks for a password: give one in the URL, PGPASSWORD or a password file",
+        "the server requires a password: set it in the URL, PGPASSWORD or a password file",
     ),
     _cause(
         r"pg_hba\.conf|authentication failed|is not permitted to log in",
         "28000",
-        "the server lets this role not in from here: add an entry to its pg_hba.conf, allow the "
-        "role to log in, or connect with the encryption that it demands (sslmode=require)",
+        "the server does not accept this role from this host: add an entry to its pg_hba.conf, "
+        "allow the role to log in, or use the encryption that it requires (sslmode=require)",
     ),
     _cause(
         r"too many (?:clients|connections)|remaining connection slots|no more connections allowed",
         "53300",
-        "the server has no connection left: lower pool_size, put a pooler between, or raise "
+        "the server has no connection left: lower pool_size, use a pooler, or raise "
         "max_connections or the connection limit of the role or the database",
         retryable=True,
     ),
     _cause(
         r"not currently accepting connections",
         "55000",
-        "the database lets nobody in: ALTER DATABASE … ALLOW_CONNECTIONS true as its owner",
+        "the database accepts no connections: ALTER DATABASE … ALLOW_CONNECTIONS true as its owner",
     ),
     _cause(
         r"permission denied for database",
@@ -96,14 +96,14 @@ _CAUSES = (
     _cause(
         r"pgbouncer cannot connect|login has been failing|query_wait_timeout|connect failed",
         None,
-        "the pooler has no connection to its server: check the server, and the pooler's log",
+        "the pooler cannot connect to its server: check the server and the pooler's log",
         retryable=True,
     ),
     _cause(
         r"certificate|SSL error|does not support SSL|TLS",
         None,
-        "TLS failed: name the file of the trusted certificates with sslrootcert=, use a host name "
-        "that the server's certificate is for, or choose another sslmode",
+        "TLS failed: set sslrootcert= to the file of trusted certificates, use the host name in "
+        "the server's certificate, or choose another sslmode",
     ),
     _cause(
         r"could not translate host name|name or service not known|name resolution",
@@ -114,33 +114,33 @@ _CAUSES = (
     _cause(
         r"connection refused|no such file or directory",
         None,
-        "no server listens there: start Postgres, or correct host and port in the URL",
+        "no server is listening there: start Postgres, or correct host and port in the URL",
         retryable=True,
     ),
     _cause(
         r"timeout|timed out|no route to host|unreachable",
         None,
-        "the server cannot be reached in time: check host, port, network and firewall, or raise "
+        "the server did not respond in time: check host, port, network and firewall, or raise "
         "connect_timeout_s",
         retryable=True,
     ),
     _cause(
         r"invalid response|unexpected response|unsupported frontend protocol",
         None,
-        "what listens there is no Postgres server: correct host and port in the URL",
+        "this is not a Postgres server: correct host and port in the URL",
     ),
     _cause(
         r"closed the connection unexpectedly|connection reset|lost synchronization",
         None,
-        "what listens there ended the connection: check that it is a Postgres server, its log, "
-        "and what stands between (a proxy, a firewall, a port that takes TLS alone)",
+        "the other side closed the connection: check that it is a Postgres server, its log, and "
+        "any proxy or firewall in between (the port may accept only TLS)",
         retryable=True,
     ),
 )
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """Where a connection goes, as far as it may be displayed."""
+    """The parts of a connection string that may be displayed."""
 
     host: str
     port: str
@@ -149,7 +149,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, conninfo: str) -> ServerAddress:
-        """Read the address from a connection string; libpq's own defaults are left out."""
+        """Parse the address from a connection string, without libpq's environment defaults."""
         given = conninfo_to_dict(conninfo)
         host = str(given.get("host") or given.get("hostaddr") or "localhost")
         return cls(
@@ -160,7 +160,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        """Return it as messages have it."""
+        """Return the address as it appears in messages."""
         at = f"{self.host}:{self.port}"
         database = f", database {self.database!r:.80}" if self.database else ""
         user = f", user {self.user!r:.80}" if self.user else ""
@@ -168,17 +168,24 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 
 def connection_failure(error: psycopg.Error, conninfo: str) -> BackendFailure:
-    """Return where no connection could be made, why, and what helps."""
+    """Return the failure for a driver error, with address, reason and cure."""
     return failure_to_connect(str(error), conninfo, sqlstate=error.sqlstate)
 
 
 def failure_to_connect(text: str, conninfo: str, *, sqlstate: str | None) -> BackendFailure:
-    """Do the same for what any driver on libpq says."""
+    """Return the failure for the error text of any driver based on libpq.
+
+    Args:
+        text: The error text.
+        conninfo: The connection string; its secrets are removed from the text.
+        sqlstate: The error code, if the driver reports one.
+
+    """
     reason = _reason(without_secrets(text, conninfo))
     address = ServerAddress.of(conninfo)
     cause = next((one for one in _CAUSES if one.pattern.search(reason)), None)
     cure, retryable = ("", True) if cause is None else (cause.cure, cause.retryable)
-    msg = f"cannot connect to Postgres at {address}: {reason or 'no reason was given'}"
+    msg = f"cannot connect to Postgres at {address}: {reason or 'no reason given'}"
     if cure:
         msg = f"{msg}; {cure}"
     details: dict[str, Any] = {
@@ -191,7 +198,7 @@ def failure_to_connect(text: str, conninfo: str, *, sqlstate: str | None) -> Bac
 
 
 def without_secrets(text: str, conninfo: str) -> str:
-    """Return a text without what a connection string keeps secret, however it is written."""
+    """Replace the secrets of a connection string in a text, also where percent-encoded."""
     secrets = {
         written
         for name, value in conninfo_to_dict(conninfo).items()
@@ -204,7 +211,7 @@ def without_secrets(text: str, conninfo: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return what libpq says, in one line: each address that it tried says why once."""
+    """Return libpq's message in one line; libpq repeats the reason for each address it tried."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _HINT.match(line)]
-    said = [_FAILED.sub("", line).removeprefix("connection failed: ").strip() for line in lines]
-    return "; ".join(dict.fromkeys(one for one in said if one))[:500]
+    reasons = [_FAILED.sub("", line).removeprefix("connection failed: ").strip() for line in lines]
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))[:500]

@@ -1,4 +1,4 @@
-"""Cursors, leases and command records: the small mutable tables around the log."""
+"""Cursors, leases and command records, the mutable tables beside the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seriatim.store.reading import check_cursor_move, subscription_state
 
 
 class Consumers:
-    """The acts on one log's consumers."""
+    """Reads and writes the cursors, leases and command records of one log."""
 
     def __init__(self, schema: str, reader: Reader, settings: Settings) -> None:
         self._schema = schema
@@ -60,17 +60,18 @@ class Consumers:
 
     def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
         with bounded(connection, self._settings):
-            self._lock(connection, cursor)
-            stored = self._stored(connection, cursor)
+            self._lock_cursor(connection, cursor)
+            stored = self._load_cursor(connection, cursor)
             if stored is None:
                 self._put_cursor(connection, cursor, None, reset=False)
             return stored or cursor
 
-    def _lock(self, connection: Connection, cursor: Cursor) -> None:
+    def _lock_cursor(self, connection: Connection, cursor: Cursor) -> None:
+        # An advisory lock: the row may not exist yet.
         name = compose(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
         connection.execute(self._sql["lock_cursor"], (name, cursor.tenant_id))
 
-    def _stored(self, connection: Connection, cursor: Cursor) -> Cursor | None:
+    def _load_cursor(self, connection: Connection, cursor: Cursor) -> Cursor | None:
         values = (cursor.tenant_id, cursor.purpose, cursor.name)
         row = connection.execute(self._sql["cursor"], values).fetchone()
         return None if row is None else cursor_of(row)
@@ -79,7 +80,7 @@ class Consumers:
         self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
     ) -> None:
         with bounded(connection, self._settings):
-            self._lock(connection, cursor)
+            self._lock_cursor(connection, cursor)
             self._put_cursor(connection, cursor, lease, reset=reset)
 
     def _put_cursor(
@@ -90,7 +91,7 @@ class Consumers:
             held = connection.execute(self._sql["held_lease"], values).fetchone()
             if held is None or held[0] != lease.token:
                 raise LeaseLost
-        stored = self._stored(connection, cursor)
+        stored = self._load_cursor(connection, cursor)
         check_cursor_move(stored, cursor, reset=reset)
         connection.execute(
             self._sql["put_cursor"],

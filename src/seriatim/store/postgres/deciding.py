@@ -1,7 +1,7 @@
-"""An append decided with the lock held, as steps that a sync or an async connection can take.
+"""The validated path of appends: decide a group in `core` while the log's lock is held.
 
-The steps are a generator: it yields what to run and is sent what came back, so that the one
-sequence of statements serves the committer, and a caller's own transaction of either kind.
+The statements come from a generator that yields each statement and receives its rows. One sequence
+therefore serves the committer and callers' own transactions, on sync and async connections.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _position = itemgetter(0)
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A statement to run; its rows are sent back."""
+    """A statement to run; its rows are sent back to the generator."""
 
     text: LiteralString
     parameters: Any = None
@@ -59,7 +59,7 @@ Steps = Generator[Run, list[tuple[Any, ...]], list[Outcome]]
 
 
 class Facts:
-    """What was found of a group's streams, keys, ids, contexts and commands: a decision's view."""
+    """The view that `decide` uses: the rows found for a group's streams, keys, ids and commands."""
 
     def __init__(self, contexts: Contexts, head: int) -> None:
         self.contexts = contexts
@@ -93,70 +93,83 @@ class Facts:
 
 
 class Decision:
-    """One group on its way through the lock."""
+    """One group of appends on the validated path."""
 
-    def __init__(  # noqa: PLR0913 - a group and what is known beforehand
+    def __init__(  # noqa: PLR0913 - a group and the known state of the log
         self,
         schema: str,
-        hello: Hello,
+        server_info: Hello,
         requests: Sequence[Request],
         rules: Rules,
-        seen: Mapping[ContextKey, Seen],
+        evaluated: Mapping[ContextKey, Seen],
         settings: Settings | None = None,
     ) -> None:
-        """Take what is known beforehand; a caller's own transaction has no settings of ours."""
+        """Create the append of a group.
+
+        Args:
+            schema: The schema of the log.
+            server_info: The lock key and type oids of the log.
+            requests: The appends.
+            rules: The rules as last read; newer ones are read under the lock.
+            evaluated: The contexts that were evaluated before the lock.
+            settings: The time limits; None in a caller's own transaction, which has none.
+
+        """
         self._sql = statements(schema)
         self._schema = schema
-        self._hello = hello
+        self._server_info = server_info
         self._requests = requests
         self._rules = rules
-        self._seen = seen
+        self._evaluated = evaluated
         self._settings = settings
 
     def steps(self) -> Steps:
-        """Lock, look, decide, insert; the transaction around it is the driver's."""
+        """Take the lock, look up the state, decide and insert, in an open transaction."""
         yield self._lock()
         locked_at = time.monotonic()
         [[head, recorded_us, rules_version, isolation, tenant]] = yield Run(self._sql["look"])
         if isolation != "read committed":
+            # At a higher level the snapshot is older than the lock and misses committed events.
             msg = (
-                "an append needs a transaction at READ COMMITTED, and this one is at "
+                "an append requires a transaction at READ COMMITTED, but this one is at "
                 f"{isolation.upper()}: set connection.isolation_level before it begins, or begin "
-                "it with that level; the default of server, database or role is then not used"
+                "it at that level; this overrides the default of the server, database or role"
             )
             raise InvalidArgument(msg, details={"argument": "connection", "isolation": isolation})
         if tenant:
             msg = (
-                "an append needs a transaction that sees all tenants: seriatim.tenant is set in it"
+                "an append requires a transaction that sees all tenants, but seriatim.tenant is "
+                "set in this one: reset it, or use another transaction"
             )
             raise InvalidArgument(msg, details={"argument": "connection"})
-        facts = Facts(Contexts(self._requests, self._seen), head)
-        yield from self._find_heads(facts)
-        yield from self._find_known(facts)
-        yield from self._find_contexts(facts.contexts, head)
+        view = Facts(Contexts(self._requests, self._evaluated), head)
+        yield from self._find_heads(view)
+        yield from self._find_known(view)
+        yield from self._complete_contexts(view.contexts, head)
         rules = self._rules
         if rules_version != rules.version:
             rules = rules_of((yield Run(self._sql["declarations"])))
-        spent = facts.contexts.spent
-        answers = decide_group(self._requests, facts, rules, head, recorded_us, spent)
-        placed = [answer for answer in answers if isinstance(answer, Placed)]
+        spent = view.contexts.spent
+        results = decide_group(self._requests, view, rules, head, recorded_us, spent)
+        placed = [result for result in results if isinstance(result, Placed)]
         if placed:
+            # Time in Python counts, too: statement_timeout does not see it.
             held_ms = (time.monotonic() - locked_at) * 1000
             if self._settings and held_ms > statement_ms(self._settings):
                 raise held_too_long(self._settings)
             yield from self._insert(placed, head, recorded_us)
-        return finish(answers, recorded_us)
+        return finish(results, recorded_us)
 
     def _lock(self) -> Run:
         if self._settings is None:
-            return Run(self._sql["lock"], (self._hello.lock_key,))
-        longest = str(statement_ms(self._settings))
-        return Run(self._sql["lock_in_time"], (self._hello.lock_key, longest))
+            return Run(self._sql["lock"], (self._server_info.lock_key,))
+        timeout_ms = str(statement_ms(self._settings))
+        return Run(self._sql["lock_in_time"], (self._server_info.lock_key, timeout_ms))
 
     def _events(self) -> Iterable[Prepared]:
         return (event for request in self._requests for event in request.events)
 
-    def _find_heads(self, facts: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
+    def _find_heads(self, view: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
         keys = {event.stream_key for event in self._events() if event.stream_key is not None}
         for request in self._requests:
             for condition in request.conditions:
@@ -168,10 +181,10 @@ class Decision:
         rows = yield Run(self._sql["stream_heads"], (uuid_array(ordered),))
         for key, (seq, event_type) in zip(ordered, rows, strict=True):
             if seq is not None:
-                facts.heads[key] = Head(seq, event_type)
+                view.heads[key] = Head(seq, event_type)
 
-    def _find_known(self, facts: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
-        yield from self._find_ids(facts)
+    def _find_known(self, view: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
+        yield from self._find_ids(view)
         keys = {
             event.idempotency_index
             for event in self._events()
@@ -179,56 +192,57 @@ class Decision:
         }
         if keys:
             for row in (yield Run(self._sql["known_keys"], (uuid_array(keys),))):
-                facts.keys[row[-1].bytes] = record_of(row)
+                view.keys[row[-1].bytes] = record_of(row)
         commands = {r.command.command_key for r in self._requests if r.command is not None}
         if commands:
             rows = yield Run(self._sql["known_commands"], (uuid_array(commands),))
             for key, request_hash, response, first, last in rows:
-                facts.commands[key.bytes] = StoredCommand(request_hash, response, first, last)
+                view.commands[key.bytes] = StoredCommand(request_hash, response, first, last)
                 found = yield Run(self._sql["between"], (first, last))
-                facts.ranges[first, last] = tuple(map(record_of, found))
+                view.ranges[first, last] = tuple(map(record_of, found))
 
-    def _find_ids(self, facts: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
-        """Look ids up by their keys; where another id is stored, by the next key of theirs."""
-        sought = {
+    def _find_ids(self, view: Facts) -> Generator[Run, list[tuple[Any, ...]], None]:
+        """Look up event ids by key; where another id has that key, look up the next key."""
+        pending = {
             (event.tenant_id, event.event_id): event_keys(event.event_id)
             for event in self._events()
             if event.given_id
         }
-        while sought:
-            keys = {named: key for named, rest in sought.items() if (key := next(rest, None))}
+        while pending:
+            keys = {named: key for named, rest in pending.items() if (key := next(rest, None))}
             rows = yield Run(self._sql["known_ids"], (uuid_array(set(keys.values())),))
             for row in rows:
                 record = record_of(row)
-                facts.ids[record.tenant_id, row[-1].bytes] = record
-            sought = {
-                (tenant_id, event_id): sought[tenant_id, event_id]
+                view.ids[record.tenant_id, row[-1].bytes] = record
+            pending = {
+                (tenant_id, event_id): pending[tenant_id, event_id]
                 for (tenant_id, event_id), key in keys.items()
-                if (found := facts.ids.get((tenant_id, key))) and found.event_id != event_id
+                if (found := view.ids.get((tenant_id, key))) and found.event_id != event_id
             }
 
-    def _find_contexts(
+    def _complete_contexts(
         self, contexts: Contexts, head: int
     ) -> Generator[Run, list[tuple[Any, ...]], None]:
-        """Take into account what came since contexts were evaluated outside the lock.
+        """Match the events appended since the contexts were evaluated outside the lock.
 
-        One statement reads it for all contexts, whose filters are then matched here: its plan and
-        its cost do not depend on what the conditions look for.
+        One statement reads these events for all contexts, and the filters are matched in Python:
+        its plan and its cost do not depend on the conditions.
         """
-        behind = contexts.behind(head)
-        if not behind:
+        stale = contexts.behind(head)
+        if not stale:
             return
         values = {
-            "tenants": list(behind),
-            "afters": list(behind.values()),
+            "tenants": list(stale),
+            "afters": list(stale.values()),
             "events": NEWEST_EVENTS_MAX,
             "bytes": NEWEST_BYTES_MAX,
         }
         rows = yield Run(self._sql["newest_of_tenants"], values)
-        for number, tenant_id in enumerate(behind, start=1):
-            mine = sorted((row for row in rows if row[-1] == number), key=_position, reverse=True)
-            complete = not mine or (len(mine) == mine[0][-2] < NEWEST_EVENTS_MAX)
-            contexts.add_newest(tenant_id, map(record_of, mine), complete=complete, head=head)
+        for number, tenant_id in enumerate(stale, start=1):
+            newest = sorted((row for row in rows if row[-1] == number), key=_position, reverse=True)
+            # The last but one column counts the rows without the limit in bytes.
+            complete = not newest or (len(newest) == newest[0][-2] < NEWEST_EVENTS_MAX)
+            contexts.add_newest(tenant_id, map(record_of, newest), complete=complete, head=head)
 
     def _insert(
         self, placed: list[Placed], head: int, recorded_us: int
@@ -240,14 +254,14 @@ class Decision:
                 zip(place.request.events, place.stream_seqs, strict=True)
             )
         ]
-        packed = array_of(self._hello.row_array, self._hello.row_type, rows)
-        numbered = {"head": head, "recorded_us": recorded_us, "rows": packed}
-        yield Run(self._sql["insert_events"], numbered)
+        encoded = array_of(self._server_info.row_array, self._server_info.row_type, rows)
+        values = {"head": head, "recorded_us": recorded_us, "rows": encoded}
+        yield Run(self._sql["insert_events"], values)
         for place in placed:
             command = place.request.command
             if command is not None:
                 last = place.first_position + len(place.request.events) - 1
-                values = (
+                command_values = (
                     command.command_key.hex(),
                     place.request.tenant_id,
                     command.request_hash,
@@ -255,11 +269,14 @@ class Decision:
                     place.first_position,
                     last,
                 )
-                yield Run(self._sql["insert_command"], values)
+                yield Run(self._sql["insert_command"], command_values)
 
 
 def drive(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome]:
-    """Take the steps on a sync connection, which may be the caller's, set up in its own way."""
+    """Run the statements on a sync connection and return the outcomes.
+
+    The connection may be a caller's, so the cursor uses its own row factory and adapters.
+    """
     rows: list[tuple[Any, ...]] = []
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.adapters.register_dumper(RowArray, RowArrayDumper)
@@ -275,7 +292,7 @@ def drive(connection: psycopg.Connection[Any], steps: Steps) -> list[Outcome]:
 
 
 async def drive_async(connection: psycopg.AsyncConnection[Any], steps: Steps) -> list[Outcome]:
-    """Take the same steps on an async connection."""
+    """Run the same statements on an async connection."""
     rows: list[tuple[Any, ...]] = []
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         cursor.adapters.register_dumper(RowArray, RowArrayDumper)

@@ -1,4 +1,4 @@
-"""Declarations in the database, where every process and the triggers see them."""
+"""Store and load declarations, which all processes and the triggers of the database use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from seriatim.store.postgres.statements import statements
 
 
 def rules_of(rows: Iterable[tuple[Any, ...]]) -> Rules:
-    """Make the rules of all declarations, given as (version, what, body)."""
+    """Build the rules from the rows (version, what, body) of all declarations."""
     kinds: list[StreamKind] = []
     types: list[EventType] = []
     indexes: list[StoredIndex] = []
     version = 0
-    for version, what, body in rows:  # noqa: B007 - the last version is the rules' own
+    for version, what, body in rows:  # noqa: B007 - the last version is that of the rules
         if what == "kind":
             kinds.append(msgspec.json.decode(body, type=StreamKind))
         elif what == "type":
@@ -36,33 +36,35 @@ def rules_of(rows: Iterable[tuple[Any, ...]]) -> Rules:
 def declare(
     connection: Connection,
     schema: str,
-    hello: Hello,
+    server_info: Hello,
     settings: Settings,
     declaration: Declaration,
 ) -> None:
-    """Add a declaration under the log's lock, unless it is there already."""
+    """Store a declaration under the log's lock, unless it is stored already."""
     named = statements(schema)
-    looked = _look(connection, named, declaration)
-    with locked(connection, schema, hello, settings):
+    # Searching a large log takes long: it is done before the lock is taken.
+    found_before = _find_events_of_type(connection, named, declaration)
+    with locked(connection, schema, server_info, settings):
         rules = rules_of(connection.execute(named["declarations"]).fetchall())
         if isinstance(declaration, StreamKind):
             if not rules.knows_kind(declaration):
-                _add(connection, named, rules, ("kind", declaration.name, 0), declaration)
-                _add_kind(connection, named, declaration)
+                key = ("kind", declaration.name, 0)
+                _insert_declaration(connection, named, rules, key, declaration)
+                _insert_kind(connection, named, declaration)
         elif isinstance(declaration, EventType):
             if not rules.knows_type(declaration):
                 key = ("type", declaration.event_type, declaration.event_version)
-                _add(connection, named, rules, key, declaration)
+                _insert_declaration(connection, named, rules, key, declaration)
                 if declaration.kind is not None:
                     pair = (declaration.kind, declaration.event_type)
                     connection.execute(named["insert_kind_type"], pair)
         elif not rules.knows_index(declaration):
-            stored = _covering(connection, named, declaration, looked)
+            stored = _make_stored_index(connection, named, declaration, found_before)
             key = ("index", compose(declaration.event_type, declaration.path), 0)
-            _add(connection, named, rules, key, stored)
+            _insert_declaration(connection, named, rules, key, stored)
 
 
-def _add(
+def _insert_declaration(
     connection: Connection,
     named: dict[str, LiteralString],
     rules: Rules,
@@ -73,7 +75,7 @@ def _add(
     connection.execute(named["insert_declaration"], (rules.version + 1, *key, body))
 
 
-def _add_kind(connection: Connection, named: dict[str, LiteralString], kind: StreamKind) -> None:
+def _insert_kind(connection: Connection, named: dict[str, LiteralString], kind: StreamKind) -> None:
     connection.execute(
         named["insert_kind"],
         (
@@ -86,10 +88,10 @@ def _add_kind(connection: Connection, named: dict[str, LiteralString], kind: Str
     )
 
 
-def _look(
+def _find_events_of_type(
     connection: Connection, named: dict[str, LiteralString], declaration: Declaration
 ) -> tuple[int, bool]:
-    """Look, before the lock is taken, whether a log of any size holds events of the type."""
+    """Return the head, and whether the log has events of an index's type up to it."""
     if not isinstance(declaration, PayloadIndex):
         return 0, False
     row = connection.execute(named["head"]).fetchone()
@@ -98,16 +100,16 @@ def _look(
     return head, found is not None
 
 
-def _covering(
+def _make_stored_index(
     connection: Connection,
     named: dict[str, LiteralString],
     index: PayloadIndex,
-    looked: tuple[int, bool],
+    found_before: tuple[int, bool],
 ) -> StoredIndex:
-    """Return the index as it is stored: it knows all events of a type that has none yet."""
-    before, there = looked
+    """Return the index to store; it covers all events if its type has no events yet."""
+    before, exists = found_before
     row = connection.execute(named["head"]).fetchone()
     head = 0 if row is None else int(row[0])
     values = {"after": before, "type": index.event_type}
     newer = connection.execute(named["has_newer_of_type"], values).fetchone()
-    return StoredIndex(index.event_type, index.path, head if there or newer else 0)
+    return StoredIndex(index.event_type, index.path, head if exists or newer else 0)

@@ -1,9 +1,9 @@
-"""The lean statement, sent through libpq itself: a whole group for the price of one short call.
+"""The fast path of appends: encode a request, send a group as one statement, read the reply.
 
-The driver's cursors are made for any query and cost more than the rest of a small append. This is
-one query with seven parameters of known types, sent and answered in steps, so that whoever sends it
-may wait for the answer in its own way: a thread by polling, an event loop by watching the socket.
-The bound on its time goes before it in the same message, and both are one transaction.
+The statement is sent through libpq, because a cursor of the driver costs more than the rest of a
+small append. Sending and receiving are separate steps, so that a thread can poll the socket and an
+event loop can watch it. The statement timeout is sent before the append in the same pipeline, and
+both run in one transaction.
 """
 
 from __future__ import annotations
@@ -29,45 +29,52 @@ _ELEMENTS = struct.Struct("!iq")
 _NULL = -1
 
 
-def send(  # noqa: PLR0913 - a statement and all it needs
+def send(  # noqa: PLR0913 - a statement and its parameters
     connection: Connection,
     statement: bytes,
-    limit: tuple[bytes, bytes],
-    hello: Hello,
+    timeout: tuple[bytes, bytes],
+    server_info: Hello,
     wait_ms: int,
     group: Sequence[Request],
 ) -> None:
-    """Send a group of packed appends; `flush` and `is_busy` of libpq tell how it goes on.
+    """Send a group of encoded appends without waiting; read the reply with `GroupReply`.
 
-    `limit` is a statement with its one value that bounds the time of the append.
+    Args:
+        connection: An idle connection.
+        statement: The statement `append_group`.
+        timeout: The statement that limits the time of the append, and its parameter.
+        server_info: The lock key and type oids of the log.
+        wait_ms: How long to wait for the log's lock.
+        group: The appends, all encoded for the fast path.
+
     """
     rows = [row for request in group for row in request.packed.rows]
     pgconn = connection.pgconn
     pgconn.enter_pipeline_mode()
-    pgconn.send_query_params(limit[0], [limit[1]])
+    pgconn.send_query_params(timeout[0], [timeout[1]])
     pgconn.send_query_params(
         statement,
         [
-            _INT8(hello.lock_key),
+            _INT8(server_info.lock_key),
             _INT4(wait_ms),
             _INT4(group[0].rules_version),
-            array_of(hello.row_array, hello.row_type, rows).data,
-            _ranks(group),
+            array_of(server_info.row_array, server_info.row_type, rows).data,
+            _encode_ranks(group),
             b"\1" if any(request.packed.tagged for request in group) else b"\0",
             None if (head := group[0].packed.head) is None else _INT8(head),
         ],
-        [_OID_INT8, _OID_INT4, _OID_INT4, hello.row_array, _OID_INT4S, _OID_BOOL, _OID_INT8],
+        [_OID_INT8, _OID_INT4, _OID_INT4, server_info.row_array, _OID_INT4S, _OID_BOOL, _OID_INT8],
         _BINARY,
         pq.Format.BINARY,
     )
     pgconn.pipeline_sync()
 
 
-def _ranks(group: Sequence[Request]) -> bytes | None:
-    """Count, for each event, which of its stream's events in this group it is."""
+def _encode_ranks(group: Sequence[Request]) -> bytes | None:
+    """Encode the rank of each event among the events of its stream in this group, from 1."""
     streams = [event.stream_key for request in group for event in request.events]
     if len(set(streams)) == len(streams):
-        return None  # each is the first
+        return None  # every rank is 1
     counts: dict[bytes | None, int] = {}
     ranks: list[bytes] = []
     for stream in streams:
@@ -77,7 +84,7 @@ def _ranks(group: Sequence[Request]) -> bytes | None:
 
 
 class Reply:
-    """The answer to a group, as it comes in."""
+    """The reply to a group, read without blocking as it arrives."""
 
     def __init__(self, connection: Connection) -> None:
         self._pgconn = connection.pgconn
@@ -85,11 +92,15 @@ class Reply:
         self._complete = False
 
     def whole(self) -> bool:
-        """Take in what libpq has; never wait, which it would do with the GIL held."""
+        """Process received results; return True when the reply is complete.
+
+        It only calls `get_result` when libpq is not busy: otherwise libpq would block while it
+        holds the GIL.
+        """
         pgconn = self._pgconn
         while not pgconn.is_busy():
             result = pgconn.get_result()
-            if result is None:  # it stands between two answers, unless the server is lost
+            if result is None:  # separates two results, or shows that the connection is lost
                 if pgconn.status != pq.ConnStatus.OK:
                     return True
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
@@ -97,11 +108,19 @@ class Reply:
                 self._complete = True
                 return True
             elif self._result is None or self._result.status == pq.ExecStatus.TUPLES_OK:
-                self._result = result  # the last answer, or the first that is an error
+                self._result = result  # the last result, or the first error
         return False
 
     def wait(self, deadline: float | None = None) -> None:
-        """Wait in this thread until the answer is whole."""
+        """Block until the reply is complete.
+
+        Args:
+            deadline: A time of `time.monotonic()`, None to wait without a limit.
+
+        Raises:
+            TimeoutError: The deadline has passed.
+
+        """
         pgconn = self._pgconn
         socket = select.poll()
         socket.register(pgconn.socket, select.POLLIN)
@@ -115,14 +134,15 @@ class Reply:
             pgconn.consume_input()
 
     def numbers(self) -> tuple[int, int, list[int | None]]:
-        """Return the head before the group, its time, and its stream numbers."""
-        # Rows may arrive before the commit: only the end of the answer confirms it.
+        """Return the head before the group, its recorded time, and its stream sequence numbers."""
+        # Rows may arrive before the commit; only the end of the pipeline confirms it.
         result = self._result if self._complete else None
         if result is None or result.status != pq.ExecStatus.TUPLES_OK:
             raise error_of(self._pgconn, result)
-        head, now, *seqs = _numbers(result.get_value(0, 0) or b"")
-        assert head is not None and now is not None  # noqa: S101, PT018 - for the type checker
-        return head, now, seqs
+        head, recorded_us, *seqs = _decode_int8_array(result.get_value(0, 0) or b"")
+        assert head is not None  # noqa: S101 - for the type checker
+        assert recorded_us is not None  # noqa: S101 - for the type checker
+        return head, recorded_us, seqs
 
 
 def _poll(socket: select.poll, deadline: float | None) -> None:
@@ -133,16 +153,16 @@ def _poll(socket: select.poll, deadline: float | None) -> None:
 
 
 def error_of(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> psycopg.Error:
-    """Return the exception for an answer that is an error, or for a broken connection."""
+    """Return the driver's exception for an error result, or for a lost connection (None)."""
     if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
         return psycopg.OperationalError(pgconn.error_message.decode(errors="replace"))
     return psycopg.errors.error_from_result(result)
 
 
-def _numbers(data: bytes) -> list[int | None]:
-    """Read a bigint array, in which the numbers of events without a stream are null."""
+def _decode_int8_array(data: bytes) -> list[int | None]:
+    """Decode a bigint array in binary format; it has nulls for events without a stream."""
     body = data[_ARRAY_HEADER:]
-    if data[4:8] == b"\0\0\0\0":  # it holds no null
+    if data[4:8] == b"\0\0\0\0":  # the flag says that the array has no nulls
         return [number for _, number in _ELEMENTS.iter_unpack(body)]
     numbers: list[int | None] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Wake-ups by LISTEN: a hint that saves waiting, on a session of its own; lost, it costs a poll."""
+"""Wake-ups by LISTEN on a separate connection; a lost notification only costs one poll interval."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _RETRY_S = 1.0
 
 
 class Listener:
-    """One thread that listens for all who wait in this process; it starts with the first."""
+    """One thread that listens on behalf of all waiting threads; the first wait starts it."""
 
     def __init__(self, connect: Callable[[], Connection], schema: str) -> None:
         self._connect = connect
         self._channel = channel(schema)
-        self._start_fresh()
+        self._reset()
 
-    def _start_fresh(self) -> None:
-        self._heard = threading.Condition()
+    def _reset(self) -> None:
+        self._notified = threading.Condition()
         self._count = 0
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
     def mark(self) -> int:
-        """Return a mark to wait from, and make sure that somebody listens."""
-        with self._heard:
+        """Return the current notification count to pass to `wait`; start the thread if needed."""
+        with self._notified:
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(
                     target=self._run, name="seriatim-listener", daemon=True
@@ -40,23 +40,23 @@ class Listener:
                 self._thread.start()
             return self._count
 
-    def wait(self, mark: int, timeout: float) -> None:
-        """Wait for a hint after the mark."""
-        with self._heard:
-            self._heard.wait_for(lambda: self._count != mark or self._closed.is_set(), timeout)
+    def wait(self, count: int, timeout: float) -> None:
+        """Block until a notification arrives after `count`, at most `timeout` seconds."""
+        with self._notified:
+            self._notified.wait_for(lambda: self._count != count or self._closed.is_set(), timeout)
 
     def hint(self) -> None:
-        """Wake everybody who waits."""
-        with self._heard:
+        """Wake all waiting threads."""
+        with self._notified:
             self._count += 1
-            self._heard.notify_all()
+            self._notified.notify_all()
 
     def _run(self) -> None:
         while not self._closed.is_set():
             try:
                 with closing(self._connect()) as connection:
                     connection.execute(f'listen "{self._channel}"')
-                    self.hint()  # what was announced before this moment was not heard
+                    self.hint()  # notifications before LISTEN were missed
                     self._listen(connection)
             except (psycopg.Error, SeriatimError):
                 self._closed.wait(_RETRY_S)
@@ -67,11 +67,11 @@ class Listener:
                 self.hint()
 
     def after_fork(self) -> None:
-        """Begin anew in a child process."""
-        self._start_fresh()
+        """Reset the state in a forked child; the thread exists only in the parent."""
+        self._reset()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the thread and wake all waiting threads."""
         self._closed.set()
         self.hint()
         if self._thread is not None:

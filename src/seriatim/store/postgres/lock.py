@@ -1,8 +1,8 @@
-"""Transactions that hold locks of a log, within bounds that the server itself enforces.
+"""Transactions that hold locks of a log, with time limits that the server enforces.
 
-A process that stops in the middle of one delays the others by `lock_hold_s` at most, whatever it
-was doing; a statement that works is ended after `lock_wait_s` and `lock_hold_s` together. The
-settings are those of the transaction, so a transaction pooler keeps them.
+A process that hangs while it holds a lock delays the others by at most `lock_hold_s`. A running
+statement is cancelled after `lock_wait_s` plus `lock_hold_s`. The limits are set locally to the
+transaction, so they also work through a transaction pooler.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from seriatim.store.postgres.statements import statements
 
 
 def milliseconds(seconds: float) -> int:
-    """Return seconds as Postgres takes them; 0 would be no bound at all."""
+    """Convert seconds to milliseconds, at least 1: Postgres takes 0 as no limit."""
     return max(1, round(seconds * 1000))
 
 
 def bounds(settings: Settings) -> str:
-    """Return the statement that bounds how long a transaction waits for locks and idles."""
+    """Return the statements that limit lock waits and idle time of a transaction."""
     return (
         f"set local lock_timeout = {milliseconds(settings.lock_wait_s)};"
         f"set local idle_in_transaction_session_timeout = {milliseconds(settings.lock_hold_s)}"
@@ -33,35 +33,44 @@ def bounds(settings: Settings) -> str:
 
 
 def statement_ms(settings: Settings) -> int:
-    """Return how long one statement may take under a lock, in milliseconds."""
+    """Return the time limit of one statement under a lock, in milliseconds."""
     return milliseconds(settings.lock_wait_s + settings.lock_hold_s)
 
 
 @contextmanager
 def bounded(connection: Connection, settings: Settings) -> Iterator[None]:
-    """Open a transaction at READ COMMITTED whose waits, pauses and statements are bounded."""
-    whole = statement_ms(settings)
+    """Run the block in a transaction with limits on lock waits, idle time and statements.
+
+    Raises:
+        TimedOut: The server cancelled a statement.
+
+    """
+    timeout_ms = statement_ms(settings)
     try:
         with connection.transaction():
-            connection.execute(f"{bounds(settings)};set local statement_timeout = {whole}".encode())
+            connection.execute(
+                f"{bounds(settings)};set local statement_timeout = {timeout_ms}".encode()
+            )
             yield
     except psycopg.errors.QueryCanceled as error:
         raise held_too_long(settings) from error
 
 
 @contextmanager
-def locked(connection: Connection, schema: str, hello: Hello, settings: Settings) -> Iterator[None]:
-    """Hold the log's lock for a transaction within the same bounds."""
+def locked(
+    connection: Connection, schema: str, server_info: Hello, settings: Settings
+) -> Iterator[None]:
+    """Run the block in such a transaction while it holds the log's lock."""
     with bounded(connection, settings):
-        connection.execute(statements(schema)["lock"], (hello.lock_key,))
+        connection.execute(statements(schema)["lock"], (server_info.lock_key,))
         yield
 
 
 def held_too_long(settings: Settings) -> TimedOut:
-    """Make the error for work under the log's lock that the server ended."""
+    """Return the error for work under the log's lock that the server cancelled."""
     msg = (
-        f"it would have held the log's lock for more than {statement_ms(settings) / 1000:g} s "
-        "(lock_wait_s and lock_hold_s) and was ended, so that others can write; nothing was "
-        "stored: append fewer events or tags at a time, or raise lock_hold_s"
+        f"cancelled after {statement_ms(settings) / 1000:g} s (lock_wait_s plus lock_hold_s), "
+        "because other writers wait for the log's lock; nothing was stored: append fewer events "
+        "or tags at a time, or raise lock_hold_s"
     )
     return TimedOut(msg, details={"sqlstate": CANCELLED, "ambiguous": False})

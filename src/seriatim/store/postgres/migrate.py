@@ -1,4 +1,4 @@
-"""Creating and upgrading a log's schema, under a lock, without stopping its writers."""
+"""Create and upgrade a log's schema, without blocking its writers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from seriatim.store.postgres.lock import bounded
 from seriatim.store.postgres.statements import migration_files, render
 
 SCHEMA_VERSION = 4
-# The oldest program (by the schema version it was made for) that still works after each migration.
+# The oldest program, by the schema version it was made for, that works after each migration.
 OLDEST_PROGRAM = {1: 1, 2: 1, 3: 1, 4: 1}
 _DDL_TRIES = 50
 _LOCK_POLL_S = 0.1
@@ -59,33 +59,42 @@ grant execute on all functions in schema {schema} to {role};
 
 
 def migrate(url: str, *, target: int | None = None) -> int:
-    """Bring the log at a URL to the newest schema (or to `target`) and return its version."""
+    """Create or upgrade the schema of the log at a URL, and return its version.
+
+    Args:
+        url: The URL of the log.
+        target: The version to upgrade to; None for the newest.
+
+    Raises:
+        BackendFailure: The database cannot be reached, or the role lacks privileges.
+
+    """
     address = parse_url(url, Settings())
     with connect(address) as connection:
         return migrate_on(connection, address, target=target)
 
 
 def migrate_on(connection: Connection, address: Address, *, target: int | None = None) -> int:
-    """Run what is missing, each migration in its own short transaction."""
-    wanted = SCHEMA_VERSION if target is None else target
+    """Apply the missing migrations, each in its own short transaction."""
+    version = SCHEMA_VERSION if target is None else target
     try:
         for number, name, text in migration_files():
-            if number <= wanted:
+            if number <= version:
                 _build_indexes(connection, address, number, text)
                 _apply(connection, address.schema, number, name, text)
     except psycopg.Error as error:
         raise failure(error, "migrating the log's schema", schema=address.schema) from error
-    return wanted
+    return version
 
 
 def _apply(connection: Connection, schema: str, number: int, name: str, text: str) -> None:
-    """Apply one migration unless it is there; DDL that has to wait steps aside and tries again."""
+    """Apply a migration unless it was applied; DDL that must wait backs off and retries."""
     for attempt in range(_DDL_TRIES):
         try:
-            # A process that stops in here gives its locks back after lock_hold_s, and no statement
-            # keeps one for longer: what takes long on a large log is not done under a lock.
+            # The server releases the locks of a stalled process after lock_hold_s, and cancels
+            # statements that hold one longer. Slow work on a large log is done without a lock.
             with bounded(connection, Settings()):
-                connection.execute(_lock(schema))
+                connection.execute(_build_lock(schema))
                 connection.execute("set local lock_timeout = '200ms'")
                 connection.execute(render(_BOOKKEEPING, schema))
                 row = connection.execute(render(_STATE, schema)).fetchone()
@@ -103,20 +112,20 @@ def _apply(connection: Connection, schema: str, number: int, name: str, text: st
 
 
 def _build_indexes(connection: Connection, address: Address, number: int, text: str) -> None:
-    """Build a migration's indexes without blocking writers, which a transaction cannot do.
+    """Build a migration's indexes concurrently, which is not possible inside a transaction.
 
-    An empty log gets its indexes with the rest of the migration. Migrations that run at the same
-    time take turns. They poll for their turn: a statement that waits has a snapshot, and building
-    an index waits for older snapshots.
+    An empty log gets its indexes with the rest of the migration. Concurrent migrations serialize on
+    an advisory lock. They poll for it: a statement that waits holds a snapshot, and CREATE INDEX
+    CONCURRENTLY waits for older snapshots.
     """
     indexes = list(_INDEX.finditer(text))
     if not indexes or not _has_events(connection, address.schema):
         return
-    with connect(address) as turn:
+    with connect(address) as locker:
         while True:
-            with turn.transaction():
-                turn.execute("set local idle_in_transaction_session_timeout = 0")
-                row = turn.execute(_try_lock(address.schema)).fetchone()
+            with locker.transaction():
+                locker.execute("set local idle_in_transaction_session_timeout = 0")
+                row = locker.execute(_build_try_lock(address.schema)).fetchone()
                 if row is not None and row[0]:
                     if installed_version(connection, address)[0] < number:
                         for index in indexes:
@@ -134,31 +143,41 @@ def _build_index(connection: Connection, schema: str, index: re.Match[str]) -> N
 
 
 def _has_events(connection: Connection, schema: str) -> bool:
-    there = connection.execute(render(_EVENTS, schema)).fetchone()
-    if there is None or not there[0]:
+    exists = connection.execute(render(_EVENTS, schema)).fetchone()
+    if exists is None or not exists[0]:
         return False
     return connection.execute(render("select from {schema}.events limit 1", schema)).rowcount == 1
 
 
-def _try_lock(schema: str) -> LiteralString:
+def _build_try_lock(schema: str) -> LiteralString:
     return f"select pg_try_advisory_xact_lock(hashtextextended('seriatim indexes {schema}', 0))"
 
 
-def _lock(schema: str) -> LiteralString:
+def _build_lock(schema: str) -> LiteralString:
     return f"select pg_advisory_xact_lock(hashtextextended('seriatim migrations {schema}', 0))"
 
 
 def installed_version(connection: Connection, address: Address) -> tuple[int, int]:
-    """Return the schema's version and the oldest program it serves; zeros when there is none."""
-    there = connection.execute(render(_EXISTS, address.schema)).fetchone()
-    if there is None or not there[0]:
+    """Return the schema version and the oldest program that works with it; zeros without a log."""
+    exists = connection.execute(render(_EXISTS, address.schema)).fetchone()
+    if exists is None or not exists[0]:
         return 0, 0
     row = connection.execute(render(_STATE, address.schema)).fetchone()
     return (row[0] or 0, row[1] or 0) if row is not None else (0, 0)
 
 
 def check_version(connection: Connection, address: Address, *, create: bool) -> None:
-    """Refuse a schema this program cannot work with; make one where there is none."""
+    """Check that this program can use the schema; create it if it does not exist.
+
+    Args:
+        connection: A connection in autocommit mode.
+        address: The address of the log.
+        create: Whether to create a missing schema.
+
+    Raises:
+        BackendFailure: There is no log and `create` is False, or its version does not fit.
+
+    """
     check_server_version(connection, address)
     try:
         version, oldest_program = installed_version(connection, address)
@@ -166,19 +185,22 @@ def check_version(connection: Connection, address: Address, *, create: bool) -> 
         raise failure(error, "reading the schema's version", schema=address.schema) from error
     if version == 0:
         if not create:
-            msg = "there is no log in this database: run seriatim init"
+            msg = f"there is no log in schema {address.schema} of this database: run seriatim init"
             raise BackendFailure(msg, retryable=False)
         migrate_on(connection, address)
     elif version < SCHEMA_VERSION:
-        msg = f"the log's schema is version {version}, {SCHEMA_VERSION} is needed: seriatim init"
+        msg = (
+            f"the log's schema has version {version}, but {SCHEMA_VERSION} is required: run "
+            "seriatim init"
+        )
         raise BackendFailure(msg, retryable=False, details={"version": version})
     elif oldest_program > SCHEMA_VERSION:
-        msg = f"the log's schema (version {version}) needs a newer seriatim: upgrade the package"
+        msg = f"the log's schema (version {version}) requires a newer seriatim: upgrade the package"
         raise BackendFailure(msg, retryable=False, details={"version": version})
 
 
 def grant(url: str, role: str) -> None:
-    """Give an application role what it needs: INSERT and SELECT on events, nothing more."""
+    """Grant an application role the privileges to append and read; it cannot change events."""
     address = parse_url(url, Settings())
     with connect(address) as connection:
         quoted = sql.Identifier(role).as_string(connection)

@@ -1,4 +1,4 @@
-"""An append made ready in its caller's thread: rows packed, contexts looked at, the way chosen."""
+"""Encode an append in its caller's thread: rows, contexts, and whether the fast path applies."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from seriatim.core.request import ExpectedContext, ExpectedSeq, Request
 from seriatim.store.contexts import ContextKey, Seen, context_key, contexts_of
 from seriatim.store.postgres.packing import composite
 
-BATCH_FROM = 32  # events in a group from which looking each stream up once pays
+BATCH_FROM = 32  # events in a group from which one look-up per stream is cheaper
 
 
 Look = Callable[[str, Mapping[ContextKey, Query]], Mapping[ContextKey, Seen]]
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
-    """An append in the form in which it is sent: its rows, and where each row's stream may begin.
+    """An append in Postgres's binary format.
 
-    None of them means that it must be decided with the lock held: it has a command, or a context
-    that differs, or belongs to a kind whose rules ask for more than constraints can show.
+    `rows` is empty if the append needs the validated path: it has a command, a context that does
+    not hold, or a kind whose rules the constraints of the database cannot check.
     """
 
     rows: tuple[bytes, ...] = ()
-    first_seqs: tuple[int, ...] = ()
+    first_seqs: tuple[int, ...] = ()  # the first sequence number of each row's stream
     tagged: bool = False
     seen: Mapping[ContextKey, Seen] = {}
-    head: int | None = None  # its contexts hold if this is still the head; such an append is alone
-    numbers: tuple[int | None, ...] = ()  # what each event must be in its stream, if any demands it
+    head: int | None = None  # contexts hold only at this head; such an append is sent alone
+    numbers: tuple[int | None, ...] = ()  # the required sequence numbers; empty if there are none
 
 
 def is_small(request: Request) -> bool:
-    """Tell whether an append needs no decision and is no batch."""
+    """Return True if an append can use the fast path and is smaller than a batch."""
     return 0 < len(request.packed.rows) < BATCH_FROM
 
 
 def is_light(request: Request) -> bool:
-    """Tell whether an append is small and may share a group that no writer thread commits."""
+    """Return True if an append can use the fast path together with others."""
     return request.packed.head is None and is_small(request)
 
 
 def is_ordered(group: Sequence[Request]) -> bool:
-    """Tell whether the numbers that callers demand rise along each stream as positions do.
+    """Return True if required sequence numbers rise with the positions in each stream.
 
-    The database sees only that a group leaves no gap and no number twice.
+    The database only checks that a group leaves no gap and no duplicate number.
     """
     if not any(request.packed.numbers for request in group):
         return True
     counts: dict[bytes | None, int] = {}
-    before: dict[bytes | None, int] = {}  # the number before the group's first, by each demand
+    before: dict[bytes | None, int] = {}  # the implied last number before the group
     for request in group:
-        demanded = request.packed.numbers or (None,) * len(request.events)
-        for event, number in zip(request.events, demanded, strict=True):
+        required = request.packed.numbers or (None,) * len(request.events)
+        for event, number in zip(request.events, required, strict=True):
             key = event.stream_key
             counts[key] = nth = counts.get(key, 0) + 1
             if number is not None and before.setdefault(key, number - nth) != number - nth:
@@ -63,19 +63,26 @@ def is_ordered(group: Sequence[Request]) -> bool:
 
 
 def pack(request: Request, rules: Rules, look: Look) -> Packed:
-    """Pack an append, and look at its contexts, in its caller's thread and before any lock."""
+    """Encode an append and evaluate its contexts, before any lock is taken.
+
+    Args:
+        request: The append.
+        rules: The rules under which it was checked.
+        look: Evaluates contexts at the current head.
+
+    """
     events = request.events
     if len(events) == 1 and not request.conditions and request.command is None:
-        return _pack_one(request, rules)
+        return _encode_single(request, rules)
     tagged = any(event.tags or event.term_keys for event in events)
-    wanted = contexts_of((request,))
-    seen = look(request.tenant_id, wanted) if wanted else {}
+    contexts = contexts_of((request,))
+    evaluated = look(request.tenant_id, contexts) if contexts else {}
     if (
         request.command is not None
-        or _needs_decision(request, rules)
-        or (seen and (len(events) >= BATCH_FROM or not _hold(request, seen)))
+        or _needs_validated_path(request, rules)
+        or (evaluated and (len(events) >= BATCH_FROM or not _contexts_hold(request, evaluated)))
     ):
-        return Packed(tagged=tagged, seen=seen)
+        return Packed(tagged=tagged, seen=evaluated)
     expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
     rows: list[bytes] = []
     first_seqs: list[int] = []
@@ -90,13 +97,13 @@ def pack(request: Request, rules: Rules, look: Look) -> Packed:
         rows.append(composite(event, offset, given, first_seq))
         first_seqs.append(first_seq)
         numbers.append(given)
-    demanded = () if numbers.count(None) == len(numbers) else tuple(numbers)
-    head = min([one.head for one in seen.values()], default=None)
-    return Packed(tuple(rows), tuple(first_seqs), tagged, seen, head, demanded)
+    required = () if numbers.count(None) == len(numbers) else tuple(numbers)
+    head = min([context.head for context in evaluated.values()], default=None)
+    return Packed(tuple(rows), tuple(first_seqs), tagged, evaluated, head, required)
 
 
-def _pack_one(request: Request, rules: Rules) -> Packed:
-    """Pack the commonest append of all, one event without conditions, with the fewest steps."""
+def _encode_single(request: Request, rules: Rules) -> Packed:
+    """Encode the most common append, one event without conditions, with the fewest steps."""
     [event] = request.events
     tagged = bool(event.tags or event.term_keys)
     first_seq = 0
@@ -110,30 +117,31 @@ def _pack_one(request: Request, rules: Rules) -> Packed:
     return Packed((row,), (first_seq,), tagged, numbers=numbers)
 
 
-def _hold(request: Request, seen: Mapping[ContextKey, Seen]) -> bool:
-    """Tell whether all contexts are as they are expected to be, as far as can be seen."""
+def _contexts_hold(request: Request, evaluated: Mapping[ContextKey, Seen]) -> bool:
+    """Return True if all expected contexts hold at the evaluated head."""
     for condition in request.conditions:
         if isinstance(condition, ExpectedContext):
-            found = seen[context_key(request.tenant_id, condition.query)]
+            found = evaluated[context_key(request.tenant_id, condition.query)]
             if not condition.within(found.head) or not condition.holds(found.version):
                 return False
     return True
 
 
-def _needs_decision(request: Request, rules: Rules) -> bool:
+def _needs_validated_path(request: Request, rules: Rules) -> bool:
+    """Return True if constraints of the database cannot check the append's conditions."""
     if not request.conditions and not rules.demands_expected_seq:
         return False
-    touched = {event.stream for event in request.events}
+    streams = {event.stream for event in request.events}
     for condition in request.conditions:
         if isinstance(condition, ExpectedContext):
             continue
-        if condition.stream not in touched:
+        if condition.stream not in streams:
             return True
         first_seq = rules.kind_of(condition.stream[0]).first_seq
-        # To expect a number before the first is not to expect that there is no stream.
+        # Expecting a number below the first is different from expecting that no stream exists.
         if condition.seq is not None and condition.seq < first_seq:
             return True
-        touched.discard(condition.stream)  # a second condition on a stream is a decision, too
+        streams.discard(condition.stream)  # a second condition on a stream is not supported here
     if any(event.given_seq is not None for event in request.events) and request.conditions:
         return True
     return any(

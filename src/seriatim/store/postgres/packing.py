@@ -1,4 +1,4 @@
-"""Rows in Postgres's binary formats, packed by hand before the lock is taken."""
+"""Encode rows in Postgres's binary format, without the driver and before the lock is taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seriatim.core.request import Prepared
 
 _LENGTH = struct.Struct("!i").pack
 
-_options_of = attrgetter(
+_get_optional_texts = attrgetter(
     "producer_id",
     "source_system",
     "source_subsystem",
@@ -34,7 +34,7 @@ _options_of = attrgetter(
 _ABSENT = (None,) * 11
 
 _OID_INT4, _OID_INT8, _OID_BYTEA, _OID_TEXT, _OID_UUID, _OID_UUIDS = 23, 20, 17, 25, 2950, 2951
-_FIELDS = 30  # of the type new_event
+_FIELDS = 30  # fields of the composite type new_event
 _COMPOSITE_HEAD = struct.Struct("!iIii").pack
 _TYPED = struct.Struct("!Ii").pack
 _VERSION_AND_ID = struct.Struct("!IiiIi16s").pack
@@ -48,14 +48,14 @@ _NO_TAGS = _TYPED(_OID_UUIDS, -1)
 
 
 class RowArray(msgspec.Struct, frozen=True):
-    """A packed array parameter, with the type it is sent as."""
+    """An encoded array parameter, with the oid of its type."""
 
     oid: int
     data: bytes
 
 
 class RowArrayDumper(Dumper):
-    """Sends a packed array as it is."""
+    """Passes an encoded array to the driver unchanged."""
 
     format = Format.BINARY
 
@@ -75,7 +75,7 @@ class RowArrayDumper(Dumper):
 
 
 def array_of(oid: int, element_oid: int, elements: Sequence[bytes]) -> RowArray:
-    """Pack elements, each with its length before it, as a one-dimensional array."""
+    """Encode a one-dimensional array; each element already has its length in front."""
     if not elements:
         return RowArray(oid, struct.pack("!iiI", 0, 0, element_oid))
     header = struct.pack("!iiIii", 1, 0, element_oid, len(elements), 1)
@@ -83,14 +83,24 @@ def array_of(oid: int, element_oid: int, elements: Sequence[bytes]) -> RowArray:
 
 
 def uuid_array(keys: Iterable[bytes]) -> RowArray:
-    """Pack 16-byte keys as a uuid array."""
+    """Encode 16-byte keys as a uuid array."""
     return array_of(_OID_UUIDS, _OID_UUID, [b"\0\0\0\x10" + key for key in keys])
 
 
 def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: int) -> bytes:
-    """Pack one event as an element of a new_event array: each field behind its type."""
-    text = _typed_text
-    options = _options_of(event)
+    """Encode one event as an element of a new_event array: each field follows its type oid.
+
+    The order of the fields is that of the type `new_event` in the schema.
+
+    Args:
+        event: The event.
+        offset: Its index in the append.
+        given_seq: Its required sequence number, None if the database assigns it.
+        first_seq: The first sequence number of its kind.
+
+    """
+    text = _encode_text
+    optional_texts = _get_optional_texts(event)
     body = b"".join(
         (
             _COMPOSITE_HEAD(_FIELDS, _OID_INT4, 4, offset),
@@ -102,14 +112,14 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
             _NO_KEY if event.idempotency_index is None else _A_KEY + event.idempotency_index,
             _A_HASH,
             bytes.fromhex(event.payload_hash[len(HASH_PREFIX) :]),
-            _typed_keys(keys) if (keys := event.index_keys()) else _NO_TAGS,
-            _common_text(event.tenant_id),
-            _NO_TEXT if _is_key(event) else text(event.event_id),
-            _common_text(event.stream_type),
+            _encode_keys(keys) if (keys := event.index_keys()) else _NO_TAGS,
+            _encode_common_text(event.tenant_id),
+            _NO_TEXT if _is_id_in_key(event) else text(event.event_id),
+            _encode_common_text(event.stream_type),
             text(event.stream_id),
-            _common_text(event.event_type),
+            _encode_common_text(event.event_type),
             text(event.occurred_at),
-            _NO_TEXTS if options == _ABSENT else _some_texts(options),
+            _NO_TEXTS if optional_texts == _ABSENT else _encode_texts(optional_texts),
             text(canonical_text(event.metadata)) if event.metadata else _NO_TEXT,
             text(event.payload),
             text(canonical_text(event.tags)) if event.tags else _NO_TEXT,
@@ -118,26 +128,27 @@ def composite(event: Prepared, offset: int, given_seq: int | None, first_seq: in
     return _LENGTH(len(body)) + body
 
 
-def _is_key(event: Prepared) -> bool:
-    """Tell whether an event's id is the UUID under which it is stored."""
+def _is_id_in_key(event: Prepared) -> bool:
+    """Return True if the event id is the UUID that is stored as its key, so it needs no text."""
     event_id = event.event_id
     return is_uuid(event_id) and event_id.replace("-", "") == event.event_key.hex()
 
 
-def _typed_text(value: str | None) -> bytes:
+def _encode_text(value: str | None) -> bytes:
     if value is None:
         return _NO_TEXT
     raw = value.encode()
     return _TYPED(_OID_TEXT, len(raw)) + raw
 
 
-def _some_texts(values: Iterable[str | None]) -> bytes:
-    return b"".join([_NO_TEXT if value is None else _typed_text(value) for value in values])
+def _encode_texts(values: Iterable[str | None]) -> bytes:
+    return b"".join([_NO_TEXT if value is None else _encode_text(value) for value in values])
 
 
-_common_text = lru_cache(maxsize=4096)(_typed_text)  # tenants and types are few
+# Tenants and types are few and repeat in every event.
+_encode_common_text = lru_cache(maxsize=4096)(_encode_text)
 
 
-def _typed_keys(keys: Iterable[bytes]) -> bytes:
+def _encode_keys(keys: Iterable[bytes]) -> bytes:
     data = uuid_array(keys).data
     return _TYPED(_OID_UUIDS, len(data)) + data

@@ -1,4 +1,4 @@
-"""Storing the events of an archive exactly as they were."""
+"""Restore archived events unchanged."""
 
 from __future__ import annotations
 
@@ -22,34 +22,46 @@ from seriatim.store.postgres.statements import statements
 def restore(
     connection: Connection,
     schema: str,
-    hello: Hello,
+    server_info: Hello,
     settings: Settings,
     events: Sequence[Restored],
 ) -> None:
-    """Insert events that follow the head, under the log's lock."""
+    """Insert archived events directly after the head, under the log's lock.
+
+    Args:
+        connection: A connection in autocommit mode.
+        schema: The schema of the log.
+        server_info: The lock key and type oids of the log.
+        settings: The time limits.
+        events: The events, in order of position.
+
+    Raises:
+        Conflict: The events do not follow the head.
+
+    """
     try:
-        _insert(connection, schema, hello, settings, events)
+        _insert(connection, schema, server_info, settings, events)
     except psycopg.errors.UniqueViolation:
-        # Two ids may share a key: the later one is stored under its next.
+        # Two event ids may hash to one key: the later one is stored under its next key.
         named = statements(schema)
 
-        def by_key(tenant_id: str, key: bytes) -> EventRecord | None:
+        def find_by_key(tenant_id: str, key: bytes) -> EventRecord | None:
             values = (uuid.UUID(bytes=key), tenant_id)
             row = connection.execute(named["event_by_id"], values, binary=True).fetchone()
             return None if row is None else record_of(row)
 
-        keyed = with_free_keys([one.event for one in events], by_key)
-        pairs = zip(events, keyed, strict=True)
-        again = [msgspec.structs.replace(one, event=event) for one, event in pairs]
-        if again == list(events):
+        with_keys = with_free_keys([one.event for one in events], find_by_key)
+        pairs = zip(events, with_keys, strict=True)
+        rekeyed = [msgspec.structs.replace(one, event=event) for one, event in pairs]
+        if rekeyed == list(events):
             raise
-        _insert(connection, schema, hello, settings, again)
+        _insert(connection, schema, server_info, settings, rekeyed)
 
 
 def _insert(
     connection: Connection,
     schema: str,
-    hello: Hello,
+    server_info: Hello,
     settings: Settings,
     events: Sequence[Restored],
 ) -> None:
@@ -60,10 +72,13 @@ def _insert(
     ]
     values = {
         "head": events[0].position - 1,
-        "rows": array_of(hello.row_array, hello.row_type, rows),
+        "rows": array_of(server_info.row_array, server_info.row_type, rows),
         "times": [one.recorded_us for one in events],
     }
-    with locked(connection, schema, hello, settings), connection.cursor(binary=True) as cursor:
+    with (
+        locked(connection, schema, server_info, settings),
+        connection.cursor(binary=True) as cursor,
+    ):
         cursor.adapters.register_dumper(RowArray, RowArrayDumper)
         row = cursor.execute(named["head"]).fetchone()
         check_next(0 if row is None else int(row[0]), events)

@@ -1,4 +1,4 @@
-"""From database rows to records."""
+"""Decode database rows."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from seriatim.core.event import EventRecord
 from seriatim.core.times import format_us
 from seriatim.store.port import Cursor
 
-_metadata = msgspec.json.Decoder(dict[str, str]).decode
-_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_metadata = msgspec.json.Decoder(dict[str, str]).decode
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def record_of(row: tuple[Any, ...]) -> EventRecord:
-    """Make the record of one row of `statements.COLUMNS`; further columns are passed over."""
+    """Build a record from a row with `statements.RECORD_COLUMNS`; further columns are ignored."""
     recorded_at = format_us(row[10])
     fields = (
         *row[:9],
         row[9] or recorded_at,
         recorded_at,
         *row[11:22],
-        {} if row[22] is None else _metadata(row[22]),
+        {} if row[22] is None else _decode_metadata(row[22]),
         row[23],
         HASH_PREFIX + bytes(row[24]).hex(),
-        () if row[25] is None else _tags(row[25]),
+        () if row[25] is None else _decode_tags(row[25]),
     )
     return EventRecord(*fields)
 
 
 def cursor_of(row: tuple[Any, ...]) -> Cursor:
-    """Make the cursor of one row."""
+    """Build a cursor from a row."""
     tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us = row
     return Cursor(
         tenant_id=tenant_id,

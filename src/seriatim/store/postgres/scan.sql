@@ -1,7 +1,7 @@
--- What Spark's processes read, through ADBC; numbers and hexadecimal literals fill the holes.
+-- The statements of Spark tasks, run through ADBC; placeholders are numbers or hexadecimal literals.
 
 -- name: look
--- A log that was restored and not yet opened will be of the next epoch.
+-- A log that was restored and not opened since will get the next epoch.
 select l.log_id::text as log_id,
        l.epoch + (l.fingerprint <> {schema}.fingerprint())::integer as epoch,
        h.head, h.until,
@@ -24,7 +24,7 @@ select count(*) as events from {schema}.events e
 where e.position > {after} and e.position <= {until}{conditions};
 
 -- name: used
--- Which columns hold anything in a sample of a range.
+-- Which columns have values in a sample of a range.
 select {used} from {schema}.events e
 where e.position > {after} and e.position <= least({until}, {after} + {sample})
    or e.position > greatest({after}, {until} - {sample}) and e.position <= {until};

@@ -1,7 +1,7 @@
-"""Reads and queries as SQL: each filter becomes conditions that an index can answer.
+"""Build the SQL of reads and queries: each filter becomes conditions that an index can serve.
 
-A query's filters run as separate statements and are merged: an OR across filters would take every
-one of them away from its index.
+The filters of a query run as separate statements and their results are merged: with an OR across
+filters the planner could not use the index of any of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from seriatim.store.postgres.statements import COLUMNS, named_statements
 
 Parameters = dict[str, Any]
 
-TYPES_MAX = 64  # branches of a statement: more are found by walking through the tenant's events
+TYPES_MAX = 64  # branches of a statement; for more types the tenant's events are scanned
 _RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
 
 
-def _range(parameters: Parameters, after: int, until: int | None) -> list[str]:
+def _build_range(parameters: Parameters, after: int, until: int | None) -> list[str]:
     parameters["after"] = after
     conditions = ["e.position > %(after)s"]
     if until is not None:
@@ -37,9 +37,9 @@ def _range(parameters: Parameters, after: int, until: int | None) -> list[str]:
 def read_statement(  # noqa: C901 - one condition per argument of a read
     spec: ReadSpec, schema: str
 ) -> tuple[LiteralString, Parameters]:
-    """Return the statement of one page of a read."""
+    """Return the statement and parameters of one page of a read."""
     parameters: Parameters = {"limit": spec.limit}
-    conditions = _range(parameters, spec.after, spec.until)
+    conditions = _build_range(parameters, spec.after, spec.until)
     order = "e.position"
 
     def add(condition: str, **values: Any) -> None:
@@ -47,13 +47,13 @@ def read_statement(  # noqa: C901 - one condition per argument of a read
         parameters.update(values)
 
     related = spec.correlation_id is not None or spec.causation_id is not None
-    if spec.stream is not None and related:  # by the index of the id, not by that of the stream
+    if spec.stream is not None and related:  # use the index on the id, not that on the stream
         add("e.stream_type = %(stream_type)s", stream_type=spec.stream[0])
         add("e.stream_id = %(stream_id)s", stream_id=spec.stream[1])
     elif spec.stream is not None and spec.tenant_id is not None:
         key = uuid.UUID(bytes=stream_key(spec.tenant_id, *spec.stream))
         add("e.stream_key = %(stream)s", stream=key)
-        # Within a stream, numbers and positions rise together: each order has its own index.
+        # Within a stream, sequence numbers and positions rise together; each has an index.
         order = "e.stream_seq" if spec.names is None else "e.position"
     if spec.tenant_id is not None and (related or spec.stream is None):
         add("e.tenant_id = %(tenant)s", tenant=spec.tenant_id)
@@ -66,25 +66,27 @@ def read_statement(  # noqa: C901 - one condition per argument of a read
     for name in ("app_id", "env_id", "correlation_id", "causation_id"):
         if (value := getattr(spec, name)) is not None:
             add(f"e.{name} = %({name})s", **{name: value})
-    _add_windows(spec, add)
+    _add_time_ranges(spec, add)
     branches: list[str] = []
     if spec.names is not None:
-        branches = _type_branches(spec.names, parameters)
+        branches = _build_type_branches(spec.names, parameters)
         if related or spec.tenant_id is None:
             branches = [f"({' or '.join(branches)})"]
     direction = "desc" if spec.newest_first else "asc"
-    source = _source(schema, conditions, branches, f"{direction} limit %(limit)s")
+    source = _build_source(schema, conditions, branches, f"{direction} limit %(limit)s")
     return (
         f"select {COLUMNS} from {source} order by {order} {direction} limit %(limit)s",  # noqa: S608
         parameters,
     )
 
 
-def _source(schema: str, conditions: list[str], branches: list[str], order: str) -> LiteralString:
-    """Return what to select from, e: a branch for each type, which the server merges in order.
+def _build_source(
+    schema: str, conditions: list[str], branches: list[str], order: str
+) -> LiteralString:
+    """Return the FROM clause with alias e: one branch per type, which the server merges in order.
 
-    Each branch is in the order of its index. One condition over all types would be answered by a
-    sort, or by a walk through all events of the tenant.
+    Each branch is in the order of its index. With one condition over all types the server would
+    sort, or scan all events of the tenant.
     """
     table = f'"{schema}".events e where '
     if len(branches) < 2:  # noqa: PLR2004 - nothing to merge
@@ -97,21 +99,23 @@ def _source(schema: str, conditions: list[str], branches: list[str], order: str)
     return f"({' union all '.join(parts)}) e"
 
 
-def _type_branches(names: Names, parameters: Parameters) -> list[str]:
-    """Return a condition for each type, or a single one for patterns and for many types."""
+def _build_type_branches(names: Names, parameters: Parameters) -> list[str]:
+    """Return one condition per type, or a single condition for patterns and for many types."""
     if not names.prefixes and len(names.values) <= TYPES_MAX:
         for number, name in enumerate(names.values):
             parameters[f"type_{number}"] = name
         return [f"e.event_type = %(type_{number})s" for number in range(len(names.values))]
     parameters["types"] = list(names.values)
-    ways = ["e.event_type = any (%(types)s)"] if names.values else []
+    alternatives = ["e.event_type = any (%(types)s)"] if names.values else []
     for number, (first, end) in enumerate(names.ranges()):
         parameters[f"first_{number}"], parameters[f"end_{number}"] = first, end
-        ways.append(f"(e.event_type >= %(first_{number})s and e.event_type < %(end_{number})s)")
-    return [f"({' or '.join(ways)})"]
+        alternatives.append(
+            f"(e.event_type >= %(first_{number})s and e.event_type < %(end_{number})s)"
+        )
+    return [f"({' or '.join(alternatives)})"]
 
 
-def _add_windows(spec: ReadSpec, add: Any) -> None:
+def _add_time_ranges(spec: ReadSpec, add: Any) -> None:
     occurred = "coalesce(e.occurred_us, e.recorded_us)"
     if spec.occurred_after_us is not None:
         add(f"{occurred} > %(occurred_after)s", occurred_after=spec.occurred_after_us)
@@ -126,53 +130,54 @@ def _add_windows(spec: ReadSpec, add: Any) -> None:
 def filter_statement(
     schema: str, tenant_id: str, route: Route, limit: int, *, newest_first: bool = False
 ) -> tuple[LiteralString, Parameters]:
-    """Return the statement of the records along one route, in order."""
-    conditions, branches, parameters = _conditions(tenant_id, route)
+    """Return the statement and parameters that select the records of one route, in order."""
+    conditions, branches, parameters = _build_conditions(tenant_id, route)
     parameters["limit"] = limit
     if route.alternatives:
         step, direction = ("descending", "desc") if newest_first else ("ascending", "asc")
-        text = _along(schema, "records", step, route, [*conditions, *branches], parameters)
+        text = _build_key_scan(schema, "records", step, route, [*conditions, *branches], parameters)
         return text.replace("{direction}", direction), parameters
     direction = "desc" if newest_first else "asc"
-    source = _source(schema, [*_RANGE, *conditions], branches, _bounded(direction, route))
-    return _in_order(source, COLUMNS, direction, route, parameters), parameters
+    source = _build_source(schema, [*_RANGE, *conditions], branches, _order(direction, route))
+    return _build_range_scan(source, COLUMNS, direction, route, parameters), parameters
 
 
 def last_statement(schema: str, tenant_id: str, route: Route) -> tuple[LiteralString, Parameters]:
-    """Return the statement of the highest position along one route."""
-    conditions, branches, parameters = _conditions(tenant_id, route)
+    """Return the statement and parameters that select the highest position of one route."""
+    conditions, branches, parameters = _build_conditions(tenant_id, route)
     parameters["limit"] = 1
     if route.alternatives:
-        given = [*conditions, *branches]
-        return _along(schema, "last", "descending", route, given, parameters), parameters
-    source = _source(schema, [*_RANGE, *conditions], branches, _bounded("desc", route))
-    return _in_order(source, "e.position", "desc", route, parameters), parameters
+        all_conditions = [*conditions, *branches]
+        text = _build_key_scan(schema, "last", "descending", route, all_conditions, parameters)
+        return text, parameters
+    source = _build_source(schema, [*_RANGE, *conditions], branches, _order("desc", route))
+    return _build_range_scan(source, "e.position", "desc", route, parameters), parameters
 
 
-def _bounded(direction: str, route: Route) -> str:
-    """Return the order of a branch; predicates are judged later, so it has no bound then."""
+def _order(direction: str, route: Route) -> str:
+    """Return the order of a branch; without a limit if predicates are tested after it."""
     return f"{direction} limit %(limit)s" if route.one.payload is None else direction
 
 
-def _in_order(
+def _build_range_scan(
     source: LiteralString, columns: str, order: str, route: Route, parameters: Parameters
 ) -> LiteralString:
-    """Go through a range without keys.
+    """Return the statement that scans a range of positions without index keys.
 
-    Predicates are judged behind a fence: a planner that takes them for rare would test and sort
-    the whole range, where a dense one is met within the first few events.
+    Predicates are tested outside an optimization fence (`offset 0`). A planner that expects few
+    matches would otherwise test and sort the whole range, even if the first few events match.
     """
     inner = f"{source} order by e.position {order}"
     if route.one.payload is None:
         return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
-    either = _predicates(route.one.payload, parameters)
+    any_predicate = _build_predicates(route.one.payload, parameters)
     return (
         f"select {columns} from (select e.* from {inner} offset 0) e"  # noqa: S608
-        f" where {either} limit %(limit)s"
+        f" where {any_predicate} limit %(limit)s"
     )
 
 
-def _along(  # noqa: PLR0913 - the parts of one statement
+def _build_key_scan(  # noqa: PLR0913 - the parts of one statement
     schema: str,
     name: str,
     order: str,
@@ -180,28 +185,28 @@ def _along(  # noqa: PLR0913 - the parts of one statement
     conditions: list[str],
     parameters: Parameters,
 ) -> LiteralString:
-    """Follow a route's keys, and judge what they lead to by the rest of the filter."""
+    """Return the statement that scans index keys and tests the events by the rest of the filter."""
     size = max(map(len, route.alternatives))
-    # An alternative with fewer keys names its last one again, which changes nothing.
+    # All alternatives need the same number of keys; repeating the last one changes nothing.
     parameters["keys"] = [
         [uuid.UUID(bytes=keys[min(index, len(keys) - 1)]) for index in range(size)]
         for keys in route.alternatives
     ]
     parameters["size"] = size
     if route.one.payload is not None and not route.proven:
-        conditions = [*conditions, _predicates(route.one.payload, parameters)]
-    walks = named_statements("walks.sql", schema)
+        conditions = [*conditions, _build_predicates(route.one.payload, parameters)]
+    scans = named_statements("walks.sql", schema)
     if name == "last" and size == 1 and not conditions:
-        return walks["last_of_keys"]
-    kept = walks["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
-    found = walks["found"].replace("{step}", walks[order]).replace("{kept}", kept)
-    return walks[name].replace("{found}", found)
+        return scans["last_of_keys"]
+    kept = scans["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
+    found = scans["found"].replace("{step}", scans[order]).replace("{kept}", kept)
+    return scans[name].replace("{found}", found)
 
 
-def _conditions(tenant_id: str, route: Route) -> tuple[list[str], list[str], Parameters]:
-    """Return what a route asks of events beside keys and predicates; of types, a branch for each.
+def _build_conditions(tenant_id: str, route: Route) -> tuple[list[str], list[str], Parameters]:
+    """Return the conditions of a route besides keys and predicates, its type branches, parameters.
 
-    Keys, and several streams, are narrow enough for one condition over all types.
+    Keys and lists of streams are selective, so one condition over all types is enough with them.
     """
     one = route.one
     conditions: list[str] = []
@@ -209,11 +214,11 @@ def _conditions(tenant_id: str, route: Route) -> tuple[list[str], list[str], Par
     parameters: Parameters = {"after": route.after, "until": route.until}
     if route.proven:
         return conditions, branches, parameters
-    if not route.alternatives:  # keys are of one tenant
+    if not route.alternatives:  # index keys include the tenant
         parameters["tenant"] = tenant_id
         conditions.append("e.tenant_id = %(tenant)s")
     if route.types is not None:
-        branches = _type_branches(route.types, parameters)
+        branches = _build_type_branches(route.types, parameters)
         if route.alternatives or len(one.streams or ()) > 1:
             branches = [f"({' or '.join(branches)})"]
     if one.streams is not None:
@@ -233,22 +238,23 @@ def _add_any(
         parameters[f"{name}s"] = values
 
 
-def _predicates(predicates: Any, parameters: Parameters) -> str:
-    """Containment, plus equal types at the top, where it would let a scalar match an array.
+def _build_predicates(predicates: Any, parameters: Parameters) -> str:
+    """Return the condition that a payload matches one of the predicates.
 
-    The payload is parsed once, behind a fence, however many predicates look at it.
+    It is containment plus equal types at the top level, where containment alone lets a scalar match
+    an array. The payload is parsed once, inside an optimization fence, for all predicates.
     """
     conditions = []
     for index, predicate in enumerate(predicates):
         name = f"p{index}"
         parameters[name] = Jsonb(predicate, dumps=canonical_text)
-        kind = _kind_of(predicate)
+        kind = _get_json_type(predicate)
         conditions.append(f"(d.data @> %({name})s and jsonb_typeof(d.data) = '{kind}')")
-    either = " or ".join(conditions)
-    return f"(select {either} from (select e.payload::jsonb as data offset 0) d)"  # noqa: S608
+    any_condition = " or ".join(conditions)
+    return f"(select {any_condition} from (select e.payload::jsonb as data offset 0) d)"  # noqa: S608
 
 
-def _kind_of(value: Any) -> str:
+def _get_json_type(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Loads the SQL files: named statements, and the schema they speak of."""
+"""Load named statements from the SQL files and fill in the schema of a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seriatim.core.errors import InvalidArgument
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 
-# What a read returns of one event, in the order that `rows.record_of` takes it.
+# The columns of a record, in the order that `rows.decode_record` expects.
 COLUMNS = """\
 e.position, e.append_position, coalesce(e.event_id, e.event_key::text), e.tenant_id,
 e.stream_type, e.stream_id, e.stream_seq, e.event_type, e.event_version, e.occurred_at,
@@ -22,20 +22,20 @@ e.metadata, e.payload, e.payload_hash, e.tags"""
 
 
 def check_schema(schema: str) -> str:
-    """Return a schema name that needs no escaping, or refuse it."""
+    """Return the schema name if it needs no quoting, else raise `InvalidArgument`."""
     if _SCHEMA.fullmatch(schema) is None:
-        msg = "schema must be a plain name of letters, digits and underscores"
+        msg = "schema must be a plain name of at most 41 letters, digits and underscores"
         raise InvalidArgument(msg, details={"argument": "schema"})
     return schema
 
 
 def channel(schema: str) -> str:
-    """Return the channel on which a log announces new events."""
+    """Return the NOTIFY channel on which a log announces new events."""
     return f"seriatim_{schema}"
 
 
 def render(text: str, schema: str) -> LiteralString:
-    """Put the log's schema into SQL; the schema's name was checked to be a plain word."""
+    """Fill in the placeholders of a SQL text; `check_schema` has validated the name."""
     return (
         text.replace("{schema}", f'"{schema}"')
         .replace("{schema_text}", f"""'"{schema}"'""")
@@ -45,18 +45,18 @@ def render(text: str, schema: str) -> LiteralString:
 
 
 def read_sql(name: str) -> str:
-    """Return the text of a SQL file of this package."""
+    """Return the text of a SQL file in this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def statements(schema: str) -> dict[str, LiteralString]:
-    """Return the store's own statements for a log in this schema."""
+    """Return the statements of `statements.sql` for a log in this schema."""
     return named_statements("statements.sql", schema)
 
 
 @lru_cache(maxsize=64)
 def named_statements(file: str, schema: str) -> dict[str, LiteralString]:
-    """Return the statements of a file by their names."""
+    """Return the statements of a SQL file by name."""
     parts = _NAME.split(read_sql(file))
     return {
         name: render(body.strip().rstrip(";"), schema)
@@ -65,7 +65,7 @@ def named_statements(file: str, schema: str) -> dict[str, LiteralString]:
 
 
 def migration_files() -> list[tuple[int, str, str]]:
-    """Return every migration as (number, name, text), in order."""
+    """Return all migrations as (number, name, text), in order."""
     folder = files(__package__).joinpath("migrations")
     found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return [(int(name[:4]), name[5:-4], read_sql(f"migrations/{name}")) for name in found]

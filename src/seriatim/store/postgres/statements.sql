@@ -1,7 +1,7 @@
--- Every statement of the Postgres store; {schema} is the log's schema.
+-- The statements of the Postgres store; {schema} is the schema of the log.
 
 -- name: hello
--- What a connection must know before it is used.
+-- The properties of log and server that are read when a connection is opened.
 select l.log_id::text, l.epoch, l.fingerprint = {schema}.fingerprint() as same_place,
        pg_is_in_recovery() as standby, current_setting('synchronous_commit') as synchronous_commit,
        current_setting('server_version_num')::int as server_version,
@@ -19,11 +19,11 @@ select {schema}.raise_epoch(%s);
 select log_id::text, epoch from {schema}.log;
 
 -- name: confine
--- From here to its end the transaction sees this tenant's rows alone.
+-- Restrict the transaction to the rows of one tenant (row-level security).
 select set_config('seriatim.tenant', $1, true);
 
 -- name: confine_in_time
--- The same, and its statements are ended after so many milliseconds.
+-- The same, with a statement timeout in milliseconds.
 select set_config('seriatim.tenant', $1, true), set_config('statement_timeout', $2, true);
 
 -- name: head
@@ -43,15 +43,15 @@ select head, recorded_us, ends from {schema}.append_batch($1, $2, $3, $4, $5, $6
 select pg_advisory_xact_lock(%s);
 
 -- name: lock_in_time
--- The same, and every later statement of the transaction is ended after so many milliseconds.
+-- Take the lock, and set a timeout in milliseconds for all later statements of the transaction.
 select pg_advisory_xact_lock(%s), set_config('statement_timeout', %s, true);
 
 -- name: limit_statement
 select set_config('statement_timeout', $1, true);
 
 -- name: look
--- Under the lock: the head, the clock, the rules' version, and what makes them true: an isolation
--- that sees behind the lock, and no tenant to which the transaction is confined.
+-- Under the lock: the head, the clock, the version of the rules, the isolation level and the tenant.
+-- They are only correct at READ COMMITTED and in a transaction that is not restricted to a tenant.
 select coalesce((select max(position) from {schema}.events), 0), {schema}.now_us(),
        coalesce((select max(version) from {schema}.declarations), 0),
        current_setting('transaction_isolation'), current_setting('seriatim.tenant', true);
@@ -76,9 +76,9 @@ select command_key, request_hash, response, first_position, last_position
 from {schema}.commands where command_key = any (%s);
 
 -- name: newest_of_tenants
--- The newest events of tenants after a position each, at most so many and so many bytes of a tenant
--- (the newest in any case), each with how many there are without the bound in bytes. Nothing is
--- joined: a planner that overrates the bounds would read all of the log instead.
+-- The newest events of each tenant after its position, limited in events and bytes per tenant (the
+-- newest is always included), with the number of events without the limit in bytes. There is no join:
+-- a planner that overestimates the limits would read the whole log instead.
 select {columns}, e.counted, t.nr
 from unnest(%(tenants)s::text[], %(afters)s::bigint[]) with ordinality t (tenant_id, after, nr)
 cross join lateral (
@@ -97,7 +97,7 @@ where coalesce(e.heavier, 0) < %(bytes)s;
 select {columns} from {schema}.events e where e.position between %s and %s order by e.position;
 
 -- name: insert_events
--- Rows that were decided: their numbers are given.
+-- Rows of the validated path, with given sequence numbers.
 with i as materialized (
     select %(head)s + r.ordinality as position, r.* from unnest(%(rows)s) with ordinality r
 ), placed as (
@@ -113,7 +113,7 @@ with i as materialized (
 insert into {schema}.event_tags select k, i.position from i, unnest(i.tag_keys) k;
 
 -- name: restore_events
--- Rows of an archive: their times are given too, and a key that is taken stays with who has it.
+-- Rows of an archive, with given times. An idempotency key that is stored already stays with its event.
 with i as materialized (
     select %(head)s::bigint + r.ordinality as position, r.*,
            row_number() over (partition by r.idempotency_index order by r.ordinality) as nth
@@ -158,7 +158,7 @@ left join lateral (
 order by k.nr;
 
 -- name: streams
--- Streams in the order in which they began, each with its end.
+-- Streams in the order of their first events, each with its last event.
 select f.stream_type, f.stream_id, f.position, h.position, h.stream_seq, h.event_type
 from {schema}.events f
 cross join lateral (
@@ -168,15 +168,15 @@ cross join lateral (
 where f.tenant_id = %(tenant_id)s and f.position > %(after)s
   and f.stream_seq <= 1
   and not exists (
-      -- not by the kind's first number: the kind may have been declared after the stream began
+      -- not by the kind's first number: the kind may have been declared after the first event
       select 1 from {schema}.events g
       where g.stream_key = f.stream_key and g.stream_seq < f.stream_seq)
   and (%(stream_type)s::text is null or f.stream_type = %(stream_type)s)
 order by f.position limit %(limit)s;
 
 -- name: page_of_bytes
--- The rows of a page up to the one that brings its payloads to so many bytes. The size of a payload
--- is known without reading it, and the window takes the rows in the order in which they come.
+-- The rows of a page up to the one whose payload reaches the limit in bytes. The size of a payload is
+-- known without reading it, and the window processes rows in the order of the page.
 select * from (
     select p.*, sum(octet_length(p.payload)) over (
         rows between unbounded preceding and 1 preceding) as bytes_before
@@ -184,7 +184,7 @@ select * from (
 where coalesce(p.bytes_before, 0) < %(max_bytes)s
 
 -- name: known_types
--- The types of a tenant in a range of names, found by leaps along the index of types.
+-- The distinct types of a tenant in a range of names: a loose scan of the index on types.
 with recursive known (event_type) as (
     (select e.event_type from {schema}.events e
      where e.tenant_id = %(tenant)s and e.event_type >= %(first)s and e.event_type < %(end)s
@@ -206,7 +206,7 @@ insert into {schema}.declarations (version, what, name, event_version, body)
 values (%s, %s, %s, %s, %s);
 
 -- name: tenants
--- From tenant to tenant along an index, so that events are not counted.
+-- A loose index scan from tenant to tenant, which does not read all events.
 with recursive tenants (tenant_id) as (
     (select tenant_id from {schema}.events order by tenant_id limit 1)
     union all
@@ -217,7 +217,7 @@ with recursive tenants (tenant_id) as (
 select tenant_id from tenants where tenant_id is not null limit %s;
 
 -- name: has_type
--- From tenant to tenant, along the index of their types: no tenant's events are counted.
+-- A loose index scan from tenant to tenant, with one index look-up of the type for each.
 with recursive tenants (tenant_id) as (
     (select tenant_id from {schema}.events order by tenant_id limit 1)
     union all
@@ -262,7 +262,7 @@ select exists (
 ) c) < %(at_most)s;
 
 -- name: lock_cursor
--- The transaction is confined to the cursor's tenant with the same statement.
+-- The same statement restricts the transaction to the cursor's tenant.
 select pg_advisory_xact_lock(hashtextextended(%s, 0)), set_config('seriatim.tenant', %s, true);
 
 -- name: put_cursor
@@ -299,7 +299,7 @@ select exists (
 ) l) < %(at_most)s;
 
 -- name: reuse_lease
--- The application's role may delete no lease: a new name takes the place of one that has ended.
+-- The application's role may not delete leases, so an expired one is renamed.
 update {schema}.leases
 set name = %(name)s, owner = '', token = {schema}.now_us(), expires_at = '-infinity'
 where tenant_id = %(tenant_id)s and name = (
@@ -309,7 +309,7 @@ where tenant_id = %(tenant_id)s and name = (
 );
 
 -- name: claim_lease
--- The clock is above all tokens that a forgotten lease of this name had.
+-- The clock is above every token of a replaced lease of this name.
 insert into {schema}.leases as l (tenant_id, name, owner, token, expires_at)
 values (%(tenant_id)s, %(name)s, %(owner)s, {schema}.now_us(),
         clock_timestamp() + %(seconds)s * interval '1 second')

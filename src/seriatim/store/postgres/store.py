@@ -1,4 +1,4 @@
-"""The Postgres store: a table of contents of its acts, and the connections they run on."""
+"""The Postgres store: it implements `Store` and owns the connections of a process."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ from seriatim.store.reading import PageBounds, append_by_command, append_by_key
 __all__ = ["PostgresStore", "examine"]
 
 T = TypeVar("T")
+# Operations that store nothing, so that their failure is never ambiguous.
 _READS = frozenset({"reading", "verifying", "examining the database"})
 
 
@@ -83,7 +84,7 @@ class PostgresStore:
         self._sql = statements(self.schema)
         with connect(self.address) as connection:
             check_version(connection, self.address, create=create)
-            self._hello = greet(connection, self.address, settings)
+            self._server_info = greet(connection, self.address, settings)
             self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
         self._pools: list[ConnectionPool[Connection]] = []
         self._pool_lock = threading.Lock()
@@ -93,14 +94,17 @@ class PostgresStore:
         self._writer = Writer(
             self.address, settings, self._open_writer, lambda: self._rules, self._listener.hint
         )
-        self._reader = Reader(self.schema, self._reading, settings.read_timeout_s)
+        self._reader = Reader(self.schema, self._borrow_connection, settings.read_timeout_s)
         self._consumers = Consumers(self.schema, self._reader, settings)
         self._queries = Queries(self.schema, self._reader, lambda: self._rules)
 
     # -- connections
 
     def _pool(self) -> ConnectionPool[Connection]:
-        """Return this process's pool, the last of the list; a forked child adds its own."""
+        """Return the connection pool of this process.
+
+        A forked child adds its own pool and keeps the parent's referenced, but unused.
+        """
         with self._pool_lock:
             if not self._pools or self._pool_pid != os.getpid():
                 self._pools.append(self._new_pool())
@@ -108,70 +112,73 @@ class PostgresStore:
             return self._pools[-1]
 
     def _new_pool(self) -> ConnectionPool[Connection]:
-        connected = self._connected
+        connect_for_pool = self._connect_for_pool
 
-        class Reporting(psycopg.Connection[tuple[Any, ...]]):
+        class ReportingConnection(psycopg.Connection[tuple[Any, ...]]):
             @classmethod
             def connect(cls, conninfo: str = "", **options: Any) -> Any:
-                return connected(conninfo, **options)
+                return connect_for_pool(conninfo, **options)
 
         return ConnectionPool(
             self.address.conninfo,
-            connection_class=Reporting,
+            connection_class=ReportingConnection,
             min_size=0,
             max_size=self._settings.pool_size,
             open=True,
             timeout=self._settings.connect_timeout_s,
             kwargs={"autocommit": True, "prepare_threshold": None},
-            configure=self._configure,
+            configure=self._configure_connection,
             check=_check_alive,
             name="seriatim-readers",
         )
 
-    def _no_connection_free(self) -> BackendFailure:
+    def _make_pool_timeout_error(self) -> BackendFailure:
         settings = self._settings
         msg = (
-            f"no connection to Postgres at {ServerAddress.of(self.address.conninfo)} was free in "
-            f"{settings.connect_timeout_s:g} s: raise pool_size (now {settings.pool_size}) or "
-            "connect_timeout_s, and check that the server answers"
+            f"no connection to Postgres at {ServerAddress.of(self.address.conninfo)} was free "
+            f"within {settings.connect_timeout_s:g} s: raise pool_size (now {settings.pool_size}) "
+            "or connect_timeout_s, and check that the server responds"
         )
         return BackendFailure(msg, details={"ambiguous": False})
 
-    def _connected(self, conninfo: str, **options: Any) -> Connection:
-        """Connect for the pool, which would keep the reason of a failure to itself."""
+    def _connect_for_pool(self, conninfo: str, **options: Any) -> Connection:
+        """Open a connection for the pool and remember a failure, which the pool only logs."""
         try:
             return psycopg.Connection.connect(conninfo, **options)
         except psycopg.Error as error:
             self._connect_error = connection_failure(error, conninfo)
             raise
 
-    def _configure(self, connection: Connection) -> None:
+    def _configure_connection(self, connection: Connection) -> None:
         set_isolation(connection)
         try:
-            self._hello = greet(connection, self.address, self._settings)
+            self._server_info = greet(connection, self.address, self._settings)
         except SeriatimError as error:
-            self._connect_error = error  # the pool would keep it to itself
+            self._connect_error = error  # the pool only logs it
             raise
         self._connect_error = None
 
     def _open_writer(self) -> tuple[Connection, Hello]:
         connection = connect(self.address)
         try:
-            hello = greet(connection, self.address, self._settings)
+            server_info = greet(connection, self.address, self._settings)
         except BaseException:
             connection.close()
             raise
-        self._hello = hello
-        return connection, hello
+        self._server_info = server_info
+        return connection, server_info
 
     @contextmanager
-    def _reading(self, doing: str = "reading") -> Iterator[Connection]:
-        """Lend a connection, and explain what goes wrong with it."""
+    def _borrow_connection(self, doing: str = "reading") -> Iterator[Connection]:
+        """Borrow a pooled connection for the block, and translate its errors.
+
+        `doing` names the operation in messages.
+        """
         try:
             with self._pool().connection() as connection:
                 yield connection
         except PoolTimeout as error:
-            raise self._connect_error or self._no_connection_free() from error
+            raise self._connect_error or self._make_pool_timeout_error() from error
         except PoolClosed as error:
             raise Closed from error
         except psycopg.errors.QueryCanceled as error:
@@ -182,45 +189,51 @@ class PostgresStore:
             sent = doing not in _READS
             raise failure(error, doing, sent=sent, schema=self.schema) from error
 
-    def _one(
+    def _fetch_one(
         self, name: str, parameters: Sequence[Any] = (), *, tenant_id: str | None = None
     ) -> tuple[Any, ...] | None:
         rows = self._reader.rows(tenant_id, self._sql[name], parameters)
         return rows[0] if rows else None
 
-    def _write(self, doing: str, act: Callable[[Connection], T]) -> T:
-        """Do something that may wait for a lock; again while the lock is busy or it was undone.
+    def _write(self, doing: str, operation: Callable[[Connection], T]) -> T:
+        """Run an operation that takes a lock; repeat it while the lock is busy, until the timeout.
 
-        What the server refuses in these ways has stored nothing.
+        It is also repeated after a serialization failure or deadlock. In all these cases the
+        server has stored nothing.
         """
         deadline = time.monotonic() + self._settings.timeout_s
         while True:
             try:
-                with self._reading(doing) as connection:
-                    return act(connection)
+                with self._borrow_connection(doing) as connection:
+                    return operation(connection)
             except BackendFailure as error:
                 state = error.details.get("sqlstate")
-                again = state == LOCK_BUSY or state in ROLLED_BACK
-                if not again or time.monotonic() >= deadline:
+                retryable = state == LOCK_BUSY or state in ROLLED_BACK
+                if not retryable or time.monotonic() >= deadline:
                     raise
 
-    # -- the log itself
+    # -- identity and appends
 
     def identity(self) -> LogIdentity:
-        return self._hello.identity
+        return self._server_info.identity
 
     def raise_epoch(self) -> LogIdentity:
-        self._write("raising the epoch", lambda one: one.execute(self._sql["raise_epoch"], (True,)))
-        row = self._one("identity")
+        self._write(
+            "raising the epoch",
+            lambda connection: connection.execute(self._sql["raise_epoch"], (True,)),
+        )
+        row = self._fetch_one("identity")
         if row is None:
-            msg = "the log's identity is missing"
+            msg = "the table log has no row, so the log has no identity: restore the schema"
             raise BackendFailure(msg, retryable=False)
         identity = LogIdentity(row[0], row[1])
-        self._hello = msgspec.structs.replace(self._hello, identity=identity)
+        self._server_info = msgspec.structs.replace(self._server_info, identity=identity)
         return identity
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        return msgspec.structs.replace(request, packed=pack(request, rules, self._look))
+        return msgspec.structs.replace(
+            request, packed=pack(request, rules, self._evaluate_contexts)
+        )
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         return self._writer.commit(group)
@@ -239,15 +252,15 @@ class PostgresStore:
         return self._writer.begin(group)
 
     def append_in(self, connection: Any, request: Request) -> Any:
-        """B12: the lock is held until the caller commits, so keep such transactions short."""
+        """Append in the caller's transaction (B12); the lock is held until the caller commits."""
         if isinstance(connection, psycopg.AsyncConnection):
             return self._append_in_async(connection, request)
         if not isinstance(connection, psycopg.Connection):
-            msg = "connection must be a psycopg connection"
+            msg = f"connection must be a psycopg connection, not {type(connection).__name__}"
             raise InvalidArgument(msg, details={"argument": "connection"})
         _check_in_transaction(connection)
         try:
-            return _only(drive(connection, self._decision(request).steps()))
+            return _unwrap_single(drive(connection, self._validated_append(request).steps()))
         except psycopg.Error as error:
             raise failure(error, "appending in the caller's transaction") from error
 
@@ -256,16 +269,19 @@ class PostgresStore:
     ) -> AppendResult:
         _check_in_transaction(connection)
         try:
-            return _only(await drive_async(connection, self._decision(request).steps()))
+            steps = self._validated_append(request).steps()
+            return _unwrap_single(await drive_async(connection, steps))
         except psycopg.Error as error:
             raise failure(error, "appending in the caller's transaction") from error
 
-    def _decision(self, request: Request) -> Decision:
-        seen = request.packed.seen
-        return Decision(self.schema, self._hello, [request], self._rules, seen)
+    def _validated_append(self, request: Request) -> Decision:
+        contexts = request.packed.seen
+        return Decision(self.schema, self._server_info, [request], self._rules, contexts)
 
-    def _look(self, tenant_id: str, contexts: Mapping[ContextKey, Query]) -> dict[ContextKey, Seen]:
-        """Evaluate contexts up to the head, before any lock."""
+    def _evaluate_contexts(
+        self, tenant_id: str, contexts: Mapping[ContextKey, Query]
+    ) -> dict[ContextKey, Seen]:
+        """Evaluate contexts up to the current head, before the lock is taken."""
         head = self.head()
         return {
             key: Seen(head, self.context_version(tenant_id, query, head))
@@ -275,60 +291,62 @@ class PostgresStore:
     def restore(self, events: Sequence[Restored]) -> None:
         self._write(
             "restoring",
-            lambda one: restore(one, self.schema, self._hello, self._settings, events),
+            lambda connection: restore(
+                connection, self.schema, self._server_info, self._settings, events
+            ),
         )
 
     # -- reads
 
     def head(self) -> int:
-        row = self._one("head_and_identity")
+        row = self._fetch_one("head_and_identity")
         if row is None:
             return 0
         identity = LogIdentity(row[1], row[2])
-        if identity != self._hello.identity:  # another process raised the epoch
-            self._hello = msgspec.structs.replace(self._hello, identity=identity)
+        if identity != self._server_info.identity:  # another process raised the epoch
+            self._server_info = msgspec.structs.replace(self._server_info, identity=identity)
         return int(row[0])
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         return self._queries.read(spec)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
-        return find_by_id(tenant_id, event_id, self._by_event_key)
+        return find_by_id(tenant_id, event_id, self._find_by_event_key)
 
-    def _by_event_key(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
+    def _find_by_event_key(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         key = uuid.UUID(bytes=event_key)
-        row = self._one("event_by_id", (key, tenant_id), tenant_id=tenant_id)
+        row = self._fetch_one("event_by_id", (key, tenant_id), tenant_id=tenant_id)
         return None if row is None else record_of(row)
 
     def event_id_at(self, position: int) -> str | None:
-        row = self._one("event_id_at", (position,))
+        row = self._fetch_one("event_id_at", (position,))
         return None if row is None else str(row[0])
 
     def append_by_key(
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
-        by_index = partial(self._by_index, tenant_id)
+        by_index = partial(self._find_by_index, tenant_id)
         return append_by_key(by_index, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
-        stored = self._command(tenant_id, hash_key(tenant_id, actor, endpoint, key))
+        stored = self._find_command(tenant_id, hash_key(tenant_id, actor, endpoint, key))
         return append_by_command(stored, self.read, tenant_id)
 
-    def _by_index(self, tenant_id: str, idempotency_index: bytes) -> EventRecord | None:
+    def _find_by_index(self, tenant_id: str, idempotency_index: bytes) -> EventRecord | None:
         keys = [uuid.UUID(bytes=idempotency_index)]
-        row = self._one("known_keys", (keys,), tenant_id=tenant_id)
+        row = self._fetch_one("known_keys", (keys,), tenant_id=tenant_id)
         return None if row is None else record_of(row)
 
-    def _command(self, tenant_id: str, command_key: bytes) -> StoredCommand | None:
+    def _find_command(self, tenant_id: str, command_key: bytes) -> StoredCommand | None:
         keys = [uuid.UUID(bytes=command_key)]
-        row = self._one("known_commands", (keys,), tenant_id=tenant_id)
+        row = self._fetch_one("known_commands", (keys,), tenant_id=tenant_id)
         return None if row is None else StoredCommand(*row[1:])
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         key = uuid.UUID(bytes=stream_key(tenant_id, *stream))
-        row = self._one("last_of_stream", (key,), tenant_id=tenant_id)
+        row = self._fetch_one("last_of_stream", (key,), tenant_id=tenant_id)
         return None if row is None else record_of(row)
 
     def last_of_streams(
@@ -370,14 +388,16 @@ class PostgresStore:
     # -- declarations
 
     def rules(self) -> Rules:
-        with self._reading() as connection:
+        with self._borrow_connection() as connection:
             self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
         return self._rules
 
     def declare(self, declaration: Declaration) -> None:
         self._write(
             "declaring",
-            lambda one: declare(one, self.schema, self._hello, self._settings, declaration),
+            lambda connection: declare(
+                connection, self.schema, self._server_info, self._settings, declaration
+            ),
         )
 
     # -- consumers
@@ -398,62 +418,71 @@ class PostgresStore:
         return self._consumers.cursor_room(tenant_id, purpose, name, at_most)
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
-        return self._write("making a cursor", lambda one: self._consumers.add_cursor(one, cursor))
+        return self._write(
+            "creating a cursor",
+            lambda connection: self._consumers.add_cursor(connection, cursor),
+        )
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         self._write(
             "moving a cursor",
-            lambda one: self._consumers.put_cursor(one, cursor, lease, reset=reset),
+            lambda connection: self._consumers.put_cursor(connection, cursor, lease, reset=reset),
         )
 
     def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
         return self._consumers.subscriptions(tenant_id, after, limit)
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
-        with self._reading("recording a subscription's failure") as connection:
+        with self._borrow_connection("recording a subscription's failure") as connection:
             self._consumers.record_failure(connection, lease, name, failures, error)
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
         return self._write(
             "claiming a lease",
-            lambda one: self._consumers.claim_lease(one, tenant_id, name, owner, seconds),
+            lambda connection: self._consumers.claim_lease(
+                connection, tenant_id, name, owner, seconds
+            ),
         )
 
     def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
         if self._consumers.lease_room(tenant_id, name, at_most):
             return True
         return self._write(
-            "making room for a lease",
-            lambda one: self._consumers.reuse_lease(one, tenant_id, name),
+            "replacing an expired lease",
+            lambda connection: self._consumers.reuse_lease(connection, tenant_id, name),
         )
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
         return self._write(
-            "renewing a lease", lambda one: self._consumers.renew_lease(one, lease, seconds)
+            "renewing a lease",
+            lambda connection: self._consumers.renew_lease(connection, lease, seconds),
         )
 
     def release_lease(self, lease: Lease) -> None:
-        self._write("releasing a lease", lambda one: self._consumers.release_lease(one, lease))
+        self._write(
+            "releasing a lease", lambda connection: self._consumers.release_lease(connection, lease)
+        )
 
     def purge_commands(self, older_than_seconds: float) -> int:
         return self._write(
             "purging command records",
-            lambda one: self._consumers.purge_commands(one, older_than_seconds),
+            lambda connection: self._consumers.purge_commands(connection, older_than_seconds),
         )
 
-    # -- hints, checks, life
+    # -- wake-ups, checks, lifecycle
 
     def wait(self, position: int, timeout: float) -> None:
-        mark = self._listener.mark()
+        # Count notifications before reading the head: one that arrives in between is not missed.
+        count = self._listener.mark()
         if self.head() <= position:
-            self._listener.wait(mark, timeout)
+            self._listener.wait(count, timeout)
 
     def verify(self) -> Iterator[Finding]:
-        with self._reading("verifying") as connection:
+        with self._borrow_connection("verifying") as connection:
             yield from verify(connection, self.schema)
 
     def doctor(self) -> Iterator[Finding]:
-        with self._reading("examining the database") as connection:
+        with self._borrow_connection("examining the database") as connection:
             yield from doctor(connection, self.schema, lambda: connect(self.address))
 
     def after_fork(self) -> None:
@@ -470,7 +499,7 @@ class PostgresStore:
 
 
 def _check_alive(connection: Connection) -> None:
-    """Throw away a pooled connection that the server closed, without asking it anything."""
+    """Reject a pooled connection that the server has closed, without a round trip."""
     if is_dead(connection):
         msg = "the connection was closed by the server"
         raise psycopg.OperationalError(msg)
@@ -481,11 +510,11 @@ def _check_in_transaction(
 ) -> None:
     idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     if idle and connection.autocommit:
-        msg = "connection is in autocommit mode: open a transaction around the append"
+        msg = "connection is in autocommit mode: begin a transaction before the append"
         raise InvalidArgument(msg, details={"argument": "connection"})
 
 
-def _only(outcomes: list[Outcome]) -> AppendResult:
+def _unwrap_single(outcomes: list[Outcome]) -> AppendResult:
     [outcome] = outcomes
     if isinstance(outcome, SeriatimError | StaleRules):
         raise outcome

@@ -1,5 +1,5 @@
--- Following index keys: what has all keys of an alternative is met in order of position.
--- {found} is put together of {step}, which comes upon positions, and {kept}, which judges them.
+-- Scans along index keys: they find the events that have all keys of an alternative, in order of
+-- position. {found} consists of {step}, which finds positions, and {kept}, which filters the events.
 
 -- name: found
 from generate_series(1, array_length(%(keys)s::uuid[], 1)) a (number)
@@ -13,7 +13,7 @@ cross join lateral (
 select max(f.position) {found};
 
 -- name: last_of_keys
--- The commonest question, of single keys that say all, is also the quickest to plan.
+-- The most common case: single keys without further conditions, with the cheapest plan.
 select max(f.position)
 from unnest(%(keys)s::uuid[]) a (key)
 cross join lateral (
@@ -28,9 +28,10 @@ join {schema}.events e on e.position = m.position
 order by e.position {direction};
 
 -- name: ascending
--- The keys take turns: each leaps to its first position not before that of the key before it.
--- Where all agree is a match, and the leaps go on behind it. So a step is always one look-up: a
--- planner that may collect what a key has would do so, and a dense key has half the log.
+-- A leapfrog join: the keys take turns, and each seeks its first position that is not before that of
+-- the previous key. A position on which all keys agree is a match; the search continues after it.
+-- Each step is one index look-up. A planner that could collect all positions of a key would do so,
+-- and a frequent key may have half of the log.
 with recursive leap (position, agreed, turn) as (
     select %(after)s::bigint, %(size)s::integer, 0
     union all

@@ -1,8 +1,8 @@
-"""The writer's side of group commit on Postgres: the lean way first, the decided way when it must.
+"""Group commit on Postgres: the fast path where possible, otherwise the validated path.
 
-Lean: one statement locks, numbers and inserts the whole group; unique indexes and the group's
-trigger are trusted to object. When they do, or when a request has a context or a command, the
-group is decided in core with the lock held, and each request gets its own answer.
+Fast path: one statement takes the lock, numbers the events and inserts the whole group. Unique
+indexes and the trigger on the table reject every conflict. After a rejection, and for requests with
+a context or a command, the validated path decides each request in `core` while the lock is held.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from seriatim.store.postgres.packed import BATCH_FROM, Packed, is_light, is_orde
 from seriatim.store.postgres.statements import statements
 
 Held = tuple[Connection, Hello]
-_IDLE_MAX = 4
+_IDLE_MAX = 4  # connections kept open for the next groups
 
 
 class Writer:
-    """Commits groups, each on a connection that is its own for so long."""
+    """Commits groups of appends, each on a connection used by one group at a time."""
 
     def __init__(
         self,
@@ -48,162 +48,174 @@ class Writer:
         settings: Settings,
         opener: Callable[[], Held],
         rules: Callable[[], Rules],
-        hint: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:
         self._address = address
         self._settings = settings
         self._open = opener
         self._rules = rules
-        self._hint = hint
+        self._notify = notify
         self._sql = statements(address.schema)
         self._append_group = self._sql["append_group"].encode()
         self._append_batch = self._sql["append_batch"].encode()
         self._wait_ms = milliseconds(settings.lock_wait_s)
         self._begin = f"begin isolation level read committed;{bounds(settings)}".encode()
-        self._limit = self._sql["limit_statement"].encode(), b"%d" % statement_ms(settings)
-        self._start_fresh()
+        self._timeout = self._sql["limit_statement"].encode(), b"%d" % statement_ms(settings)
+        self._reset()
 
-    def _start_fresh(self) -> None:
+    def _reset(self) -> None:
+        # Used without a lock: append and pop of a list are atomic.
         self._idle: list[Held] = []
         self._closed = False
 
     def _take_idle(self) -> Held | None:
-        """Take a connection that nobody uses and that is alive."""
+        """Take an idle connection that is alive, None if there is none."""
         while True:
             try:
-                held = self._idle.pop()  # atomic, and the warmest one
+                pair = self._idle.pop()  # the most recently used one
             except IndexError:
                 return None
-            if not is_dead(held[0]):
-                return held
-            held[0].close()
+            if not is_dead(pair[0]):
+                return pair
+            pair[0].close()
 
-    def _give_back(self, held: Held) -> None:
-        if self._closed or held[0].closed or len(self._idle) >= _IDLE_MAX:
-            held[0].close()
+    def _give_back(self, pair: Held) -> None:
+        if self._closed or pair[0].closed or len(self._idle) >= _IDLE_MAX:
+            pair[0].close()
         else:
-            self._idle.append(held)
+            self._idle.append(pair)
 
     @contextmanager
-    def _lent(self) -> Iterator[Held]:
-        held = self._take_idle() or self._open()
+    def _borrow_connection(self) -> Iterator[Held]:
+        pair = self._take_idle() or self._open()
         try:
-            yield held
+            yield pair
         finally:
-            self._give_back(held)
+            self._give_back(pair)
 
     def begin(self, group: Sequence[Request]) -> Exchange | None:
-        """Send a group the lean way, if all of it may go there and a connection is at hand."""
+        """Send a group on the fast path without waiting for the reply.
+
+        Returns:
+            The exchange in flight; None if a request needs the validated path, or if no idle
+            connection exists.
+
+        """
         fits = is_small if len(group) == 1 else is_light
         if not all(map(fits, group)) or has_twins(group) or not is_ordered(group):
             return None
-        held = self._take_idle()
-        if held is None:
+        pair = self._take_idle()
+        if pair is None:
             return None
-        connection, hello = held
-        if not hello.sees_behind_lock:
-            self._give_back(held)
+        connection, server_info = pair
+        if not server_info.sees_behind_lock:
+            self._give_back(pair)
             return None
         try:
-            send(connection, self._append_group, self._limit, hello, self._wait_ms, group)
-        except psycopg.Error:  # it was not sent whole, so nothing is stored
+            send(connection, self._append_group, self._timeout, server_info, self._wait_ms, group)
+        except psycopg.Error:  # the statement was not sent completely, so nothing is stored
             connection.close()
             return None
-        return Exchange(connection, group, lambda: self._done_with(held), self._settings)
+        return Exchange(connection, group, lambda: self._release(pair), self._settings)
 
-    def _done_with(self, held: Held) -> None:
-        self._give_back(held)
-        self._hint()
+    def _release(self, pair: Held) -> None:
+        self._give_back(pair)
+        self._notify()
 
     def commit(self, group: Sequence[Request]) -> list[Outcome]:
-        """Give each request of a group its own answer."""
-        ways: dict[str, list[int]] = {"lean": [], "decide": []}
+        """Commit a group and return one outcome per request, in order."""
+        paths: dict[str, list[int]] = {"fast": [], "validated": []}
         for index, request in enumerate(group):
-            packed: Packed = request.packed
-            lean = packed.rows and (packed.head is None or len(group) == 1)
-            ways["lean" if lean else "decide"].append(index)
-        lean_ones = [group[index] for index in ways["lean"]]
-        if has_twins(lean_ones) or not is_ordered(lean_ones):
-            ways["decide"] = sorted(ways["decide"] + ways["lean"])
-            ways["lean"] = []
-        answers: dict[int, Outcome] = {}
-        for way, indexes in ways.items():
+            encoded: Packed = request.packed
+            # An append that requires a certain head cannot share a statement with others.
+            fast = encoded.rows and (encoded.head is None or len(group) == 1)
+            paths["fast" if fast else "validated"].append(index)
+        fast_requests = [group[index] for index in paths["fast"]]
+        if has_twins(fast_requests) or not is_ordered(fast_requests):
+            paths["validated"] = sorted(paths["validated"] + paths["fast"])
+            paths["fast"] = []
+        outcomes: dict[int, Outcome] = {}
+        for path, indexes in paths.items():
             if indexes:
                 requests = [group[index] for index in indexes]
-                answers.update(zip(indexes, self._commit_by(way, requests), strict=True))
-        self._hint()
-        return [answers[index] for index in range(len(group))]
+                outcomes.update(zip(indexes, self._commit_on(path, requests), strict=True))
+        self._notify()
+        return [outcomes[index] for index in range(len(group))]
 
-    def _commit_by(self, way: str, requests: list[Request]) -> list[Outcome]:
-        """Try a way until the lock is had or the time is up."""
+    def _commit_on(self, path: str, requests: list[Request]) -> list[Outcome]:
+        """Commit on one path; retry while the lock is busy, and fall back to the validated path."""
         deadline = time.monotonic() + self._settings.timeout_s
         while True:
             try:
-                with self._lent() as (connection, hello):
+                with self._borrow_connection() as (connection, server_info):
                     try:
-                        if way == "lean" and hello.sees_behind_lock:
-                            return self._lean(connection, hello, requests)
-                        return self._decided(connection, hello, requests)
+                        if path == "fast" and server_info.sees_behind_lock:
+                            return self._commit_fast(connection, server_info, requests)
+                        return self._commit_validated(connection, server_info, requests)
                     except psycopg.Error as error:
-                        again = error.sqlstate == LOCK_BUSY or error.sqlstate in ROLLED_BACK
-                        if error.sqlstate in TO_BE_DECIDED and way != "decide":
-                            way = "decide"
+                        retry = error.sqlstate == LOCK_BUSY or error.sqlstate in ROLLED_BACK
+                        if error.sqlstate in TO_BE_DECIDED and path != "validated":
+                            path = "validated"
                         elif error.sqlstate == CANCELLED:  # by the server, which stored nothing
                             return [held_too_long(self._settings)] * len(requests)
-                        elif not again or time.monotonic() >= deadline:
-                            found = failure(
+                        elif not retry or time.monotonic() >= deadline:
+                            failed = failure(
                                 error, "appending", sent=True, schema=self._address.schema
                             )
-                            return [found] * len(requests)
+                            return [failed] * len(requests)
             except SeriatimError as error:
                 return [error] * len(requests)
 
-    def _lean(self, connection: Connection, hello: Hello, requests: list[Request]) -> list[Outcome]:
+    def _commit_fast(
+        self, connection: Connection, server_info: Hello, requests: list[Request]
+    ) -> list[Outcome]:
         if sum(len(request.events) for request in requests) >= BATCH_FROM:
-            answer = append_batch(
-                connection, self._append_batch, self._limit, hello, self._wait_ms, requests
+            numbers = append_batch(
+                connection, self._append_batch, self._timeout, server_info, self._wait_ms, requests
             )
-            return receipts(requests, *answer)
-        send(connection, self._append_group, self._limit, hello, self._wait_ms, requests)
+            return receipts(requests, *numbers)
+        send(connection, self._append_group, self._timeout, server_info, self._wait_ms, requests)
         reply = Reply(connection)
         reply.wait()
         return receipts(requests, *reply.numbers())
 
-    def _decided(
-        self, connection: Connection, hello: Hello, requests: list[Request]
+    def _commit_validated(
+        self, connection: Connection, server_info: Hello, requests: list[Request]
     ) -> list[Outcome]:
-        seen = {key: one for request in requests for key, one in request.packed.seen.items()}
+        contexts = {
+            key: evaluated for request in requests for key, evaluated in request.packed.seen.items()
+        }
         schema, settings = self._address.schema, self._settings
-        decision = Decision(schema, hello, requests, self._rules(), seen, settings)
+        append = Decision(schema, server_info, requests, self._rules(), contexts, settings)
         try:
             connection.execute(self._begin)
-            answers = drive(connection, decision.steps())
+            outcomes = drive(connection, append.steps())
         except psycopg.Error as error:
             _roll_back(connection)
             if error.sqlstate in TO_BE_DECIDED or error.sqlstate in (LOCK_BUSY, CANCELLED):
                 raise
-            # Nothing was committed yet.
+            # COMMIT was not sent yet, so the failure is not ambiguous.
             raise failure(error, "appending", schema=self._address.schema) from error
         except BaseException:
             _roll_back(connection)
             raise
-        stored = any(isinstance(answer, AppendResult) and not answer.replayed for answer in answers)
+        stored = any(isinstance(one, AppendResult) and not one.replayed for one in outcomes)
         connection.execute("commit" if stored else "rollback")
-        return answers
+        return outcomes
 
     def after_fork(self) -> None:
-        """Forget the parent's connections; psycopg closes none that another process made."""
-        self._start_fresh()
+        """Forget the parent's connections; psycopg never closes those of another process."""
+        self._reset()
 
     def close(self) -> None:
-        """Close the connections that are idle, and the others when they come back."""
+        """Close idle connections now, and the others when they are given back."""
         self._closed = True
-        while (held := self._take_idle()) is not None:
-            held[0].close()
+        while (pair := self._take_idle()) is not None:
+            pair[0].close()
 
 
 def has_twins(requests: Sequence[Request]) -> bool:
-    """Tell whether two appends share a key or an id, or were checked under different rules."""
+    """Return True if appends share a key or an id, or were checked under different rules."""
     if len(requests) <= 1:
         return False
     ids = [event.event_key for request in requests for event in request.events]

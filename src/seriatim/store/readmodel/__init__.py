@@ -1,1 +1,1 @@
-"""Read models: the tables of projections, and how far each of them has come."""
+"""Read models: the tables that projections maintain, and their cursors."""

@@ -1,4 +1,4 @@
-"""A read model: the tables of projections and their cursors, which move in one transaction."""
+"""A read model: the tables of projections and their cursors, updated in one transaction."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from seriatim.store.readmodel.moment import Moment, progress_of, reader
 from seriatim.store.readmodel.port import FailureRecord, FailureStatus, Progress, Status, Step
 
 _LOCKED = "55P03"
-_SWITCH_S = 60.0
+_SWITCH_S = 60.0  # how long a switch is retried
 _SWITCH_PAUSE_S = 0.5
-_SWITCH_PATIENCE = "2s"
+_SWITCH_LOCK_TIMEOUT = "2s"
 _OWNERS = {"tenant_id": "text", "key": "text"}
 _POSITIONS = {"position": "integer"}
 
 
-class Moved(Exception):  # noqa: N818 - not an error: the work is done, or somebody else's
-    """The projection is not where this step begins."""
+class Moved(Exception):  # noqa: N818 - not an error: another runner has done the work
+    """Raised if the cursor of a projection is not where a step begins."""
 
 
 class ReadModel:
-    """Everything that is done to a read model; one transaction for each act."""
+    """The operations on a read model; each is one transaction."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -42,31 +42,43 @@ class ReadModel:
         engine.prepare([self._sql["create_projections"], self._sql["create_failures"]])
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection to the database."""
         self.engine.close()
 
-    # -- how far they are
+    # -- progress
 
     def progress(self, name: str, *, shadow: bool = False) -> Progress | None:
-        """Return how far a projection has come."""
+        """Return the progress of a projection, None if there is none."""
         with self.engine.transaction(write=False) as session:
             return self._progress(session, "progress", name, shadow=shadow)
 
     def every(self) -> list[Progress]:
-        """Return all projections, shadows among them."""
+        """Return the progress of all projections, including shadows."""
         with self.engine.transaction(write=False) as session:
             return [progress_of(row) for row in session.run(self._sql["all_progress"])]
 
     def _progress(
         self, session: Session, statement: str, name: str, *, shadow: bool
     ) -> Progress | None:
-        found = session.run(self._sql[statement], {"name": name, "shadow": int(shadow)})
-        return progress_of(found[0]) if found else None
+        rows = session.run(self._sql[statement], {"name": name, "shadow": int(shadow)})
+        return progress_of(rows[0]) if rows else None
 
     def begin(
         self, projection: Projection, tenant_id: str, log: LogIdentity, *, shadow: bool = False
     ) -> Progress:
-        """Make a projection's tables and its cursor, if they are not there."""
+        """Create the tables and the cursor of a projection, if they do not exist.
+
+        Args:
+            projection: The projection.
+            tenant_id: The tenant of the read model.
+            log: The identity of the log.
+            shadow: Create the shadow of a rebuild instead of the live tables.
+
+        Raises:
+            Conflict: The read model belongs to another tenant, or another projection has a table of
+                the same name.
+
+        """
         named = {"name": projection.name, "shadow": int(shadow)}
         values = {
             **named,
@@ -77,38 +89,41 @@ class ReadModel:
         }
         with self.engine.transaction() as session:
             known = session.run(self._sql["progress"], named)
-            if not known:  # two that begin at once: the second finds what the first made
-                self._hold(session, "seriatim_projections", "share row exclusive")
-            self._check_place(session, projection, tenant_id)
+            if not known:
+                # Of two runners that start at once, the second must see what the first created.
+                self._lock_table(session, "seriatim_projections", "share row exclusive")
+            self._check_tables(session, projection, tenant_id)
             if not known and session.run(self._sql["add_progress"], values):
                 for table in tables.held(projection):
                     session.run(tables.create(self.engine, projection.name, table, shadow=shadow))
                 if shadow:
                     session.run(self._sql["inherit_passed"], {"name": projection.name})
-            found = self._progress(session, "locked", projection.name, shadow=shadow)
-            assert found is not None  # noqa: S101 - it was made above
-            return found
+            progress = self._progress(session, "locked", projection.name, shadow=shadow)
+            assert progress is not None  # noqa: S101 - it was created above
+            return progress
 
-    def _check_place(self, session: Session, projection: Projection, tenant_id: str) -> None:
+    def _check_tables(self, session: Session, projection: Projection, tenant_id: str) -> None:
         names = {tables.name(projection.name, table.name) for table in projection.tables}
         for other in map(progress_of, session.run(self._sql["all_progress"])):
             if other.tenant_id != tenant_id:
                 msg = (
                     f"this read model belongs to tenant {other.tenant_id!r:.80}, not "
-                    f"{tenant_id!r:.80}: name another place with --target"
+                    f"{tenant_id!r:.80}: select another read model with --target"
                 )
                 raise Conflict(msg, details={"tenant_id": tenant_id})
             taken = names.intersection(tables.declared(other))
             if taken and other.name != projection.name:
-                msg = f"projection {other.name} has a table {min(taken)} already: rename one"
+                msg = (
+                    f"projection {other.name} already has a table {min(taken)}: rename one of them"
+                )
                 raise Conflict(msg, details={"projection": projection.name})
 
-    # -- what a fold begins with
+    # -- states and exceptions, which a fold starts with
 
     def states(
         self, projection: Projection, owners: Sequence[Owner], *, shadow: bool = False
     ) -> dict[Owner, Any]:
-        """Return the states of these keys in their kept form, as far as they have one."""
+        """Return the stored states of keys; keys without a state are omitted."""
         table = tables.own(projection)
         where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
         key = next(iter(table.key))
@@ -116,25 +131,25 @@ class ReadModel:
             f"select {tables.select(self.engine, table)} from {{given}} o cross join {where} t "
             f"where t.tenant_id = o.tenant_id and t.{tables.quoted(key)} = o.key"
         )
-        found: dict[Owner, Any] = {}
+        states: dict[Owner, Any] = {}
         with self.engine.transaction(write=False) as session:
-            rows = session.given(sql, _OWNERS, _by_column(owners))
+            rows = session.given(sql, _OWNERS, _transpose(owners))
             for tenant_id, row, _ in map(reader(self.engine, table), rows):
-                found[tenant_id, row[key]] = row if projection.state is None else row["state"]
-        return found
+                states[tenant_id, row[key]] = row if projection.state is None else row["state"]
+        return states
 
     def exceptions(
         self, name: str, *, shadow: bool = False
     ) -> tuple[frozenset[Owner], frozenset[int]]:
-        """Return the keys that are parked, and the positions that are passed over."""
-        kept = self.failures(name, shadow=shadow)
+        """Return the parked keys and the skipped positions."""
+        failures = self.failures(name, shadow=shadow)
         parked = {
-            (one.failure.tenant_id, one.failure.key) for one in kept if one.status == "parked"
+            (one.failure.tenant_id, one.failure.key) for one in failures if one.status == "parked"
         }
-        passed = {one.failure.position for one in kept if one.status == "passed"}
+        passed = {one.failure.position for one in failures if one.status == "passed"}
         return frozenset(parked), frozenset(passed)
 
-    # -- what a fold ends with
+    # -- results of a fold
 
     def commit(
         self,
@@ -145,16 +160,29 @@ class ReadModel:
         shadow: bool = False,
         status: Status | None = None,
     ) -> None:
-        """Write rows, states, failures and the cursor of one step, or nothing."""
+        """Write the rows, states, failures and the cursor of one step, all or nothing.
+
+        Args:
+            projection: The projection.
+            step: The changes of one batch.
+            token: The fencing token of the runner's lease.
+            shadow: Write to the shadow of a rebuild.
+            status: A new status of the projection.
+
+        Raises:
+            LeaseLost: Another runner has claimed the projection.
+            ProjectionMoved: The cursor is not at `step.after`, or the projection is paused.
+
+        """
         named = {"name": projection.name, "shadow": int(shadow)}
         with self.engine.transaction() as session:
-            held = self._progress(session, "locked", projection.name, shadow=shadow)
-            if held is None or held.token != token:
-                msg = f"another runner has projection {projection.name}"
+            stored = self._progress(session, "locked", projection.name, shadow=shadow)
+            if stored is None or stored.token != token:
+                msg = f"another runner has claimed projection {projection.name}"
                 raise LeaseLost(msg, details={"projection": projection.name})
-            # A pause or hold counts from the moment it is set, also for a step that had begun.
-            still = held.status == "paused" or held.held_until is not None
-            if held.position != step.after or (still and not shadow):
+            # A pause or hold takes effect at once, also for a step that was already computed.
+            paused = stored.status == "paused" or stored.held_until is not None
+            if stored.position != step.after or (paused and not shadow):
                 raise Moved
             self.write(session, projection, step, shadow=shadow)
             session.run(self._sql["move"], {**named, "position": step.until, "tip": step.tip})
@@ -162,36 +190,43 @@ class ReadModel:
                 session.run(self._sql["set_status"], {**named, "status": status})
 
     def load(self, projection: Projection, step: Step, owner: str) -> None:
-        """Write rows and states of a part of a rebuild into its shadow; twice does no harm.
+        """Write the rows and states of one part of a rebuild to its shadow; safe to repeat.
 
-        A task that outlived its rebuild finds the shadow gone, or another owner's.
+        Args:
+            projection: The projection.
+            step: The rows and states of the part.
+            owner: The owner of the rebuild.
+
+        Raises:
+            LeaseLost: The rebuild was given up, so its shadow is gone or has another owner.
+
         """
         final = tuple(msgspec.structs.replace(table, merge={}) for table in projection.tables)
         whole = msgspec.structs.replace(projection, tables=final)
         with self.engine.transaction() as session:
             if not session.run(self._sql["owned"], {"name": projection.name, "owner": owner}):
-                msg = f"the rebuild of projection {projection.name} was given up meanwhile"
+                msg = f"the rebuild of projection {projection.name} has ended meanwhile"
                 raise LeaseLost(msg, details={"projection": projection.name})
             self.write(session, whole, step, shadow=True)
 
     def write(self, session: Session, projection: Projection, step: Step, *, shadow: bool) -> None:
-        """Write all of a step but its cursor."""
-        gone = [owner for owner, kept in step.own.items() if kept.row is None]
-        if gone:
-            self._remove(session, projection, gone, shadow=shadow)
+        """Write the changes of a step, without its cursor."""
+        removed = [owner for owner, kept in step.own.items() if kept.row is None]
+        if removed:
+            self._remove(session, projection, removed, shadow=shadow)
         own = [kept for kept in step.own.values() if kept.row is not None]
         written = {**step.rows, **({projection.tables[0].name: own} if own else {})}
         for name, rows in written.items():
-            self._put(session, projection, projection.table(name), rows, shadow=shadow)
+            self._upsert(session, projection, projection.table(name), rows, shadow=shadow)
         states = [
             Kept(tenant_id, position, {"key": key, "state": state})
             for (tenant_id, key), (position, state) in step.states.items()
         ]
-        self._put(session, projection, tables.STATES, states, shadow=shadow)
+        self._upsert(session, projection, tables.STATES, states, shadow=shadow)
         for failure, status in step.failures:
-            self._note(session, projection.name, failure, status, shadow=shadow)
+            self._add_failure(session, projection.name, failure, status, shadow=shadow)
 
-    def _put(
+    def _upsert(
         self,
         session: Session,
         projection: Projection,
@@ -203,10 +238,10 @@ class ReadModel:
         if not rows:
             return
         where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
-        # One order everywhere: two writers of one table never wait for each other in a circle.
-        ordered = sorted(rows, key=lambda kept: _place(table, kept))
+        # All writers use one order of rows, so that they cannot deadlock.
+        ordered = sorted(rows, key=lambda kept: _get_key(table, kept))
         columns: list[list[Any]] = [[kept.tenant_id for kept in ordered]]
-        columns += [[_row(kept)[name] for kept in ordered] for name in table.fields]
+        columns += [[_get_row(kept)[name] for kept in ordered] for name in table.fields]
         columns.append([kept.position for kept in ordered])
         session.put(where, tables.kinds(table), columns, tables.on_conflict(table))
 
@@ -219,10 +254,10 @@ class ReadModel:
         session.given(
             f"delete from {where} where ({key}) in (select tenant_id, key from {{given}} o)",
             _OWNERS,
-            _by_column(owners),
+            _transpose(owners),
         )
 
-    def _note(
+    def _add_failure(
         self,
         session: Session,
         name: str,
@@ -234,19 +269,30 @@ class ReadModel:
         values = {"name": name, "shadow": int(shadow), "status": status}
         session.run(self._sql["add_failure"], {**values, **msgspec.structs.asdict(failure)})
 
-    # -- failures, and what an operator does about them
+    # -- failures
 
     def failures(self, name: str, *, shadow: bool = False) -> list[FailureRecord]:
-        """Return what a projection could not take."""
+        """Return the failures of a projection, in order of position."""
         with self.engine.transaction(write=False) as session:
-            found = session.run(self._sql["failures"], {"name": name, "shadow": int(shadow)})
+            rows = session.run(self._sql["failures"], {"name": name, "shadow": int(shadow)})
         return [
             FailureRecord(Failure(*row[:6]), row[6], format_us(row[7]), bool(row[8]))
-            for row in found
+            for row in rows
         ]
 
     def mark(self, name: str, position: int, status: FailureStatus, *, again: bool) -> None:
-        """Say what is to become of a failure, and whether its key is to be folded anew."""
+        """Set the status of a failure, and whether its key will be folded again.
+
+        Args:
+            name: The projection.
+            position: The position of the failed event.
+            status: The new status.
+            again: Whether the key will be folded again.
+
+        Raises:
+            NotFound: There is no failure at the position.
+
+        """
         values = {"name": name, "position": position, "status": status, "again": int(again)}
         with self.engine.transaction() as session:
             if not session.run(self._sql["set_failure"], values):
@@ -254,7 +300,7 @@ class ReadModel:
                 raise NotFound(msg, details={"projection": name, "position": position})
 
     def forget_failure(self, name: str, position: int) -> None:
-        """Take a failure off the list."""
+        """Delete a failure."""
         with self.engine.transaction() as session:
             session.run(self._sql["forget_failure"], {"name": name, "position": position})
 
@@ -267,15 +313,26 @@ class ReadModel:
         *,
         token: int,
     ) -> bool:
-        """Replace what one key has by what it has when folded anew; the cursor stays.
+        """Replace the rows and state of one key by newly folded ones; the cursor stays.
 
-        `positions` are those of the key's events: rows that were written at one of them are its
-        own. Returns False, with nothing changed, when one of them is not written again as early
-        (or as late) as before: then a row of another key, which it had displaced, may be due.
+        Args:
+            projection: The projection.
+            owner: The tenant and the key.
+            step: The newly folded rows and state.
+            positions: The positions of the key's events; rows written at them belong to the key.
+            token: The fencing token of the runner's lease.
+
+        Returns:
+            False, with nothing changed, if a row is not written again at the same or a better
+            position. A row of another key, which it had replaced, may then be missing.
+
+        Raises:
+            ProjectionMoved: The cursor has moved, or another runner has claimed the projection.
+
         """
         with self.engine.transaction() as session:
-            held = self._progress(session, "locked", projection.name, shadow=False)
-            if held is None or held.token != token or held.position != step.until:
+            stored = self._progress(session, "locked", projection.name, shadow=False)
+            if stored is None or stored.token != token or stored.position != step.until:
                 raise Moved
             if projection.state is not None:
                 for table in projection.tables:
@@ -299,16 +356,16 @@ class ReadModel:
         step: Step,
         positions: Sequence[int],
     ) -> bool:
-        """Tell whether every row of a key is written again, and wins its place again."""
+        """Return True if every row of a key is written again and would again be the one to keep."""
         where = tables.place(self.engine, projection.name, table.name, shadow=False)
         sql = (
             f"select {tables.select(self.engine, table)} from {where} t "
             "where t.tenant_id = :tenant_id and t.position in (select position from {given} o)"
         )
-        made = {_place(table, kept): kept.position for kept in step.rows.get(table.name, ())}
+        written = {_get_key(table, kept): kept.position for kept in step.rows.get(table.name, ())}
         rows = session.given(sql, _POSITIONS, [list(positions)], {"tenant_id": owner[0]})
         for tenant_id, row, position in map(reader(self.engine, table), rows):
-            again = made.get((tenant_id, *[row[name] for name in table.key]))
+            again = written.get((tenant_id, *[row[name] for name in table.key]))
             if again is None or (again > position if table.keep == "first" else again < position):
                 return False
         return True
@@ -331,22 +388,33 @@ class ReadModel:
         )
 
     def set_status(self, name: str, status: Status) -> None:
-        """Pause, resume, or clear a projection."""
+        """Set the status of a projection."""
         with self.engine.transaction() as session:
             session.run(self._sql["set_status"], {"name": name, "shadow": 0, "status": status})
 
-    # -- one runner
+    # -- leases of runners
 
     def claim(self, name: str, owner: str, seconds: float, *, shadow: bool = False) -> int | None:
-        """Take the right to run a projection, if nobody has it; the token rises every time."""
-        values = {"name": name, "shadow": int(shadow), "owner": owner, "for_us": _us(seconds)}
+        """Claim the lease of a projection.
+
+        Args:
+            name: The projection.
+            owner: The name of the runner.
+            seconds: The duration of the lease.
+            shadow: Claim the shadow of a rebuild.
+
+        Returns:
+            The fencing token, which each claim raises; None while another runner holds the lease.
+
+        """
+        values = {"name": name, "shadow": int(shadow), "owner": owner, "for_us": _to_us(seconds)}
         with self.engine.transaction() as session:
-            found = session.run(self._sql["claim"], values)
-        return found[0][0] if found else None
+            rows = session.run(self._sql["claim"], values)
+        return rows[0][0] if rows else None
 
     def renew(self, name: str, token: int, seconds: float, *, shadow: bool = False) -> bool:
-        """Keep that right for longer, or give it up with 0 seconds."""
-        values = {"name": name, "shadow": int(shadow), "token": token, "for_us": _us(seconds)}
+        """Extend a lease from now, or end it with 0 seconds; return False if it was lost."""
+        values = {"name": name, "shadow": int(shadow), "token": token, "for_us": _to_us(seconds)}
         with self.engine.transaction() as session:
             return bool(session.run(self._sql["renew"], values))
 
@@ -354,7 +422,7 @@ class ReadModel:
 
     @contextmanager
     def hold(self, name: str, token: int) -> Iterator[None]:
-        """Hold a projection still for a block, for as long as the lease on its shadow lasts."""
+        """Pause a projection for the block, at most while the lease on its shadow lasts."""
         self._set_hold(name, token, "paused")
         try:
             yield
@@ -367,7 +435,7 @@ class ReadModel:
             session.run(self._sql["hold"], values)
 
     def drop(self, projection: Projection, *, shadow: bool) -> None:
-        """Take a projection's tables and its cursor away."""
+        """Drop the tables of a projection and delete its cursor and failures."""
         with self.engine.transaction() as session:
             self._drop(session, projection, shadow=shadow)
 
@@ -381,7 +449,7 @@ class ReadModel:
     def _known_tables(
         self, session: Session, projection: Projection, *, shadow: bool
     ) -> Iterable[str]:
-        """Name the tables as the stored declaration has them, which may be an older one."""
+        """Return the tables of the projection and of its stored declaration, which may be older."""
         known = self._progress(session, "progress", projection.name, shadow=shadow)
         declared = [tables.name(projection.name, one.name) for one in tables.held(projection)]
         if known is not None:
@@ -390,17 +458,29 @@ class ReadModel:
         return [tables.suffixed(one, shadow=shadow) for one in dict.fromkeys(declared)]
 
     def switch(self, projection: Projection, *, at_least: int = 0) -> bool:
-        """Put the shadow in the place of the live tables, unless these are further on.
+        """Replace the live tables by the shadow.
 
-        Whoever reads the live tables in a transaction of their own is waited for, and meanwhile
-        let go first again and again: nobody queues behind a switch for long.
+        It waits for transactions that read the live tables. Each attempt has a short lock timeout,
+        so that other readers do not queue behind it for long.
+
+        Args:
+            projection: The projection.
+            at_least: The position that the shadow must have reached.
+
+        Returns:
+            False if the shadow has not reached `at_least` or the position of the live tables.
+
+        Raises:
+            BackendFailure: The lock was not acquired in time.
+            Conflict: A customization of the live tables would be lost.
+
         """
-        until = time.monotonic() + _SWITCH_S
+        deadline = time.monotonic() + _SWITCH_S
         while True:
             try:
                 return self._switch(projection, at_least)
             except BackendFailure as error:
-                if error.details.get("sqlstate") != _LOCKED or time.monotonic() > until:
+                if error.details.get("sqlstate") != _LOCKED or time.monotonic() > deadline:
                     raise
                 time.sleep(_SWITCH_PAUSE_S)
 
@@ -410,16 +490,16 @@ class ReadModel:
             shadow = self._progress(session, "locked", projection.name, shadow=True)
             if shadow is None or shadow.position < max(at_least, live.position if live else 0):
                 return False
-            self._hold(session, "seriatim_failures", "access exclusive", _SWITCH_PATIENCE)
-            added: dict[str, Sequence[str]] = {}
+            self._lock_table(session, "seriatim_failures", "access exclusive", _SWITCH_LOCK_TIMEOUT)
+            customizations: dict[str, Sequence[str]] = {}
             if live is not None:
-                added = self._additions(session, projection)
+                customizations = self._find_customizations(session, projection)
                 session.run(self._sql["inherit_late"], {"name": projection.name})
                 self._drop(session, projection, shadow=False)
             for table in tables.held(projection):
                 new = tables.name(projection.name, table.name)
                 old = tables.suffixed(new, shadow=True)
-                self.engine.rename(session, old, new, added.get(new, ()))
+                self.engine.rename(session, old, new, customizations.get(new, ()))
             values = {
                 "name": projection.name,
                 "owner": live.owner if live else "",
@@ -431,26 +511,28 @@ class ReadModel:
             return True
 
     def check_replaceable(self, projection: Projection) -> None:
-        """Raise `Conflict` when a switch would lose what users added to the live tables."""
+        """Raise `Conflict` if a switch would lose customizations of the live tables."""
         with self.engine.transaction(write=False) as session:
             if self._progress(session, "progress", projection.name, shadow=False) is not None:
-                self._additions(session, projection)
+                self._find_customizations(session, projection)
 
-    def _additions(self, session: Session, projection: Projection) -> dict[str, Sequence[str]]:
-        """Return what users added to the live tables, by table, for those in their place."""
+    def _find_customizations(
+        self, session: Session, projection: Projection
+    ) -> dict[str, Sequence[str]]:
+        """Return the statements that repeat the customizations of each live table."""
         named = {tables.name(projection.name, one.name): one for one in tables.held(projection)}
-        found: dict[str, Sequence[str]] = {}
+        statements_by_table: dict[str, Sequence[str]] = {}
         for name in self._known_tables(session, projection, shadow=False):
             columns = tables.kinds(named[name]) if name in named else {}
             if present := self.engine.column_names(session, name):
                 self._check_columns(session, projection, name, present)
-                found[name] = self.engine.additions(session, name, columns)
-        return found
+                statements_by_table[name] = self.engine.additions(session, name, columns)
+        return statements_by_table
 
     def _check_columns(
         self, session: Session, projection: Projection, table: str, present: Sequence[str]
     ) -> None:
-        """Raise `Conflict` when a live table has a column that its declaration does not have."""
+        """Raise `Conflict` if a live table has a column that its declaration lacks."""
         live = self._progress(session, "progress", projection.name, shadow=False)
         if live is None:
             return
@@ -458,40 +540,42 @@ class ReadModel:
         added = [column for column in present if declared and column not in declared]
         if added:
             msg = (
-                f"table {table} cannot be replaced, for it would lose column {added[0]}, which "
-                "was added to it: keep such values in a table of your own, and drop the column"
+                f"cannot replace table {table}, because column {added[0]}, which was added to it, "
+                "would be lost: keep such values in a table of your own, and drop the column"
             )
             raise Conflict(msg, details={"table": table, "found": added})
 
-    def _hold(self, session: Session, table: str, mode: str, patience: str | None = None) -> None:
-        for statement in self.engine.holding(table, mode, patience):
+    def _lock_table(
+        self, session: Session, table: str, mode: str, timeout: str | None = None
+    ) -> None:
+        for statement in self.engine.holding(table, mode, timeout):
             session.run(statement)
 
-    # -- reading it
+    # -- snapshots
 
     @contextmanager
     def moment(self) -> Iterator[Moment]:
-        """See everything as it is at one moment, whatever is written meanwhile."""
+        """Open a consistent snapshot, whatever is written meanwhile."""
         with self.engine.transaction(write=False) as session:
-            # New tables show nothing to a snapshot that is older than their rows: this lock is
-            # taken before the snapshot, and holds off switches until the end.
-            self._hold(session, "seriatim_failures", "access share")
+            # A snapshot older than a switch would see the new tables as empty. This lock is taken
+            # before the snapshot and blocks switches until the end.
+            self._lock_table(session, "seriatim_failures", "access share")
             yield Moment(self.engine, session, self._sql["progress"])
 
 
-def _by_column(owners: Sequence[Owner]) -> list[list[Any]]:
+def _transpose(owners: Sequence[Owner]) -> list[list[Any]]:
     return [[owner[part] for owner in owners] for part in (0, 1)]
 
 
-def _row(kept: Kept) -> Row:
-    assert kept.row is not None  # noqa: S101 - removals go their own way
+def _get_row(kept: Kept) -> Row:
+    assert kept.row is not None  # noqa: S101 - removed rows are handled separately
     return kept.row
 
 
-def _place(table: Table, kept: Kept) -> tuple[Any, ...]:
-    row = _row(kept)
+def _get_key(table: Table, kept: Kept) -> tuple[Any, ...]:
+    row = _get_row(kept)
     return kept.tenant_id, *[row[name] for name in table.key]
 
 
-def _us(seconds: float) -> int:
+def _to_us(seconds: float) -> int:
     return int(seconds * 1_000_000)

@@ -1,4 +1,4 @@
-"""A read model at one moment: its rows in order, its digests, and how far it had come."""
+"""A consistent snapshot of a read model: rows, digests and progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Found = tuple[str, Row, int]  # tenant, row, position
 
 
 class Moment:
-    """A read model at one moment."""
+    """A consistent snapshot of a read model."""
 
     def __init__(self, engine: Engine, session: Session, progress_sql: str) -> None:
         self._engine = engine
@@ -26,14 +26,14 @@ class Moment:
         self._progress_sql = progress_sql
 
     def progress(self, name: str, *, shadow: bool = False) -> Progress | None:
-        """Return how far a projection had come."""
+        """Return the progress of a projection, None if there is none."""
         found = self._session.run(self._progress_sql, {"name": name, "shadow": int(shadow)})
         return progress_of(found[0]) if found else None
 
     def rows(
         self, projection: Projection, table: Table, *, shadow: bool = False, ordered: bool = True
     ) -> Iterator[Found]:
-        """Yield tenant, row and position, in the order of the table's key unless any will do."""
+        """Yield tenant, row and position of all rows, by default in the order of the key."""
         where = tables.place(self._engine, projection.name, table.name, shadow=shadow)
         sql = f"select {tables.select(self._engine, table)} from {where} t"
         if ordered:
@@ -42,36 +42,39 @@ class Moment:
 
     def digest(self, projection: Projection, *, shadow: bool = False) -> Digest:
         """Return the digest over all rows of a projection."""
-        made = Digest()
+        digest = Digest()
         for table in projection.tables:
             for tenant_id, row, _ in self.rows(projection, table, shadow=shadow, ordered=False):
-                made.add(table, tenant_id, row)
-        return made
+                digest.add(table, tenant_id, row)
+        return digest
 
 
 def reader(engine: Engine, table: Table) -> Callable[[tuple[Any, ...]], Found]:
-    """Return what makes a row of a table of what `tables.select` found."""
+    """Return a function that decodes the rows selected with `tables.build_select_list`."""
     names = tuple(table.fields)
     kinds = ((name, VALUES[kind].name) for name, kind in table.fields.items())
     loads = [(name, engine.loads[kind]) for name, kind in kinds if kind in engine.loads]
 
-    def read(found: tuple[Any, ...]) -> Found:
-        row = dict(zip(names, found[1:-1], strict=True))
+    def decode(values: tuple[Any, ...]) -> Found:
+        row = dict(zip(names, values[1:-1], strict=True))
         try:
             for name, load in loads:
                 if row[name] is not None:
                     row[name] = load(row[name])
         except ValueError as error:
             key = {name: row[name] for name in table.key}
-            msg = f"table {table.name} was changed by hand at key {key!r:.200}: {error}"
+            msg = (
+                f"table {table.name} was modified outside Seriatim at key {key!r:.200}: {error}; "
+                "rebuild the projection"
+            )
             raise BackendFailure(msg, retryable=False) from error
-        return found[0], row, found[-1]
+        return values[0], row, values[-1]
 
-    return read
+    return decode
 
 
 def progress_of(row: tuple[Any, ...]) -> Progress:
-    """Make the progress of one row."""
+    """Build the progress from a row."""
     name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, *rest = row
     updated_us, owner, token, held_until_us = rest
     return Progress(

@@ -1,4 +1,4 @@
-"""What an operator does with a projection: pause it, and say what becomes of its failures."""
+"""Operations on projections: pause, resume, and retry or skip failures."""
 
 from __future__ import annotations
 
@@ -8,53 +8,69 @@ from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
 def known(model: ReadModel, name: str) -> Progress:
-    """Return how far a projection has come, or say that there is none."""
-    found = model.progress(name)
-    if found is None:
-        msg = f"there is no projection {name!r:.80} in this read model: seriatim project run"
+    """Return the progress of a projection.
+
+    Raises:
+        NotFound: The read model has no such projection.
+
+    """
+    progress = model.progress(name)
+    if progress is None:
+        msg = f"there is no projection {name!r:.80} in this read model: run seriatim project run"
         raise NotFound(msg, details={"projection": name})
-    return found
+    return progress
 
 
 def pause(model: ReadModel, name: str) -> None:
-    """Hold a projection where it is until it is resumed."""
+    """Pause a projection until it is resumed."""
     if known(model, name).status == "ready":
         model.set_status(name, "paused")
 
 
 def resume(model: ReadModel, name: str) -> None:
-    """Let a paused projection go on."""
+    """Resume a paused projection."""
     if known(model, name).status == "paused":
         model.set_status(name, "ready")
 
 
 def retry(model: ReadModel, name: str, position: int | None = None) -> int:
-    """Ask that failures be tried again, all or the one at a position; tell how many.
+    """Request a retry of failures; the current run or the next one performs it.
 
-    The next run does it, or the runner that is at work.
+    Args:
+        model: The read model.
+        name: The projection.
+        position: The position of one failure; None for all.
+
+    Returns:
+        The number of failures to be retried.
+
+    Raises:
+        NotFound: There is no such projection or failure, or the failure was skipped.
+        Conflict: The key of the failed event is unknown; a rebuild is required.
+
     """
-    wanted = [one for one in failures(model, name, position) if one.status != "passed"]
-    if position is not None and not wanted:
-        msg = f"projection {name} passes over position {position}: there is no failure to retry"
+    to_retry = [one for one in failures(model, name, position) if one.status != "passed"]
+    if position is not None and not to_retry:
+        msg = f"projection {name} skips position {position}: there is no failure to retry"
         raise NotFound(msg, details={"projection": name, "position": position})
-    for one in wanted:
+    for one in to_retry:
         if one.status != "stopped" and not one.failure.key:
             msg = (
-                f"the event at position {one.failure.position} had no key that could be found, so "
-                f"no key can be folded anew: seriatim project rebuild {name}"
+                f"the key of the event at position {one.failure.position} is unknown, so it cannot "
+                f"be folded again: run seriatim project rebuild {name}"
             )
             raise Conflict(msg, details={"projection": name, "position": one.failure.position})
-    for one in wanted:
+    for one in to_retry:
         if one.status == "stopped":
             model.forget_failure(name, one.failure.position)
             model.set_status(name, "ready")
         else:
             model.mark(name, one.failure.position, one.status, again=True)
-    return len(wanted)
+    return len(to_retry)
 
 
 def skip(model: ReadModel, name: str, position: int) -> None:
-    """Pass over the event at a position, now and in every rebuild; its key goes on after it."""
+    """Skip the event at a position, now and in every rebuild; its key continues after it."""
     for one in failures(model, name, position):
         model.mark(
             name, position, "passed", again=one.status != "stopped" and bool(one.failure.key)
@@ -64,7 +80,12 @@ def skip(model: ReadModel, name: str, position: int) -> None:
 
 
 def failures(model: ReadModel, name: str, position: int | None = None) -> list[FailureRecord]:
-    """Return a projection's failures, or the one at a position."""
+    """Return the failures of a projection, or the one at a position.
+
+    Raises:
+        NotFound: There is no such projection, or no failure at the position.
+
+    """
     known(model, name)
     found = [
         one for one in model.failures(name) if position is None or one.failure.position == position

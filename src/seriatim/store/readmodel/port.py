@@ -1,4 +1,4 @@
-"""What read models say of themselves, and what one step does to them."""
+"""The values of read models: progress, status, failures, and the result of one batch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ PURPOSE = Purpose(
     option="--target",
     last_table="seriatim_failures",
     remake="rebuild the projection",
-    durable=False,  # a lost last batch is folded again: rows and cursor are lost together
+    durable=False,  # rows and cursor are lost together, so a lost batch is folded again
 )
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a projection has come, in which log; `owner` is who runs it now, if anybody.
+    """The cursor of a projection, the identity of its log, and its current owner.
 
-    `held_until` is set while a rebuild or verification holds it still to be compared; the hold is
-    renewed while that job lives, and ends by itself when the job was killed.
+    `tip` is the id of the event at `position`. `owner` is empty while nobody runs the projection.
+    `held_until` is set while a rebuild or verification pauses it for a comparison; that job renews
+    the hold, which expires if the job is killed.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     log_id: str
     epoch: int
-    tip: str
+    tip: str = msgspec.field(name="tip")  # the name on the wire
     status: Status
     updated_at: str
     owner: str
@@ -44,9 +45,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a projection stands; `lag` counts positions of the log that it has not passed.
+    """The status of a projection; `lag` counts the positions between its cursor and the head.
 
-    `held_until` is set while a rebuild or verification holds it still, as in `Progress`.
+    `held_until` is set while a rebuild or verification pauses it, as in `Progress`.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureRecord(msgspec.Struct, frozen=True):
-    """A failure that is kept, what became of it, and whether its key is to be folded anew."""
+    """A stored failure, its status, and whether its key will be folded again (`again`)."""
 
     failure: Failure
     status: FailureStatus
@@ -69,12 +70,14 @@ class FailureRecord(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, kw_only=True):
-    """What one batch of the log (`after`, `until`] does to a read model, in one transaction."""
+    """The changes that one batch (`after`, `until`] makes to a read model, in one transaction."""
 
     after: int
     until: int
     tip: str
     rows: dict[str, list[Kept]] = msgspec.field(default_factory=dict)
-    own: dict[Owner, Kept] = msgspec.field(default_factory=dict)  # rows that are states
+    own: dict[Owner, Kept] = msgspec.field(
+        default_factory=dict
+    )  # rows that are themselves the states
     states: dict[Owner, tuple[int, str]] = msgspec.field(default_factory=dict)
     failures: list[tuple[Failure, FailureStatus]] = msgspec.field(default_factory=list)

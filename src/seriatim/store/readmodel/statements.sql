@@ -1,6 +1,6 @@
--- The bookkeeping of a read model, in SQL that Postgres and SQLite share.
--- {at} is the schema, {now} the database's clock in microseconds, {lock} and {share} what locks
--- a row for oneself, or against change only.
+-- The tables of progress and failures, in SQL for both Postgres and SQLite.
+-- {at} is the schema prefix, {now} the database's clock in microseconds, {lock} and {share} the
+-- clauses that lock rows exclusively, or against changes.
 
 -- name: create_projections
 create table if not exists {at}seriatim_projections (
@@ -32,13 +32,13 @@ create table if not exists {at}seriatim_failures (
     reason     text    not null,
     status     text    not null check (status in ('stopped', 'parked', 'skipped', 'passed')),
     failed_us  bigint  not null,
-    again      integer not null default 0,  -- 1: its key is to be folded anew
+    again      integer not null default 0,  -- 1: its key will be folded again
     primary key (name, shadow, position)
 );
 
--- The last column of these is the end of a hold. A rebuild or verification that must stop the
--- runner for a moment marks its shadow as paused: the hold ends with the shadow's lease, so that of
--- a killed one nothing is left. An operator's pause is the status of the live row, and stays.
+-- The last column of these is the end of a hold. A rebuild or verification that must pause the runner
+-- for a moment marks its shadow as paused. The hold ends with the lease of the shadow, so a killed job
+-- leaves none. An operator's pause is the status of the live row, and remains.
 
 -- name: progress
 select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, status, updated_us,
@@ -57,7 +57,7 @@ select name, shadow, tenant_id, declaration, position, log_id, epoch, tip, statu
 from {at}seriatim_projections p where name = :name and shadow = :shadow {lock};
 
 -- name: owned
--- Locked against a drop, and not against the other parts of the same rebuild.
+-- Locked against a drop, but not against the other parts of the same rebuild.
 select 1 from {at}seriatim_projections
 where name = :name and shadow = 1 and owner = :owner {share};
 
@@ -92,7 +92,7 @@ returning token;
 delete from {at}seriatim_projections where name = :name and shadow = :shadow;
 
 -- name: enthrone
--- The lease stays with whoever runs the projection: its token must go on rising.
+-- The runner keeps the lease: its token must continue to rise.
 update {at}seriatim_projections
 set shadow = 0, owner = :owner, token = :token, status = :status, expires_us = 0
 where name = :name and shadow = 1;
@@ -128,7 +128,7 @@ returning position;
 delete from {at}seriatim_failures where name = :name and shadow = :shadow;
 
 -- name: forget_failures_of
--- What an operator passed over stays passed over.
+-- Events that an operator skipped remain skipped.
 delete from {at}seriatim_failures
 where name = :name and shadow = 0 and tenant_id = :tenant_id and key = :key and status <> 'passed';
 
@@ -147,7 +147,7 @@ from {at}seriatim_failures where name = :name and shadow = 0 and status = 'passe
 on conflict (name, shadow, position) do nothing;
 
 -- name: inherit_late
--- What was passed over since the shadow began: there the key is to be folded anew.
+-- Events that were skipped since the shadow was created: their keys must be folded again there.
 insert into {at}seriatim_failures as f
     (name, shadow, position, tenant_id, key, event_id, event_type, reason, status, failed_us, again)
 select name, 1, position, tenant_id, key, event_id, event_type, reason, status, failed_us, 1

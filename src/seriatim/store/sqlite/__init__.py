@@ -1,1 +1,1 @@
-"""The log in one SQLite file: the embedded default."""
+"""The SQLite backend: a log in one file, the default for embedded use."""

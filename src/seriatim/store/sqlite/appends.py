@@ -1,4 +1,4 @@
-"""Committing a group of appends: decide each under the lock, then insert all that have a place."""
+"""The validated path of appends: decide a group under the write lock, insert the accepted ones."""
 
 from __future__ import annotations
 
@@ -24,31 +24,43 @@ def append(
     *,
     trusting: bool,
 ) -> list[Placed | Outcome]:
-    """Decide a group and insert what it adds, inside the transaction that is open.
+    """Decide a group and insert the accepted appends, in the open transaction.
 
-    Trusting, its keys and ids are taken for new, and looked up only if something is refused: what
-    was stored before is no conflict. If one is known after all, the unique indexes object.
+    Args:
+        connection: The connection that holds the write lock.
+        group: The appends.
+        declarations: The cached declarations.
+        recorded_us: The time at which the events are recorded.
+        trusting: Assume that all keys and ids are new, and look them up only if an append is
+            refused, since a repeated append is no conflict. If one is stored after all, the unique
+            indexes reject the insert.
+
+    Returns:
+        For each append its placement, the receipt that it repeats, or its error.
+
     """
     head, version, ends = state(connection, streams_of(group))
     rules = declarations.rules(connection, version)
     contexts = evaluate(connection, Contexts(group, foreseen(group)), head)
     view = LockedView(connection, heads(connection, group, ends, rules), contexts, head)
     if trusting:
-        placed = _all_placed(decide_group(group, view, rules, head, recorded_us, contexts.spent))
+        placed = _require_all_placed(
+            decide_group(group, view, rules, head, recorded_us, contexts.spent)
+        )
         if placed:
             _insert(connection, placed, recorded_us)
             return list(placed)
     view.look_up_known(group)
-    answers = decide_group(group, view, rules, head, recorded_us, contexts.spent)
-    placed = [answer for answer in answers if isinstance(answer, Placed)]
+    results = decide_group(group, view, rules, head, recorded_us, contexts.spent)
+    placed = [result for result in results if isinstance(result, Placed)]
     if placed:
         _insert(connection, placed, recorded_us)
-    return answers
+    return results
 
 
-def _all_placed(answers: Sequence[Placed | Outcome]) -> list[Placed]:
-    placed = [answer for answer in answers if isinstance(answer, Placed)]
-    return placed if len(placed) == len(answers) else []
+def _require_all_placed(results: Sequence[Placed | Outcome]) -> list[Placed]:
+    placed = [result for result in results if isinstance(result, Placed)]
+    return placed if len(placed) == len(results) else []
 
 
 def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: int) -> None:
@@ -64,8 +76,8 @@ def _insert(connection: sqlite3.Connection, placed: list[Placed], recorded_us: i
             position += 1
         command = one.request.command
         if command is not None:
-            known = command.command_key, command.request_hash, command.response
-            commands.append((*known, first, position - 1, recorded_us))
+            values = command.command_key, command.request_hash, command.response
+            commands.append((*values, first, position - 1, recorded_us))
     connection.executemany(SQL["insert_event"], events)
     if tags:
         connection.executemany(SQL["insert_tag"], tags)

@@ -1,4 +1,4 @@
-"""What a log's file can prove of itself, and what its surroundings put at risk."""
+"""Checks of a SQLite log: its integrity (`verify`) and its environment (`doctor`)."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ _RESTORE = "restore the file from a backup, then raise the epoch"
 
 
 def verify(connection: sqlite3.Connection, declarations: Declarations) -> Iterator[Finding]:
-    """Yield what holds of the file as a whole: pages, positions, streams, appends, index keys."""
-    pages = _pages(connection)
+    """Check the whole file: pages, positions, streams, appends and index keys."""
+    pages = _check_pages(connection)
     yield pages
     if pages.level == "error":
-        return  # what damaged pages say of the events means nothing
-    count, least, most = connection.execute(CHECKS["positions"]).fetchone()
-    whole = count == most and least == 1
-    yield _verdict("positions", whole, f"{count} events from {least} to {most}")
-    for check, what in (("broken_streams", "streams"), ("broken_appends", "appends")):
-        (broken,) = connection.execute(CHECKS[check]).fetchone()
-        yield _verdict(what, broken == 0, f"{broken} {what} are not contiguous")
-    yield from _index_keys(connection, declarations.rules(connection), most)
+        return  # checks of the events on damaged pages mean nothing
+    count, first, last = connection.execute(CHECKS["positions"]).fetchone()
+    complete = count == last and first == 1
+    yield _judge("positions", complete, f"{count} events from {first} to {last}")
+    for statement, check in (("broken_streams", "streams"), ("broken_appends", "appends")):
+        (broken,) = connection.execute(CHECKS[statement]).fetchone()
+        yield _judge(check, broken == 0, f"{broken} {check} are not contiguous")
+    yield from _check_keys(connection, declarations.rules(connection), last)
 
 
-def _pages(connection: sqlite3.Connection) -> Finding:
+def _check_pages(connection: sqlite3.Connection) -> Finding:
     try:
         found = [text for (text,) in connection.execute("pragma integrity_check")]
     except sqlite3.DatabaseError as error:
         found = [str(error)]
-    return _verdict("integrity", found == ["ok"], "SQLite's own check: " + "; ".join(found)[:500])
+    return _judge("integrity", found == ["ok"], "SQLite's own check: " + "; ".join(found)[:500])
 
 
-def _index_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Iterator[Finding]:
+def _check_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Iterator[Finding]:
     after = expected = wrong = missing = 0
     first_wrong = None
     while rows := connection.execute(CHECKS["index_keys"], (after, until, _PAGE)).fetchall():
         for row in rows:
             keys = rules.stored_keys(row[:5])
             expected += len(keys)
-            absent = _absent(connection, row[0], keys)
+            absent = _count_absent(connection, row[0], keys)
             missing += absent
-            if absent or not _keys_fit(row):
+            if absent or not _has_correct_keys(row):
                 wrong += 1
                 first_wrong = first_wrong or row[0]
         after = rows[-1][0]
     (stored,) = connection.execute(CHECKS["key_count"], (until,)).fetchone()
     where = f", first at position {first_wrong}" if first_wrong else ""
-    yield _verdict("index_keys", wrong == 0, f"{wrong} events have other index keys{where}")
+    yield _judge("index_keys", wrong == 0, f"{wrong} events have wrong index keys{where}")
     message = f"{stored} rows hold {expected} keys of tags and payload indexes"
-    yield _verdict("tags", stored == expected and not missing, message)
+    yield _judge("tags", stored == expected and not missing, message)
 
 
-def _keys_fit(row: Row) -> bool:
+def _has_correct_keys(row: Row) -> bool:
     tenant = row[1]
     event_id, stream_type, stream_id, producer, key = row[5:10]
     stored_event, stored_stream, stored_key = row[10:]
@@ -80,42 +80,50 @@ def _keys_fit(row: Row) -> bool:
     )
 
 
-def _absent(connection: sqlite3.Connection, position: int, keys: tuple[bytes, ...]) -> int:
+def _count_absent(connection: sqlite3.Connection, position: int, keys: tuple[bytes, ...]) -> int:
     return sum(
         connection.execute(CHECKS["has_key"], (key, position)).fetchone() == (0,) for key in keys
     )
 
 
-def _verdict(check: str, sound: bool, message: str) -> Finding:
-    return Finding("ok", check, message) if sound else Finding("error", check, message, _RESTORE)
+def _judge(check: str, good: bool, message: str) -> Finding:
+    return Finding("ok", check, message) if good else Finding("error", check, message, _RESTORE)
 
 
 def doctor(
     path: str, settings: tuple[str, int], connection: sqlite3.Connection, rules: Rules
 ) -> Iterator[Finding]:
-    """Yield what the settings and surroundings of the file cost or endanger."""
+    """Report problems of the file's settings and environment, and how to repair them.
+
+    Args:
+        path: The path of the file.
+        settings: The journal mode and the synchronous level of the writer.
+        connection: A connection to the file.
+        rules: The rules of the stored declarations.
+
+    """
     mode, level = settings
     durable = mode == "wal" and level >= _FULL
     message = f"journal mode {mode}, synchronous {level}"
-    cure = "" if durable else "open the log anew; something changed the mode of its file"
+    cure = "" if durable else "open the log again; something changed the mode of its file"
     yield Finding("ok" if durable else "error", "durability", message, cure)
-    yield _version(connection)
-    yield _permissions(path)
-    yield _space(path)
-    yield _wal(path)
-    yield _file_system(path)
+    yield _check_version(connection)
+    yield _check_permissions(path)
+    yield _check_space(path)
+    yield _check_wal(path)
+    yield _check_file_system(path)
     yield from index_findings(rules)
 
 
-def _version(connection: sqlite3.Connection) -> Finding:
+def _check_version(connection: sqlite3.Connection) -> Finding:
     found = schema.version_of(connection)
-    message = f"schema version {found}, this program knows {schema.VERSION}"
+    message = f"schema version {found}, this program uses {schema.VERSION}"
     if found > schema.VERSION:
         return Finding("warning", "schema", message, "upgrade seriatim soon")
     return Finding("ok", "schema", message)
 
 
-def _permissions(path: str) -> Finding:
+def _check_permissions(path: str) -> Finding:
     mode = Path(path).stat().st_mode & 0o777
     message = f"{path} has mode {mode:o}"
     if mode & 0o002:
@@ -123,34 +131,34 @@ def _permissions(path: str) -> Finding:
     return Finding("ok", "permissions", message)
 
 
-def _space(path: str) -> Finding:
+def _check_space(path: str) -> Finding:
     free = shutil.disk_usage(Path(path).parent).free
-    message = f"{free // 2**20} MiB free beside the file"
+    message = f"{free // 2**20} MiB free on the disk of the file"
     if free < _SCARCE_BYTES:
         return Finding("warning", "disk_space", message, "free space or move the file")
     return Finding("ok", "disk_space", message)
 
 
-def _wal(path: str) -> Finding:
+def _check_wal(path: str) -> Finding:
     wal = Path(path + "-wal")
     size = wal.stat().st_size if wal.exists() else 0
     message = f"the write-ahead log holds {size // 1024} KiB"
     if size > _LARGE_WAL_BYTES:
-        cure = "look for a program that keeps a read transaction open on the file"
+        cure = "find the program that keeps a read transaction open on the file"
         return Finding("warning", "wal_size", message, cure)
     return Finding("ok", "wal_size", message)
 
 
-def _file_system(path: str) -> Finding:
-    kind = _mounted_as(os.path.realpath(path))
+def _check_file_system(path: str) -> Finding:
+    kind = _find_mount_type(os.path.realpath(path))
     if kind.startswith(_NETWORK):
-        message = f"{path} lies on a network file system ({kind}), whose locks SQLite cannot trust"
+        message = f"{path} is on a network file system ({kind}), whose locks are not reliable"
         return Finding("error", "file_system", message, "move the file to a local disk")
-    return Finding("ok", "file_system", f"the file lies on {kind or 'a file system of its own'}")
+    return Finding("ok", "file_system", f"the file is on {kind or 'an unknown file system'}")
 
 
-def _mounted_as(path: str) -> str:
-    """Return the kind of file system a path lies on, where the system tells."""
+def _find_mount_type(path: str) -> str:
+    """Return the type of the file system of a path, empty where `/proc/mounts` does not exist."""
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
--- What verify asks of the whole file.
+-- The statements of verify.
 
 -- name: positions
 select count(*), coalesce(min(position), 1), coalesce(max(position), 0) from events

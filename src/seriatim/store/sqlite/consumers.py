@@ -1,4 +1,4 @@
-"""Cursors, leases and commands: what the store keeps for those around the log."""
+"""Cursors, leases and command records, the mutable tables beside the log."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from seriatim.store.sqlite.statements import SQL
 
 
 def now_us() -> int:
-    """Return the time by the clock of the database, which is this machine's."""
+    """Return the current time in microseconds, by the clock of this machine."""
     return time.time_ns() // 1000
 
 
 def cursor(
     connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str
 ) -> Cursor | None:
-    """Return a stored cursor."""
+    """Return a stored cursor, None if there is none."""
     row = connection.execute(SQL["cursor"], (tenant_id, purpose, name)).fetchone()
-    return None if row is None else _cursor_of(row)
+    return None if row is None else _decode_cursor(row)
 
 
 def cursors(connection: sqlite3.Connection, tenant_id: str, purpose: str) -> list[Cursor]:
-    """Return the cursors of one purpose by name."""
-    return [_cursor_of(row) for row in connection.execute(SQL["cursors"], (tenant_id, purpose))]
+    """Return all cursors of one purpose, ordered by name."""
+    return [_decode_cursor(row) for row in connection.execute(SQL["cursors"], (tenant_id, purpose))]
 
 
 def cursors_after(
     connection: sqlite3.Connection, tenant_id: str, purpose: str, after: str, limit: int
 ) -> list[Cursor]:
-    """Return a page of them."""
+    """Return a page of cursors whose names are greater than `after`."""
     values = (tenant_id, purpose, after, limit)
-    return [_cursor_of(row) for row in connection.execute(SQL["cursors_after"], values)]
+    return [_decode_cursor(row) for row in connection.execute(SQL["cursors_after"], values)]
 
 
 def subscriptions(
     connection: sqlite3.Connection, tenant_id: str, after: str, limit: int
 ) -> list[SubscriptionState]:
-    """Return a page of durable subscriptions by name."""
+    """Return a page of durable subscriptions, ordered by name."""
     values = {"tenant": tenant_id, "after": after, "limit": limit, "now": now_us()}
     return [subscription_state(row) for row in connection.execute(SQL["subscriptions"], values)]
 
@@ -50,7 +50,7 @@ def subscriptions(
 def record_failure(
     connection: sqlite3.Connection, lease: Lease, name: str, failures: int, error: str
 ) -> None:
-    """Store the last error of a subscription, if its lease still holds."""
+    """Store the last error of a subscription, unless its lease was lost."""
     values = {
         "failures": failures,
         "error": error,
@@ -66,12 +66,12 @@ def record_failure(
 def cursor_room(
     connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str, at_most: int
 ) -> bool:
-    """Tell whether a cursor is there or may be made beside so many."""
+    """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
     values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "at_most": at_most}
     return bool(connection.execute(SQL["cursor_room"], values).fetchone()[0])
 
 
-def _cursor_of(row: tuple[Any, ...]) -> Cursor:
+def _decode_cursor(row: tuple[Any, ...]) -> Cursor:
     tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us = row
     return Cursor(
         tenant_id=tenant_id,
@@ -86,35 +86,35 @@ def _cursor_of(row: tuple[Any, ...]) -> Cursor:
     )
 
 
-def add_cursor(connection: sqlite3.Connection, wanted: Cursor) -> Cursor:
-    """Store a cursor unless there is one; return the one that is stored."""
-    stored = cursor(connection, wanted.tenant_id, wanted.purpose, wanted.name)
+def add_cursor(connection: sqlite3.Connection, requested: Cursor) -> Cursor:
+    """Store a cursor unless there is one; return the stored cursor."""
+    stored = cursor(connection, requested.tenant_id, requested.purpose, requested.name)
     if stored is None:
-        put_cursor(connection, wanted, None, reset=False)
-    return stored or wanted
+        put_cursor(connection, requested, None, reset=False)
+    return stored or requested
 
 
 def put_cursor(
-    connection: sqlite3.Connection, wanted: Cursor, lease: Lease | None, *, reset: bool
+    connection: sqlite3.Connection, requested: Cursor, lease: Lease | None, *, reset: bool
 ) -> None:
-    """Store a cursor if its lease still holds and the move is allowed."""
+    """Store a cursor if its lease was not lost and the move is allowed."""
     if lease is not None:
-        held = _held(connection, lease.tenant_id, lease.name)
+        held = _find_lease(connection, lease.tenant_id, lease.name)
         if held is None or held[1] != lease.token:
             raise LeaseLost
-    stored = cursor(connection, wanted.tenant_id, wanted.purpose, wanted.name)
-    check_cursor_move(stored, wanted, reset=reset)
+    stored = cursor(connection, requested.tenant_id, requested.purpose, requested.name)
+    check_cursor_move(stored, requested, reset=reset)
     connection.execute(
         SQL["put_cursor"],
         (
-            wanted.tenant_id,
-            wanted.purpose,
-            wanted.name,
-            wanted.position,
-            wanted.log_id,
-            wanted.epoch,
-            wanted.tip,
-            wanted.query,
+            requested.tenant_id,
+            requested.purpose,
+            requested.name,
+            requested.position,
+            requested.log_id,
+            requested.epoch,
+            requested.tip,
+            requested.query,
             now_us(),
         ),
     )
@@ -123,12 +123,12 @@ def put_cursor(
 def claim_lease(
     connection: sqlite3.Connection, tenant_id: str, name: str, owner: str, seconds: float
 ) -> Lease | None:
-    """Take a lease that is free, expired, or the owner's own; the token rises every time."""
-    held = _held(connection, tenant_id, name)
+    """Claim a lease that is free, expired, or held by `owner`; each claim raises the token."""
+    held = _find_lease(connection, tenant_id, name)
     now = now_us()
     if held is not None and held[2] > now and held[0] != owner:
         return None
-    # The clock is above all tokens that a forgotten lease of this name had.
+    # The clock is above every token of a replaced lease of this name.
     lease = Lease(tenant_id, name, now if held is None else held[1] + 1)
     expires = now + _microseconds(seconds)
     connection.execute(SQL["put_lease"], (tenant_id, name, owner, lease.token, expires))
@@ -136,29 +136,39 @@ def claim_lease(
 
 
 def lease_room(connection: sqlite3.Connection, tenant_id: str, name: str, at_most: int) -> bool:
-    """Tell whether a lease is known by name, or may be made beside so many."""
+    """Return True if the lease exists, or if the tenant has fewer than `at_most` leases."""
     values = {"tenant_id": tenant_id, "name": name, "at_most": at_most}
     return bool(connection.execute(SQL["lease_room"], values).fetchone()[0])
 
 
 def reuse_lease(connection: sqlite3.Connection, tenant_id: str, name: str) -> bool:
-    """Give the place of an ended lease to another name; tell whether there was one."""
+    """Replace an expired lease by one with another name; return False if none has expired."""
     values = {"tenant_id": tenant_id, "name": name, "now": now_us()}
     return connection.execute(SQL["reuse_lease"], values).rowcount == 1
 
 
-def extend_lease(connection: sqlite3.Connection, lease: Lease, seconds: float | None) -> bool:
-    """Renew a lease from now on, or end it; tell whether it was still this owner's."""
-    expires = 0 if seconds is None else now_us() + _microseconds(seconds)
-    values = (expires, lease.tenant_id, lease.name, lease.token)
+def renew_lease(connection: sqlite3.Connection, lease: Lease, seconds: float) -> bool:
+    """Extend a lease from now; return False if it was lost."""
+    return _set_expiry(connection, lease, now_us() + _microseconds(seconds))
+
+
+def release_lease(connection: sqlite3.Connection, lease: Lease) -> None:
+    """End a lease, unless it was lost."""
+    _set_expiry(connection, lease, 0)
+
+
+def _set_expiry(connection: sqlite3.Connection, lease: Lease, expires_us: int) -> bool:
+    values = (expires_us, lease.tenant_id, lease.name, lease.token)
     return connection.execute(SQL["extend_lease"], values).rowcount == 1
 
 
-def _held(connection: sqlite3.Connection, tenant_id: str, name: str) -> tuple[str, int, int] | None:
-    found: tuple[str, int, int] | None = connection.execute(
+def _find_lease(
+    connection: sqlite3.Connection, tenant_id: str, name: str
+) -> tuple[str, int, int] | None:
+    row: tuple[str, int, int] | None = connection.execute(
         SQL["lease"], (tenant_id, name)
     ).fetchone()
-    return found
+    return row
 
 
 def _microseconds(seconds: float) -> int:
@@ -166,6 +176,6 @@ def _microseconds(seconds: float) -> int:
 
 
 def purge_commands(connection: sqlite3.Connection, older_than_seconds: float, most: int) -> int:
-    """Forget commands that are older, so many at most, and tell how many they were."""
+    """Delete at most `most` old command records and return their number."""
     values = {"before": now_us() - _microseconds(older_than_seconds), "most": most}
     return connection.execute(SQL["purge_commands"], values).rowcount

@@ -1,4 +1,4 @@
-"""The declarations, read anew only when another one was stored."""
+"""Store and load declarations, with a cache of the rules last read."""
 
 from __future__ import annotations
 
@@ -14,53 +14,56 @@ from seriatim.store.sqlite.statements import SQL
 
 
 class Declarations:
-    """The rules as last read from the file."""
+    """The rules of all declarations, cached until another declaration is stored."""
 
     def __init__(self) -> None:
         self.known = NO_RULES
 
     def rules(self, connection: sqlite3.Connection, version: int | None = None) -> Rules:
-        """Return the rules of the newest version; declarations only ever grow in number."""
+        """Return the current rules, and read them again if their version has changed.
+
+        Declarations are never deleted, so their number is the version.
+        """
         if version is None:
             (version,) = connection.execute(SQL["rules_version"]).fetchone()
         rules = self.known
         if rules.version != version:
-            rules = self.known = _read(connection)
+            rules = self.known = _build_rules(connection)
         return rules
 
-    def declare(self, connection: sqlite3.Connection, declared: Declaration) -> None:
+    def declare(self, connection: sqlite3.Connection, declaration: Declaration) -> None:
         """Store a declaration unless it is stored already."""
         rules = self.rules(connection)
-        if isinstance(declared, StreamKind):
-            if not rules.knows_kind(declared):
-                _store(connection, rules, ("kind", declared.name, 0), declared)
-        elif isinstance(declared, EventType):
-            if not rules.knows_type(declared):
-                key = "type", declared.event_type, declared.event_version
-                _store(connection, rules, key, declared)
-        elif not rules.knows_index(declared):
-            key = "index", compose(declared.event_type, declared.path), 0
-            _store(connection, rules, key, _covering(connection, declared))
+        if isinstance(declaration, StreamKind):
+            if not rules.knows_kind(declaration):
+                _insert_declaration(connection, rules, ("kind", declaration.name, 0), declaration)
+        elif isinstance(declaration, EventType):
+            if not rules.knows_type(declaration):
+                key = "type", declaration.event_type, declaration.event_version
+                _insert_declaration(connection, rules, key, declaration)
+        elif not rules.knows_index(declaration):
+            key = "index", compose(declaration.event_type, declaration.path), 0
+            _insert_declaration(connection, rules, key, _make_stored_index(connection, declaration))
 
 
-def _store(
+def _insert_declaration(
     connection: sqlite3.Connection,
     rules: Rules,
     key: tuple[str, str, int],
-    declared: Declaration,
+    declaration: Declaration,
 ) -> None:
-    body = canonical_text(msgspec.structs.asdict(declared))
+    body = canonical_text(msgspec.structs.asdict(declaration))
     connection.execute(SQL["declare"], (rules.version + 1, *key, body))
 
 
-def _covering(connection: sqlite3.Connection, index: PayloadIndex) -> StoredIndex:
-    """Return the index as it is stored: it knows all events of a type that has none yet."""
+def _make_stored_index(connection: sqlite3.Connection, index: PayloadIndex) -> StoredIndex:
+    """Return the index to store; it covers all events if its type has no events yet."""
     (head,) = connection.execute(SQL["head"]).fetchone()
-    there = connection.execute(SQL["has_type"], (index.event_type,)).fetchone()
-    return StoredIndex(index.event_type, index.path, head if there else 0)
+    exists = connection.execute(SQL["has_type"], (index.event_type,)).fetchone()
+    return StoredIndex(index.event_type, index.path, head if exists else 0)
 
 
-def _read(connection: sqlite3.Connection) -> Rules:
+def _build_rules(connection: sqlite3.Connection) -> Rules:
     kinds: list[StreamKind] = []
     types: list[EventType] = []
     indexes: list[StoredIndex] = []

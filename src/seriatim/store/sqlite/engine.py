@@ -1,4 +1,4 @@
-"""A SQLite file as a place for tables of ours; it is never the file of a log."""
+"""The SQLite engine: Seriatim's own tables in a file, which is never the file of a log."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _is_closed(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def _refuse_ending(action: int, *_: str | None) -> int:
-    """Refuse statements that begin or end a transaction; savepoints are another action."""
+def _deny_transaction_control(action: int, *_: str | None) -> int:
+    """Deny statements that begin or end a transaction; savepoints are another action."""
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
 class SqliteSession:
-    """One transaction on the file."""
+    """One transaction in SQLite."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -51,30 +51,30 @@ class SqliteSession:
         return self._connection
 
     def outage(self, error: BaseException) -> Exception | None:
-        """Return the error that says the file cannot be used now."""
-        # While the write lock is held, an error such as "locked" is that of another file.
+        """Return the error in the cause chain that shows an outage, else None."""
+        # While this transaction holds the write lock, "locked" is an error of another file.
         held = not _is_closed(self._connection) and self._connection.in_transaction
-        drivers = (one for one in causes(error) if isinstance(one, sqlite3.Error))
-        return next(filter(is_lacking if held else is_outage, drivers), None)
+        driver_errors = (one for one in causes(error) if isinstance(one, sqlite3.Error))
+        return next(filter(is_lacking if held else is_outage, driver_errors), None)
 
     def defect(self) -> str | None:
-        """Say whether the transaction was ended by other hands."""
+        """Return a message if user code ended the transaction."""
         if _is_closed(self._connection):
             return CLOSED
         return None if self._connection.in_transaction else ENDED_EARLY
 
     def refusal(self, error: BaseException) -> str | None:
-        """Say whether an effect tried to end the transaction, or closed the connection."""
+        """Return a message if user code tried to end the transaction or closed the connection."""
         if _is_closed(self._connection):
             return CLOSED
-        drivers = (one for one in causes(error) if isinstance(one, sqlite3.Error))
-        refused = any(code_of(one) == sqlite3.SQLITE_AUTH for one in drivers)
-        return ENDED_EARLY if refused else None
+        driver_errors = (one for one in causes(error) if isinstance(one, sqlite3.Error))
+        denied = any(code_of(one) == sqlite3.SQLITE_AUTH for one in driver_errors)
+        return ENDED_EARLY if denied else None
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Refuse commit and rollback: `with connection` and `executescript` would commit."""
-        self._connection.set_authorizer(_refuse_ending)
+        """Deny commit and rollback in the block: `with connection` and `executescript` commit."""
+        self._connection.set_authorizer(_deny_transaction_control)
         try:
             yield
         finally:
@@ -82,15 +82,15 @@ class SqliteSession:
                 self._connection.set_authorizer(None)
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Execute a statement."""
+        """Execute a statement and return its rows."""
         return self._connection.execute(sql, values or {}).fetchall()
 
     def put(
         self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
     ) -> None:
-        """Insert rows, merging where their keys are known."""
+        """Insert rows, or merge them into existing ones."""
         names = ", ".join(f'"{name}"' for name in kinds)
-        marks = ", ".join("?" * len(kinds))
+        placeholders = ", ".join("?" * len(kinds))
         stored = [
             [None if value is None else time_text(value) for value in column]
             if kind == "time"
@@ -98,7 +98,8 @@ class SqliteSession:
             for kind, column in zip(kinds.values(), columns, strict=True)
         ]
         self._connection.executemany(
-            f"insert into {into} as t ({names}) values ({marks}) {then}", zip(*stored, strict=True)
+            f"insert into {into} as t ({names}) values ({placeholders}) {then}",
+            zip(*stored, strict=True),
         )
 
     def stream(
@@ -114,11 +115,11 @@ class SqliteSession:
         columns: Sequence[list[Any]],
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run a statement on rows that travel as JSON."""
+        """Run a statement on parameter rows, which are passed as JSON."""
         rows = list(zip(*columns, strict=True))
-        return self._with(sql, "given", tuple(kinds), rows, values)
+        return self._run_with_table(sql, "given", tuple(kinds), rows, values)
 
-    def given_then(  # noqa: PLR0913 - two statements and what they are about
+    def given_then(  # noqa: PLR0913 - two statements and their parameters
         self,
         sql: str,
         then: str,
@@ -127,26 +128,30 @@ class SqliteSession:
         returned: Sequence[str],
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run two statements."""
+        """Run both statements, one after the other."""
         found = self.given(sql, kinds, columns, values)
-        self._with(then, "rows", returned, found, values)
+        self._run_with_table(then, "rows", returned, found, values)
         return found
 
-    def _with(
+    def _run_with_table(
         self,
         sql: str,
-        hole: str,
+        placeholder: str,
         names: Sequence[str],
         rows: Sequence[tuple[Any, ...]],
         values: Mapping[str, Any] | None,
     ) -> list[tuple[Any, ...]]:
         columns = ", ".join(f"value ->> {index} as {name}" for index, name in enumerate(names))
-        among = sql.replace(f"{{{hole}}}", f"(select {columns} from json_each(:{hole}))")
-        return self.run(among, {**(values or {}), hole: json.dumps(rows)})
+        table = f"(select {columns} from json_each(:{placeholder}))"
+        statement = sql.replace(f"{{{placeholder}}}", table)
+        return self.run(statement, {**(values or {}), placeholder: json.dumps(rows)})
 
 
 class SqliteEngine:
-    """Tables of ours in a SQLite file."""
+    """Seriatim's own tables in a SQLite file.
+
+    It has one connection, which `_lock` gives to one thread at a time.
+    """
 
     at = ""
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
@@ -178,48 +183,48 @@ class SqliteEngine:
         return self._connection
 
     def another(self) -> SqliteEngine:
-        """Return another connection to the same file."""
+        """Return an engine with another connection to the same file."""
         return SqliteEngine(self._file.path, self._purpose)
 
     def ready(self, table: str | None = None) -> bool:
-        """Look for the last of our own tables, or for another one."""
+        """Return True if the last of Seriatim's own tables, or `table`, exists."""
         with self.transaction(write=False) as session:
             return bool(session.run(f"pragma table_info({table or self._purpose.last_table})"))
 
     def prepare(self, statements: Sequence[str]) -> None:
-        """Make our own tables."""
+        """Create the tables if they do not exist."""
         with self._lock, translated(self._file.path):
             (self._connection or self._open()).execute("pragma journal_mode = wal")
         with self.transaction() as session:
             if session.run("pragma table_info(seriatim_schema)"):
-                msg = f"{self._file.path} is a log: {self._purpose.what} needs a file of its own"
+                msg = f"{self._file.path} is a log: use a separate file for {self._purpose.what}"
                 raise InvalidArgument(msg, details={"argument": self._purpose.option.lstrip("-")})
             for statement in statements:
                 session.run(statement)
 
     def column(self, kind: str) -> str:
-        """Return the type of a column."""
+        """Return the SQL type of a column."""
         return _TYPES[kind]
 
-    def shown(self, column: str, kind: str) -> str:  # noqa: ARG002 - SQLite shows what it stores
-        """Return how a column is selected."""
+    def shown(self, column: str, kind: str) -> str:  # noqa: ARG002 - SQLite returns values as stored
+        """Return the column itself."""
         return column
 
     def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:  # noqa: ARG002
-        """Return nothing: one writer at a time, and snapshots that hold tables, need no locks."""
+        """Return nothing: SQLite has one writer at a time, and snapshots include the tables."""
         return ()
 
     def column_names(self, session: SqliteSession, table: str) -> Sequence[str]:
-        """Return the columns of a table, none if no table of this name is there."""
+        """Return the column names of a table, none if the table does not exist."""
         return [row[1] for row in session.run(f'pragma table_xinfo("{table}")')]
 
     def additions(
         self,
         session: SqliteSession,
         table: str,
-        columns: Collection[str],  # noqa: ARG002 - SQLite says itself what does not fit
+        columns: Collection[str],  # noqa: ARG002 - SQLite reports itself what does not fit
     ) -> Sequence[str]:
-        """Return the statements that give a new table what users added to this one."""
+        """Return the statements that repeat the users' indexes and triggers on a new table."""
         found = session.run(
             "select sql from sqlite_master "
             "where tbl_name = :name and type in ('index', 'trigger') and sql is not null",
@@ -228,8 +233,8 @@ class SqliteEngine:
         return [row[0] for row in found]
 
     def rename(self, session: SqliteSession, old: str, new: str, added: Sequence[str]) -> None:
-        """Give a table the name of one that was dropped, and what users had added to that."""
-        # Otherwise SQLite refuses while a view names the table that was dropped.
+        """Rename a table to the name of a dropped one and apply the customizations of that one."""
+        # Without this pragma the rename fails while a view refers to the dropped table.
         session.run("pragma legacy_alter_table = on")
         try:
             session.run(f'alter table "{old}" rename to "{new}"')
@@ -243,13 +248,13 @@ class SqliteEngine:
 
     @contextmanager
     def at_once(self) -> Iterator[SqliteSession]:
-        """Run statements as one transaction: nothing travels far here."""
+        """Run statements in one transaction: there are no round trips to save."""
         with self.transaction() as session:
             yield session
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[SqliteSession]:
-        """Do all or nothing."""
+        """Run the block in a transaction."""
         with self._lock, translated(self._file.path):
             self._file.check()
             connection = self._connection or self._open()
@@ -258,7 +263,7 @@ class SqliteEngine:
                 yield SqliteSession(connection)
                 connection.execute("commit")
             except BaseException:
-                if _is_closed(connection):  # by other hands
+                if _is_closed(connection):  # by user code
                     self._connection = None
                 elif connection.in_transaction:
                     connection.execute("rollback")
@@ -275,11 +280,11 @@ class SqliteEngine:
     # -- forks
 
     def pause(self, seconds: float) -> bool:
-        """Have no connection until `resume`; False if it is in use."""
+        """Close the connection until `resume`; return False if it is in use."""
         if not self._lock.acquire(timeout=seconds):
             return False
         if self._connection is not None:
-            if self._connection.in_transaction:  # of the thread that forks
+            if self._connection.in_transaction:  # the lock is reentrant: this thread forks
                 self._lock.release()
                 return False
             self._connection.close()
@@ -287,11 +292,11 @@ class SqliteEngine:
         return True
 
     def resume(self) -> None:
-        """Open a connection when it is needed."""
+        """End a pause; the connection is opened again when it is needed."""
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Begin anew in a child process."""
+        """Reset the state in a forked child."""
         self._lock = threading.RLock()
         forking.abandon(self._connection)
         self._connection = None

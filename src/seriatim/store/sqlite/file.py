@@ -1,4 +1,4 @@
-"""The file of a log: opening connections to it, and noticing when it is gone."""
+"""Open connections to a database file, and detect that it was moved or deleted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ _CACHE_KIB = 16 * 1024
 
 
 class File:
-    """The file of a log, and the proof that its path still leads to it."""
+    """A database file; it remembers its inode to detect that the path leads to another file."""
 
     def __init__(self, path: str, busy_timeout_s: float) -> None:
         if sqlite3.sqlite_version_info < LEAST_VERSION:
             needed = ".".join(map(str, LEAST_VERSION))
-            msg = f"SQLite {sqlite3.sqlite_version} is too old: a log needs {needed} or newer"
+            msg = (
+                f"SQLite {sqlite3.sqlite_version} is too old: version {needed} or newer is required"
+            )
             raise failures.lasting(msg)
         if path in ("", ":memory:"):
-            msg = "a SQLite log needs a file: name one, or open memory: for a log without"
+            msg = "a SQLite log requires a file: use sqlite:///path, or memory: for a log in memory"
             raise failures.lasting(msg)
         self.path = str(Path(path).absolute())
         self.busy_timeout_s = busy_timeout_s
@@ -31,7 +33,7 @@ class File:
         self._inode: tuple[int, int] | None = None
 
     def open(self, *, mode: str) -> sqlite3.Connection:
-        """Open a connection, `mode` being ro, rw or rwc."""
+        """Open a connection; `mode` is ro, rw or rwc, as in SQLite URIs."""
         connection = sqlite3.connect(
             f"{Path(self.path).as_uri()}?mode={mode}",
             uri=True,
@@ -49,24 +51,30 @@ class File:
         return connection
 
     def remember(self) -> None:
-        """Note which file the path leads to now."""
-        self._inode = self._look()
+        """Remember the inode that the path leads to now."""
+        self._inode = self._read_inode()
 
     def check(self) -> None:
-        """Refuse to go on with a file that was closed, or moved: its appends would be lost."""
+        """Check that the file is open and still at its path; otherwise appends would be lost.
+
+        Raises:
+            LogClosed: The file was closed.
+            BackendFailure: The file was moved, deleted or replaced.
+
+        """
         if self.closed:
             raise Closed
-        if self._inode is not None and self._look() != self._inode:
+        if self._inode is not None and self._read_inode() != self._inode:
             msg = f"{self.path} was moved, deleted or replaced while open: open the log again"
             raise failures.lasting(msg)
 
     def close(self) -> None:
-        """Let no connection be used or opened again."""
+        """Refuse all further use of the file."""
         self.closed = True
 
-    def _look(self) -> tuple[int, int] | None:
+    def _read_inode(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.path)  # noqa: PTH116 - on the way of every append
+            found = os.stat(self.path)  # noqa: PTH116 - faster than Path, and on the path of every append
         except OSError:
             return None
         return found.st_dev, found.st_ino

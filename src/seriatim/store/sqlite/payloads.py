@@ -1,6 +1,6 @@
-"""Payload predicates in SQL: the core's matcher as a function, behind a cheap search for text.
+"""Payload predicates in SQL: the matcher of `core` as a SQL function, after a cheap text search.
 
-SQLite swallows what a function raises: the error waits in its thread until `raised` takes it.
+SQLite discards the exception of a function, so it is kept per thread until `take_error` returns it.
 """
 
 from __future__ import annotations
@@ -20,94 +20,95 @@ _FRAGMENTS_MAX = 4
 
 
 def register(connection: sqlite3.Connection) -> None:
-    """Give a connection the function `payload_matches(predicates, payload)`."""
+    """Register the SQL function `payload_matches(predicates, payload)` on a connection."""
     connection.create_function("payload_matches", 2, payload_matches, deterministic=True)
 
 
-class _Running(threading.local):
-    """The read that this thread runs: what may end it, and what did."""
+class _CurrentRead(threading.local):
+    """The read that runs in this thread: its cancellation check, and the error of a match."""
 
     check: Callable[[], None] | None = None
     error: SeriatimError | None = None
 
 
-_running = _Running()
+_current = _CurrentRead()
 
 
 @contextmanager
 def checked(check: Callable[[], None]) -> Iterator[None]:
-    """Let `check` end matches of this thread by raising."""
-    _running.check, _running.error = check, None
+    """Call `check` during matches of this thread; it raises to cancel them."""
+    _current.check, _current.error = check, None
     try:
         yield
     finally:
-        _running.check = None
+        _current.check = None
 
 
 def current_check() -> Callable[[], None] | None:
-    """Return what may end the read that this thread runs."""
-    return _running.check
+    """Return the cancellation check of the read in this thread, None if there is none."""
+    return _current.check
 
 
 def raised() -> SeriatimError | None:
-    """Return, once, the error that ended a match of this thread."""
-    error, _running.error = _running.error, None
+    """Return and clear the error that ended a match of this thread."""
+    error, _current.error = _current.error, None
     return error
 
 
 def payload_matches(predicates: str, payload: str) -> bool:
-    """Tell whether a payload satisfies one of the predicates, given as the text of their list."""
+    """Return True if a payload satisfies one of the predicates, given as a JSON list."""
     try:
-        document = Document(payload, _running.check)
-        return any(want.holds(document.data, document) for want in _compiled(predicates))
+        document = Document(payload, _current.check)
+        return any(one.holds(document.data, document) for one in _compile(predicates))
     except SeriatimError as error:
-        _running.error = error
+        _current.error = error
         raise
 
 
 @lru_cache(maxsize=64)
-def _compiled(predicates: str) -> list[Predicate]:
-    return [compile_predicate(want) for want in read_json(predicates)]
+def _compile(predicates: str) -> list[Predicate]:
+    return [compile_predicate(predicate) for predicate in read_json(predicates)]
 
 
 def condition(predicates: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """Return the SQL that keeps what matches one of the predicates, with its parameters.
+    """Return the SQL condition that a payload matches one of the predicates, and its parameters.
 
-    Payloads are canonical text, so a payload that lacks a predicate's own text cannot match it;
-    `instr` finds that out ten times faster than parsing would.
+    Payloads are canonical JSON, so a payload without the text of a predicate cannot match it.
+    `instr` detects that ten times faster than parsing.
     """
     values: dict[str, Any] = {"predicates": canonical_text(list(predicates))}
-    checked = "payload_matches(:predicates, events.payload)"
-    searches = [_fragments(predicate) for predicate in predicates]
+    match = "payload_matches(:predicates, events.payload)"
+    searches = [_select_fragments(predicate) for predicate in predicates]
     if not all(searches):
-        return checked, values
+        return match, values
     names = iter(f"fragment_{number}" for number in range(len(searches) * _FRAGMENTS_MAX))
-    either: list[str] = []
+    alternatives: list[str] = []
     for fragments in searches:
-        these = [next(names) for _ in fragments]
-        values.update(zip(these, fragments, strict=True))
-        both = " and ".join(f"instr(events.payload, :{name}) > 0" for name in these)
-        either.append(f"({both})")
-    return f"({' or '.join(either)}) and {checked}", values
+        parameters = [next(names) for _ in fragments]
+        values.update(zip(parameters, fragments, strict=True))
+        found = " and ".join(f"instr(events.payload, :{name}) > 0" for name in parameters)
+        alternatives.append(f"({found})")
+    return f"({' or '.join(alternatives)}) and {match}", values
 
 
-def _fragments(predicate: Any) -> list[str]:
-    longest_first = sorted(set(_texts(predicate)), key=lambda text: (-len(text), text))
+def _select_fragments(predicate: Any) -> list[str]:
+    """Return the longest fixed texts of a predicate."""
+    longest_first = sorted(set(_find_texts(predicate)), key=lambda text: (-len(text), text))
     return longest_first[:_FRAGMENTS_MAX]
 
 
-def _texts(want: Any) -> Iterator[str]:
-    """Yield texts that stand in every payload that matches; numbers have several texts."""
-    if isinstance(want, dict):
-        for key, inner in want.items():
+def _find_texts(predicate: Any) -> Iterator[str]:
+    """Yield texts that every matching payload contains; numbers have several forms."""
+    if isinstance(predicate, dict):
+        for key, inner in predicate.items():
             name = canonical_text(key) + ":"
             yield name + canonical_text(inner) if _has_one_text(inner) else name
-            yield from _texts(inner)
-    elif isinstance(want, list | tuple):
-        for inner in want:
+            yield from _find_texts(inner)
+    elif isinstance(predicate, list | tuple):
+        for inner in predicate:
             if _has_one_text(inner):
                 yield canonical_text(inner)
-            yield from _texts(inner)
+            yield from _find_texts(inner)
 
 
 def _has_one_text(value: Any) -> bool:

@@ -1,7 +1,8 @@
-"""Plain appends: most ask for no more than their place, and one statement can give it.
+"""The fast path of appends: one statement commits a group that needs nothing but positions.
 
-The statement is its own transaction: it takes the lock, looks at the rules' version, numbers and
-inserts. Unique indexes and the trigger object to all else, and then the group is decided in core.
+The statement is its own transaction: it takes the lock, checks the version of the rules, numbers
+the events and inserts them. Unique indexes and the trigger reject conflicts; the group then uses
+the validated path.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from seriatim.store.sqlite.consumers import now_us
 from seriatim.store.sqlite.rows import tail_of
 from seriatim.store.sqlite.statements import SQL, TAIL
 
-EVENTS_MAX = 64  # each size has a statement of its own
+EVENTS_MAX = 64  # each group size is a separate prepared statement
 _WIDTH = 5 + len(TAIL)
 _NUMBERS = msgspec.json.Decoder(list[int | None])
 
 
 def is_plain(group: Sequence[Request], rules: Rules) -> bool:
-    """Tell whether no append of a group depends on more than what the database itself checks."""
+    """Return True if the database itself can check all appends of a group."""
     return sum(len(request.events) for request in group) <= EVENTS_MAX and all(
         not request.conditions
         and request.command is None
         and request.rules_version == rules.version
-        and all(_is_plain(event, rules) for event in request.events)
+        and all(_is_fast_path_event(event, rules) for event in request.events)
         for request in group
     )
 
 
-def _is_plain(event: Prepared, rules: Rules) -> bool:
+def _is_fast_path_event(event: Prepared, rules: Rules) -> bool:
     if event.tags or event.term_keys or event.given_seq is not None:
         return False
     return event.stream_type is None or not rules.kind_of(event.stream_type).expected_seq_required
 
 
 class Plain:
-    """One plain group on its way into the file."""
+    """The insertion of one group on the fast path."""
 
     def __init__(self, group: Sequence[Request], rules: Rules) -> None:
         self._group = group
@@ -51,40 +52,48 @@ class Plain:
         self.recorded_us = 0
 
     def insert(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
-        """Insert the group and commit, or nothing at all."""
+        """Insert the whole group in one statement, which commits it."""
         self.recorded_us = now_us()
         if len(self._group) == len(self._group[0].events) == 1:
-            return connection.execute(SQL["insert_plain"], self._alone(self._group[0].events[0]))
-        values = self._together()
-        return connection.execute(_group_text(len(values) // _WIDTH), values)
+            return connection.execute(
+                SQL["insert_plain"], self._encode_single(self._group[0].events[0])
+            )
+        values = self._encode_group()
+        return connection.execute(_build_group_insert(len(values) // _WIDTH), values)
 
-    def _alone(self, event: Prepared) -> tuple[Any, ...]:
-        first_seq = self._first_seq(event)
-        place = (self._rules.version, event.stream_key, first_seq, self.recorded_us)
-        return place + tail_of(event)
+    def _encode_single(self, event: Prepared) -> tuple[Any, ...]:
+        first_seq = self._get_first_seq(event)
+        placement = (self._rules.version, event.stream_key, first_seq, self.recorded_us)
+        return placement + tail_of(event)
 
-    def _together(self) -> list[Any]:
+    def _encode_group(self) -> list[Any]:
         values: list[Any] = []
-        before: dict[bytes | None, int] = {}  # how many of a stream stand before in the group
+        before: dict[bytes | None, int] = {}  # earlier events of each stream in the group
         number = 0
         for request in self._group:
             append_number = number + 1
             for event in request.events:
                 number += 1
-                nth = before.get(event.stream_key, 0)
-                before[event.stream_key] = nth + 1
-                values += (number, append_number, self._first_seq(event), nth, self.recorded_us)
+                offset = before.get(event.stream_key, 0)
+                before[event.stream_key] = offset + 1
+                values += (
+                    number,
+                    append_number,
+                    self._get_first_seq(event),
+                    offset,
+                    self.recorded_us,
+                )
                 values += tail_of(event)
         values.append(self._rules.version)
         return values
 
-    def _first_seq(self, event: Prepared) -> int | None:
+    def _get_first_seq(self, event: Prepared) -> int | None:
         if event.stream_type is None:
             return None
         return self._rules.kind_of(event.stream_type).first_seq
 
     def places(self, cursor: sqlite3.Cursor) -> list[Placed]:
-        """Return the places that the group was given: none if the rules had changed."""
+        """Return the placements of the inserted appends; none if the rules have changed."""
         if cursor.rowcount <= 0 or cursor.lastrowid is None:
             return []
         last = cursor.lastrowid
@@ -94,6 +103,6 @@ class Plain:
 
 
 @cache
-def _group_text(events: int) -> str:
+def _build_group_insert(events: int) -> str:
     row = f"({', '.join('?' * _WIDTH)})"
     return SQL["insert_plain_group"].replace("{rows}", ", ".join([row] * events))

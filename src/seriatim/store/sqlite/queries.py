@@ -1,4 +1,4 @@
-"""From a query's filters to walks along the narrowest index, and what they find."""
+"""Run queries: choose an index scan for each filter, and read or match the records."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ def select(  # noqa: PLR0913 - a query and its range
     newest_first: bool = False,
     max_bytes: int | None = None,
 ) -> list[EventRecord]:
-    """Return the first records in (after, until] that match."""
-    query = _with_known_types(connection, tenant_id, query)
-    walks = walks_of(tenant_id, query, rules, after, until)
-    if walks is None:
-        rows = _whole(tenant_id).rows(connection, after, until, limit=NO_END, back=newest_first)
-        return take(_matching(query, map(record_of, rows)), limit, max_bytes)
-    if not walks:
+    """Return the first matching records in (after, until]."""
+    query = _expand_query(connection, tenant_id, query)
+    scans = walks_of(tenant_id, query, rules, after, until)
+    if scans is None:
+        rows = _scan_tenant(tenant_id).rows(
+            connection, after, until, limit=NO_END, back=newest_first
+        )
+        return take(_match_records(query, map(record_of, rows)), limit, max_bytes)
+    if not scans:
         return []
     page = PageBounds(after, until, limit, max_bytes, newest_first)
-    return collect(connection, walks, page)
+    return collect(connection, scans, page)
 
 
 def context_version(  # noqa: PLR0913 - a query and its range
@@ -64,17 +66,17 @@ def context_version(  # noqa: PLR0913 - a query and its range
     after: int,
     until: int,
 ) -> int | None:
-    """Return the highest position in (after, until] that matches, looking from the end."""
-    query = _with_known_types(connection, tenant_id, query)
-    walks = walks_of(tenant_id, query, rules, after, until)
-    if walks is None:
-        rows = _whole(tenant_id).rows(connection, after, until, limit=NO_END, back=True)
-        found = next(_matching(query, map(record_of, rows)), None)
+    """Return the highest matching position in (after, until], searching from the end."""
+    query = _expand_query(connection, tenant_id, query)
+    scans = walks_of(tenant_id, query, rules, after, until)
+    if scans is None:
+        rows = _scan_tenant(tenant_id).rows(connection, after, until, limit=NO_END, back=True)
+        found = next(_match_records(query, map(record_of, rows)), None)
         return None if found is None else found.position
-    return highest(connection, walks, after, until)
+    return highest(connection, scans, after, until)
 
 
-def _matching(query: Query, records: Iterable[EventRecord]) -> Iterator[EventRecord]:
+def _match_records(query: Query, records: Iterable[EventRecord]) -> Iterator[EventRecord]:
     matcher = Matcher(query)
     check = payloads.current_check()
     for record in records:
@@ -84,8 +86,8 @@ def _matching(query: Query, records: Iterable[EventRecord]) -> Iterator[EventRec
             yield record
 
 
-def _with_known_types(connection: sqlite3.Connection, tenant_id: str, query: Query) -> Query:
-    """Return the query with its patterns replaced by the types that they stand for now."""
+def _expand_query(connection: sqlite3.Connection, tenant_id: str, query: Query) -> Query:
+    """Return the query with its type patterns expanded to the existing types."""
     filters = list(query.filters or ())
     for index, one in enumerate(filters):
         names = Names.of(one.types or ())
@@ -95,20 +97,20 @@ def _with_known_types(connection: sqlite3.Connection, tenant_id: str, query: Que
     return msgspec.structs.replace(query, filters=filters) if filters else query
 
 
-def _whole(tenant_id: str) -> Walk:
+def _scan_tenant(tenant_id: str) -> Walk:
     return Walk("tenant", {"tenant": tenant_id})
 
 
 def walks_of(
     tenant_id: str, query: Query, rules: Rules, after: int, until: int
 ) -> list[Walk] | None:
-    """Return the walks that together meet all that matches; None: too many, read everything."""
+    """Return index scans that cover all matching events; None if there would be too many."""
     found = routes(tenant_id, query, rules, after, until)
-    walks = [walk for route in found for walk in _walks_of_route(tenant_id, route)]
-    return walks if len(walks) <= WALKS_MAX else None
+    scans = [scan for route in found for scan in _plan_route(tenant_id, route)]
+    return scans if len(scans) <= WALKS_MAX else None
 
 
-def _walks_of_route(tenant_id: str, route: Route) -> list[Walk]:
+def _plan_route(tenant_id: str, route: Route) -> list[Walk]:
     one = route.one
     values: dict[str, Any] = {"tenant": tenant_id}
     conditions: list[str] = []
@@ -117,33 +119,33 @@ def _walks_of_route(tenant_id: str, route: Route) -> list[Walk]:
         values.update(more)
         conditions.append(condition)
     if route.alternatives:
-        return _along_keys(tenant_id, route, values, conditions)
+        return _plan_key_scans(tenant_id, route, values, conditions)
     names = route.types
-    if names is not None and names.prefixes:  # they stand for too many types
+    if names is not None and names.prefixes:  # the patterns match too many types
         conditions.insert(0, type_condition(names, values))
         names = None
     steps = [
         {**values, "stream": stream, "type": type_}
-        for stream in _keys(tenant_id, one) or (None,)
+        for stream in _get_stream_keys(tenant_id, one) or (None,)
         for type_ in ((None,) if names is None else names.values)
     ]
-    narrowing = tuple(conditions)
+    all_conditions = tuple(conditions)
     if one.streams is not None and names is not None:
-        return [walk for step in steps for walk in by_type(step, narrowing)]
+        return [scan for step in steps for scan in by_type(step, all_conditions)]
     name = "stream" if one.streams is not None else "type" if names is not None else "tenant"
-    return [Walk(name, step, narrowing, route.after, route.until) for step in steps]
+    return [Walk(name, step, all_conditions, route.after, route.until) for step in steps]
 
 
-def _along_keys(
+def _plan_key_scans(
     tenant_id: str, route: Route, values: dict[str, Any], conditions: list[str]
 ) -> list[Walk]:
-    """Walk along tags and terms; the types and the streams are looked up on the way."""
+    """Return scans along tag and index keys, with conditions on types and streams."""
     one = route.one
     first: list[str] = []
     if route.types is not None and not route.proven:
         first.append(type_condition(route.types, values))
     if one.streams is not None:
-        keys = _keys(tenant_id, one)
+        keys = _get_stream_keys(tenant_id, one)
         first.append(f"events.stream_key in ({listed('stream', keys, values)})")
     return [
         Walk(
@@ -161,5 +163,5 @@ def _along_keys(
     ]
 
 
-def _keys(tenant_id: str, one: Filter) -> list[bytes]:
+def _get_stream_keys(tenant_id: str, one: Filter) -> list[bytes]:
     return [stream_key(tenant_id, *stream) for stream in dict.fromkeys(one.streams or ())]

@@ -1,4 +1,4 @@
-"""The few connections of a process that only read the file."""
+"""A pool of read-only connections, with time limits and cancellation."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from seriatim.store.cancellation import ReadBudget
 from seriatim.store.sqlite import failures, forking, payloads
 from seriatim.store.sqlite.file import File
 
-_STEPS = 10_000  # of SQLite's machine between two looks at the clock: a millisecond or so
+_STEPS = 10_000  # VM instructions between two checks of the clock, about a millisecond
 
 
 class Readers:
-    """A bounded number of connections that can only read, each lent to one thread at a time."""
+    """A limited number of read-only connections, each used by one thread at a time."""
 
     def __init__(self, file: File, size: int, timeout_s: float | None = None) -> None:
         self._file = file
         self._size = size
         self._timeout_s = timeout_s
-        self._start_fresh()
+        self._reset()
 
-    def _start_fresh(self) -> None:
-        self._room = threading.BoundedSemaphore(self._size)
+    def _reset(self) -> None:
+        self._slots = threading.BoundedSemaphore(self._size)
         self._idle: list[sqlite3.Connection] = []
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection for the block."""
-        if not self._room.acquire(timeout=self._file.busy_timeout_s):
-            msg = f"all {self._size} readers of {self._file.path} are busy; try again"
+        """Borrow a connection for the block."""
+        if not self._slots.acquire(timeout=self._file.busy_timeout_s):
+            msg = f"all {self._size} read connections to {self._file.path} are busy: try again"
             raise BackendFailure(msg)
         try:
             self._file.check()
@@ -42,15 +42,15 @@ class Readers:
                 try:
                     yield connection
                 except BaseException as error:
-                    self._give_back(connection, spoiled=failures.spoils_connection(error))
+                    self._give_back(connection, broken=failures.spoils_connection(error))
                     raise
                 self._give_back(connection)
         finally:
-            self._room.release()
+            self._slots.release()
 
     @contextmanager
     def bounded(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection whose statements end when they take too long or are cancelled."""
+        """Borrow a connection whose statements stop at the time limit or on cancellation."""
         budget = ReadBudget(self._timeout_s)
         budget.check()
         with self.connection() as connection, payloads.checked(budget.check):
@@ -75,34 +75,34 @@ class Readers:
             connection.execute("pragma query_only = on")
             return connection
 
-    def _give_back(self, connection: sqlite3.Connection, *, spoiled: bool = False) -> None:
-        if spoiled or self._file.closed:
+    def _give_back(self, connection: sqlite3.Connection, *, broken: bool = False) -> None:
+        if broken or self._file.closed:
             connection.close()
         else:
             self._idle.append(connection)
 
     def pause(self, seconds: float) -> bool:
-        """Wait for the reads that run, close, and let none begin until `resume`."""
+        """Wait for running reads, close the connections, and block new reads until `resume`."""
         deadline = time.monotonic() + seconds
         for taken in range(self._size):
-            if not self._room.acquire(timeout=max(0, deadline - time.monotonic())):
+            if not self._slots.acquire(timeout=max(0, deadline - time.monotonic())):
                 if taken:
-                    self._room.release(taken)
+                    self._slots.release(taken)
                 return False
         self.close()
         return True
 
     def resume(self) -> None:
         """End a pause."""
-        self._room.release(self._size)
+        self._slots.release(self._size)
 
     def after_fork(self) -> None:
-        """Begin anew in a child process."""
+        """Reset the state in a forked child; the parent's connections are kept, but unused."""
         for connection in self._idle:
             forking.abandon(connection)
-        self._start_fresh()
+        self._reset()
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close idle connections."""
         while self._idle:
             self._idle.pop().close()

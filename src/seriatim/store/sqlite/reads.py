@@ -1,4 +1,4 @@
-"""From the arguments of a read to walks along the narrowest index."""
+"""Run reads: choose the index scans that serve the arguments of a read."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ def read(connection: sqlite3.Connection, spec: ReadSpec) -> list[EventRecord]:
     if names is not None and names.prefixes and spec.tenant_id is not None:
         names = known_types(connection, spec.tenant_id, names)
         spec = msgspec.structs.replace(spec, types=names.texts())
-    walks = walks_of(spec)
-    if not walks:
+    scans = walks_of(spec)
+    if not scans:
         return []
     until = NO_END if spec.until is None else spec.until
     page = PageBounds(spec.after, until, spec.limit, spec.max_bytes, spec.newest_first)
-    return collect(connection, walks, page)
+    return collect(connection, scans, page)
 
 
 def walks_of(spec: ReadSpec) -> list[Walk]:
-    """Return the walks that a read takes: one per event type where the types have an index."""
-    values, conditions = _narrowed(spec)
+    """Return the index scans of a read: one per event type where types have an index."""
+    values, conditions = _build_conditions(spec)
     names = spec.names
-    name, related = _related(spec)
-    walked_through = names is not None and (names.prefixes or len(names.values) > WALKS_MAX)
-    if names is not None and (spec.tenant_id is None or related or walked_through):
+    name, related = _choose_scan(spec)
+    too_many = names is not None and (names.prefixes or len(names.values) > WALKS_MAX)
+    if names is not None and (spec.tenant_id is None or related or too_many):
         conditions += (type_condition(names, values),)
         names = None
     if spec.tenant_id is None:
-        return [Walk("everything", values, conditions + _stream_by_name(spec, values))]
+        return [Walk("everything", values, conditions + _match_stream_name(spec, values))]
     values["tenant"] = spec.tenant_id
     if spec.stream is not None:
         values["stream"] = stream_key(spec.tenant_id, *spec.stream)
@@ -73,14 +73,14 @@ def walks_of(spec: ReadSpec) -> list[Walk]:
             conditions += ("events.stream_key = :stream",)
     if names is None:
         return [Walk(name, values, conditions)]
-    each = [{**values, "type": one} for one in names.values]
+    per_type = [{**values, "type": one} for one in names.values]
     if spec.stream is None:
-        return [Walk("type", one, conditions) for one in each]
-    return [walk for one in each for walk in by_type(one, conditions)]
+        return [Walk("type", one, conditions) for one in per_type]
+    return [scan for one in per_type for scan in by_type(one, conditions)]
 
 
-def _related(spec: ReadSpec) -> tuple[str, bool]:
-    """Return the walk of a read without types, and whether it goes by a related id."""
+def _choose_scan(spec: ReadSpec) -> tuple[str, bool]:
+    """Return the scan of a read without types, and whether it uses a related id."""
     if spec.correlation_id is not None:
         return "correlation", True
     if spec.causation_id is not None:
@@ -88,7 +88,7 @@ def _related(spec: ReadSpec) -> tuple[str, bool]:
     return "tenant" if spec.stream is None else "stream", False
 
 
-def _narrowed(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _build_conditions(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
     values: dict[str, Any] = {"trace_kind": TRACE_KIND, "since_seq": spec.after_seq}
     conditions = list(_SCOPES[spec.scope])
     for field, condition in _CONDITIONS.items():
@@ -99,8 +99,8 @@ def _narrowed(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
     return values, tuple(conditions)
 
 
-def _stream_by_name(spec: ReadSpec, values: dict[str, Any]) -> tuple[str, ...]:
-    """Keep one stream of every tenant, whose index keys differ: for the operator's tools."""
+def _match_stream_name(spec: ReadSpec, values: dict[str, Any]) -> tuple[str, ...]:
+    """Return conditions on the stream name, for reads of all tenants (keys differ by tenant)."""
     if spec.stream is None:
         return ()
     values["stream_type"], values["stream_id"] = spec.stream

@@ -1,4 +1,4 @@
-"""Storing the events of an archive exactly as they were."""
+"""Restore archived events unchanged."""
 
 from __future__ import annotations
 
@@ -16,29 +16,34 @@ from seriatim.store.sqlite.view import by_event_key
 
 
 def restore(connection: sqlite3.Connection, events: Sequence[Restored]) -> None:
-    """Insert events that follow the head, inside the transaction that is open."""
+    """Insert archived events directly after the head, in the open transaction.
+
+    Raises:
+        Conflict: The events do not follow the head.
+
+    """
     (head,) = connection.execute(SQL["head"]).fetchone()
     check_next(head, events)
-    taken: set[bytes] = set()
+    used_keys: set[bytes] = set()
     rows = []
-    keyed = with_free_keys([one.event for one in events], by_event_key(connection))
-    for one, prepared in zip(events, keyed, strict=True):
-        event = _without_shared_key(connection, prepared, taken)
-        place = one.position, one.append_position, one.stream_seq, one.recorded_us
-        rows.append((*place, *tail_of(event)))
+    with_keys = with_free_keys([one.event for one in events], by_event_key(connection))
+    for one, prepared in zip(events, with_keys, strict=True):
+        event = _drop_shared_key(connection, prepared, used_keys)
+        placement = one.position, one.append_position, one.stream_seq, one.recorded_us
+        rows.append((*placement, *tail_of(event)))
     connection.executemany(SQL["insert_event"], rows)
     tags = [row for one in events for row in tag_rows(one.event, one.position)]
     connection.executemany(SQL["insert_tag"], tags)
 
 
-def _without_shared_key(
-    connection: sqlite3.Connection, event: Prepared, taken: set[bytes]
+def _drop_shared_key(
+    connection: sqlite3.Connection, event: Prepared, used_keys: set[bytes]
 ) -> Prepared:
-    """Take the key of a command from the index of keys, where another event of it stands."""
+    """Return the event without its index key if another event of the same command has it."""
     key = event.idempotency_index
     if key is None:
         return event
-    if key in taken or connection.execute(SQL["has_key"], (key,)).fetchone():
+    if key in used_keys or connection.execute(SQL["has_key"], (key,)).fetchone():
         return msgspec.structs.replace(event, idempotency_index=None)
-    taken.add(key)
+    used_keys.add(key)
     return event

@@ -1,4 +1,4 @@
-"""Between prepared events, table rows and records."""
+"""Encode prepared events as rows, and decode rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OCCURRED, _RECORDED, _METADATA, _HASH, _TAGS = map(
 
 
 def tail_of(event: Prepared) -> Row:
-    """Return the row of an event without its place, which stands first, its index keys last."""
+    """Return the values of an event for `INSERT_COLUMNS`, without its placement columns."""
     return (
         event.event_id,
         event.tenant_id,
@@ -54,12 +54,12 @@ def tail_of(event: Prepared) -> Row:
 
 
 def tag_rows(event: Prepared, position: int) -> list[Row]:
-    """Return the rows by which an event is found under its tags and terms."""
+    """Return the rows of `event_tags` for the tags and index terms of an event."""
     return [(key, position) for key in event.index_keys()]
 
 
 def record_of(row: Row) -> EventRecord:
-    """Return the record that a row of a record's columns holds."""
+    """Build a record from a row with `RECORD_COLUMNS`."""
     fields = list(row)
     recorded_at = fields[_RECORDED] = format_us(row[_RECORDED])
     fields[_OCCURRED] = row[_OCCURRED] or recorded_at

@@ -1,4 +1,4 @@
--- What Spark's processes read, through ADBC; numbers and hexadecimal literals fill the holes.
+-- The statements of Spark tasks, run through ADBC; placeholders are numbers or hexadecimal literals.
 
 -- name: look
 select l.log_id, l.epoch, h.head, h.until,
@@ -10,8 +10,8 @@ from log l, (
 ) h
 
 -- name: scan
--- The driver takes each column's type from the first rows, which may all be null: one row that
--- has every type goes before them, at a position that no event has.
+-- The driver infers the type of each column from the first rows, which may all be null. A first row
+-- with a value of every type, at a position that no event has, avoids that.
 select {kinds}
 union all
 select {wanted} from events e

@@ -1,4 +1,4 @@
-"""Making a new log, bringing an old one up to date, and refusing one that is too new."""
+"""Create a log's schema, upgrade an old one, and refuse one that is too new."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ from seriatim.store.sqlite.writer import Writer
 
 MIGRATIONS = ("0001_initial.sql", "0002_reading.sql", "0003_reads.sql")
 VERSION = len(MIGRATIONS)
-WORKS_FROM = 1  # the oldest program, by the version it knows, that can share this schema
-APPLICATION_ID = 0x53455249  # "SERI", so that file(1) and others know whose file it is
+WORKS_FROM = 1  # the oldest program, by the schema version it was made for, that still works
+APPLICATION_ID = 0x53455249  # "SERI", so that file(1) can identify the file
 
 
 def ensure(file: File, writer: Writer, *, create: bool) -> None:
-    """Leave a log of this program's version behind, or refuse."""
+    """Open the file and create or upgrade its schema.
+
+    Args:
+        file: The file of the log.
+        writer: The writer, which opens its connection.
+        create: Whether to create a missing log.
+
+    Raises:
+        BackendFailure: There is no log and `create` is False, the file belongs to another program,
+            or its schema is too new.
+
+    """
     if not create and not Path(file.path).exists():
         msg = f"there is no log at {file.path}: check the path, or create it"
         raise failures.lasting(msg)
@@ -30,7 +41,7 @@ def ensure(file: File, writer: Writer, *, create: bool) -> None:
         if found == VERSION:
             return
         if found == 0:
-            _make(connection, file.path, create=create)
+            _create(connection, file.path, create=create)
         elif found < VERSION:
             migrate(connection, found)
         else:
@@ -38,15 +49,15 @@ def ensure(file: File, writer: Writer, *, create: bool) -> None:
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return the version of the file's schema, 0 for none."""
+    """Return the version of the file's schema, 0 if there is none."""
     (version,) = connection.execute("pragma user_version").fetchone()
     return int(version)
 
 
-def _make(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
+def _create(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
     (tables,) = connection.execute("select count(*) from sqlite_schema").fetchone()
     if tables:
-        msg = f"{path} holds the tables of another program: name a file of its own for the log"
+        msg = f"{path} contains tables of another program: use a separate file for the log"
         raise failures.lasting(msg)
     if not create:
         msg = f"{path} is an empty database without a log: check the path, or create it"
@@ -55,21 +66,21 @@ def _make(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
 
 
 def migrate(connection: sqlite3.Connection, found: int) -> None:
-    """Run the migrations that a file of version `found` lacks."""
+    """Apply the migrations after version `found`."""
     for number, name in enumerate(MIGRATIONS[found:], start=found + 1):
         run(connection, f"migrations/{name}")
-        _stamp(connection, number)
+        _record_version(connection, number)
     if found == 0:
-        _give_identity(connection)
+        _insert_identity(connection)
 
 
 def run(connection: sqlite3.Connection, path: str) -> None:
-    """Run a script inside the transaction that is open."""
+    """Run the statements of a SQL file in the open transaction."""
     for statement in split(script(path)):
         connection.execute(statement)
 
 
-def _stamp(connection: sqlite3.Connection, version: int) -> None:
+def _record_version(connection: sqlite3.Connection, version: int) -> None:
     connection.execute(f"pragma user_version = {version}")
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
     connection.execute(
@@ -78,7 +89,7 @@ def _stamp(connection: sqlite3.Connection, version: int) -> None:
     )
 
 
-def _give_identity(connection: sqlite3.Connection) -> None:
+def _insert_identity(connection: sqlite3.Connection) -> None:
     connection.execute(
         "insert into log (one, log_id, epoch, created_us) values (1, ?, 1, ?)",
         (str(uuid.uuid4()), time.time_ns() // 1000),
@@ -89,7 +100,7 @@ def _check_newer(connection: sqlite3.Connection, path: str, found: int) -> None:
     (works_from,) = connection.execute("select works_from from seriatim_schema").fetchone()
     if works_from > VERSION:
         msg = (
-            f"{path} has schema version {found}, this program knows {VERSION} and is too old for "
-            "it: upgrade seriatim"
+            f"{path} has schema version {found}, but this program supports only {VERSION}: upgrade "
+            "seriatim"
         )
         raise failures.lasting(msg)

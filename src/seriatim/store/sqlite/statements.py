@@ -1,4 +1,4 @@
-"""The store's SQL, read once from the .sql files beside this module and called by name."""
+"""Load named statements from the SQL files of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files
 _HERE = files("seriatim.store.sqlite")
 _NAME = "-- name: "
 
-# A record's columns in the order of EventRecord, except for what `rows` turns into text.
+# The columns of a record in the order of EventRecord; `rows` converts some of them to text.
 COLUMNS = (
     "position",
     "append_position",
@@ -38,10 +38,10 @@ COLUMNS = (
     "payload_hash",
     "tags",
 )
-# A row's columns after its place in the log, which is known last, and its index keys.
-_PLACE = ("position", "append_position", "stream_seq", "recorded_us")
+# The columns of an inserted row after its placement, which is known last.
+_PLACEMENT = ("position", "append_position", "stream_seq", "recorded_us")
 _KEYS = ("occurred_us", "event_key", "stream_key", "idempotency_index")
-TAIL = (*(name for name in COLUMNS if name not in _PLACE), *_KEYS)
+TAIL = (*(name for name in COLUMNS if name not in _PLACEMENT), *_KEYS)
 SELECTED = ", ".join(f"events.{name}" for name in COLUMNS)
 
 _COLUMN_LISTS = {
@@ -52,23 +52,23 @@ _COLUMN_LISTS = {
 
 
 def script(path: str) -> str:
-    """Return the text of a .sql file."""
+    """Return the text of a SQL file in this package."""
     return (_HERE / path).read_text(encoding="utf-8")
 
 
 def named(path: str) -> dict[str, str]:
-    """Return the statements of a file by name, with the columns of records and rows filled in."""
-    found: dict[str, str] = {}
+    """Return the statements of a SQL file by name, with column lists filled in."""
+    statements: dict[str, str] = {}
     for part in script(path).split(_NAME)[1:]:
         name, _, text = part.partition("\n")
-        for hole, columns in _COLUMN_LISTS.items():
-            text = text.replace(hole, columns)
-        found[name.strip()] = text.strip()
-    return found
+        for placeholder, columns in _COLUMN_LISTS.items():
+            text = text.replace(placeholder, columns)
+        statements[name.strip()] = text.strip()
+    return statements
 
 
 def split(text: str) -> Iterator[str]:
-    """Split a script into statements, a trigger's body staying whole."""
+    """Split a script into statements; the body of a trigger is not split."""
     statement = ""
     for line in text.splitlines():
         if not statement and (not line.strip() or line.startswith("--")):

@@ -1,4 +1,4 @@
--- Every fixed statement of the SQLite store, loaded once and called by name.
+-- The fixed statements of the SQLite store, loaded once and used by name.
 
 -- name: head
 select coalesce(max(position), 0) from events
@@ -7,11 +7,11 @@ select coalesce(max(position), 0) from events
 (select max(stream_seq) from events indexed by events_by_stream where stream_key = ?)
 
 -- name: state
--- What every group of appends asks first, in one step, with the last numbers of its streams.
+-- The state that every group of appends needs first: head, version of the rules, stream ends.
 select (select coalesce(max(position), 0) from events),
     (select coalesce(max(version), 0) from declarations){ends}
 
--- The next three look up many keys in one step, numbered in the order in which they are given.
+-- The next three look up many keys at once, numbered in the given order.
 -- name: stream_heads
 with wanted (number, stream_key) as (values {rows})
 select json_group_array(json_array(number, stream_seq, event_type))
@@ -58,8 +58,8 @@ select {columns} from events indexed by events_by_id where event_key = ? and ten
 select {columns} from events where position between ? and ? order by position
 
 -- name: newest_of_tenant
--- The newest events of a tenant after a position, newest first, at most so many and so many bytes
--- (the first in any case), each with how many there are of these without the bound in bytes.
+-- The newest events of a tenant after a position, newest first, limited in events and bytes (the
+-- first is always included), with the number of events without the limit in bytes.
 select {columns}, newest.counted from (
     select position, count(*) over () as counted,
         sum(length(payload)) over (
@@ -80,7 +80,7 @@ select event_id from events where position = ?
 select {columns} from events where position = ?
 
 -- name: known_types
--- The types of a tenant in a range of names, found by leaps along the index of types.
+-- The distinct types of a tenant in a range of names: a loose scan of the index on types.
 with recursive known (event_type) as (
     select (
         select event_type from events indexed by events_by_type
@@ -121,7 +121,7 @@ insert into events (position, append_position, stream_seq, recorded_us, {tail})
 values (?, ?, ?, ?, {tail_values})
 
 -- name: insert_plain
--- One event that asks for no more than its place; another version of the rules makes it NULL.
+-- The fast path for one event. Under another version of the rules a column is NULL, which fails.
 insert into events (position, append_position, stream_seq, recorded_us, {tail})
 values (
     (select coalesce(max(position), 0) + 1 from events),
@@ -137,7 +137,7 @@ values (
 )
 
 -- name: insert_plain_group
--- Many such events, which know their places within the group; no row under other rules.
+-- The fast path for a group of events, numbered within it. It inserts nothing under other rules.
 insert into events (position, append_position, stream_seq, recorded_us, {tail})
 with fresh (number, append_number, first_seq, nth, recorded_us, {tail}) as (values {rows}),
 log (head) as (select coalesce(max(position), 0) from events)
@@ -169,7 +169,7 @@ values (?, ?, ?, ?, ?, ?)
 select request_hash, response, first_position, last_position from commands where command_key = ?
 
 -- name: purge_commands
--- Some at a time: whoever purges many must not keep others from writing.
+-- In batches, so that a large purge does not block other writers.
 delete from commands where command_key in (
     select command_key from commands where created_us < :before limit :most
 )
@@ -184,7 +184,7 @@ select what, body from declarations order by version
 insert into declarations (version, what, name, event_version, body) values (?, ?, ?, ?, ?)
 
 -- name: tenants
--- From tenant to tenant along an index, so that events are not counted.
+-- A loose index scan from tenant to tenant, which does not read all events.
 with recursive tenants (tenant_id) as (
     select min(tenant_id) from events
     union all

@@ -1,4 +1,4 @@
-"""The log in one SQLite file: a table of contents of its acts."""
+"""The SQLite store: it implements `Store` on one file."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.waiting import Wakeups
 from seriatim.store.sqlite.writer import Writer
 
-_PURGE_MOST = 10_000
+_PURGE_BATCH = 10_000  # command records deleted in one transaction
 
 
 class SqliteStore:
-    """One file, shared by any number of processes of one machine."""
+    """A log in one SQLite file, shared by any number of processes on one machine."""
 
     name = "sqlite"
     best_writers = 1
@@ -79,104 +79,108 @@ class SqliteStore:
         forking.watch(self._writer)
         forking.watch(self._readers)
 
-    # -- the log itself
+    # -- identity and appends
 
     def identity(self) -> LogIdentity:
-        """Return which log this is."""
+        """Return the log's id and epoch."""
         with self._readers.connection() as connection:
             return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
 
     def raise_epoch(self) -> LogIdentity:
-        """Mark that the log's past was restored, so that consumers notice."""
+        """Increment the epoch, so that consumers notice a restore; return the new identity."""
         with self._writer.transaction() as connection:
             connection.execute(SQL["raise_epoch"])
             return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
-        """Commit a group, giving each request its own answer; one never fails another."""
+        """Commit a group of appends and return one outcome per request, in order."""
         refusal: Exception | None = None
-        for way in (self._append_plain, self._append_trusting, self._append_decided):
+        for append in (self._append_fast, self._append_as_new, self._append_validated):
             try:
-                outcomes = way(group)
+                outcomes = append(group)
             except (BackendFailure, ValueError, OverflowError) as error:
-                if not _refused(error):
+                if not _is_rejection(error):
                     raise
                 refusal = error
             else:
                 if outcomes:
                     return outcomes
-        # What the database itself refuses is one request's doing: find out whose.
+        # The database rejected one of the requests: commit them one by one to find out which.
         if len(group) == 1:
-            return [_as_failure(refusal)]
+            return [_to_failure(refusal)]
         return [outcome for request in group for outcome in self.append([request])]
 
-    def _append_plain(self, group: Sequence[Request], *, patient: bool = True) -> list[Outcome]:
-        """Commit a group in one statement; no outcome if it is not plain, or the rules changed."""
+    def _append_fast(
+        self, group: Sequence[Request], *, wait_for_lock: bool = True
+    ) -> list[Outcome]:
+        """Commit a group on the fast path; return nothing if it does not qualify."""
         rules = self._declarations.known
         if not plain.is_plain(group, rules):
             return []
-        appending = plain.Plain(group, rules)
-        places = self._writer.at_once(appending.insert, appending.places, patient=patient)
+        insert = plain.Plain(group, rules)
+        places = self._writer.at_once(insert.insert, insert.places, patient=wait_for_lock)
         if places is None:
             return []
-        return self._told(places, appending.recorded_us)
+        return self._finish(places, insert.recorded_us)
 
-    def _append_trusting(self, group: Sequence[Request]) -> list[Outcome]:
-        return self._append_decided(group, trusting=True)
+    def _append_as_new(self, group: Sequence[Request]) -> list[Outcome]:
+        return self._append_validated(group, assume_new=True)
 
-    def _append_decided(self, group: Sequence[Request], *, trusting: bool = False) -> list[Outcome]:
+    def _append_validated(
+        self, group: Sequence[Request], *, assume_new: bool = False
+    ) -> list[Outcome]:
         with self._writer.transaction() as connection:
             recorded_us = consumers.now_us()
-            answers = appends.append(
-                connection, group, self._declarations, recorded_us, trusting=trusting
+            results = appends.append(
+                connection, group, self._declarations, recorded_us, trusting=assume_new
             )
-        return self._told(answers, recorded_us)
+        return self._finish(results, recorded_us)
 
-    def _told(self, answers: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcome]:
-        """Wake those who wait for what was committed, and return its receipts."""
-        for answer in reversed(answers):
-            if isinstance(answer, Placed):
-                self._wakeups.tell(answer.first_position + len(answer.request.events) - 1)
+    def _finish(self, results: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcome]:
+        """Wake threads that wait for the committed events, and return the outcomes."""
+        for result in reversed(results):
+            if isinstance(result, Placed):
+                self._wakeups.tell(result.first_position + len(result.request.events) - 1)
                 break
-        return finish(answers, recorded_us)
+        return finish(results, recorded_us)
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        """Look at the request's contexts, in its caller's thread and before any lock."""
-        del rules
-        if not view.has_contexts(request):  # rows are made quickly enough under the lock
+        """Evaluate the request's contexts in the caller's thread, before the lock is taken."""
+        if not view.has_contexts(request):  # encoding rows is fast enough under the lock
             return request
         with self._readers.bounded() as connection:
-            known = self._declarations.rules(connection)
-            return msgspec.structs.replace(request, packed=view.foresee(connection, request, known))
+            rules = self._declarations.rules(connection)
+            contexts = view.foresee(connection, request, rules)
+            return msgspec.structs.replace(request, packed=contexts)
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
-        """Commit a plain append here and now, unless somebody else is writing."""
+        """Commit an append on the fast path, unless another thread or process is writing."""
         del timeout  # it never waits
         try:
-            outcomes = self._append_plain([request], patient=False)
+            outcomes = self._append_fast([request], wait_for_lock=False)
         except (BackendFailure, ValueError, OverflowError) as error:
-            if not _refused(error):
+            if not _is_rejection(error):
                 raise
             return None
         return outcomes[0] if outcomes else None
 
     def light(self, request: Request) -> bool:
-        """Say no: there is no server."""
+        """Return False: there is no server to send to."""
         del request
         return False
 
     def begin(self, group: Sequence[Request]) -> None:
-        """There is no server."""
+        """Return None: there is no server to send to."""
         del group
 
     def append_in(self, connection: Any, request: Request) -> Any:
-        """Refuse: SQLite's one writer is the log's own."""
+        """Raise `InvalidArgument`: only the log's own connection writes to the file."""
         del connection, request
-        msg = "only a Postgres log can append in the caller's own transaction"
+        msg = "appending in the caller's transaction requires a Postgres log"
         raise InvalidArgument(msg, details={"argument": "connection"})
 
     def restore(self, events: Sequence[Restored]) -> None:
-        """Store events of an archive as they were, right behind the head, or none of them."""
+        """Store archived events unchanged, directly after the head; all of them or none."""
         with self._writer.transaction() as connection:
             restoring.restore(connection, events)
         self._wakeups.tell(events[-1].position)
@@ -184,7 +188,7 @@ class SqliteStore:
     # -- reads
 
     def head(self) -> int:
-        """Return the highest position, 0 for an empty log."""
+        """Return the last position of the log, 0 if it is empty."""
         with self._readers.connection() as connection:
             return view.head(connection)
 
@@ -194,7 +198,7 @@ class SqliteStore:
             return reads.read(connection, spec)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
-        """Return the event with an id."""
+        """Return the event with this id, None if there is none."""
         with self._readers.connection() as connection:
             return find_by_id(tenant_id, event_id, view.by_event_key(connection))
 
@@ -207,13 +211,13 @@ class SqliteStore:
     def append_by_key(
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
-        """Return the append stored under a key."""
+        """Return the append stored under an idempotency key."""
         return append_by_key(self._by_index, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
-        """Return the append stored under a command."""
+        """Return the append that a command stored."""
         stored = self._command(hash_key(tenant_id, actor, endpoint, key))
         return append_by_command(stored, self.read, tenant_id)
 
@@ -240,7 +244,7 @@ class SqliteStore:
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
     ) -> list[StreamSummary]:
-        """Return streams in the order in which they began."""
+        """Return a page of streams, ordered by the position of their first event."""
         values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
         with self._readers.bounded() as connection:
             return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
@@ -256,7 +260,7 @@ class SqliteStore:
         newest_first: bool = False,
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
-        """Return the first records in (after, until] that match a query."""
+        """Return the first matching records in (after, until]."""
         with self._readers.bounded() as connection:
             rules = self._declarations.rules(connection)
             return queries.select(
@@ -272,7 +276,7 @@ class SqliteStore:
             )
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
-        """Return the highest position up to `until` that matches a query."""
+        """Return the highest matching position up to `until`."""
         with self._readers.bounded() as connection:
             rules = self._declarations.rules(connection)
             return queries.context_version(
@@ -282,7 +286,7 @@ class SqliteStore:
     # -- declarations
 
     def rules(self) -> Rules:
-        """Return the declarations that hold now."""
+        """Return the rules of all stored declarations."""
         with self._readers.connection() as connection:
             return self._declarations.rules(connection)
 
@@ -294,125 +298,126 @@ class SqliteStore:
     # -- consumers
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
-        """Return how far a consumer has come."""
+        """Return a consumer's cursor, None if it has none."""
         with self._readers.connection() as connection:
             return consumers.cursor(connection, tenant_id, purpose, name)
 
     def tenants(self, limit: int) -> list[str]:
-        """Return the tenants that have events, by name."""
+        """Return tenants that have events, ordered by name."""
         with self._readers.bounded() as connection:
             return [row[0] for row in connection.execute(SQL["tenants"], (limit,))]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
-        """Return how far all consumers of one purpose have come."""
+        """Return all cursors of one purpose, ordered by name."""
         with self._readers.connection() as connection:
             return consumers.cursors(connection, tenant_id, purpose)
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
-        """Return a page of cursors by name."""
+        """Return a page of cursors, ordered by name."""
         with self._readers.connection() as connection:
             return consumers.cursors_after(connection, tenant_id, purpose, after, limit)
 
     def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
-        """Tell whether a cursor is there already or may be made beside so many."""
+        """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
         with self._readers.connection() as connection:
             return consumers.cursor_room(connection, tenant_id, purpose, name, at_most)
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
-        """Store a cursor unless its consumer has one; return the one that is stored."""
+        """Store a cursor unless the consumer has one; return the stored cursor."""
         with self._writer.transaction() as connection:
             return consumers.add_cursor(connection, cursor)
 
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
-        """Store a cursor; backwards only with `reset`, under a lost lease never."""
+        """Store a cursor; a lower position requires `reset`, a lost lease raises `LeaseLost`."""
         with self._writer.transaction() as connection:
             consumers.put_cursor(connection, cursor, lease, reset=reset)
 
     def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
-        """Return a page of durable subscriptions by name."""
+        """Return a page of durable subscriptions, ordered by name."""
         with self._readers.connection() as connection:
             return consumers.subscriptions(connection, tenant_id, after, limit)
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
-        """Store the last error of a subscription, if its lease still holds."""
+        """Store the last error of a subscription, unless its lease was lost."""
         with self._writer.transaction() as connection:
             consumers.record_failure(connection, lease, name, failures, error)
 
     def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
-        """Take the right to do one named thing for a while."""
+        """Claim a lease; return None while another owner holds it."""
         with self._writer.transaction() as connection:
             return consumers.claim_lease(connection, tenant_id, name, owner, seconds)
 
     def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
-        """Tell whether a lease is known by name or may be, in the place of an ended one."""
+        """Return True if the lease exists or may be added; an expired lease may be replaced."""
         with self._readers.connection() as connection:
             if consumers.lease_room(connection, tenant_id, name, at_most):
                 return True
         with self._writer.transaction() as connection:
+            # Check again under the lock: another process may have added or removed a lease.
             return consumers.lease_room(
                 connection, tenant_id, name, at_most
             ) or consumers.reuse_lease(connection, tenant_id, name)
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
-        """Keep that right for longer, if nobody else took it."""
+        """Extend a lease from now; return False if it was lost."""
         with self._writer.transaction() as connection:
-            return consumers.extend_lease(connection, lease, seconds)
+            return consumers.renew_lease(connection, lease, seconds)
 
     def release_lease(self, lease: Lease) -> None:
-        """Give that right back."""
+        """End a lease, unless it was lost."""
         with self._writer.transaction() as connection:
-            consumers.extend_lease(connection, lease, None)
+            consumers.release_lease(connection, lease)
 
     def purge_commands(self, older_than_seconds: float) -> int:
-        """Forget old commands, and tell how many they were."""
+        """Delete old command records in short transactions, and return their number."""
         purged = 0
         while True:
             with self._writer.transaction() as connection:
-                some = consumers.purge_commands(connection, older_than_seconds, _PURGE_MOST)
-            purged += some
-            if some < _PURGE_MOST:
+                deleted = consumers.purge_commands(connection, older_than_seconds, _PURGE_BATCH)
+            purged += deleted
+            if deleted < _PURGE_BATCH:
                 return purged
 
-    # -- hints, checks, life
+    # -- wake-ups, checks, lifecycle
 
     def wait(self, position: int, timeout: float) -> None:
-        """Sleep until the head may have passed a position: a hint, never a promise."""
+        """Block until the head may have passed a position; it may return early."""
         self._wakeups.wait(position, timeout)
 
     def verify(self) -> Iterator[Finding]:
-        """Return what the file can prove of itself."""
+        """Check the integrity of the file."""
         with self._readers.connection() as connection:
             return iter(list(checks.verify(connection, self._declarations)))
 
     def doctor(self) -> Iterator[Finding]:
-        """Return what the settings and surroundings of the file cost or endanger."""
+        """Check the settings and the environment of the file."""
         settings = self._writer.settings()
         with self._readers.connection() as connection:
             rules = self._declarations.rules(connection)
             return iter(list(checks.doctor(self._file.path, settings, connection, rules)))
 
     def after_fork(self) -> None:
-        """Begin anew in a child process, with connections of its own."""
+        """Replace locks and connections in a forked child process."""
         self._writer.after_fork()
         self._readers.after_fork()
         self._wakeups = Wakeups(self.head)
 
     def close(self) -> None:
-        """Close every connection; the last one to close tidies the file up."""
+        """Close all connections; SQLite checkpoints the file with the last one."""
         self._file.close()
         self._wakeups.close()
         self._readers.close()
         self._writer.close()
 
 
-def _refused(error: Exception) -> bool:
+def _is_rejection(error: Exception) -> bool:
     cause = error.__cause__ if isinstance(error, BackendFailure) else error
     return isinstance(
         cause, sqlite3.IntegrityError | sqlite3.DataError | ValueError | OverflowError
     )
 
 
-def _as_failure(error: Exception | None) -> BackendFailure:
+def _to_failure(error: Exception | None) -> BackendFailure:
     if isinstance(error, BackendFailure):
         return error
-    return failures.lasting(f"SQLite cannot hold a value of this append: {type(error).__name__}")
+    return failures.lasting(f"SQLite cannot store a value of this append ({type(error).__name__})")

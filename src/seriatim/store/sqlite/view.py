@@ -1,4 +1,4 @@
-"""What a decision sees of the file while the write lock is held."""
+"""Look up the state of the log that `decide` needs while the write lock is held."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from seriatim.store.sqlite.statements import SQL
 
 
 def head(connection: sqlite3.Connection) -> int:
-    """Return the highest position, 0 for an empty log."""
+    """Return the last position of the log, 0 if it is empty."""
     (position,) = connection.execute(SQL["head"]).fetchone()
     return int(position)
 
 
 def record(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> EventRecord | None:
-    """Return the one record a statement finds, if any."""
+    """Return the record that a statement finds, None if there is none."""
     row = connection.execute(SQL[name], values).fetchone()
     return None if row is None else record_of(row)
 
 
 def by_event_key(connection: sqlite3.Connection) -> ByKey:
-    """Return the look-up of the event stored under the key of an id."""
+    """Return a function that finds an event by tenant and event key."""
     return lambda tenant_id, key: record(connection, "by_id", (key, tenant_id))
 
 
 def has_contexts(request: Request) -> bool:
-    """Tell whether an append depends on a context."""
+    """Return True if an append depends on a context."""
     return any(isinstance(condition, ExpectedContext) for condition in request.conditions)
 
 
 def foresee(
     connection: sqlite3.Connection, request: Request, rules: Rules
 ) -> dict[ContextKey, Seen]:
-    """Evaluate the contexts of an append before the lock is taken, equal ones once."""
-    seen = head(connection)
+    """Evaluate the distinct contexts of an append, before the lock is taken."""
+    last = head(connection)
     return {
         key: Seen(
-            seen,
+            last,
             queries.context_version(
-                connection, request.tenant_id, query, rules, after=0, until=seen
+                connection, request.tenant_id, query, rules, after=0, until=last
             ),
         )
         for key, query in contexts_of((request,)).items()
@@ -65,7 +65,7 @@ def foresee(
 
 
 def evaluate(connection: sqlite3.Connection, contexts: Contexts, head: int) -> Contexts:
-    """Take into account, under the lock, what was appended since contexts were seen."""
+    """Match the events appended since the contexts were evaluated, under the lock."""
     for tenant_id, after in contexts.behind(head).items():
         values = {
             "tenant": tenant_id,
@@ -81,10 +81,10 @@ def evaluate(connection: sqlite3.Connection, contexts: Contexts, head: int) -> C
 
 
 class LockedView(View):
-    """The look-ups of a decision, on the connection that holds the lock.
+    """The view that `decide` uses, on the connection that holds the write lock.
 
-    The ends of the group's streams come with it. That its keys and ids are new is believed until
-    `look_up_known`: almost always they are, and the unique indexes object if not.
+    All keys and ids of the group are assumed to be new until `look_up_known` is called. Almost
+    always they are; if not, the unique indexes reject the insert.
     """
 
     def __init__(
@@ -100,27 +100,27 @@ class LockedView(View):
         self._head = head
         self._known_keys: set[Row] = set()
         self._known_ids: set[Row] = set()
-        self._sought_ids: dict[Row, None] | None = None  # before any was looked up
+        self._looked_up_ids: dict[Row, None] | None = None  # None before `look_up_known`
 
     def look_up_known(self, group: Sequence[Request]) -> None:
-        """Find out which keys and ids of the group's events are stored."""
+        """Look up which keys and ids of the group's events are stored."""
         events = [event for request in group for event in request.events]
         keys = dict.fromkeys(
             (event.idempotency_index,) for event in events if event.idempotency_index is not None
         )
-        self._known_keys = _known(self._connection, "known_keys", list(keys))
+        self._known_keys = _find_known(self._connection, "known_keys", list(keys))
         ids = dict.fromkeys(
             (event.event_key, event.tenant_id) for event in events if event.given_id
         )
-        self._known_ids = _known(self._connection, "known_ids", list(ids))
-        self._sought_ids = ids
+        self._known_ids = _find_known(self._connection, "known_ids", list(ids))
+        self._looked_up_ids = ids
 
     def head(self) -> int:
-        """Return the log's last position."""
+        """Return the last position of the log."""
         return self._head
 
     def stream_head(self, stream_key: bytes) -> Head | None:
-        """Return the end of a stream."""
+        """Return the last event of a stream: its sequence number and type."""
         return self._heads.get(stream_key)
 
     def by_key(self, idempotency_index: bytes) -> EventRecord | None:
@@ -130,28 +130,28 @@ class LockedView(View):
         return record(self._connection, "by_key", (idempotency_index,))
 
     def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
-        """Return the event stored under the key of an id."""
-        sought = self._sought_ids is None or (event_key, tenant_id) in self._sought_ids
-        if sought and (event_key, tenant_id) not in self._known_ids:
+        """Return the event stored under an event key."""
+        looked_up = self._looked_up_ids is None or (event_key, tenant_id) in self._looked_up_ids
+        if looked_up and (event_key, tenant_id) not in self._known_ids:
             return None
         return record(self._connection, "by_id", (event_key, tenant_id))
 
     def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
-        """Return a range of the log."""
+        """Return the events of a range of positions."""
         return tuple(map(record_of, self._connection.execute(SQL["between"], (first, last))))
 
     def context(self, tenant_id: str, query: Query) -> int | None:
-        """Return the version of a context now."""
+        """Return the current version of a context."""
         return self._contexts.version(tenant_id, query)
 
     def command(self, command_key: bytes) -> StoredCommand | None:
-        """Return what is stored under a command's key."""
+        """Return the stored command, None if there is none."""
         row = self._connection.execute(SQL["command"], (command_key,)).fetchone()
         return None if row is None else StoredCommand(*row)
 
 
 def streams_of(group: Sequence[Request]) -> list[bytes]:
-    """Return the streams whose ends matter to a group."""
+    """Return the keys of the streams that a group appends to or has conditions on."""
     keys = {
         event.stream_key
         for request in group
@@ -171,16 +171,19 @@ def heads(
     ends: Mapping[bytes, int | None],
     rules: Rules,
 ) -> dict[bytes, Head]:
-    """Return the ends of streams, with the type of the last event where it may be a closing one."""
+    """Return the last number of each stream, and the type of the last event where it matters.
+
+    The type is only looked up if a kind of the group has closing events.
+    """
     found = {key: Head(seq, "") for key, seq in ends.items() if seq is not None}
-    if any(kind.closing_types for kind in map(rules.kind_of, _stream_types(group))):
+    if any(kind.closing_types for kind in map(rules.kind_of, _collect_stream_types(group))):
         keys = list(found)
         for number, seq, event_type in look_up(connection, "stream_heads", [(k,) for k in keys]):
             found[keys[number]] = Head(seq, event_type)
     return found
 
 
-def _stream_types(group: Sequence[Request]) -> set[str]:
+def _collect_stream_types(group: Sequence[Request]) -> set[str]:
     return {
         event.stream_type
         for request in group
@@ -189,5 +192,5 @@ def _stream_types(group: Sequence[Request]) -> set[str]:
     }
 
 
-def _known(connection: sqlite3.Connection, name: str, keys: list[Row]) -> set[Row]:
+def _find_known(connection: sqlite3.Connection, name: str, keys: list[Row]) -> set[Row]:
     return {keys[number] for number in look_up(connection, name, keys)}

@@ -1,4 +1,4 @@
-"""Waking those who wait for the head to move, in this process and in others."""
+"""Wake threads that wait for new events, from this process and from others."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ import threading
 import time
 from collections.abc import Callable
 
-POLL_S = 0.03
+POLL_S = 0.03  # how often the file is checked for appends of other processes
 
 
 class Wakeups:
-    """The head as last seen: own appends tell it at once, those of other processes are polled."""
+    """The last known head: own appends update it at once, those of other processes by polling."""
 
-    def __init__(self, look: Callable[[], int]) -> None:
-        self._look = look
+    def __init__(self, read_head: Callable[[], int]) -> None:
+        self._read_head = read_head
         self._moved = threading.Condition()
         self._head = 0
-        self._looked_at = 0.0
+        self._polled_at = 0.0
         self._closed = False
 
     def wait(self, position: int, timeout: float) -> None:
-        """Sleep until the head has passed a position, the time is over or the log closes."""
+        """Block until the head has passed a position, the timeout expires or the log closes."""
         deadline = time.monotonic() + timeout
         while not self._closed:
             self._poll()
             with self._moved:
-                left = deadline - time.monotonic()
-                if self._head > position or left <= 0:
+                remaining = deadline - time.monotonic()
+                if self._head > position or remaining <= 0:
                     return
-                self._moved.wait(min(left, POLL_S))
+                self._moved.wait(min(remaining, POLL_S))
 
     def _poll(self) -> None:
-        """Look at the head, once for all that wait."""
+        """Read the head from the file, at most once per half interval for all waiting threads."""
         now = time.monotonic()
-        if now - self._looked_at < POLL_S / 2:
+        if now - self._polled_at < POLL_S / 2:
             return
-        self._looked_at = now
-        head = self._look()
+        self._polled_at = now
+        head = self._read_head()
         with self._moved:
             self._head = max(self._head, head)
 
     def tell(self, head: int) -> None:
-        """Wake those who wait for less than this head."""
+        """Update the head and wake the waiting threads."""
         with self._moved:
             self._head = max(self._head, head)
             self._moved.notify_all()
 
     def close(self) -> None:
-        """Let everyone go."""
+        """Wake all waiting threads for good."""
         with self._moved:
             self._closed = True
             self._moved.notify_all()

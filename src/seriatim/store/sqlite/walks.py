@@ -1,4 +1,4 @@
-"""Walking the log along its indexes, several walks merged into one order."""
+"""Scan the log along its indexes, and merge several scans in order of position."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from seriatim.store.sqlite.rows import Row, record_of
 from seriatim.store.sqlite.statements import SELECTED, SQL, WALKS
 
 WALKS_MAX = 256
-TYPES_MAX = (
-    64  # that a pattern is replaced by; more are found by a walk through the tenant's events
-)
+TYPES_MAX = 64  # types per pattern; for more types the tenant's events are scanned
 NO_END = (1 << 63) - 1
-READ_THROUGH = 100  # events of a stream that no index knows by type: see the schema
+READ_THROUGH = 100  # first events of a stream that the index by type omits: see the schema
 
 _POSITIONS = {name: text.replace(SELECTED, "events.position") for name, text in WALKS.items()}
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """One statement of walks.sql, what it looks for where, and the conditions that narrow it."""
+    """One scan: a statement of the SQL file, its parameters, range and further conditions."""
 
     name: str
     values: dict[str, Any]
@@ -38,11 +36,11 @@ class Walk(msgspec.Struct, frozen=True):
     def rows(
         self, connection: sqlite3.Connection, after: int, until: int, *, limit: int, back: bool
     ) -> Iterable[Row]:
-        """Yield the rows in (after, until], lazily, each with its position first."""
+        """Return an iterator over the rows in (after, until]; the first column is the position."""
         return self._run(connection, after, until, limit, back=back)
 
     def positions(self, connection: sqlite3.Connection, page: PageBounds) -> Iterable[tuple[int]]:
-        """Yield the positions of a page's rows, lazily."""
+        """Return an iterator over the positions of a page's rows."""
         text = _POSITIONS[self.name]
         return self._run(
             connection, page.after, page.until, page.limit, back=page.newest_first, text=text
@@ -66,9 +64,9 @@ class Walk(msgspec.Struct, frozen=True):
             values["start"] = until + 1 if back else after
         if self.name == "stream":
             stream = values["stream"]
-            least = values.get("since_seq")
+            since_seq = values.get("since_seq")
             values["after_seq"] = max(
-                seq_at(connection, stream, after), -1 if least is None else least
+                seq_at(connection, stream, after), -1 if since_seq is None else since_seq
             )
             values["until_seq"] = min(seq_at(connection, stream, until), self.until_seq)
             if values["after_seq"] >= values["until_seq"]:
@@ -76,7 +74,7 @@ class Walk(msgspec.Struct, frozen=True):
         return connection.execute(self.sql(text, back=back), values)
 
     def sql(self, text: str | None = None, *, back: bool) -> str:
-        """Return the walk's text, which SQLite's plans can be asked for."""
+        """Return the SQL of the scan; tests also use it to inspect query plans."""
         more = "".join(f"and {condition} " for condition in self.conditions)
         text = (text or WALKS[self.name]).replace("{more}", more)
         if self.name == "tags":
@@ -92,33 +90,35 @@ _BEYOND = {
 
 
 def known_types(connection: sqlite3.Connection, tenant_id: str, names: Names) -> Names:
-    """Return the types that patterns stand for now; the patterns if these are too many.
+    """Return the types that match patterns; the patterns themselves if these are too many.
 
-    A read ends at a head that was read before, so every type in its range is known by now.
+    A read ends at a head that was read before, so every type in its range is stored by now.
     """
-    known = dict.fromkeys(names.values)
+    types = dict.fromkeys(names.values)
     for first, end in names.ranges():
-        room = TYPES_MAX + 1 - len(known)
-        if room > 0:
-            values = {"tenant": tenant_id, "first": first, "end": end, "limit": room}
+        limit = TYPES_MAX + 1 - len(types)
+        if limit > 0:
+            values = {"tenant": tenant_id, "first": first, "end": end, "limit": limit}
             rows = connection.execute(SQL["known_types"], values)
-            known.update(dict.fromkeys(row[0] for row in rows))
-    return names if len(known) > TYPES_MAX else Names(tuple(known))
+            types.update(dict.fromkeys(row[0] for row in rows))
+    return names if len(types) > TYPES_MAX else Names(tuple(types))
 
 
 def type_condition(names: Names, values: dict[str, Any]) -> str:
-    """Return the condition that keeps types and patterns, and bind their values."""
-    ways = []
+    """Return the condition on types and patterns, and bind its parameters in `values`."""
+    alternatives = []
     if names.values:
-        ways.append(f"events.event_type in ({listed('type', names.values, values)})")
+        alternatives.append(f"events.event_type in ({listed('type', names.values, values)})")
     for number, (first, end) in enumerate(names.ranges()):
         values[f"first_{number}"], values[f"end_{number}"] = first, end
-        ways.append(f"(events.event_type >= :first_{number} and events.event_type < :end_{number})")
-    return f"({' or '.join(ways) or '1 = 0'})"
+        alternatives.append(
+            f"(events.event_type >= :first_{number} and events.event_type < :end_{number})"
+        )
+    return f"({' or '.join(alternatives) or '1 = 0'})"
 
 
 def listed(name: str, items: Iterable[Any], values: dict[str, Any]) -> str:
-    """Bind every item to a parameter of its own, and return the parameters as a list in SQL."""
+    """Bind each item to a parameter in `values`, and return the SQL list of the parameters."""
     names = []
     for number, item in enumerate(items):
         values[f"{name}_{number}"] = item
@@ -127,7 +127,10 @@ def listed(name: str, items: Iterable[Any], values: dict[str, Any]) -> str:
 
 
 def by_type(values: dict[str, Any], conditions: tuple[str, ...]) -> list[Walk]:
-    """Return the walks that meet one type in one stream, the later events first."""
+    """Return the scans for one type in one stream.
+
+    The index by type omits the first events of a stream; a scan of the stream covers them.
+    """
     of_type = (*conditions, "events.event_type = :type")
     return [
         Walk("stream_type", values, conditions),
@@ -136,9 +139,9 @@ def by_type(values: dict[str, Any], conditions: tuple[str, ...]) -> list[Walk]:
 
 
 def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> int:
-    """Return the number of a stream's last event up to a position, -1 if it began later.
+    """Return the sequence number of a stream's last event up to a position, -1 if there is none.
 
-    Numbers are contiguous and rise with the position, so a binary search needs no further index.
+    Numbers are contiguous and rise with the position, so a binary search needs no other index.
     """
     if position <= 0:
         return -1
@@ -151,7 +154,7 @@ def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> 
     low, first = connection.execute(SQL["stream_start"], (stream_key,)).fetchone()
     if first > position:
         return -1
-    while high - low > 1:  # the number looked for is in [low, high)
+    while high - low > 1:  # the result is in [low, high)
         middle = (low + high) // 2
         (found,) = connection.execute(SQL["position_of_seq"], (stream_key, middle)).fetchone()
         low, high = (middle, high) if found <= position else (low, middle)
@@ -159,26 +162,26 @@ def seq_at(connection: sqlite3.Connection, stream_key: bytes, position: int) -> 
 
 
 def collect(
-    connection: sqlite3.Connection, walks: list[Walk], page: PageBounds
+    connection: sqlite3.Connection, scans: list[Walk], page: PageBounds
 ) -> list[EventRecord]:
-    """Return the first records that any of the walks finds, each once, in order of position."""
-    if len(walks) == 1:
-        rows = walks[0].rows(
+    """Return one page of the records that any scan finds, without duplicates, in order."""
+    if len(scans) == 1:
+        rows = scans[0].rows(
             connection, page.after, page.until, limit=page.limit, back=page.newest_first
         )
     else:
-        rows = _rows_at(connection, _merged_positions(connection, walks, page))
+        rows = _fetch_rows_at(connection, _merge_positions(connection, scans, page))
     return take(map(record_of, rows), page.limit, page.max_bytes)
 
 
-def _merged_positions(
-    connection: sqlite3.Connection, walks: list[Walk], page: PageBounds
+def _merge_positions(
+    connection: sqlite3.Connection, scans: list[Walk], page: PageBounds
 ) -> Iterator[int]:
-    """Yield the positions that the walks find, each once.
+    """Yield the positions that the scans find, without duplicates.
 
-    A merge holds one row of each walk: without their payloads these are small.
+    A merge holds one row of each scan in memory; without payloads these rows are small.
     """
-    positions = [walk.positions(connection, page) for walk in walks]
+    positions = [scan.positions(connection, page) for scan in scans]
     last = 0
     for (position,) in merge(*positions, reverse=page.newest_first):
         if position != last:
@@ -186,17 +189,17 @@ def _merged_positions(
             yield position
 
 
-def _rows_at(connection: sqlite3.Connection, positions: Iterable[int]) -> Iterator[Row]:
+def _fetch_rows_at(connection: sqlite3.Connection, positions: Iterable[int]) -> Iterator[Row]:
     for position in positions:
         yield from connection.execute(SQL["at_position"], (position,))
 
 
 def highest(
-    connection: sqlite3.Connection, walks: list[Walk], after: int, until: int
+    connection: sqlite3.Connection, scans: list[Walk], after: int, until: int
 ) -> int | None:
-    """Return the highest position that any of the walks meets, each walk only looking above."""
+    """Return the highest position that any scan finds; each scan only looks above the best."""
     best = after
-    for walk in walks:
-        for row in walk.rows(connection, best, until, limit=1, back=True):
+    for scan in scans:
+        for row in scan.rows(connection, best, until, limit=1, back=True):
             best = row[0]
     return best if best > after else None

@@ -1,4 +1,4 @@
--- One walk per index, over one range of the log in one direction; {more} narrows what it keeps.
+-- One scan per index, over a range of the log in one direction; {more} adds conditions.
 
 -- name: everything
 select {columns} from events
@@ -44,8 +44,8 @@ where tagged.tag_key = :key_0 and tagged.position > :after and tagged.position <
 order by tagged.position {direction} limit :limit
 
 -- name: tags
--- The keys take turns: each leaps to its next position not before that of the key before it.
--- Where all agree is a match, and the leaps go on behind it.
+-- A leapfrog join: the keys take turns, and each seeks its next position that is not before that of
+-- the previous key. A position on which all keys agree is a match; the search continues after it.
 with recursive wanted (turn, tag_key) as (values {keys}),
 leap (position, agreed, turn) as (
     select :start, :keys, -1

@@ -1,4 +1,4 @@
-"""The one connection of a process that writes to the file."""
+"""The connection with which a process writes to the file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _Found = TypeVar("_Found")
 _BEGIN_PAUSE_S = 0.001
 _JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 _CHECKPOINT_PAGES = 4000
-_HELD_LEAST_S = 5.0
-_STEPS = 100_000  # of SQLite's machine between two looks at the clock: some milliseconds
+_HELD_LEAST_S = 5.0  # the shortest time limit of a transaction
+_STEPS = 100_000  # VM instructions between two checks of the clock, some milliseconds
 
 
 class Writer:
-    """The one connection that writes, taken by one thread at a time."""
+    """The writing connection of a process; `_lock` gives it to one thread at a time."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -33,51 +33,52 @@ class Writer:
 
     @contextmanager
     def transaction(self, *, bounded: bool = True) -> Iterator[sqlite3.Connection]:
-        """Hold the file's write lock for the block, and commit what it did unless it raised.
+        """Run the block in a transaction that holds the file's write lock.
 
-        Bounded, its statements end when others, who wait as long as this one, would give up.
+        With `bounded`, its statements are interrupted after the busy timeout, when other processes
+        that wait for the lock would give up.
         """
         path = self._file.path
         with self._lock:
-            connection = self._opened()
+            connection = self._get_connection()
             try:
                 with failures.translated(path):
-                    self._patiently(_begin, connection)
-                    with self._in_time(connection, bounded=bounded):
+                    self._retry_while_busy(_begin, connection)
+                    with self._limit_time(connection, bounded=bounded):
                         yield connection
             except BaseException as error:
-                self._undo(connection, error)
+                self._roll_back(connection, error)
                 raise
             try:
                 connection.execute("commit")
             except sqlite3.Error as error:
-                self._undo(connection, error)
+                self._roll_back(connection, error)
                 raise failures.failure(error, path, at_commit=True) from error
 
     @contextmanager
-    def _in_time(self, connection: sqlite3.Connection, *, bounded: bool) -> Iterator[None]:
+    def _limit_time(self, connection: sqlite3.Connection, *, bounded: bool) -> Iterator[None]:
         if not bounded:
             yield
             return
         seconds = max(self._file.busy_timeout_s, _HELD_LEAST_S)
-        until = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        deadline = time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
         try:
             yield
         except sqlite3.OperationalError as error:
             if failures.code_of(error) != sqlite3.SQLITE_INTERRUPT:
                 raise
             msg = (
-                f"it held the write lock of {self._file.path} for more than {seconds:g} s "
-                "(lock_wait_s and lock_hold_s) and was ended, so that others can write; nothing "
-                "was stored: write less at a time, or raise lock_hold_s"
+                f"cancelled after {seconds:g} s (lock_wait_s plus lock_hold_s), because other "
+                f"writers wait for the lock of {self._file.path}; nothing was stored: write less "
+                "at a time, or raise lock_hold_s"
             )
             raise TimedOut(msg, details={"ambiguous": False}) from error
         finally:
             connection.set_progress_handler(None, 0)
 
     def connect(self, *, create: bool = False) -> sqlite3.Connection:
-        """Open the connection, making the file if that is asked for."""
+        """Open the connection; with `create`, create the file if it does not exist."""
         with failures.translated(self._file.path):
             connection = self._file.open(mode="rwc" if create else "rw")
             try:
@@ -88,7 +89,7 @@ class Writer:
         self._connection = connection
         return connection
 
-    def _opened(self) -> sqlite3.Connection:
+    def _get_connection(self) -> sqlite3.Connection:
         self._file.check()
         return self._connection or self.connect()
 
@@ -99,28 +100,38 @@ class Writer:
         *,
         patient: bool,
     ) -> _Found | None:
-        """Run one statement that is its own transaction, and return what is found right after.
+        """Run one statement as its own transaction, and read its result on the same connection.
 
-        Without patience nothing is waited for: None when somebody else is writing.
+        Args:
+            act: Executes the statement.
+            then: Reads the result, before another thread can write.
+            patient: Whether to wait for other writers.
+
+        Returns:
+            The result; None without `patient` if another thread or process is writing.
+
         """
         if not self._lock.acquire(blocking=patient):
             return None
         try:
-            connection = self._opened()
+            connection = self._get_connection()
             try:
-                return then(self._patiently(act, connection) if patient else act(connection))
+                return then(self._retry_while_busy(act, connection) if patient else act(connection))
             except sqlite3.Error as error:
                 if failures.is_busy(error) and not patient:
                     return None
-                self._undo(connection, error)
+                self._roll_back(connection, error)
                 raise failures.failure(error, self._file.path, at_commit=True) from error
         finally:
             self._lock.release()
 
-    def _patiently(
+    def _retry_while_busy(
         self, act: Callable[[sqlite3.Connection], sqlite3.Cursor], connection: sqlite3.Connection
     ) -> sqlite3.Cursor:
-        """Take the write lock, asking more often than SQLite's own pauses of up to 100 ms would."""
+        """Retry while another process holds the write lock, until the busy timeout.
+
+        SQLite's own busy handler sleeps up to 100 ms between attempts, which is too long here.
+        """
         deadline = time.monotonic() + self._file.busy_timeout_s
         while True:
             try:
@@ -130,7 +141,7 @@ class Writer:
                     raise
                 time.sleep(_BEGIN_PAUSE_S * (0.5 + random()))  # noqa: S311 - only a pause
 
-    def _undo(self, connection: sqlite3.Connection, error: BaseException) -> None:
+    def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
         cause = error.__cause__ if isinstance(error, SeriatimError) else error
         try:
             if connection.in_transaction:
@@ -142,15 +153,15 @@ class Writer:
             connection.close()
 
     def settings(self) -> tuple[str, int]:
-        """Return the journal mode and the level of synchronisation of this connection."""
+        """Return the journal mode and the synchronous level of this connection."""
         with self._lock, failures.translated(self._file.path):
-            connection = self._opened()
+            connection = self._get_connection()
             (mode,) = connection.execute("pragma journal_mode").fetchone()
             (level,) = connection.execute("pragma synchronous").fetchone()
         return str(mode), int(level)
 
     def pause(self, seconds: float) -> bool:
-        """Wait for the transaction that runs, close, and let none begin until `resume`."""
+        """Wait for the running transaction, close, and block new ones until `resume`."""
         if not self._lock.acquire(timeout=seconds):
             return False
         self._close()
@@ -161,13 +172,13 @@ class Writer:
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Begin anew in a child process."""
+        """Reset the state in a forked child; the parent's connection is kept, but unused."""
         forking.abandon(self._connection)
         self._lock = threading.Lock()
         self._connection = None
 
     def close(self) -> None:
-        """Close the connection after the transaction that runs, if one does."""
+        """Close the connection, after a running transaction has ended."""
         with self._lock:
             self._close()
 
@@ -182,7 +193,7 @@ def _begin(connection: sqlite3.Connection) -> sqlite3.Cursor:
 
 
 def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
-    """Turn write-ahead logging on; SQLite does not wait when two processes do so at once."""
+    """Turn on write-ahead logging; retry, since SQLite does not wait for a concurrent switch."""
     while True:
         try:
             connection.execute("pragma journal_mode = wal")
@@ -192,7 +203,7 @@ def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:
             time.sleep(_BEGIN_PAUSE_S)
         else:
             break
-    connection.execute("pragma busy_timeout = 0")  # `_patiently` waits in its own way
+    connection.execute("pragma busy_timeout = 0")  # `_retry_while_busy` waits instead
     connection.execute("pragma synchronous = full")
     connection.execute(f"pragma journal_size_limit = {_JOURNAL_BYTES_MAX}")
     connection.execute(f"pragma wal_autocheckpoint = {_CHECKPOINT_PAGES}")

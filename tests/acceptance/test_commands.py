@@ -190,7 +190,7 @@ def test_export_and_import_carry_a_log_over(program: Program) -> None:
     back = program("import", "log.ndjson.gz", "--json").json
 
     assert (first["appended"], first["ok"]) == (4, True)
-    assert "4 there before" in again.out
+    assert "4 already stored" in again.out
     assert (back["appended"], back["reused"]) == (0, 4)
     with gzip.open(program.folder / "log.ndjson.gz") as file:
         assert len(file.readlines()) == 6

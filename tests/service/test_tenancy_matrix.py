@@ -361,4 +361,5 @@ def test_only_an_embedded_log_on_loopback_allows_anonymous(
         with closing(open_access(access_url(at))) as access:
             access.create(subject="x", tenant_id="*", rights=["read"])
 
-    assert _allows_anonymous(Session(Common(at)), Place(url=at, host=host), insecure=True) is expected
+    place = Place(url=at, host=host)
+    assert _allows_anonymous(Session(Common(at)), place, insecure=True) is expected

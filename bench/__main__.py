@@ -3,12 +3,8 @@
 import importlib
 import sys
 
-SUITES = {
-    "append": "appends, conditions and imports, compared with bare inserts and other logs",
-    "pipeline": "reads, projections and the archive on Spark, compared with plain code",
-    "delivery": "the publisher and the registry, compared with plain loops",
-    "service": "the HTTP service, compared with a no-op endpoint and UmaDB",
-}
+from bench.plan import SUITES
+
 REPORT = "report"
 
 

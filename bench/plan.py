@@ -3,6 +3,14 @@
 import argparse
 from dataclasses import dataclass
 
+SUITES = {
+    "append": "appends, conditions and imports, compared with bare inserts and other logs",
+    "pipeline": "reads, projections and the archive on Spark, compared with plain code",
+    "delivery": "the publisher and the registry, compared with plain loops",
+    "service": "the HTTP service, compared with a no-op endpoint and UmaDB",
+}
+"""The purpose of each suite, by its name."""
+
 GROWTH = "growth"  # the section that runs only with --large
 
 
@@ -38,18 +46,19 @@ def format_count(events: int) -> str:
 
 
 def read_arguments(
-    suite: str, purpose: str | None, sections: tuple[str, ...], arguments: list[str] | None
+    suite: str, sections: tuple[str, ...], arguments: list[str] | None
 ) -> argparse.Namespace:
     """Parse the options of a suite.
 
     Args:
         suite: The name of the suite.
-        purpose: The description for the help.
         sections: The names of all sections; the result's `only` contains those to run.
         arguments: The options; None reads them from the command line.
 
     """
-    parser = argparse.ArgumentParser(prog=f"python -m bench {suite}", description=purpose)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m bench {suite}", description=f"Measure {SUITES[suite]}."
+    )
     parser.add_argument("--quick", action="store_true", help="use tiny sizes, as a smoke test")
     parser.add_argument("--large", action="store_true", help="also measure at 10 M events")
     parser.add_argument("--only", help=f"run only these sections: {','.join(sections)}")

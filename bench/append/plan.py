@@ -30,7 +30,7 @@ class AppendPlan(BenchmarkPlan):
 
 def parse_plan(arguments: list[str] | None = None) -> AppendPlan:
     """Return the plan for command-line options."""
-    options = read_arguments("append", __doc__, SECTIONS, arguments)
+    options = read_arguments("append", SECTIONS, arguments)
     events, large, seconds, calls, imported = 1_000_000, 10_000_000, 2.0, 100, 100_000
     if options.quick:
         events, large, seconds, calls, imported = 20_000, 60_000, 0.3, 10, 5000

@@ -33,7 +33,7 @@ class DeliveryPlan(BenchmarkPlan):
 
 def parse_plan(arguments: list[str] | None = None) -> DeliveryPlan:
     """Return the plan for command-line options."""
-    options = read_arguments("delivery", __doc__, SECTIONS, arguments)
+    options = read_arguments("delivery", SECTIONS, arguments)
     full = DeliveryPlan()
     events = options.events or (5_000 if options.quick else full.events)
     return DeliveryPlan(

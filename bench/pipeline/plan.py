@@ -37,7 +37,7 @@ class PipelinePlan(BenchmarkPlan):
 
 def parse_plan(arguments: list[str] | None = None) -> PipelinePlan:
     """Return the plan for command-line options; other sizes scale with the log."""
-    options = read_arguments("pipeline", __doc__, SECTIONS, arguments)
+    options = read_arguments("pipeline", SECTIONS, arguments)
     full = PipelinePlan()
     events = options.events or (20_000 if options.quick else full.events)
     large = options.large_events or (3 * events if options.quick else full.large_events)

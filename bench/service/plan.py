@@ -39,7 +39,7 @@ class ServicePlan(BenchmarkPlan):
 
 def parse_plan(arguments: list[str] | None = None) -> ServicePlan:
     """Return the plan for command-line options."""
-    options = read_arguments("service", __doc__, SECTIONS, arguments)
+    options = read_arguments("service", SECTIONS, arguments)
     full = ServicePlan()
     return ServicePlan(
         only=options.only,

@@ -1,4 +1,4 @@
-"""Every command does its work, for people and for programs, on SQLite and on Postgres."""
+"""Every command works, with text and JSON output, on SQLite and Postgres."""
 
 import gzip
 import json
@@ -235,7 +235,7 @@ def test_import_bounds_an_append_while_reading(program: Program) -> None:
 
 
 def test_import_of_a_damaged_file_is_no_success(program: Program) -> None:
-    """L2: a packed file that is cut off or damaged is reported as such, header or not."""
+    """L2: a truncated or damaged gzip file is reported, with and without a header."""
     lines = "".join(f'{{"event_type":"x","event_id":"{uuid.uuid4()}"}}\n' for _ in range(2_000))
     packed = gzip.compress(lines.encode())
     (program.folder / "whole.gz").write_bytes(packed)

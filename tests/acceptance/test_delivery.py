@@ -1,4 +1,4 @@
-"""The commands of delivery, as a user types them: publish, reconcile, work, registry and dlq."""
+"""The commands publish, reconcile, work, registry and dlq."""
 
 from pathlib import Path
 

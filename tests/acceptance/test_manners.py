@@ -1,4 +1,4 @@
-"""How the program behaves: exit codes, one-line errors, clean stdout, quiet ends, full help."""
+"""Conventions of all commands: exit codes, one-line errors, clean stdout, complete help."""
 
 import json
 import subprocess

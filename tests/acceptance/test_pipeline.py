@@ -1,4 +1,4 @@
-"""The commands on Spark, as a user types them: projections, archive, audit and lake."""
+"""The commands on Spark: projections, archive, audit and lake."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The service by its commands: made, guarded, bounded and ended as an operator does it."""
+"""The commands serve, token and quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation is true: its examples run, its commands print what it says, its links lead."""
+"""The documentation is correct: its examples run, commands print what it shows, links work."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The reference is complete: it tells everything that the code has, and nothing that it has not."""
+"""The reference is complete and names nothing that does not exist."""
 
 import importlib
 import inspect

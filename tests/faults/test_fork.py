@@ -1,4 +1,4 @@
-"""A fork in mid-load: child and parent each go on with a committer and connections of their own."""
+"""A fork under load: child and parent continue with their own committer and connections."""
 
 from __future__ import annotations
 

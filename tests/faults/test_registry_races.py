@@ -1,4 +1,4 @@
-"""Many consumers at once, and a registry that goes away: each effect once, nothing lost."""
+"""Many concurrent consumers, and outages of the registry: each effect once, none lost."""
 
 from __future__ import annotations
 

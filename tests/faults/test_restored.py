@@ -1,4 +1,4 @@
-"""A restore from an older backup, a promotion, a copy: consumers stop and say so (F8, F6)."""
+"""Restores from an older backup, promotions and copies: consumers stop (F8, F6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer that stops with the lock in its hands delays the others by a bounded time only."""
+"""A writer that is suspended while it holds the lock delays others by a bounded time."""
 
 from __future__ import annotations
 

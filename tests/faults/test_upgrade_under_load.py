@@ -1,4 +1,4 @@
-"""An upgrade while programs of the version before go on writing (F3)."""
+"""A schema upgrade while programs of the previous version write (F3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans sent by OTLP to a real receiver, from processes of their own."""
+"""Spans exported by OTLP to a collector, from separate processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A read model on SQLite and Postgres: cursors, rows, failures and leases, each act one whole."""
+"""A read model on SQLite and Postgres: cursors, rows, failures and leases."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> Non
 
 
 def test_rows_and_cursor_move_together(model: ReadModel) -> None:
-    """I2: position, tip and time of the cursor, with the rows."""
+    """I2: position, last event id and time of the cursor are stored with the rows."""
     token = begun(model)
     before = model.progress("seats")
     model.commit(seats, step(0, 3, own=own({"1a": 1, "1b": 2}, 3)), token=token)
@@ -465,7 +465,7 @@ def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
 
 
 def test_operators_say_what_becomes_of_failures(model: ReadModel) -> None:
-    """I7: retry marks keys to be folded anew, skip passes over the event for good."""
+    """I7: retry marks keys to be folded again, skip omits the event permanently."""
     noted(model)
 
     assert retry(model, "seats") == 2

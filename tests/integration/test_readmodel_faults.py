@@ -1,4 +1,4 @@
-"""Read models when things go wrong: lost connections, forks, wrong places, and odd addresses."""
+"""Read models under faults: lost connections, forks, wrong locations, invalid URLs."""
 
 from __future__ import annotations
 

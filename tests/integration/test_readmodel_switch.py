@@ -1,4 +1,4 @@
-"""A shadow in the place of the live tables: at once, never backwards, and nobody sees neither."""
+"""The switch from a shadow to the live tables: atomic, and never backwards."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadMode
 
 
 def test_what_is_passed_over_during_a_rebuild_stays_so(model: ReadModel) -> None:
-    """I7: a skip while a shadow is folded is heard: its key is folded anew after the switch."""
+    """I7: a skip during a rebuild is applied: its key is folded again after the switch."""
     token = begun(model)
     live: Any = [(failure(1), "parked"), (failure(2, "1b"), "parked")]
     model.commit(seats, step(0, 4, failures=live), token=token)

@@ -1,4 +1,4 @@
-"""The pipeline's benchmark on a few thousand events: every section runs, counts and compares."""
+"""A smoke test of the pipeline benchmark: every section runs and compares."""
 
 import random
 from collections.abc import Callable, Iterator

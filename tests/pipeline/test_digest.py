@@ -1,4 +1,4 @@
-"""The digest of events: every column that a record has is part of it, or is named here."""
+"""The digest of events: every column of a record is part of it, or listed here."""
 
 from __future__ import annotations
 

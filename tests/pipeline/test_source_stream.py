@@ -1,4 +1,4 @@
-"""Streams of the log: bounded batches, restarts, and checkpoints that know their log."""
+"""Streams of the log: bounded batches, restarts, and checkpoints with the log identity."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Random interleavings of every operation: memory the oracle, SQLite and Postgres the subjects."""
+"""Random interleavings of all operations: memory is the reference for SQLite and Postgres."""
 
 import copy
 import itertools
@@ -139,7 +139,7 @@ class Machine(RuleBasedStateMachine):
     def append(
         self, tenant: str, door: Door, events: list[NewEvent], key: str | None, command: Any
     ) -> Draft:
-        """Append without a condition, through any door."""
+        """Append without a condition, through any profile."""
         if door is AGGREGATES:
             fields = pools.AGGREGATE_FIELDS
             events = [msgspec.structs.replace(one, **fields) for one in events]

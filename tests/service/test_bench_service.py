@@ -1,4 +1,4 @@
-"""The benchmark of the service on a few thousand events: every section runs and compares."""
+"""A smoke test of the service benchmark: every section runs and compares."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Bounds of the service: bodies, answers, waiting, tails, and what a head may claim."""
+"""Limits of the service: bodies, responses, waits, tails and headers."""
 
 from __future__ import annotations
 

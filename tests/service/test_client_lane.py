@@ -1,4 +1,4 @@
-"""Appends that an event loop sends to a service by itself: each decided once, whatever is lost."""
+"""Appends that an event loop sends to a service: each has one outcome, whatever is lost."""
 
 from __future__ import annotations
 

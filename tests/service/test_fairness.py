@@ -1,4 +1,4 @@
-"""Quotas and turns: who asks for too much waits, and nobody else does."""
+"""Quotas and the tenant limiter: an excessive tenant waits, others do not."""
 
 from __future__ import annotations
 

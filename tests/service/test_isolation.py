@@ -1,4 +1,4 @@
-"""One tenant cannot stop the service: memory, processor time, quotas, and the end in time."""
+"""One tenant cannot stop the service: memory, processor time, quotas and shutdown."""
 
 from __future__ import annotations
 

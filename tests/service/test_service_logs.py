@@ -1,4 +1,4 @@
-"""What a service writes: only JSON when asked for it, and requests by their fields."""
+"""Logs of a service: only JSON if requested, and requests with their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live tail: nothing missed, nothing twice, one append at a time, however readers come."""
+"""The live tail: no event missed or repeated, one append at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tails in bad moments: late tokens, failing reads, ends; still nothing missed, nothing twice."""
+"""Tails under faults: expired tokens, failing reads, shutdowns; no event missed or repeated."""
 
 from __future__ import annotations
 

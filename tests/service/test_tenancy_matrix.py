@@ -1,4 +1,4 @@
-"""Every route, asked by everybody: own and foreign tenants, bad tokens, lesser rights."""
+"""Every route with every kind of caller: own and other tenants, bad tokens, fewer rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark's own machinery on a log in memory: it runs, counts and reports."""
+"""The harness of the benchmarks, on a log in memory."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""An export holds everything, and an import stores it once, whatever happens in between."""
+"""An export is complete, and an import stores it once, also after interruptions."""
 
 import json
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Effects that fail when they are committed: the failure of one event, and of no other."""
+"""Effects that fail at commit: only their own event fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registry knows the log of its events: after a restore nothing counts as done by mistake."""
+"""A registry records the identity of its log: after a restore nothing is done by mistake."""
 
 from __future__ import annotations
 

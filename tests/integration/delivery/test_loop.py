@@ -1,4 +1,4 @@
-"""The handler loop and the claim as a block: effects in order, once, on both databases."""
+"""The handler loop and the claim context manager on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims that are lost while their effect is under way, and claims won out of order."""
+"""Claims that are lost during their effect, and claims won out of order."""
 
 from __future__ import annotations
 

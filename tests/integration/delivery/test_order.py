@@ -1,4 +1,4 @@
-"""Order within a stream: nothing is overtaken in strict mode, nothing old wins in latest_wins."""
+"""Order within a stream, in the modes strict and latest_wins."""
 
 from __future__ import annotations
 

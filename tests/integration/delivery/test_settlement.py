@@ -1,4 +1,4 @@
-"""Consumers of one's own: no cursor moves past an event whose verdict is not final."""
+"""Custom consumers: no cursor moves past an event without a final verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B12: an append in the caller's own transaction, sync and async: state and events as one."""
+"""B12: appends in a transaction of the caller, sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the database refuses by itself: changes, gaps, broken streams, repeated keys (F2)."""
+"""The database refuses changes, gaps, broken streams and repeated keys (F2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migrations: fresh equals migrated, old and too new schemas are refused with their cure."""
+"""Migrations: a migrated schema equals a new one; unsupported versions are refused."""
 
 from __future__ import annotations
 

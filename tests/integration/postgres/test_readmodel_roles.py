@@ -1,4 +1,4 @@
-"""Roles and read models: what they need, and what they are told when they lack it."""
+"""Roles and read models: required privileges, and errors without them."""
 
 from __future__ import annotations
 

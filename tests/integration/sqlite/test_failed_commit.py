@@ -1,4 +1,4 @@
-"""A COMMIT that SQLite itself refuses: a failure for the caller, and nothing is stored."""
+"""A COMMIT that SQLite refuses is an error for the caller, and nothing is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database itself keeps the log's rules, whoever writes to the file."""
+"""The database enforces the rules of the log for every writer of the file."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Making and migrating the schema, and meeting a file of another program or time."""
+"""Creation and migration of the schema, and files of other programs or versions."""
 
 import re
 import sqlite3

@@ -1,4 +1,4 @@
-"""The log goes to sealed segments and comes back, whole and in any number of runs."""
+"""The log is archived in sealed segments and restored, in any number of runs."""
 
 from collections.abc import Callable
 from contextlib import closing

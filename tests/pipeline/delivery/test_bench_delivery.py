@@ -1,4 +1,4 @@
-"""The benchmark of delivery on a few thousand events: every section runs, counts and compares."""
+"""A smoke test of the delivery benchmark: every section runs and compares."""
 
 import random
 from collections.abc import Callable, Iterator

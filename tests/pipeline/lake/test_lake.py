@@ -1,4 +1,4 @@
-"""A log in a Delta and in an Iceberg table: each event once, whatever happens on the way."""
+"""Exports to Delta and Iceberg tables: each event once."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A poisonous event at each policy, and what an operator does about it (I7)."""
+"""A poison event with each failure policy, and the operations on it (I7)."""
 
 from collections.abc import Callable
 from typing import Any

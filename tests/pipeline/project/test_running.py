@@ -1,4 +1,4 @@
-"""One runner, any checkpoint, the right log: what a run goes by is its cursor (F8, I2, I8)."""
+"""One runner at a time, any checkpoint, the right log: a run follows its cursor (F8, I2, I8)."""
 
 import shutil
 import threading

@@ -385,7 +385,7 @@ def test_batches_are_the_unit() -> None:
 
 
 def test_commands() -> None:
-    """C5: a twin replays with its response; another request under the key is refused."""
+    """C5: a duplicate returns the stored response; another request with the key is refused."""
     command = Command(actor="a", endpoint="e", key="k", request={"n": 1}, response={"ok": True})
     shelf = Shelf().add("w").add("x", "y", command=command)
 

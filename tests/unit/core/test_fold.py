@@ -1,4 +1,4 @@
-"""Folds: batches of any size give the same, rubbish is refused, failures do as they are told."""
+"""Folds: any batch size gives the same result, invalid values are refused, failure policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long text is scanned in pieces, and no cut between two of them hides or makes a secret."""
+"""Long texts are scanned in chunks, and no boundary hides or creates a match."""
 
 import random
 import re

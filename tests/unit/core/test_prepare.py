@@ -1,4 +1,4 @@
-"""Preparing a batch: the order of checks, keys, twins, shapes, guard and size."""
+"""Validation of a batch: the order of checks, keys, duplicates, shapes, guard and size."""
 
 import itertools
 from typing import Any
@@ -32,7 +32,7 @@ SECRET = "AKIA" + "A" * 16
 
 
 def desk(**options: Any) -> Any:
-    """Make a desk whose new ids are counted."""
+    """Return a validation context with sequential ids."""
     numbers = itertools.count(1)
     return Desk(tenant_id="t", new_id=lambda: f"new-{next(numbers)}", **options)
 
@@ -96,7 +96,7 @@ def test_batches() -> None:
     [(None, "$"), ("x", "$"), ({"position": 1}, "position"), ({"event_type": ""}, "event_type")],
 )
 def test_the_index_is_told(event: Any, field: Any) -> None:
-    """B2: a malformed event is named by its index, with the code of the door."""
+    """B2: an invalid event is reported with its index and the error code of the profile."""
     batch = [NewEvent("x"), event]
     error = refusal(batch)
     assert isinstance(error, InvalidEvent)

@@ -1,4 +1,4 @@
-"""Kept values: each kind has one form, which is what a database gives back."""
+"""Stored values of read models: each kind has one form, which databases preserve."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from seriatim.cli.observing import LogFormat, MetricsAt, Otel, observed
 from seriatim.cli.output import pairs, write_json
 from seriatim.cli.publishing import AllTenants, KafkaConf, KafkaFile, kafka_target, whose
 from seriatim.cli.registering import RegistryAt
-from seriatim.cli.session import AsJson, Common, Tenant, Url, session
+from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.cli.sparking import (
     Master,
     SparkConf,
@@ -135,11 +135,14 @@ def work(  # noqa: PLR0913 - one parameter for each option
                 if live:
                     command.notice("following the source; press Ctrl-C to stop")
                 counts = worker.run(live=live)
-        summary = {"handler": handler.name, **msgspec.to_builtins(counts)}
-        if command.as_json:
-            write_json(summary)
-        else:
-            command.out.print(pairs(summary))
+        _print_summary(command, {"handler": handler.name, **msgspec.to_builtins(counts)})
+
+
+def _print_summary(command: Session, summary: dict[str, object]) -> None:
+    if command.as_json:
+        write_json(summary)
+    else:
+        command.out.print(pairs(summary))
 
 
 def load_handler(path: str, role: str | None = None) -> Handler:

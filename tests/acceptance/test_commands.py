@@ -107,7 +107,7 @@ def test_append_on_a_condition(program: Program) -> None:
 
 
 def test_read_narrows_and_pages(program: Program) -> None:
-    """E1: filters, bounds and limits; a person is told how to go on."""
+    """E1: filters, bounds and limits; a person is told how to continue."""
     fill(program)
 
     everything = program("read", "--json").lines

@@ -48,7 +48,7 @@ class Gate:
             assert self._go.wait(30)
 
     def open(self) -> None:
-        """Let the held writer go on."""
+        """Let the held writer continue."""
         self._go.set()
 
 

@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def forked(scenario: str, **arguments: Any) -> Any:
-    """Run a scenario of `tests.faults.forks` in a process of its own."""
+    """Run a scenario of `tests.faults.forks` in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.forks", scenario, json.dumps(arguments)],
         cwd=ROOT,

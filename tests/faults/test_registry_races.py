@@ -88,7 +88,7 @@ class Aside:
 
 
 class Outage:
-    """A server that is stopped for a while, and a consumer that goes on meanwhile."""
+    """A server that is stopped for a while, and a consumer that continues meanwhile."""
 
     def __init__(self, server: PostgresServer, policy: Any) -> None:
         self.place = server.create_database("registry")

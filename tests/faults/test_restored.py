@@ -246,7 +246,7 @@ def _as_standby(server: PostgresServer) -> Standby:
 
 
 def test_copied_database_is_another_epoch(own_postgres: StartServer) -> None:
-    """F8: a copied or dumped database goes on in a new epoch; the first one does not."""
+    """F8: a copied or dumped database continues in a new epoch; the first one does not."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:

@@ -116,7 +116,7 @@ def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
 
 @pytest.mark.usefixtures("slow_tables")
 def test_two_tenants_that_begin_at_once(place: str) -> None:
-    """K1: also when both look before either writes: one wins, the other is told."""
+    """K1: also when both look before either writes: one wins, the other gets a conflict."""
 
     def begin(number: int) -> str:
         model = open_read_model(place)
@@ -288,7 +288,7 @@ def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
 
 
 def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
-    """I3: a fold goes on with what it would have had in memory."""
+    """I3: a fold continues with what it would have had in memory."""
     token = begun(model, plan)
     states = {("default", "a"): (3, '{"count":1}'), ("default", "ü'\"\\"): (2, '{"count":2}')}
     model.commit(plan, step(0, 3, states=states), token=token)

@@ -296,7 +296,7 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
 def test_a_switch_does_not_wait_for_ever(
     empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4: then it says who is in the way, and the old tables go on serving."""
+    """I4: then it says who is in the way, and the old tables continue serving."""
     monkeypatch.setattr(model_module, "_SWITCH_S", 0.0)
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     token = begun(model)

@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         data=st.data(),
     )
     def close(self, tenant: str, stream: tuple[str, str], data: Any) -> None:
-        """Close a stream, and go on with it all the same."""
+        """Close a stream, and continue with it all the same."""
         for closing in (False, True, False):
             self._next(tenant, stream, closing, data)
 

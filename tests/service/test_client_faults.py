@@ -71,7 +71,7 @@ def away(log: Log, proxy: TcpProxy) -> Iterator[None]:
 
 
 def test_a_tail_outlives_a_closed_port(quick: Running, tenant: str) -> None:
-    """E5: while nothing listens it tries again, and goes on where it was."""
+    """E5: while nothing listens it tries again, and continues where it was."""
     seen = Collector()
 
     def follow() -> None:

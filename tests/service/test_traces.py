@@ -91,7 +91,7 @@ def test_twins_of_a_traced_append_get_one_answer(
 
 
 def test_a_read_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: reads go on with their caller's trace, too."""
+    """M2: reads continue with their caller's trace, too."""
     spans.clear()
     log.page()
 

@@ -165,7 +165,7 @@ def test_a_cancelled_append_is_never_sent(made: Callable[..., Committer]) -> Non
 
 
 def test_a_queue_of_cancelled_appends(made: Callable[..., Committer]) -> None:
-    """B13: when all that waited was cancelled the writer goes on waiting."""
+    """B13: when all that waited was cancelled the writer continues waiting."""
     gate = Gate()
     committer = made(gate)
     taken = committer.submit(request())

@@ -153,10 +153,10 @@ def refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]
     if not caught:
         msg = f"expected the error {code}, but the operation succeeded"
         raise AssertionError(msg)
-    error = caught[0].as_dict()
-    actual = {name: error["details"].get(name) for name in details}
-    if (error["code"], actual) != (code, details):
-        msg = f"expected the error {code} with {details}, got {error}"
+    raised = caught[0].as_dict()
+    actual = {name: raised["details"].get(name) for name in details}
+    if (raised["code"], actual) != (code, details):
+        msg = f"expected the error {code} with {details}, got {raised}"
         raise AssertionError(msg)
 
 

@@ -62,7 +62,7 @@ def apart(number: int) -> Delivery:
 
 
 def within(seconds: float, act: Any) -> Any:
-    """Run in a thread; fail if it goes on for ever."""
+    """Run in a thread; fail if it runs for ever."""
     found: list[Any] = []
 
     def run() -> None:

@@ -75,7 +75,7 @@ def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
 
 
 def test_what_the_filter_passes_over(registry: Registry) -> None:
-    """G4: the consumer tells what it passes over, and the stream goes on behind it."""
+    """G4: the consumer tells what it passes over, and the stream continues after it."""
     mailer = made()
     registry.pass_over(mailer, [event(1), event(2), event(4)])
 

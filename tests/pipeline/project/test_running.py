@@ -172,7 +172,7 @@ def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
 
 
 def test_live_pause_and_resume(start: Start, log: Log) -> None:
-    """I1, I7: a live run follows the log, stands still while paused, and goes on."""
+    """I1, I7: a live run follows the log, stands still while paused, and continues."""
     job, hand = start(seats), start(seats)
     failed: list[BaseException] = []
     stop = threading.Event()

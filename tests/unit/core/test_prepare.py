@@ -172,7 +172,7 @@ def test_payloads() -> None:
 
 
 def test_the_order_of_checks() -> None:
-    """B4: key, then JSON, then shape, then guard decide which error is told."""
+    """B4: key, then JSON, then shape, then guard decide which error is reported."""
     nan, secret = {"x": float("nan")}, {"workflow": SECRET}
     assert refusal([NewEvent("x", nan, idempotency_key="")]).details["field"] == "idempotency_key"
     assert refusal([NewEvent("x", nan, event_id="")]).details["field"] == "event_id"
@@ -186,7 +186,7 @@ def test_the_order_of_checks() -> None:
 
 
 def test_guards() -> None:
-    """K1: traces have their own guard, everything else the log's; the index is told."""
+    """K1: traces have their own guard, everything else the log's; the index is reported."""
     error = refusal([NewEvent("x"), NewEvent("x", {"a": SECRET})])
     assert error.details == {"guard": "default", "rule": "aws_key_id", "path": "$.a", "index": 1}
     error = refusal([NewEvent("x", {"a": "jane@example.com"})], guard=PERSONAL)
@@ -235,7 +235,7 @@ def test_declared_shapes() -> None:
 
 
 def test_sizes() -> None:
-    """K3: events, bytes of a payload and bytes of an append are bounded, the index is told."""
+    """K3: events, bytes of a payload and bytes of an append are bounded, the index is reported."""
     error = refusal([NewEvent("x")] * 3, limits=Limits(append_events=2))
     assert isinstance(error, LimitExceeded)
     assert error.details == {"limit": "append_events", "bound": 2, "actual": 3}

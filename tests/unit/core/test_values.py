@@ -146,7 +146,7 @@ def test_times_of_summer_are_told_apart() -> None:
 
 
 def test_unreadable_time_is_not_lost_in_silence() -> None:
-    """A row that somebody spoiled by hand is told, not taken for another time."""
+    """A row that somebody spoiled by hand is reported, not taken for another time."""
     with pytest.raises(ValueError, match="no time"):
         text_time("yesterday")
 

@@ -32,7 +32,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY) ## Show what Seriatim does, in a minute
+demo: $(READY) ## Demonstrate Seriatim in about a minute
 	@$(BIN)/seriatim demo
 
 test: lint wheel-check ## Everything CI runs: ruff, mypy, wheel, pytest; stops at the first failure
@@ -60,28 +60,28 @@ format: $(READY) ## Let ruff fix and format what it can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench-append: $(READY) ## Measure appends against bare inserts and rivals
-	@$(BIN)/python -m bench.append $(BENCH_ARGS)
+bench-append: $(READY) ## Measure appends, compared with bare inserts and other logs
+	@$(BIN)/python -m bench append $(BENCH_ARGS)
 
-bench-pipeline: $(READY) ## Measure the pipeline on Spark against floors and rivals
-	@$(BIN)/python -m bench.pipeline $(BENCH_ARGS)
+bench-pipeline: $(READY) ## Measure the pipeline on Spark, compared with plain code
+	@$(BIN)/python -m bench pipeline $(BENCH_ARGS)
 
-bench-delivery: $(READY) ## Measure publisher and registry against bare loops
-	@$(BIN)/python -m bench.delivery $(BENCH_ARGS)
+bench-delivery: $(READY) ## Measure publisher and registry, compared with plain loops
+	@$(BIN)/python -m bench delivery $(BENCH_ARGS)
 
-bench-service: $(READY) ## Measure the service against its own no-op and a rival
-	@$(BIN)/python -m bench.service $(BENCH_ARGS)
+bench-service: $(READY) ## Measure the service, compared with a no-op and another server
+	@$(BIN)/python -m bench service $(BENCH_ARGS)
 
 bench-report: $(READY) ## Write docs/reference/benchmarks.md from the published results
-	@$(BIN)/python -m bench.figures_page
+	@$(BIN)/python -m bench report
 
-mutations: $(READY) ## Break each promise of the list once, in a copy: a test must fail (MUTATION=name for one)
+mutations: $(READY) ## Apply each mutation to a copy of the source; its tests must fail (MUTATION=name for one)
 	@$(BIN)/python -m tests.mutations $(MUTATION)
 
-reference: $(READY) ## Write the pages that are made of the code: docs/reference/http.md, openapi.json
+reference: $(READY) ## Write the pages that are generated from the code: docs/reference/http.md, openapi.json
 	@$(BIN)/python -m tests.docs.http_pages
 
-lock: $(READY) ## Resolve every dependency anew into requirements.lock
+lock: $(READY) ## Resolve all dependencies again into requirements.lock
 	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
 		--generate-hashes --no-emit-index-url --annotation-style line \
 		--custom-compile-command "make lock" --output-file requirements.lock pyproject.toml

@@ -1,4 +1,4 @@
-"""The events every contestant stores: an order book with ~325-byte payloads and unique ids."""
+"""The events that every subject stores: orders with payloads of about 325 bytes and unique ids."""
 
 import itertools
 import random
@@ -28,12 +28,12 @@ new_id = IdMaker()
 
 
 def customer(index: int) -> str:
-    """Return the customer of the event at an index: spread wide, always the same."""
+    """Return the customer of the event at an index, deterministic and evenly spread."""
     return f"c-{index * 7919 % CUSTOMERS:06d}"
 
 
 def payload(index: int, year: int | None) -> dict[str, Any]:
-    """Return the payload of the event at an index; some carry the label of a year."""
+    """Return the payload of the event at an index; some have the label of a year."""
     labels = [f"lane-{index % 97:02d}"]
     if year is not None:
         labels.append(f"year-{year}")
@@ -54,12 +54,12 @@ def payload(index: int, year: int | None) -> dict[str, Any]:
 
 
 def payload_text(index: int) -> bytes:
-    """Return the payload at an index as JSON, the way a rival stores it."""
+    """Return the payload at an index as JSON, as competitors store it."""
     return msgspec.json.encode(payload(index, None))
 
 
 def payload_bytes() -> float:
-    """Return the mean size of a payload as stored."""
+    """Return the mean size of a stored payload in bytes."""
     sizes = [
         len(msgspec.json.encode(payload(index, year_of(index, 1000)))) for index in range(1000)
     ]
@@ -67,25 +67,25 @@ def payload_bytes() -> float:
 
 
 def year_of(index: int, total: int) -> int | None:
-    """Return the year every second event is labelled with: 2024 in the first half, then 2025."""
+    """Return the year label of every second event: 2024 in the first half, then 2025."""
     if index % 2:
         return None
     return 2024 if index < total // 2 else 2025
 
 
 def stream_of(index: int) -> tuple[str, str]:
-    """Return the stream of a prefilled event: a thousand are open at a time, of 20 events each."""
+    """Return the stream of a prefilled event; streams have 20 events, 1,000 interleave."""
     block, within = divmod(index, STREAMS_OPEN * EVENTS_PER_STREAM)
     return STREAM_TYPE, f"o-{block * STREAMS_OPEN + within % STREAMS_OPEN:08d}"
 
 
 def streams_in(total: int) -> int:
-    """Return how many streams a prefilled log of this size has, about."""
+    """Return the approximate number of streams in a prefilled log of this size."""
     return max(STREAMS_OPEN, total // EVENTS_PER_STREAM)
 
 
-def prefill_event(index: int, total: int) -> NewEvent:
-    """Return the event at an index of a log that is filled before anything is measured."""
+def make_prefill_event(index: int, total: int) -> NewEvent:
+    """Return the event at an index of a log that is filled before appends are measured."""
     year = year_of(index, total)
     tags = [f"customer:{customer(index)}", f"region:{REGIONS[index % 4]}"]
     if year is not None:
@@ -98,8 +98,8 @@ def prefill_event(index: int, total: int) -> NewEvent:
     )
 
 
-def order_event(index: int) -> NewEvent:
-    """Return the event at an index of a log that is only read: who did it, and a tag on a few."""
+def make_order_event(index: int) -> NewEvent:
+    """Return the event at an index of a log for reads, with an actor and sometimes a tag."""
     return NewEvent(
         EVENT_TYPES[index // STREAMS_OPEN % len(EVENT_TYPES)],
         payload(index, None),
@@ -111,22 +111,22 @@ def order_event(index: int) -> NewEvent:
     )
 
 
-def order_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
-    """Yield the events of a log that is only read, from `start` to `total`, in batches."""
+def make_order_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
+    """Yield the events of a log for reads from `start` to `total` in batches."""
     for first in range(start, total, size):
-        yield [order_event(index) for index in range(first, min(first + size, total))]
+        yield [make_order_event(index) for index in range(first, min(first + size, total))]
 
 
-def prefill_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
-    """Yield the events from `start` to `total` in batches."""
+def make_prefill_batches(start: int, total: int, size: int) -> Iterator[list[NewEvent]]:
+    """Yield the events of a log for appends from `start` to `total` in batches."""
     for first in range(start, total, size):
-        yield [prefill_event(index, total) for index in range(first, min(first + size, total))]
+        yield [make_prefill_event(index, total) for index in range(first, min(first + size, total))]
 
 
 class Orders:
-    """Makes the measured events: a new unique id each, on one of the streams that exist.
+    """Generates the measured events, with a new id, for existing streams.
 
-    Their region and customers are none of the prefilled ones, so that they enter no context.
+    Their regions and customers differ from the prefilled ones, so that they match no context.
     """
 
     def __init__(self, streams: int, seed: int = 1) -> None:
@@ -140,11 +140,11 @@ class Orders:
         )
 
     def stream_id(self) -> str:
-        """Return the id of some stream that exists."""
+        """Return the id of a random existing stream."""
         return f"o-{self._random.randrange(self._streams):08d}"
 
     def event(self, stream_id: str | None = None) -> NewEvent:
-        """Return one event for Seriatim; its id is the caller's, so that it must be checked."""
+        """Return one event for Seriatim, with an id of the caller that the log must check."""
         return NewEvent(
             "order.changed",
             next(self._payloads),
@@ -153,12 +153,12 @@ class Orders:
         )
 
     def batch(self, size: int, streams: int) -> list[NewEvent]:
-        """Return a batch over so many streams."""
+        """Return a batch over `streams` streams."""
         ids = [self.stream_id() for _ in range(streams)]
         return [self.event(ids[index % streams]) for index in range(size)]
 
     def raw(self, stream_id: str | None = None) -> tuple[UUID, str, bytes]:
-        """Return id, stream id and payload text: what a rival stores for the same event."""
+        """Return id, stream id and payload of an event, for competitors."""
         return (
             UUID(new_id()),
             stream_id or self.stream_id(),
@@ -188,6 +188,6 @@ PAYLOAD_CONTEXTS = {
         "dense, last match old": {"labels": ["year-2024"]},
     }.items()
 }
-# Two dense keys that never meet: whoever tests one's events for the other walks half the log.
+# Two frequent tags that no event has both of: a scan of one for the other reads half the log.
 WORST_TAGS = Query([Filter(tags=["year:2024", "year:2025"])])
 WORST_PAYLOAD = Query([Filter(types=EVENT_TYPES, payload=[{"labels": ["year-2024", "year-2025"]}])])

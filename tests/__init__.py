@@ -1,1 +1,1 @@
-"""The tests, a package so that fixtures import by one name from everywhere."""
+"""The tests, a package so that support modules can be imported from everywhere."""

@@ -1,4 +1,4 @@
-"""Name the themed fixture plugins; each theme lives in its own file under tests/fixtures."""
+"""Load the fixture plugins, one for each file in tests/fixtures."""
 
 import pytest
 
@@ -15,5 +15,5 @@ pytest_plugins = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that two workers end at about the same time."""
+    """Run slow tests first, so that two workers finish at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

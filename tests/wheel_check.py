@@ -22,7 +22,7 @@ def check(url: str) -> None:
 
 
 def main() -> None:
-    """Check that it is the wheel, that its files came along, and that it works."""
+    """Check that the installed wheel is used, is complete and works."""
     package = Path(seriatim.__file__).parent
     assert "site-packages" in package.parts, f"not the installed wheel: {package}"
     assert (package / "py.typed").exists()

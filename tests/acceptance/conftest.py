@@ -1,4 +1,4 @@
-"""Fixtures: the program on a fresh log of each backend."""
+"""Fixtures that run the program on a new log of each backend."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
 
 @pytest.fixture
 def lone(tmp_path: Path) -> Program:
-    """The program in an empty folder, with no log named."""
+    """The program in an empty folder, without a configured log."""
     return Program(None, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The program as a user runs it: a subprocess, its streams and its exit code."""
+"""The program as a subprocess, as a user runs it."""
 
 import json
 import os
@@ -37,7 +37,7 @@ main()
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """What a run left behind."""
+    """The exit code and output of a finished command."""
 
     code: int
     out: str
@@ -60,7 +60,7 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Program:
-    """Runs `seriatim` against one log, in one folder."""
+    """Runs `seriatim` with one log in one folder."""
 
     def __init__(self, url: str | None, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class Program:
         return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
     def started(self, *args: str) -> subprocess.Popen[bytes]:
-        """Start a command in a process group of its own; it handles Ctrl-C even if we ignore it."""
+        """Start a command in its own process group, with the default handling of Ctrl-C."""
         return subprocess.Popen(
             [sys.executable, "-c", HEARING, *args],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Every command does its work, for people and for programs, on SQLite and on Postgres."""
+"""Every command works, with text and JSON output, on SQLite and Postgres."""
 
 import gzip
 import json
@@ -107,7 +107,7 @@ def test_append_on_a_condition(program: Program) -> None:
 
 
 def test_read_narrows_and_pages(program: Program) -> None:
-    """E1: filters, bounds and limits; a person is told how to go on."""
+    """E1: filters, bounds and limits; a person is told how to continue."""
     fill(program)
 
     everything = program("read", "--json").lines
@@ -190,7 +190,7 @@ def test_export_and_import_carry_a_log_over(program: Program) -> None:
     back = program("import", "log.ndjson.gz", "--json").json
 
     assert (first["appended"], first["ok"]) == (4, True)
-    assert "4 there before" in again.out
+    assert "4 already stored" in again.out
     assert (back["appended"], back["reused"]) == (0, 4)
     with gzip.open(program.folder / "log.ndjson.gz") as file:
         assert len(file.readlines()) == 6
@@ -235,7 +235,7 @@ def test_import_bounds_an_append_while_reading(program: Program) -> None:
 
 
 def test_import_of_a_damaged_file_is_no_success(program: Program) -> None:
-    """L2: a packed file that is cut off or damaged is reported as such, header or not."""
+    """L2: a truncated or damaged gzip file is reported, with and without a header."""
     lines = "".join(f'{{"event_type":"x","event_id":"{uuid.uuid4()}"}}\n' for _ in range(2_000))
     packed = gzip.compress(lines.encode())
     (program.folder / "whole.gz").write_bytes(packed)

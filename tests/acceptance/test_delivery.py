@@ -1,4 +1,4 @@
-"""The commands of delivery, as a user types them: publish, reconcile, work, registry and dlq."""
+"""The commands publish, reconcile, work, registry and dlq."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_a_handler_from_its_declaration_to_its_dead_letter(sqlite: Program) -> N
     assert letters[0]["error"] == "ValueError: there is no row 13"
     assert "13F" in shown.out
     assert [one["stream_seq"] for one in waiting] == [3]
-    assert (both.code, "name one event, or say --all" in both.err) == (2, True)
+    assert (both.code, "must be one event id, or use --all" in both.err) == (2, True)
     assert retried.json == {"retried": 1}
     assert (again.code, again.json["done"]) == (0, 2)
     assert effects(sqlite) == ["1A", "13F", "1C"]
@@ -161,8 +161,8 @@ def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
         (("publish", "--to", "kafka://x:1/t?sasl.password=abc"), "is a secret"),
         (("publish", "--to", "kafka://x:1/t", "--kafka", "nonsense"), "KEY=VALUE"),
         (("work", "nowhere:thing"), "cannot be imported"),
-        (("work", "shop:effects"), "is no handler"),
-        (("work", "shop:seats", "--role", "boss"), "is one of"),
+        (("work", "shop:effects"), "is not a handler"),
+        (("work", "shop:seats", "--role", "boss"), "must be one of"),
     ],
     ids=["address", "secret", "setting", "module", "name", "role"],
 )

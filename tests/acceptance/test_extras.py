@@ -1,4 +1,4 @@
-"""Commands in an installation that misses an extra, and reading commands on a mistyped path."""
+"""Commands without a required extra, and reading commands with a mistyped path."""
 
 from __future__ import annotations
 

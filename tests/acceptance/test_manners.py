@@ -1,4 +1,4 @@
-"""How the program behaves: exit codes, one-line errors, clean stdout, quiet ends, full help."""
+"""Conventions of all commands: exit codes, one-line errors, clean stdout, complete help."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def test_people_get_one_line_with_what_to_do(sqlite: Program) -> None:
     told = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
 
     error = "event_sequence_invalid: the stream's last sequence number is 1, expected 7"
-    assert told.err == f"{error} → read the stream again and decide anew\n"
+    assert told.err == f"{error} → read the stream again and retry\n"
 
 
 def test_a_missing_log_is_named_and_never_made_by_a_read(lone: Program) -> None:

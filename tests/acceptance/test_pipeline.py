@@ -1,4 +1,4 @@
-"""The commands on Spark, as a user types them: projections, archive, audit and lake."""
+"""The commands on Spark: projections, archive, audit and lake."""
 
 import os
 import signal
@@ -79,12 +79,12 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
     ("command", "said"),
     [
         (("project", "run", "nowhere:seats"), "cannot be imported"),
-        (("project", "run", "seats"), "none that is shipped"),
+        (("project", "run", "seats"), "is not a shipped projection"),
         (("project", "status", "--failures", "seats"), "there are no projections at"),
         (("project", "pause", "seats"), "there are no projections at"),
         (("project", "status", "--target", "ftp://x"), "the read model lives in a database"),
-        (("archive",), "says where the segments go"),
-        (("lake", "iceberg", "a.b", "--catalog", "uri"), "is written key=value"),
+        (("archive",), "is required: a folder or s3://bucket/prefix for the segments"),
+        (("lake", "iceberg", "a.b", "--catalog", "uri"), "must be given as KEY=VALUE"),
     ],
 )
 def test_wrong_commands_are_told(sqlite: Program, command: tuple[str, ...], said: str) -> None:

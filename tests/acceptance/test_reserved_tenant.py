@@ -1,4 +1,4 @@
-"""`*` stands for every tenant: no entry point takes it as the name of one (K2)."""
+"""`*` stands for every tenant, so no entry point accepts it as the name of a tenant (K2)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The service by its commands: made, guarded, bounded and ended as an operator does it."""
+"""The commands serve, token and quota."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_quota_from_its_setting_to_its_removal(program: Program) -> None:
         ran = program("quota", "set", *of_loud, "--events-per-second", "1", "--json")
         assert ran.json == {"tenant_id": "loud", "events_per_s": 1.0, "bytes_per_s": 0.0}
         assert program("quota", "list", "--json").lines == [ran.json]
-        assert "1 events a second" in program("quota", "list").out
+        assert "1 events per second" in program("quota", "list").out
         wait_until(lambda: Caller(port, loud).append(event()).status == 429, "bounded", 10)
         assert Caller(port, calm).append(event()).status == 201
         assert program("quota", "remove", *of_loud, "--json").json == {"removed": "loud"}

@@ -1,4 +1,4 @@
-"""Spans, metrics and logs of commands that run for long, as an operator asks for them."""
+"""Spans, metrics and logs of long-running commands."""
 
 import json
 from pathlib import Path

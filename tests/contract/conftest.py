@@ -1,4 +1,4 @@
-"""A fresh, empty log on every backend: the contract suite runs once on each."""
+"""A new, empty log on every backend, for the contract suite."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ SERVICES = {"http-sqlite": "sqlite", "http-postgres": "postgres"}
 
 @pytest.fixture(params=[*BACKENDS, *SERVICES])
 def log(request: pytest.FixtureRequest) -> Iterator[Log]:
-    """An empty log on one backend, or through the client of a service on one."""
+    """An empty log on a backend, directly or through the client of a service."""
     if request.param in BACKENDS:
         with seriatim.open(BACKENDS[request.param](request)) as opened:
             yield opened
@@ -45,22 +45,22 @@ def log(request: pytest.FixtureRequest) -> Iterator[Log]:
 
 
 class Operated(HttpStore):
-    """A log in a service, on which an operator does at the database what is done only there."""
+    """The store of a service, with the operations that are possible only at its database."""
 
     def __init__(self, http: Http, beside: Store) -> None:
         super().__init__(http)
         self._beside = beside
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
-        """Read all tenants at once, as verifying does, from the database."""
+        """Read the events of all tenants from the database, as `verify` does."""
         return self._beside.read(spec) if spec.tenant_id is None else super().read(spec)
 
     def verify(self) -> Iterator[Finding]:
-        """Let the database prove what it can."""
+        """Run the checks of the database."""
         return self._beside.verify()
 
     def purge_commands(self, older_than_seconds: float) -> int:
-        """Forget what is younger than a day, the least over HTTP: the suite does not wait."""
+        """Purge in the database, because the service refuses periods under a day."""
         return self._beside.purge_commands(older_than_seconds)
 
 

@@ -1,4 +1,4 @@
-"""K2 under each kind of database role, on purpose: with row-level security, and without it.
+"""K2 for each kind of database role, with and without row-level security.
 
 The contract suite connects as an application does, whose reads row-level security confines: there
 a statement that forgets its tenant shows nothing. Here the same tests run also under roles that

@@ -1,4 +1,4 @@
-"""The pages on HTTP that are made of the code: `make reference` writes them, a test compares."""
+"""The HTTP reference pages, which `make reference` generates from the code."""
 
 import inspect
 from typing import Any
@@ -36,12 +36,12 @@ COMMON = (
 
 
 def openapi_text() -> str:
-    """Return the description as it is committed."""
+    """Return the OpenAPI document as it is committed."""
     return description().decode() + "\n"
 
 
 def http_page() -> str:
-    """Return the page with its made parts as they are now; the words around them stay."""
+    """Return the page with its generated parts updated and its other text unchanged."""
     text = PAGE.read_text("utf-8")
     for name, made in (("routes", _routes()), ("problems", _problems())):
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -141,7 +141,7 @@ def _default(schema: Any) -> str:
 
 
 def _type(schema: Any) -> str:
-    """Say in words what a schema takes."""
+    """Return a schema as text."""
     if "$ref" in schema:
         name = _short(schema["$ref"].rpartition("/")[2])
         return f"[{name}](#{_anchor(name)})"

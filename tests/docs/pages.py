@@ -1,4 +1,4 @@
-"""The pages of the documentation as tests see them: blocks to run, tables to check, links."""
+"""The pages of the documentation: their code blocks, tables and links."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, the words behind it, its text and where it stands."""
+    """A fenced block: its language, the words after it, its text and its line."""
 
     language: str
     words: tuple[str, ...]
@@ -24,14 +24,14 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name under which the block is to be saved instead of run."""
+        """The file name under which the block is saved instead of run."""
         named = (word.removeprefix("file=") for word in self.words if word.startswith("file="))
         return next(named, None)
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a console block and the lines that it is said to print."""
+    """A command of a console block and its documented output."""
 
     text: str
     output: tuple[str, ...]
@@ -45,7 +45,7 @@ def pages() -> list[Path]:
 
 
 def name_of(page: Path) -> str:
-    """Return a page's path as a person would write it."""
+    """Return the path of a page relative to the repository."""
     return page.relative_to(ROOT).as_posix()
 
 
@@ -70,7 +70,7 @@ def prose(text: str) -> str:
 
 
 def commands(block: Block) -> list[Command]:
-    """Return the commands of a console block; `# exit 5` behind one says how it ends.
+    """Return the commands of a console block; `# exit 5` after one is its exit code.
 
     A line that ends in a backslash goes on in the next one.
     """
@@ -91,13 +91,13 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors that a page's headings get."""
+    """Return the anchors of the headings of a page."""
     heads = (_CODE.sub(r"\1", head).lower() for head in _HEADING.findall(prose(text)))
     return {re.sub(r"[^\w\- ]", "", head).strip().replace(" ", "-") for head in heads}
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands under a heading, up to the next one of its level or above."""
+    """Return the text under a heading, up to the next one of its level or above."""
     match = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
     assert match, f"there is no heading {heading!r}"
     rest = text[match.end() :]
@@ -106,7 +106,7 @@ def section(text: str, heading: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of every table row of a text, without headings."""
+    """Return the cells of every table row, without heading rows."""
     lines = [line.strip() for line in text.splitlines()]
     found = []
     for index, line in enumerate(lines):
@@ -118,5 +118,5 @@ def rows(text: str) -> list[list[str]]:
 
 
 def first_cells(text: str) -> list[str]:
-    """Return the names that stand as code in the first cell of each table row."""
+    """Return the names formatted as code in the first cell of each table row."""
     return [name for row in rows(text) for name in _CODE.findall(row[0])]

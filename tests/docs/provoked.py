@@ -1,4 +1,4 @@
-"""Every problem, provoked: the examples of the reference are what the code really says."""
+"""Raises every documented error, for the examples of the reference."""
 
 from collections.abc import Callable
 from typing import Any
@@ -134,7 +134,7 @@ ACTS: list[Callable[[Log], Any]] = [
 
 
 def provoked() -> list[SeriatimError]:
-    """Return each error as the code raises it."""
+    """Return an instance of each error as the code raises it."""
     found = []
     for act in ACTS:
         with seriatim.open("memory:", settings=Settings(limits=Limits(payload_bytes=1000))) as log:

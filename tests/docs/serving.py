@@ -1,4 +1,4 @@
-"""A service that a page starts: it runs beside the page's other commands until the page ends."""
+"""A service that a page starts, which runs in the background until the page ends."""
 
 import os
 import signal
@@ -16,14 +16,14 @@ _ENDS = (0, 130, -signal.SIGTERM)  # it was told to
 
 
 def free_port() -> str:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
 
 
 class Serving:
-    """The service of one page; another that the page starts follows it."""
+    """The service of one page; starting another one replaces it."""
 
     def __init__(self, folder: Path, port: str) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class Serving:
         self._running: subprocess.Popen[bytes] | None = None
 
     def start(self, command: str, environment: Mapping[str, str]) -> str:
-        """Start a service, and return what it has said when it is there."""
+        """Start a service, wait until it listens, and return its output so far."""
         self.stop()
         output = self._folder / ".serving"
         if "--port" not in command:
@@ -53,12 +53,12 @@ class Serving:
         return text
 
     def _listens(self) -> bool:
-        """Tell whether it can be reached: it says where it is before it is."""
+        """Return whether the service accepts connections, which follows its message."""
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", int(self._port))) == 0
 
     def stop(self) -> None:
-        """Let the service end as it does in production, and see that it does so well."""
+        """Stop the service with a signal, and check its exit code."""
         if self._running is None:
             return
         running, self._running = self._running, None

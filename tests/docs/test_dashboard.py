@@ -1,4 +1,4 @@
-"""The dashboard shows every metric, and none that is not there."""
+"""The dashboard displays every metric, and no unknown one."""
 
 import json
 import re

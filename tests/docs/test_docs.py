@@ -1,4 +1,4 @@
-"""The documentation is true: its examples run, its commands print what it says, its links lead."""
+"""The documentation is correct: its examples run, commands print what it shows, links work."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from unittest import mock
 import psycopg
 import pytest
 
-from bench import figures_page
+from bench import report_page
 from tests.docs.pages import (
     ROOT,
     Block,
@@ -203,7 +203,7 @@ def test_the_readme_is_short() -> None:
 
 def test_benchmarks_are_those_of_the_results() -> None:
     """The page of figures is written from the results: `make bench-report`."""
-    assert read("docs/reference/benchmarks.md") == figures_page.page()
+    assert read("docs/reference/benchmarks.md") == report_page.page()
 
 
 def test_make_targets_exist() -> None:

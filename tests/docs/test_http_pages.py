@@ -1,4 +1,4 @@
-"""What is made of the code is as the code is: the reference of HTTP and its description."""
+"""The generated HTTP reference and OpenAPI document are up to date."""
 
 import pytest
 

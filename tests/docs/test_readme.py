@@ -1,4 +1,4 @@
-"""Each example of the README runs by itself, and once more over what it left behind."""
+"""Each example of the README runs by itself, and again on the resulting log."""
 
 import os
 import subprocess

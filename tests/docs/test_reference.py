@@ -1,4 +1,4 @@
-"""The reference is complete: it tells everything that the code has, and nothing that it has not."""
+"""The reference is complete and names nothing that does not exist."""
 
 import importlib
 import inspect
@@ -152,7 +152,7 @@ def test_environment_is_documented() -> None:
 
 
 def test_arguments_of_open_are_documented() -> None:
-    """Each argument of `seriatim.open` is told."""
+    """Each argument of `seriatim.open` is documented."""
     code = seriatim.open.__code__
     expected = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -189,12 +189,12 @@ def test_sides_of_filters_are_documented() -> None:
 
 
 def test_every_telemetry_event_is_documented() -> None:
-    """Each name that telemetry emits is told, and no other."""
+    """Each name that telemetry emits is documented, and no other."""
     assert list(typing.get_args(Name)) == told("reference/telemetry.md", "Events")
 
 
 def test_every_metric_is_documented() -> None:
-    """Each metric that is shown is told, and no other."""
+    """Each exported metric is documented, and no other."""
     expected = [[f"`{one.name}`", ", ".join(f"`{n}`" for n in one.labels)] for one in FAMILIES]
     table = rows(section(read("docs/reference/telemetry.md"), "Metrics"))
 
@@ -209,7 +209,7 @@ def test_every_exported_name_is_documented() -> None:
 
 
 def test_every_method_is_documented() -> None:
-    """Each act of a log, of its awaited form, its profiles and its companions is told."""
+    """Each method of a log, its asyncio form, its profiles and related classes is documented."""
     page = read("docs/reference/api.md")
     doors: list[tuple[str, type]] = [
         ("Log", Log),
@@ -276,14 +276,14 @@ def test_exit_codes_are_documented() -> None:
 
 
 def test_every_guard_and_rule_is_documented() -> None:
-    """The built-in guards and the rules that they are made of are told, and no others."""
+    """The built-in guards and the rules that they are made of are documented, and no others."""
     rules = {rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)}  # one may have several patterns
 
     assert sorted([*BUILT_IN, *rules]) == sorted(told("howto/guard.md"))
 
 
 def test_every_contract_is_documented() -> None:
-    """The classes of the shipped suite are told, in their order."""
+    """The classes of the shipped suite are documented, in their order."""
     testing = importlib.import_module("seriatim.testing")
     names = [one.__name__ for one in testing.CONTRACTS]
 
@@ -291,7 +291,7 @@ def test_every_contract_is_documented() -> None:
 
 
 def test_trace_types_are_documented() -> None:
-    """The ten types of traces are told, in their order."""
+    """The ten types of traces are documented, in their order."""
     assert list(TRACE_TYPES) == told("reference/contract.md", "The trace catalogue")
 
 
@@ -314,7 +314,7 @@ def test_tables_and_indexes_are_documented(backend: str, heading: str) -> None:
 
 
 def test_tables_of_read_models_are_documented() -> None:
-    """The tables that every read model has are told, and no others."""
+    """The tables that every read model has are documented, and no others."""
     folder = ROOT / "src" / "seriatim" / "store" / "readmodel"
     source = (folder / "statements.sql").read_text("utf-8")
     made = re.findall(r"create table if not exists \{at\}(\w+)", source)
@@ -323,7 +323,7 @@ def test_tables_of_read_models_are_documented() -> None:
 
 
 def test_tables_of_the_registry_are_documented() -> None:
-    """Its tables, indexes, columns of events and statuses are told, and no others."""
+    """Its tables, indexes, columns of events and statuses are documented, and no others."""
     source = (ROOT / "src/seriatim/delivery/statements.sql").read_text("utf-8")
     tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
     indexes = re.findall(r"create index if not exists (\w+)", source)
@@ -337,7 +337,7 @@ def test_tables_of_the_registry_are_documented() -> None:
 
 
 def test_tables_of_the_service_are_documented() -> None:
-    """The tables and indexes of tokens and quotas are told, and no others."""
+    """The tables and indexes of tokens and quotas are documented, and no others."""
     source = (ROOT / "src/seriatim/access/statements.sql").read_text("utf-8")
     tables = re.findall(r"create table if not exists \{at\}(\w+)", source)
     indexes = re.findall(r"create index if not exists (\w+)", source)
@@ -346,7 +346,7 @@ def test_tables_of_the_service_are_documented() -> None:
 
 
 def test_rights_are_documented() -> None:
-    """The rights that a token may carry are told, and no others."""
+    """The rights that a token may carry are documented, and no others."""
     assert list(RIGHTS) == told("howto/tokens.md", "Rights")
 
 
@@ -359,19 +359,19 @@ def test_rights_are_documented() -> None:
     ],
 )
 def test_every_option_of_the_format_is_documented(heading: str, names: tuple[str, ...]) -> None:
-    """Options of reads and writes and the columns are told, in their order, and no others."""
+    """Options of reads and writes and the columns are documented, in their order, and no others."""
     assert list(names) == told("howto/spark.md", heading)
 
 
 def test_arguments_of_projections_are_documented() -> None:
-    """Each argument of a declaration is told, in its order."""
+    """Each argument of a declaration is documented, in its order."""
     page = told("howto/projections.md", "Declare one")
 
     assert list(inspect.signature(seriatim.projection).parameters) == page
 
 
 def test_shipped_projections_are_documented() -> None:
-    """The shipped projections are told, and no others."""
+    """The shipped projections are documented, and no others."""
     assert list(SHIPPED) == told("howto/projections.md", "Shipped ones")
 
 

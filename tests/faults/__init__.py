@@ -1,1 +1,1 @@
-"""What must stay true when processes race, stop, die, fork, and lose their connections."""
+"""Fault tests: processes that race, stop, crash, fork and lose their connections."""

@@ -1,4 +1,4 @@
-"""Consumers in processes of their own, for races and outages of the registry."""
+"""Event consumers in separate processes, for races and outages of the registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STREAMS = 100
 
 
 def ledger(place: str) -> Handler:
-    """Make a handler whose effect is a row in the registry's own database."""
+    """Return a handler whose effect is a row in the database of the registry."""
     mark = "?" if place.startswith("sqlite") else "%s"
 
     def write(event: Any, context: Context) -> None:
@@ -27,7 +27,7 @@ def ledger(place: str) -> Handler:
 
 
 def events(count: int) -> list[Delivery]:
-    """Make events: half of them in streams, half without."""
+    """Return events, half of them in streams."""
     return [
         Delivery(
             event_id=f"e-{number}",
@@ -41,7 +41,7 @@ def events(count: int) -> list[Delivery]:
 
 
 def consume(place: str, count: int, seed: int, share: float) -> int:
-    """Handle a random part of the events in a random order of chunks, and tell how many."""
+    """Handle a random share of the events in chunks of random order; return their number."""
     registry = open_registry(place, Registering(lease_s=30, heartbeat_s=5))
     loop = Loop(registry, ledger(place), chunk=100)
     done = loop.handle(_mixed(count, random.Random(seed), share)).done

@@ -1,4 +1,4 @@
-"""Consumers that are made before a fork and run in its children, in a process of their own."""
+"""Consumers that are created before a fork and run in the children."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_S = 60.0
 
 
 def subscription(arguments: dict[str, Any]) -> list[Any]:
-    """Make a subscription, fork twice, and return the positions that each child handled."""
+    """Create a subscription, fork twice, and return the positions that each child handled."""
     with seriatim.open(arguments["url"]) as log:
         for number in range(arguments["appends"]):
             log.append([NewEvent("placed", {"n": number})])
@@ -40,7 +40,7 @@ def subscription(arguments: dict[str, Any]) -> list[Any]:
 
 
 def mid_iteration(arguments: dict[str, Any]) -> list[Any]:
-    """Fork while a batch is handled; return what the child did, and what the parent handled."""
+    """Fork while a batch is handled; return the result of the child and the parent's positions."""
     with seriatim.open(arguments["url"]) as log:
         for number in range(arguments["appends"]):
             log.append([NewEvent("placed", {"n": number})])
@@ -59,7 +59,7 @@ def mid_iteration(arguments: dict[str, Any]) -> list[Any]:
 
 
 def registry(arguments: dict[str, Any]) -> list[Any]:
-    """Make a registry, fork twice, and return each child's owner and the events it claimed."""
+    """Open a registry, fork twice, and return the owner and the claims of each child."""
     made = open_registry(arguments["url"])
     mailer = handler("mailer", effect="keyed")(lambda _, __: None)
     made.declare(mailer)
@@ -74,7 +74,7 @@ def registry(arguments: dict[str, Any]) -> list[Any]:
 
 
 def _children(act: Callable[[int], Any], count: int = 2) -> list[Any]:
-    """Run an act in so many forked children at once, and return what each returned."""
+    """Run a function in `count` forked children concurrently, and return their results."""
     pipes = []
     for number in range(count):
         reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""What the tests of appends on an event loop share, whatever store they go to."""
+"""Helpers for tests of appends on an event loop."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.fixtures.proxy import TcpProxy
 
 
 def event(name: str, **options: Any) -> list[NewEvent]:
-    """Make an append that a repeat finds again."""
+    """Return an event with an id, so that a repeated append finds it."""
     return [NewEvent("placed", {"name": name}, event_id=name, **options)]
 
 
 async def outcomes(*appends: Awaitable[Any]) -> list[Any]:
-    """Await all appends, and keep their errors."""
+    """Await all appends and return their results or errors."""
     return list(await asyncio.gather(*appends, return_exceptions=True))
 
 
 async def closed_under_way(log: seriatim.Log, proxy: TcpProxy, where: str) -> list[Any]:
-    """Close a log whose appends are held up, in its loop or outside; return what became of them."""
+    """Close a log with blocked appends, inside or outside of its loop; return the outcomes."""
     proxy.pause()
     appends = [asyncio.create_task(log.aio.append(event(f"e-{n}"))) for n in range(12)]
     await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The parent's side of the fault tests: starting workers, and judging what they left behind."""
+"""Helpers that start worker processes and check the log they leave."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DECIDED = ExpectedSeq(("untouched", "1"), None)
 
 
 def wait_until(holds: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:
-    """Wait until something holds, or fail and say what did not."""
+    """Wait until a condition holds, or fail with its description."""
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
@@ -38,7 +38,7 @@ def wait_until(holds: Callable[[], Any], what: str, within_s: float = WAIT_S) ->
 
 
 class Worker:
-    """A command of `tests.faults.workers` in a process of its own; it dies with the test."""
+    """A command of `tests.faults.workers` in its own process, which ends with the test."""
 
     def __init__(self, command: str, **arguments: Any) -> None:
         self._process = subprocess.Popen(
@@ -77,18 +77,18 @@ class Worker:
         return f"worker said {self.lines[-5:]}, stderr {''.join(self._errors)[-2000:]}"
 
     def wait_ready(self) -> Self:
-        """Wait until it has opened its log."""
+        """Wait until the worker has opened its log."""
         wait_until(lambda: self.lines or self._process.poll() is not None, "a worker's start")
         assert self.lines[:1] == ["ready"], repr(self)
         return self
 
     def wait_lines(self, count: int, within_s: float = WAIT_S) -> list[Any]:
-        """Wait until it has said so much."""
+        """Wait until the worker has printed this number of lines."""
         wait_until(lambda: len(self.lines) >= count, f"{count} lines, {self!r}", within_s)
         return self.lines
 
     def wait_stopped(self) -> None:
-        """Wait until it has stopped itself."""
+        """Wait until the worker has stopped itself with SIGSTOP."""
         process = psutil.Process(self.pid)
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"a stop, {self!r}")
 
@@ -97,19 +97,19 @@ class Worker:
         os.kill(self.pid, sent)
 
     def finish(self) -> list[Any]:
-        """Ask it to end, and return all it said."""
+        """Ask the worker to end, and return its output."""
         self.send(signal.SIGTERM)
         return self.wait_end()
 
     def wait_end(self) -> list[Any]:
-        """Wait for its own end, and return all it said."""
+        """Wait until the worker ends by itself, and return its output."""
         code = self._process.wait(WAIT_S)
         self._close()
         assert code == 0, f"ended with {code}: {self!r}"
         return self.lines
 
     def kill9(self) -> None:
-        """End it at once; safe to call twice."""
+        """Kill the worker; safe to call twice."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(WAIT_S)
@@ -124,7 +124,7 @@ class Worker:
 
 
 def race(racer: Callable[..., Any], count: int, url: str, rounds: int, *more: Any) -> list[Any]:
-    """Run a racer in so many processes, with one barrier for all, and return what each returns."""
+    """Run a racer in `count` processes with a common barrier, and return their results."""
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(count)
     results: Any = spawn.Queue()
@@ -159,7 +159,7 @@ def _report(results: Any, racer: Callable[..., Any], url: str, barrier: Any, *mo
 
 
 class Follower:
-    """Tails a log in a thread and keeps the positions it saw, in the order in which it saw them."""
+    """Tails a log in a thread and records the received positions in order."""
 
     def __init__(self, log: seriatim.Log, *, poll_s: float = 0.05) -> None:
         self.seen: list[int] = []
@@ -176,7 +176,7 @@ class Follower:
             self.error = error
 
     def wait_for(self, position: int, within_s: float = WAIT_S) -> None:
-        """Wait until it has come to a position."""
+        """Wait until the tail has reached a position."""
         wait_until(
             lambda: self.error or (self.seen and self.seen[-1] >= position),
             f"position {position}, seen up to {self.seen[-1:]}",
@@ -184,7 +184,7 @@ class Follower:
         )
 
     def stop(self) -> list[int]:
-        """End it and return all it saw."""
+        """Stop the tail and return all positions."""
         self._tail.stop()
         self._thread.join(WAIT_S)
         if self.error is not None:
@@ -193,7 +193,7 @@ class Follower:
 
 
 def skipped(seen: Iterable[int]) -> list[str]:
-    """B3's checker: name every place where a reader's positions do not go 1, 2, 3, …."""
+    """Return every place where positions are not consecutive from 1 (B3)."""
     problems = []
     for expected, position in enumerate(seen, start=1):
         if position != expected:
@@ -202,7 +202,7 @@ def skipped(seen: Iterable[int]) -> list[str]:
 
 
 def noted(*files: Path) -> dict[str, int]:
-    """Return the acknowledged events of all loaders with their positions, each noted once."""
+    """Return the acknowledged events of all loaders with their positions, without repeats."""
     # A loader that was killed while it wrote may leave a torn line at the end.
     texts = [file.read_text().rpartition("\n")[0] for file in files if file.exists()]
     lines = [line.split() for text in texts for line in text.splitlines()]
@@ -212,7 +212,7 @@ def noted(*files: Path) -> dict[str, int]:
 
 
 def check_whole(url: str, acknowledged: dict[str, int] | None = None) -> int:
-    """Prove that a log is gapless and sound, and holds each acknowledged event once, in place."""
+    """Check that a log is gapless and sound and contains each acknowledged event once."""
     with seriatim.open(url) as log:
         report = verify(log.store, lookups=50)
         bad = [finding for finding in report.findings if finding.level == "error"]

@@ -1,4 +1,4 @@
-"""Connections cut around COMMIT: nothing, or a marked unknown that a repeat resolves to one."""
+"""Connections lost around COMMIT: nothing is stored, or the outcome is ambiguous until repeated."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ABSENT = ExpectedContext(Query([Filter(types=["placed"])]), None)
 
 
 def lean(log: seriatim.Log, number: int = 1) -> Any:
-    """Append the lean way, with an event id that a repeat finds again."""
+    """Append on the fast path, with an event id that a repeat finds."""
     return log.append([NewEvent("placed", {"n": number}, event_id=f"e-{number}")])
 
 
 def lean_by_key(log: seriatim.Log, number: int = 1) -> Any:
-    """Append the lean way, with a key for the whole append."""
+    """Append on the fast path, with a key for the append."""
     events = [NewEvent("placed", {"n": n}, stream=("s", "1")) for n in range(3)]
     return log.append(events, idempotency_key=f"k-{number}")
 
 
 def conditional(log: seriatim.Log, number: int = 1) -> Any:
-    """Append the lean way, on condition of a context that holds as far as can be seen."""
+    """Append on the fast path, with a context condition that holds."""
     return log.append([NewEvent("placed", {"n": number}, event_id=f"e-{number}")], ABSENT)
 
 
@@ -49,7 +49,7 @@ def batch(log: seriatim.Log, number: int = 1) -> Any:
 
 
 def commanded(log: seriatim.Log, number: int = 1) -> Any:
-    """Append under a command record, whose twin gets the stored response."""
+    """Append with a command, whose duplicate gets the stored response."""
     command = Command(actor="a", endpoint="/orders", key=f"c-{number}", response={"n": number})
     return log.append([NewEvent("placed", {"n": number})], command=command)
 

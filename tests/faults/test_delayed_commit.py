@@ -1,4 +1,4 @@
-"""Writers held open at every step while readers tail: nothing is skipped, nothing freezes.
+"""Writers that are delayed at every step while readers tail: no event is skipped.
 
 One scenario judges the real log and, as a test of the test, logs from which the lock was taken.
 """
@@ -48,7 +48,7 @@ class Gate:
             assert self._go.wait(30)
 
     def open(self) -> None:
-        """Let the held writer go on."""
+        """Let the held writer continue."""
         self._go.set()
 
 
@@ -63,7 +63,7 @@ def long_transactions(server: PostgresServer, url: str) -> Iterator[None]:
 
 
 def fact(number: int) -> list[NewEvent]:
-    """Make an append that goes the lean way."""
+    """Return an append for the fast path."""
     return [NewEvent("counted", {"n": number}, stream=("counter", str(number % 3)))]
 
 

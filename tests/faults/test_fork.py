@@ -1,4 +1,4 @@
-"""A fork in mid-load: child and parent each go on with a committer and connections of their own."""
+"""A fork under load: child and parent continue with their own committer and connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def forked(scenario: str, **arguments: Any) -> Any:
-    """Run a scenario of `tests.faults.forks` in a process of its own."""
+    """Run a scenario of `tests.faults.forks` in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.forks", scenario, json.dumps(arguments)],
         cwd=ROOT,

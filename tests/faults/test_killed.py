@@ -1,4 +1,4 @@
-"""`kill -9` in mid-load, again and again: what was acknowledged is there once, and work goes on."""
+"""Repeated `kill -9` under load: acknowledged events are stored once, and work continues."""
 
 from __future__ import annotations
 

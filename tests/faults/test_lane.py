@@ -1,4 +1,4 @@
-"""Appends that an event loop sends by itself: lost answers, timeouts, cancels, ends of loops."""
+"""Appends of the async committer: lost responses, timeouts, cancellation, ended loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Behind a real pgbouncer whose server connection is lost around COMMIT."""
+"""A pgbouncer whose server connection is lost around COMMIT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Races between real processes: exactly one conditional append wins, equal ones are one."""
+"""Races between processes: exactly one conditional append wins, identical ones are stored once."""
 
 from __future__ import annotations
 

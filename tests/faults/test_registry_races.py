@@ -1,4 +1,4 @@
-"""Many consumers at once, and a registry that goes away: each effect once, nothing lost."""
+"""Many concurrent consumers, and outages of the registry: each effect once, none lost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Aside:
 
 
 class Outage:
-    """A server that is stopped for a while, and a consumer that goes on meanwhile."""
+    """A server that is stopped for a while, and a consumer that continues meanwhile."""
 
     def __init__(self, server: PostgresServer, policy: Any) -> None:
         self.place = server.create_database("registry")

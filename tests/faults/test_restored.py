@@ -1,4 +1,4 @@
-"""A restore from an older backup, a promotion, a copy: consumers stop and say so (F8, F6)."""
+"""Restores from an older backup, promotions and copies: consumers stop (F8, F6)."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def _as_standby(server: PostgresServer) -> Standby:
 
 
 def test_copied_database_is_another_epoch(own_postgres: StartServer) -> None:
-    """F8: a copied or dumped database goes on in a new epoch; the first one does not."""
+    """F8: a copied or dumped database continues in a new epoch; the first one does not."""
     server = own_postgres(fsync=False)
     url = new_log(server)
     with seriatim.open(url) as log:

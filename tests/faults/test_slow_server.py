@@ -1,4 +1,4 @@
-"""A server that does not answer: timeouts, cancelled awaits, a full queue, and a closing log."""
+"""A server that does not respond: timeouts, cancellation, a full queue, and close."""
 
 from __future__ import annotations
 

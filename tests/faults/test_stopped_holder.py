@@ -1,4 +1,4 @@
-"""A writer that stops with the lock in its hands delays the others by a bounded time only."""
+"""A writer that is suspended while it holds the lock delays others by a bounded time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_stopped_lean_writer_holds_nothing(postgres_url: str, tmp_path: Path) ->
     ],
 )
 def test_stopped_decider_is_ended(postgres_url: str, at: str, count: int) -> None:
-    """B14, B10: stopped behind the lock: others go on, and its repeat is stored once."""
+    """B14, B10: stopped behind the lock: others continue, and its repeat is stored once."""
     with (
         Worker("hold", url=postgres_url, at=at, name="h", count=count, settings=SMALL) as holder,
         seriatim.open(postgres_url, settings=QUICK) as log,
@@ -221,7 +221,7 @@ def test_two_logs_in_one_database_never_meet(empty_postgres_url: str) -> None:
 
 
 def test_dead_holder_is_noticed_at_once(postgres_url: str) -> None:
-    """B14: a killed lock holder's session ends with it, and the others go on."""
+    """B14: a killed lock holder's session ends with it, and the others continue."""
     with (
         Worker("hold", url=postgres_url, at="append_offset", name="h", settings={}) as holder,
         seriatim.open(postgres_url) as log,

@@ -1,4 +1,4 @@
-"""An upgrade while programs of the version before go on writing (F3)."""
+"""A schema upgrade while programs of the previous version write (F3)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_index_builds_beside_writers(empty_postgres_url: str) -> None:
 
 
 def test_interrupted_index_is_built_again(empty_postgres_url: str) -> None:
-    """F3: what a migration left behind that was killed does not stay as it is."""
+    """F3: an invalid index of a killed migration is built again."""
     migrate(empty_postgres_url, target=SCHEMA_VERSION - 1)
     with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
         connection.execute(

@@ -1,4 +1,4 @@
-"""What the fault tests run in other processes: racers, loaders, followers, holders, forkers.
+"""The programs that fault tests run in other processes.
 
 Racers are functions for `multiprocessing`. The others are commands, one JSON object of arguments
 each, that print one JSON value a line: `python -m tests.faults.workers load '{"url": …}'`.
@@ -40,7 +40,7 @@ RESOLVE_S = 60.0
 
 
 def say(value: Any) -> None:
-    """Print one line for the parent."""
+    """Print a line of JSON for the parent process."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
@@ -49,7 +49,7 @@ def say(value: Any) -> None:
 
 
 def race_on_stream(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
-    """Read a stream's end and append behind it; return the rounds won."""
+    """Read the last number of a stream and append after it; return the rounds won."""
     stream = ("seat", "12A")
     won = []
     with seriatim.open(url) as log:
@@ -68,7 +68,7 @@ def race_on_stream(url: str, barrier: Any, rounds: int, racer: int) -> list[int]
 
 
 def race_on_context(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
-    """Read a context's version and append on condition of it; return the rounds won."""
+    """Read the version of a context and append conditionally; return the rounds won."""
     context = Query([Filter(types=["room.taken"], payload=[{"room": "blue"}])])
     won = []
     with seriatim.open(url) as log:
@@ -86,7 +86,7 @@ def race_on_context(url: str, barrier: Any, rounds: int, racer: int) -> list[int
 
 
 def repeat_by_key(url: str, barrier: Any, rounds: int, racer: int, threads: int) -> list[Any]:
-    """Append the same event under the same key from several threads; return every answer."""
+    """Append the same event under the same key from several threads; return every result."""
     del racer
 
     def events(number: int) -> tuple[list[NewEvent], str | None]:
@@ -96,7 +96,7 @@ def repeat_by_key(url: str, barrier: Any, rounds: int, racer: int, threads: int)
 
 
 def repeat_by_id(url: str, barrier: Any, rounds: int, racer: int, threads: int) -> list[Any]:
-    """Append the same event under the same id from several threads; return every answer."""
+    """Append the same event under the same id from several threads; return every result."""
     del racer
 
     def events(number: int) -> tuple[list[NewEvent], str | None]:
@@ -106,7 +106,7 @@ def repeat_by_id(url: str, barrier: Any, rounds: int, racer: int, threads: int) 
 
 
 def repeat_batch(url: str, barrier: Any, rounds: int, racer: int, threads: int) -> list[Any]:
-    """Append the same large batch under one key from several threads; return every answer."""
+    """Append the same large batch under one key from several threads; return every result."""
     del racer
 
     def events(number: int) -> tuple[list[NewEvent], str | None]:
@@ -146,7 +146,7 @@ def _repeat(
 
 
 def append_without_condition(url: str, barrier: Any, rounds: int, racer: int) -> list[int]:
-    """Append to one log-numbered stream; return the numbers got."""
+    """Append to one log-numbered stream; return the assigned numbers."""
     numbers = []
     with seriatim.open(url) as log:
         barrier.wait(BARRIER_S)
@@ -160,14 +160,14 @@ def append_without_condition(url: str, barrier: Any, rounds: int, racer: int) ->
 
 
 class Notes:
-    """A file of acknowledged events, written through to the disk before they count."""
+    """A file of acknowledged events, synced to disk after each write."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._lock = threading.Lock()
 
     def write(self, records: Any) -> None:
-        """Note the id and the position of each record."""
+        """Write the id and the position of each record."""
         lines = "".join(f"{record.event_id} {record.position}\n" for record in records)
         with self._lock:
             os.write(self._file, lines.encode())
@@ -175,7 +175,7 @@ class Notes:
 
 
 class Loader:
-    """Appends until told to stop; what fails is repeated with the same ids until it is resolved."""
+    """Appends until stopped; a failed append is repeated with the same ids until it succeeds."""
 
     def __init__(self, url: str, notes: str, name: str, settings: Settings) -> None:
         self._log = seriatim.open(url, settings=settings)
@@ -185,7 +185,7 @@ class Loader:
         self.failures = {"ambiguous": 0, "clear": 0}
 
     def run(self, threads: int) -> None:
-        """Load from several threads until SIGTERM."""
+        """Append from several threads until SIGTERM."""
         # An event set by a handler would wait for the main thread, if that holds its lock just now.
         asked: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
@@ -231,7 +231,7 @@ class Loader:
         return self._log.query(query, limit=1).context_version
 
     def _resolved(self, act: Callable[[], Any]) -> Any:
-        """Repeat an act until the store answers: with the same ids it can only be stored once."""
+        """Repeat an operation until the store responds; the same ids are stored only once."""
         deadline = time.monotonic() + RESOLVE_S
         while True:
             try:
@@ -245,7 +245,7 @@ class Loader:
 
 
 def load(arguments: dict[str, Any]) -> None:
-    """Run a loader; `as_program` plays a program made for an older schema."""
+    """Run a loader; `as_program` simulates a program for an older schema."""
     if "as_program" in arguments:
         from seriatim.store.postgres import migrate
 
@@ -270,7 +270,7 @@ def follow(arguments: dict[str, Any]) -> None:
 
 
 def hold(arguments: dict[str, Any]) -> None:
-    """Append, stopping (SIGSTOP) at a step; once continued, tell how it ended and repeat it."""
+    """Append and stop (SIGSTOP) at a step; after SIGCONT, report the outcome and repeat."""
     from seriatim.store.postgres import deciding, writing
 
     def drive(connection: Any, steps: Any) -> Any:
@@ -299,13 +299,13 @@ def hold(arguments: dict[str, Any]) -> None:
 
 
 def stop_myself() -> None:
-    """Stop until somebody sends SIGCONT."""
+    """Stop this process until SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.3)  # another thread takes the signal: this one must not run on meanwhile
 
 
 def stopping(steps: Any, at: str, wait: Callable[[], None]) -> Any:
-    """Pass a decision's steps on, and wait before the one whose SQL has `at`, or at the `end`."""
+    """Yield the steps of a decision; wait before the SQL with `at`, or at the `end`."""
     rows: Any = None
     try:
         step = next(steps)
@@ -321,7 +321,7 @@ def stopping(steps: Any, at: str, wait: Callable[[], None]) -> Any:
 
 
 def _stop_in_message(connection: Any) -> None:
-    """Send the beginning of a message to the server, and stop before its end."""
+    """Send the first part of a protocol message to the server, then stop."""
     os.write(connection.pgconn.socket, b"Q" + struct.pack("!i", 1 << 16) + b"insert into")
     stop_myself()
 
@@ -330,7 +330,7 @@ def _stop_in_message(connection: Any) -> None:
 
 
 def fork(arguments: dict[str, Any]) -> None:
-    """Fork again and again while threads append; child and parent both go on appending."""
+    """Fork repeatedly while threads append; children and parent continue to append."""
     with seriatim.open(arguments["url"]) as log:
         done = threading.Event()
         counts = [0] * 3
@@ -391,7 +391,7 @@ def _exit_of(child: int, within_s: float = 15.0) -> int | str:
 
 
 def pause(arguments: dict[str, Any]) -> None:
-    """Stop (SIGSTOP) before the first statement that has `at`; once continued, do it again."""
+    """Stop (SIGSTOP) before the first statement that contains `at`; after SIGCONT, retry."""
     import psycopg
 
     execute = psycopg.Cursor.execute
@@ -421,7 +421,7 @@ def _declare(declaration: Any) -> Callable[[str, Settings], Callable[[], Any]]:
 
 
 def _restore(url: str, settings: Settings) -> Callable[[], Any]:
-    """Copy the events of a log in memory to the end of an empty one."""
+    """Restore the events of a log in memory into an empty log."""
     log = seriatim.open(url, settings=settings)
     with seriatim.open("memory:") as other:
         draft = other.draft(LOG, [NewEvent("restored", {})])

@@ -1,4 +1,4 @@
-"""Read models on both databases: a place for one, and one that is open."""
+"""Fixtures for read models on SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seriatim.store.readmodel.model import ReadModel
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a place where no read model is yet."""
+    """A URL without a read model."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/read.db"
     url: str = request.getfixturevalue("empty_postgres_url")
@@ -22,7 +22,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def model(place: str) -> Iterator[ReadModel]:
-    """A read model with nothing in it."""
+    """An empty read model."""
     made = open_read_model(place)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""What the tests of read models share: projections, rows, and steps that move a cursor."""
+"""Projections, rows and cursor steps for tests of read models."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LOG = LogIdentity("00000000-0000-0000-0000-000000000001", 1)
 
 
 def same(state: Any, _event: EventRecord) -> Any:
-    """Change nothing."""
+    """Return the state unchanged."""
     return state
 
 
 class Tally(msgspec.Struct):
-    """A state of its own."""
+    """The state of a fold."""
 
     count: int = 0
 
@@ -48,7 +48,7 @@ sums = frame_projection(
 def own(
     rows: Mapping[str, int | None], position: int, tenant: str = "default"
 ) -> dict[Owner, Kept]:
-    """Make rows of seats; None takes one away."""
+    """Return rows of seats; None deletes a row."""
     return {
         (tenant, key): Kept(
             tenant, position, None if taken is None else {"stream_id": key, "taken": taken}
@@ -58,17 +58,17 @@ def own(
 
 
 def kept(table: Table, position: int, **row: Any) -> Kept:
-    """Make a row in its kept form."""
+    """Return a row in its stored form."""
     return Kept("default", position, Shape(table).kept(row))
 
 
 def step(after: int, until: int, **parts: Any) -> Step:
-    """Make a step of a cursor."""
+    """Return a step of a cursor."""
     return Step(after=after, until=until, tip=f"e{until}", **parts)
 
 
 def failure(position: int, key: str = "1a", reason: str = "ValueError: no") -> Failure:
-    """Make a failure."""
+    """Return a failure."""
     return Failure(
         tenant_id="default",
         key=key,
@@ -80,7 +80,7 @@ def failure(position: int, key: str = "1a", reason: str = "ValueError: no") -> F
 
 
 def begun(model: ReadModel, made: Projection = seats, *, shadow: bool = False) -> int:
-    """Begin a projection and claim it; return the token."""
+    """Start a projection, claim it, and return the fencing token."""
     model.begin(made, "default", LOG, shadow=shadow)
     token = model.claim(made.name, "me", 60, shadow=shadow)
     assert token is not None
@@ -96,5 +96,5 @@ def rows_of(
 
 
 def taken(model: ReadModel, *, shadow: bool = False) -> dict[str, int]:
-    """Return the rows of seats, short."""
+    """Return the rows of seats in a short form."""
     return {row["stream_id"]: row["taken"] for row in rows_of(model, shadow=shadow)}

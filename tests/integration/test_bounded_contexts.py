@@ -1,4 +1,4 @@
-"""What contexts of conditional appends cost while a log's lock is held, on every backend."""
+"""The cost of context conditions while the log lock is held, on every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a log ends when the log is closed under it."""
+"""Tails and subscriptions end when their log is closed."""
 
 from __future__ import annotations
 

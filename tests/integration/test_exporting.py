@@ -1,4 +1,4 @@
-"""Spans sent by OTLP to a real receiver, from processes of their own."""
+"""Spans exported by OTLP to a collector, from separate processes."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ with spans_sent("x", wanted=True):
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own."""
+    """Run Python in a separate process."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     command = [sys.executable, "-c", code]
     return subprocess.run(
@@ -77,7 +77,7 @@ def test_a_task_sends_as_its_job_does() -> None:
 
 
 def test_a_missing_extra() -> None:
-    """M2: without the extra, who asked is told what to install; who did not goes on."""
+    """M2: without the extra, an explicit request fails with the package to install."""
     done = run(MISSING.format(), OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
 
     assert done.stdout == "goes on\n"

@@ -1,4 +1,4 @@
-"""The servers and the proxy that other tests stand on do what they say."""
+"""Tests of the servers and the proxy that other tests use."""
 
 import os
 import subprocess

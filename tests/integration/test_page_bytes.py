@@ -1,4 +1,4 @@
-"""Pages bounded in bytes: small events may be followed by the largest, on every backend."""
+"""Pages are limited in bytes on every backend, for any sequence of event sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where projections stand, as metrics tell it."""
+"""Metrics of the progress of projections."""
 
 from contextlib import closing
 from pathlib import Path

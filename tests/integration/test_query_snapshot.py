@@ -1,4 +1,4 @@
-"""A query while others append: records and context version are of one moment."""
+"""A query under concurrent appends returns records and version of one snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A read that takes too long is ended in the database itself, and says so."""
+"""A slow read is cancelled in the database and raises a timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""I6: whoever wrote waits until a projection has passed the write, or demands that it has."""
+"""I6: a writer can wait until a projection has processed its write, or require it."""
 
 from __future__ import annotations
 

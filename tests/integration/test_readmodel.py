@@ -1,4 +1,4 @@
-"""A read model on SQLite and Postgres: cursors, rows, failures and leases, each act one whole."""
+"""A read model on SQLite and Postgres: cursors, rows, failures and leases."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
 
 @pytest.mark.usefixtures("slow_tables")
 def test_two_tenants_that_begin_at_once(place: str) -> None:
-    """K1: also when both look before either writes: one wins, the other is told."""
+    """K1: also when both look before either writes: one wins, the other gets a conflict."""
 
     def begin(number: int) -> str:
         model = open_read_model(place)
@@ -169,7 +169,7 @@ def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> Non
 
 
 def test_rows_and_cursor_move_together(model: ReadModel) -> None:
-    """I2: position, tip and time of the cursor, with the rows."""
+    """I2: position, last event id and time of the cursor are stored with the rows."""
     token = begun(model)
     before = model.progress("seats")
     model.commit(seats, step(0, 3, own=own({"1a": 1, "1b": 2}, 3)), token=token)
@@ -288,7 +288,7 @@ def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
 
 
 def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
-    """I3: a fold goes on with what it would have had in memory."""
+    """I3: a fold continues with what it would have had in memory."""
     token = begun(model, plan)
     states = {("default", "a"): (3, '{"count":1}'), ("default", "ü'\"\\"): (2, '{"count":2}')}
     model.commit(plan, step(0, 3, states=states), token=token)
@@ -465,7 +465,7 @@ def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
 
 
 def test_operators_say_what_becomes_of_failures(model: ReadModel) -> None:
-    """I7: retry marks keys to be folded anew, skip passes over the event for good."""
+    """I7: retry marks keys to be folded again, skip omits the event permanently."""
     noted(model)
 
     assert retry(model, "seats") == 2

@@ -1,4 +1,4 @@
-"""A switch keeps what users added to the tables of a read model, or refuses and says why (I4)."""
+"""A switch preserves users' additions to the tables of a read model, or refuses (I4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and cursor of a projection in one transaction, whichever of them the database refuses."""
+"""Rows and cursor of a projection are committed in one transaction."""
 
 from __future__ import annotations
 

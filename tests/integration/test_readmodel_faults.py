@@ -1,4 +1,4 @@
-"""Read models when things go wrong: lost connections, forks, wrong places, and odd addresses."""
+"""Read models under faults: lost connections, forks, wrong locations, invalid URLs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_connection_lost_within_an_act_leaves_nothing(
 
 
 def test_a_server_that_is_away_is_told(own_postgres: Callable[..., PostgresServer]) -> None:
-    """L2: an error of ours, without the password, and all goes on when it is back."""
+    """L2: an error of ours, without the password, and all continues when it is back."""
     server = own_postgres()
     model = open_read_model(f"{server.create_database('gone')}?schema=read")
     token = begun(model)
@@ -124,7 +124,7 @@ def test_a_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
 
 
 def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
-    """I2: parent and child go on, and neither harms the other's locks."""
+    """I2: parent and child continue, and neither harms the other's locks."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     token = begun(model)
     model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
@@ -145,7 +145,7 @@ def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
-    """I2: the act goes on in the parent."""
+    """I2: the act continues in the parent."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
     begun(model)
     with model.engine.transaction() as session:
@@ -201,7 +201,7 @@ def test_what_is_not_there_is_not_made(place: str) -> None:
     ],
 )
 def test_read_models_lie_beside_their_log(url: str, tenant: str, expected: str) -> None:
-    """I2: unless told otherwise, and never in the log's own file or schema."""
+    """I2: the default location is next to the log, never its own file or schema."""
     assert read_model_url(url, tenant) == expected
 
 

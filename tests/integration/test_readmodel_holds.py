@@ -1,4 +1,4 @@
-"""A rebuild's hold on a projection is a lease; an operator's pause is not (I4, I7)."""
+"""A rebuild holds a projection by a lease; an operator's pause does not expire (I4, I7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shadow in the place of the live tables: at once, never backwards, and nobody sees neither."""
+"""The switch from a shadow to the live tables: atomic, and never backwards."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadMode
 
 
 def test_what_is_passed_over_during_a_rebuild_stays_so(model: ReadModel) -> None:
-    """I7: a skip while a shadow is folded is heard: its key is folded anew after the switch."""
+    """I7: a skip during a rebuild is applied: its key is folded again after the switch."""
     token = begun(model)
     live: Any = [(failure(1), "parked"), (failure(2, "1b"), "parked")]
     model.commit(seats, step(0, 4, failures=live), token=token)
@@ -296,7 +296,7 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
 def test_a_switch_does_not_wait_for_ever(
     empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4: then it says who is in the way, and the old tables go on serving."""
+    """I4: then it says who is in the way, and the old tables continue serving."""
     monkeypatch.setattr(model_module, "_SWITCH_S", 0.0)
     model = open_read_model(f"{empty_postgres_url}?schema=read")
     token = begun(model)

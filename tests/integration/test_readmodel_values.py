@@ -1,4 +1,4 @@
-"""Columns of read models: every kind of value comes back exactly as it was kept."""
+"""Columns of read models return every kind of value exactly as stored."""
 
 from __future__ import annotations
 

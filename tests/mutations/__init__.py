@@ -1,1 +1,1 @@
-"""Mutations of the source, each breaking one promise, and the tests that must notice."""
+"""Mutation tests: changes of the source that break a guarantee, and the tests that must fail."""

@@ -1,4 +1,4 @@
-"""Run the mutations: each must make its tests fail, and without any of them all must pass.
+"""Run the mutations: each must make its tests fail, and without mutations all must pass.
 
 Usage: python -m tests.mutations [name …]; exits 1 when a mutation survives or does not apply.
 """
@@ -42,7 +42,7 @@ def copied_tree() -> Iterator[Path]:
 
 
 def run_tests(tree: Path, tests: Sequence[str]) -> tuple[Outcomes, str]:
-    """Run tests in a tree; return how each ended, and what pytest printed."""
+    """Run tests in a tree; return the outcome of each, and the output of pytest."""
     outcomes = tree / "outcomes.json"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "tests.mutations.outcomes", f"--timeout={TEST_TIMEOUT_S}"]
@@ -65,7 +65,7 @@ def run_tests(tree: Path, tests: Sequence[str]) -> tuple[Outcomes, str]:
 
 
 def survived(mutation: Mutation, outcomes: Outcomes) -> str | None:
-    """Return why a mutation counts as not caught; None if each of its tests noticed it."""
+    """Return why a mutation was not detected; None if each of its tests failed."""
     accepted = BY_ASSERTION | {mutation.fails_with}
     for test in mutation.tests:
         cases = _cases(test, outcomes)
@@ -80,7 +80,7 @@ def survived(mutation: Mutation, outcomes: Outcomes) -> str | None:
 
 
 def _cases(test: str, outcomes: Outcomes) -> list[list[str]]:
-    """Return how a test ended, in each of its parameters if it has some."""
+    """Return the outcomes of a test, one for each of its parameters."""
     return [case for name, case in outcomes.items() if name == test or name.startswith(f"{test}[")]
 
 
@@ -97,7 +97,7 @@ def try_one(mutation: Mutation) -> tuple[str | None, str]:
 
 
 def baseline(mutations: Sequence[Mutation]) -> str | None:
-    """Run every named test on the unchanged source; return what pytest printed if one fails."""
+    """Run all tests on the unchanged source; return the output of pytest if one fails."""
     tests = list(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
     with copied_tree() as tree:
         outcomes, printed = run_tests(tree, tests)
@@ -107,7 +107,7 @@ def baseline(mutations: Sequence[Mutation]) -> str | None:
 
 
 def report(line: str) -> None:
-    """Print a line of the table at once."""
+    """Print a line of the table and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -23,7 +23,7 @@ class DoesNotApplyError(Exception):
 
 
 class Mutation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One change of the source that breaks one promise of the contract."""
+    """A change of the source that breaks one guarantee of the contract."""
 
     name: str
     contract: str  # the line of the contract that it breaks, such as "B4"
@@ -80,7 +80,7 @@ def _occurrences(text: str, root: Path) -> dict[Path, int]:
 
 @functools.lru_cache(maxsize=1)  # every mutation is looked for in the same files
 def _sources(root: Path) -> dict[Path, str]:
-    """Read the package's own files; the contract suite in `testing` is no target."""
+    """Read the files of the package, except for the contract suite in `testing`."""
     return {
         path: path.read_text(encoding="utf-8")
         for path in sorted((root / PACKAGE).rglob("*"))

@@ -1,7 +1,7 @@
-"""A pytest plugin that writes down how each test ended, for the runner of mutations.
+"""A pytest plugin that records the outcome of each test for the mutation runner.
 
-`SERIATIM_OUTCOMES` names the file to write and `SERIATIM_MUTANT` the tree under test: a run that
-imported the package from another tree proves nothing, and is ended.
+`SERIATIM_OUTCOMES` names the file to write and `SERIATIM_MUTANT` the tree under test. A run that
+imports the package from another tree is aborted, because it proves nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _outcomes: dict[str, list[str]] = {}
 
 
 def pytest_configure() -> None:
-    """End the run unless it tests the tree that it was started for."""
+    """Abort unless the imported package belongs to the tested tree."""
     tree = Path(os.environ["SERIATIM_MUTANT"])
     if not Path(seriatim.__file__).is_relative_to(tree):
         pytest.exit(f"seriatim is imported from {seriatim.__file__}, not from {tree}", 3)
@@ -29,7 +29,7 @@ def pytest_configure() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what each phase of a test ended with: nothing, or the classes of its exception."""
+    """Record the outcome of each phase: nothing, or the classes of its exception."""
     report = yield
     if report.when == "call" or report.failed:
         _outcomes[item.nodeid] = [report.when, report.outcome, *_classes(call)]
@@ -37,7 +37,7 @@ def pytest_runtest_makereport(
 
 
 def _classes(call: pytest.CallInfo[None]) -> list[str]:
-    """Return the names of an exception's class and its bases, those of a timeout apart."""
+    """Return the class names of an exception and its bases; timeouts are separate."""
     if call.excinfo is None:
         return []
     if "Timeout" in str(call.excinfo.value) and call.excinfo.errisinstance(pytest.fail.Exception):
@@ -46,5 +46,5 @@ def _classes(call: pytest.CallInfo[None]) -> list[str]:
 
 
 def pytest_sessionfinish() -> None:
-    """Write the outcomes down."""
+    """Write the outcomes to the file."""
     Path(os.environ["SERIATIM_OUTCOMES"]).write_text(json.dumps(_outcomes), encoding="utf-8")

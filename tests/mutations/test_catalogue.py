@@ -1,4 +1,4 @@
-"""The catalogue of mutations fits the source: each entry applies, and its tests exist."""
+"""The mutation catalogue matches the source: each entry applies, and its tests exist."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The pipeline on a real Spark session."""
+"""Tests of the pipeline on a Spark session."""

@@ -1,4 +1,4 @@
-"""A log on either database, for the pipeline's tests."""
+"""Fixtures for logs on SQLite and Postgres."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def fill(log_url: str) -> Callable[..., None]:
-    """Append events to the log, and close it: a test may read it through another library.
+    """Return a function that appends events to the log and closes it.
 
     Those with idempotency keys come last, in an append of their own.
     """
@@ -40,7 +40,7 @@ def fill(log_url: str) -> Callable[..., None]:
 
 @pytest.fixture
 def read(spark: SparkSession, log_url: str) -> Callable[..., DataFrame]:
-    """Read the log by the format, with options."""
+    """Return a function that reads the log as a DataFrame with options."""
     register(spark)
 
     def load(**options: Any) -> DataFrame:

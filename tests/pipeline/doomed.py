@@ -1,4 +1,4 @@
-"""Jobs that are killed -9 at their points, all in one driver."""
+"""Runs jobs in one driver and kills it with SIGKILL when each has reached a given point."""
 
 import json
 import os
@@ -16,12 +16,12 @@ END_S = 300.0
 
 
 def job(name: str, point: str, *arguments: Any, **options: Any) -> dict[str, Any]:
-    """Describe a job that copies a log, and the point at which it is to die."""
+    """Return the description of a copy job and its crash point."""
     return {"job": name, "point": point, "arguments": arguments, "options": options}
 
 
 def kill_at_points(*jobs: dict[str, Any]) -> None:
-    """Do the jobs in a driver of their own until each is at its point, and the driver killed."""
+    """Run jobs in a driver until each has reached its point and the driver is killed."""
     with tempfile.TemporaryFile() as said:
         with driver(*jobs, stderr=said) as process:
             code = process.wait(END_S)
@@ -33,7 +33,7 @@ def kill_at_points(*jobs: dict[str, Any]) -> None:
 def driver(
     *jobs: dict[str, Any], stderr: Any = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Do the jobs in a driver of their own, which is killed with all that it started."""
+    """Run jobs in a driver, which is killed with all its child processes."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.pipeline.jobs.doomed", json.dumps(jobs)],
         cwd=ROOT,

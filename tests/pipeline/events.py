@@ -1,11 +1,11 @@
-"""Events of every shape, for comparing what Spark reads with what the log says."""
+"""Events of every shape, to compare reads through Spark with reads of the log."""
 
 from seriatim import EventRecord, NewEvent
 from seriatim.opening import open_log
 
 
 def varied(count: int, start: int = 0) -> list[NewEvent]:
-    """Events that use every column, or none, and texts that tempt a careless reader."""
+    """Events that use every column or none, with texts that need careful quoting."""
     return [_varied(number) for number in range(start, start + count)]
 
 
@@ -46,6 +46,6 @@ def _varied(number: int) -> NewEvent:
 
 
 def stored(url: str, tenant_id: str = "default") -> list[EventRecord]:
-    """What the log itself says it holds."""
+    """The events as the log returns them."""
     with open_log(url, tenant_id=tenant_id) as log:
         return list(log.read())

@@ -1,4 +1,4 @@
-"""The pipeline's benchmark on a few thousand events: every section runs, counts and compares."""
+"""A smoke test of the pipeline benchmark: every section runs and compares."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -8,17 +8,17 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.harness import Figure
-from bench.ours import OurLog
-from bench.pipeline import SECTIONS
-from bench.pipeline_floors import copy_out
-from bench.pipeline_plan import SECTIONS as NAMES
-from bench.pipeline_plan import PipelinePlan, PipelineStage, plan_from
-from bench.pipeline_rivals import Projector, loop
-from bench.pipeline_sections.rebuild import differing
+from bench.measurement import Figure
+from bench.pipeline.baselines import copy_out
+from bench.pipeline.competitors import TransactionPerEventProjector, fold_in_loop
+from bench.pipeline.plan import SECTIONS as NAMES
+from bench.pipeline.plan import PipelineEnvironment, PipelinePlan, parse_plan
+from bench.pipeline.rebuild import count_differences
+from bench.pipeline.suite import SECTIONS
+from bench.pipeline.trace_workload import BLOCK, make_trace_batches
 from bench.plan import GROWTH
-from bench.traces import BLOCK, trace_batches
-from bench.workload import order_batches
+from bench.seriatim_log import SeriatimLog
+from bench.workload import make_order_batches
 from seriatim.core.decision_graph import Graph
 from tests.fixtures.postgres_server import PostgresServer
 
@@ -40,23 +40,23 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def stage(
+def environment(
     spark: SparkSession, postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PipelineStage]:
+) -> Iterator[PipelineEnvironment]:
     """Two small logs and the tests' own session."""
     mark = f"{random.randrange(1 << 32):08x}"
     urls = [postgres_server.create_database(f"bench_{name}_{mark}") for name in ("log", "traces")]
-    with OurLog(urls[0]) as log, OurLog(urls[1]) as traces:
-        log.fill_with(order_batches(0, PLAN.events, 1000))
-        traces.fill_with(trace_batches(0, PLAN.trace_events, 1000))
-        yield PipelineStage(
+    with SeriatimLog(urls[0]) as log, SeriatimLog(urls[1]) as traces:
+        log.append_batches(make_order_batches(0, PLAN.events, 1000))
+        traces.append_batches(make_trace_batches(0, PLAN.trace_events, 1000))
+        yield PipelineEnvironment(
             plan=PLAN,
             server=postgres_server,
             home=tmp_path_factory.mktemp("bench"),
             spark=spark,
             log=log,
             traces=traces,
-            say=lambda _: None,
+            report=lambda _: None,
         )
 
 
@@ -68,34 +68,36 @@ def test_every_section_is_there() -> None:
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())
 def test_a_section_gives_figures(
-    section: Callable[[PipelineStage], list[Figure]], stage: PipelineStage
+    section: Callable[[PipelineEnvironment], list[Figure]], environment: PipelineEnvironment
 ) -> None:
     """Each section compares with a goal; that both sides did the same work it checks itself."""
-    figures = section(stage)
+    figures = section(environment)
 
     assert any(figure.goal is not None for figure in figures)
     assert all(figure.rounds for figure in figures)
     assert all(figure.measured > 0 for figure in figures if figure.unit != "MiB")
 
 
-def test_the_loop_makes_the_table_it_is_compared_by(stage: PipelineStage, tmp_path: Path) -> None:
+def test_the_loop_makes_the_table_it_is_compared_by(
+    environment: PipelineEnvironment, tmp_path: Path
+) -> None:
     """A changed row would be found: the comparison of both tables can fail."""
-    events = stage.log.log.head()
-    assert loop(stage.url) == copy_out(stage.url) == events > 0
-    with psycopg.connect(stage.url, autocommit=True) as session:
+    events = environment.log.log.head()
+    assert fold_in_loop(environment.url) == copy_out(environment.url) == events > 0
+    with psycopg.connect(environment.url, autocommit=True) as session:
         session.execute("create schema same")
         session.execute("create table same.orders as select * from loop_orders")
-        assert differing(stage.url, "same") == 0
+        assert count_differences(environment.url, "same") == 0
         session.execute("update same.orders set events = 0 where stream_id = 'o-00000000'")
-        assert differing(stage.url, "same") == 2
+        assert count_differences(environment.url, "same") == 2
         assert session.execute("select sum(events) from loop_orders").fetchone() == (events,)
 
 
 def test_the_projector_makes_the_graph(postgres_url: str) -> None:
     """The rival that takes each event in a transaction makes the graph that T3 describes."""
-    with OurLog(postgres_url) as log:
-        log.fill_with(trace_batches(0, BLOCK, BLOCK))
-        rival = Projector(log.log, postgres_url)
+    with SeriatimLog(postgres_url) as log:
+        log.append_batches(make_trace_batches(0, BLOCK, BLOCK))
+        rival = TransactionPerEventProjector(log.log, postgres_url)
         count = rival.run(seconds=60.0).events
         rival.close()
         graph = Graph()
@@ -114,9 +116,9 @@ def test_the_projector_makes_the_graph(postgres_url: str) -> None:
 
 def test_a_smaller_run_never_replaces_the_kept_results() -> None:
     """Only the full sizes are kept."""
-    assert plan_from([]).whole
-    assert plan_from(["--large"]).whole
-    assert not plan_from(["--quick"]).whole
-    assert not plan_from(["--only", "read"]).whole
-    assert not plan_from(["--events", "100000"]).whole
-    assert plan_from(["--events", "100000"]).batch_events == 20_000
+    assert parse_plan([]).whole
+    assert parse_plan(["--large"]).whole
+    assert not parse_plan(["--quick"]).whole
+    assert not parse_plan(["--only", "read"]).whole
+    assert not parse_plan(["--events", "100000"]).whole
+    assert parse_plan(["--events", "100000"]).batch_events == 20_000

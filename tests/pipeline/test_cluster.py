@@ -1,4 +1,4 @@
-"""A real standalone cluster: every job runs there as it runs here, and outlives a worker (J2)."""
+"""A standalone cluster: every job runs as it does locally, and survives a lost worker (J2)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Reads that cross from the archive to the live log, unseen."""
+"""Reads that continue from the archive to the log."""
 
 from collections.abc import Callable
 from pathlib import Path

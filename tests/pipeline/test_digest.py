@@ -1,4 +1,4 @@
-"""The digest of events: every column that a record has is part of it, or is named here."""
+"""The digest of events: every column of a record is part of it, or listed here."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_is_left_out_changes_nothing(name: str) -> None:
 
 
 def test_no_two_variants_share_a_digest() -> None:
-    """J1: a null, an empty text and another value are told apart in every column."""
+    """J1: a null, an empty text and another value are distinguished in every column."""
     digests = {name: digest(event) for name, event in variants().items()}
 
     assert len(set(digests.values())) == len(digests)

@@ -1,4 +1,4 @@
-"""Spark starts on the machine's Java or on the wheel's, and says nothing while it does."""
+"""Spark starts with the machine's Java or the wheel's, without output."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Options of the source: understood as documented, or refused by name."""
+"""Options of the source: applied as documented, or refused by name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Scans: what is read of a range equals what the log says, by whatever way it is narrowed."""
+"""Scans of a range equal the log, with every kind of filter."""
 
 import sqlite3
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
 
 
 def test_packed_records(log_url: str, fill: Fill) -> None:
-    """J1: a record that is packed into one column comes out with every field as it was."""
+    """J1: a record that is encoded into one column keeps every field."""
     fill(*varied(30))
     [batch] = scan(log_url, Scan(), 0, 30)
     small = packed(batch, ("position", "event_type"))

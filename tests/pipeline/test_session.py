@@ -1,4 +1,4 @@
-"""A user's own session keeps its settings, and our jobs are right beside it (I3)."""
+"""A user's Spark session keeps its settings, and jobs are correct on it (I3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A frame appended to the log: each row once, whatever is repeated; refused rows with reasons."""
+"""A DataFrame written to the log: each row once, also on repetition; reasons of refusals."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a task of the sink does with its rows, without Spark around it."""
+"""A task of the sink and its rows, without Spark."""
 
 from datetime import UTC, datetime
 from pathlib import Path

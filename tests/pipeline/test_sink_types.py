@@ -1,4 +1,4 @@
-"""What a frame must hold to become events: refused by schema, or row by row, never altered."""
+"""DataFrames that cannot become events are refused by schema or row, never altered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch reads through Spark: typed columns, options, filters that the log answers itself."""
+"""Batch reads through Spark: typed columns, options, pushed-down filters."""
 
 from collections.abc import Callable
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""Streams of the log: bounded batches, restarts, and checkpoints that know their log."""
+"""Streams of the log: bounded batches, restarts, and checkpoints with the log identity."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ def _wait(runs: Runs, position: int) -> None:
 def test_a_checkpoint_of_another_log_stops_the_query(
     runs: Runs, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
-    """F8: a query never goes on over another log's events."""
+    """F8: a query never continues over another log's events."""
     fill(*varied(3))
     assert runs.run(log_url) == [[1, 2, 3]]
     other = f"sqlite:///{tmp_path}/other.db"
@@ -165,7 +165,7 @@ def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
 
 
 def test_a_past_that_is_not_the_logs_stops_a_query(log_url: str, fill: Fill) -> None:
-    """F8: another log, another epoch, a lower head, another event: each is told."""
+    """F8: another log, another epoch, a lower head, another event: each is reported."""
     fill(*varied(5))
     stream = reader(log_url)
     now = stream.reportLatestOffset()

@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `pytest tests/property --hypothesis-profile=deep` looks much longer."""
+"""Hypothesis profiles: `pytest tests/property --hypothesis-profile=deep` runs more examples."""
 
 from hypothesis import settings
 

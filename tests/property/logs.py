@@ -1,4 +1,4 @@
-"""Fresh logs for generated tests: the oracle in memory and the subjects on disk."""
+"""New logs for property tests: the reference in memory and the subjects on disk."""
 
 import itertools
 from collections.abc import Callable
@@ -23,7 +23,7 @@ EXAMPLES = settings().max_examples
 
 
 def opener(request: pytest.FixtureRequest, backend: str) -> Opener:
-    """Return what opens a fresh log on a backend for each generated example."""
+    """Return a function that opens a new log on a backend for each example."""
     if backend == "memory":
         return open_memory
     if backend == "sqlite":
@@ -35,7 +35,7 @@ def opener(request: pytest.FixtureRequest, backend: str) -> Opener:
 
 
 def open_memory() -> tuple[Log, Callable[[], None]]:
-    """Open the model."""
+    """Open the reference log in memory."""
     log = seriatim.open("memory:")
     return log, log.close
 

@@ -1,4 +1,4 @@
-"""D3 on generated JSON: what each backend finds is what the core's matcher finds."""
+"""D3 on generated JSON: every backend agrees with the reference matcher."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The registry against a model of a few lines: any acts in any order, on both databases."""
+"""The registry against a small model: random operations on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random interleavings of every operation: memory the oracle, SQLite and Postgres the subjects."""
+"""Random interleavings of all operations: memory is the reference for SQLite and Postgres."""
 
 import copy
 import itertools
@@ -139,7 +139,7 @@ class Machine(RuleBasedStateMachine):
     def append(
         self, tenant: str, door: Door, events: list[NewEvent], key: str | None, command: Any
     ) -> Draft:
-        """Append without a condition, through any door."""
+        """Append without a condition, through any profile."""
         if door is AGGREGATES:
             fields = pools.AGGREGATE_FIELDS
             events = [msgspec.structs.replace(one, **fields) for one in events]
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         data=st.data(),
     )
     def close(self, tenant: str, stream: tuple[str, str], data: Any) -> None:
-        """Close a stream, and go on with it all the same."""
+        """Close a stream, and continue with it all the same."""
         for closing in (False, True, False):
             self._next(tenant, stream, closing, data)
 

@@ -1,4 +1,4 @@
-"""Calling a service as any program would: plain HTTP, one request, what came back."""
+"""A minimal HTTP client for tests of the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 60.0
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What a service answered."""
+    """A response of the service."""
 
     status: int
     headers: dict[str, str]
@@ -31,14 +31,14 @@ class Answered(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """The code of a problem."""
+        """The error code of a problem."""
         assert self.headers["content-type"] == "application/problem+json", self
         found: str = self.json["code"]
         return found
 
     @property
     def told(self) -> tuple[int, bytes, dict[str, str]]:
-        """All that was told, but for the id of the request."""
+        """The response without the request id, for comparisons."""
         text = self.body.replace(self.headers["x-request-id"].encode(), b"-")
         headers = {k: v for k, v in self.headers.items() if k not in _OF_THE_REQUEST}
         return self.status, text, headers
@@ -48,7 +48,7 @@ _OF_THE_REQUEST = ("x-request-id", "content-length")
 
 
 class Caller:
-    """Somebody with a token."""
+    """A client with a token."""
 
     def __init__(self, port: int, token: str | None = None, tenant: str | None = None) -> None:
         self._port = port
@@ -81,7 +81,7 @@ class Caller:
 
     @property
     def authorized(self) -> dict[str, str]:
-        """The headers that say who calls, and about whom."""
+        """The headers with the token and the tenant."""
         given = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
         return given if self.tenant is None else {**given, "seriatim-tenant": self.tenant}
 
@@ -91,17 +91,17 @@ class Caller:
 
 
 def event(event_type: str = "noted", payload: Any = None, **more: Any) -> dict[str, Any]:
-    """Make an event as JSON."""
+    """Return an event as JSON."""
     return {"event_type": event_type, "payload": {} if payload is None else payload, **more}
 
 
 def caller(service: Running, **token: Any) -> Caller:
-    """Return somebody with a new token."""
+    """Return a client with a new token."""
     return Caller(service.port, service.token(**token))
 
 
 class Following:
-    """An open tail, read piece by piece."""
+    """An open tail that is read incrementally."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.response = response
@@ -134,7 +134,7 @@ def following(
     lines: bool = True,
     **params: Any,
 ) -> Iterator[Following]:
-    """Follow the log: as NDJSON, or as Server-Sent Events; by POST when there is a body."""
+    """Open a tail as NDJSON or Server-Sent Events; with a body, by POST."""
     connection = http.client.HTTPConnection("127.0.0.1", who._port, timeout=TIMEOUT_S)
     kind = "application/x-ndjson" if lines else "text/event-stream"
     given = {**who.authorized, "accept": kind, "content-type": "application/json"}

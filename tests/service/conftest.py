@@ -1,4 +1,4 @@
-"""Fixtures: a service for the tests of one file, on SQLite and on Postgres."""
+"""Fixtures: services on SQLite and Postgres, shared by the tests of a file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serve]:
-    """Start services of one's own; takes their settings."""
+    """Return a function that starts separate services with given settings."""
     with ExitStack() as stack:
 
         def start(url: str | None = None, **settings: Any) -> Running:
@@ -67,14 +67,14 @@ def serving(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture
 def scripted() -> Iterator[tuple[str, type[Scripted]]]:
-    """A server that answers as it is told, and its address."""
+    """A server with scripted responses, and its URL."""
     with scripting() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for this machine, and its key."""
+    """A certificate for localhost and its key."""
     folder = tmp_path_factory.mktemp("tls")
     subprocess.run(
         [
@@ -90,7 +90,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def filled(shared_url: str) -> Iterator[Running]:
-    """A service of its own on each backend, with data of two tenants."""
+    """A separate service on each backend, with data of two tenants."""
     with running(shared_url) as one:
         fill(one, shared_url)
         yield one

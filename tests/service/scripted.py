@@ -1,4 +1,4 @@
-"""A server that answers as it was told, for what a real service does only on a bad day."""
+"""An HTTP server with scripted responses, to simulate faults of a service."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ INFO = b'{"log_id":"%s","epoch":1,"head":0,"tenant_id":"t","version":"1"}' % (b"
 
 
 class Scripted(http.server.BaseHTTPRequestHandler):
-    """Answers as it was told, one after the other; the last for ever."""
+    """Sends the scripted responses in order; the last one is repeated."""
 
     answers: ClassVar[list[Told]] = []
     seen: ClassVar[list[tuple[float, bytes]]] = []
     heads: ClassVar[list[dict[str, str]]] = []
 
     def do_GET(self) -> None:
-        """Answer the next."""
+        """Send the next response."""
         size = int(self.headers.get("content-length", 0))
         type(self).seen.append((time.monotonic(), self.rfile.read(size)))
         type(self).heads.append(dict(self.headers))
@@ -44,12 +44,12 @@ class Scripted(http.server.BaseHTTPRequestHandler):
     do_POST = do_GET  # noqa: N815 - the name it is called by
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def scripting() -> Iterator[tuple[str, type[Scripted]]]:
-    """Run a server that answers as it is told."""
+    """Run a server with scripted responses during the `with` block."""
 
     class Own(Scripted):
         answers: ClassVar[list[Told]] = []
@@ -67,7 +67,7 @@ def scripting() -> Iterator[tuple[str, type[Scripted]]]:
 
 
 def problem(status: int, code: str, *, retryable: bool = True, **details: Any) -> bytes:
-    """Write a problem."""
+    """Return the body of a problem."""
     return json.dumps(
         {
             "type": f"urn:seriatim:problem:{code}",
@@ -82,22 +82,22 @@ def problem(status: int, code: str, *, retryable: bool = True, **details: Any) -
 
 
 def refused(status: int, code: str, **more: Any) -> Told:
-    """Answer with a problem."""
+    """Return a response with a problem."""
     return status, PROBLEM, problem(status, code, **more)
 
 
 def outcomes(*parts: Any) -> Told:
-    """Answer appends, each with a receipt or a problem."""
+    """Return a response to several appends, with a receipt or problem for each."""
     return 200, JSON, json.dumps({"outcomes": list(parts)}).encode()
 
 
 def part(status: int, code: str, **more: Any) -> dict[str, Any]:
-    """Refuse one append of several."""
+    """Return the problem of one append of several."""
     return {"problem": json.loads(problem(status, code, **more))}
 
 
 def receipt(position: int = 1) -> dict[str, Any]:
-    """Acknowledge one append of several."""
+    """Return the receipt of one append of several."""
     placed = {"position": position, "event_id": f"e-{position}", "stream_seq": None}
     return {
         "receipt": {

@@ -1,4 +1,4 @@
-"""`seriatim serve` as a process of its own, that can be told to end, and killed."""
+"""`seriatim serve` in a separate process that can be terminated and killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _program(limit_bytes: int | None, script: str | None) -> list[str]:
 
 
 class Served:
-    """A service in a process of its own."""
+    """A service in a separate process."""
 
     def __init__(
         self,
@@ -75,23 +75,23 @@ class Served:
             self._at.set_exception(RuntimeError("".join(self.text)))
 
     def caller(self, **token: Any) -> Caller:
-        """Return somebody with a new token, once the service answers."""
+        """Return a client with a new token, after the service has started."""
         made = {"subject": "tester", "tenant_id": "*", "rights": RIGHTS} | token
         with closing(open_access(self.access)) as access:
             text, _ = access.create(**made)
         return Caller(self.port, text)
 
     def terminate(self, timeout_s: float = 40.0) -> int:
-        """Tell it to end, and return its exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
 
     def kill9(self) -> None:
-        """Kill it and all its processes."""
+        """Kill the service and all its processes."""
         kill_tree(self.process)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill remaining processes and close the streams."""
         self.kill9()
         self._reader.join(10)
         assert self.process.stderr is not None
@@ -100,7 +100,7 @@ class Served:
 
 @contextmanager
 def served(url: str, *args: str, **more: Any) -> Iterator[Served]:
-    """Run `seriatim serve` for a while."""
+    """Run `seriatim serve` during the `with` block."""
     one = Served(url, *args, **more)
     try:
         yield one

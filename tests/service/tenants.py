@@ -1,4 +1,4 @@
-"""A log with two tenants in it, and for each route a request that names what is theirs."""
+"""A log with data of two tenants, and a request for each route that names their data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPED = handler("stopped", effect="keyed", on_poison="stop")(lambda _event, _c
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """The parts of one request."""
+    """The parameters and body of a request."""
 
     params: dict[str, Any] = {}
     body: Any = None
@@ -46,7 +46,7 @@ def fill(service: Running, url: str) -> None:
 
 
 def bury(service: Running, registry: Registry, by: Handler, tenant: str) -> None:
-    """Let a handler fail for ever on one event of a tenant's."""
+    """Create a dead letter for one event of a tenant."""
     registry.declare(by)
     log = service.service.view(tenant)
     done, dead = (
@@ -136,7 +136,7 @@ def _lease(whose: str) -> dict[str, Any]:
 
 
 def _stored(_: Running, whose: str) -> Ask:
-    """Append what is stored there already: for its owner a replay, for all others new."""
+    """Repeat a stored append: a replay for its tenant, a new append for others."""
     stream = {"stream_type": "order", "stream_id": f"{whose}-new"}
     return Ask(body={"events": [_event(whose, event_id=f"{whose}-new", **stream)]})
 
@@ -216,6 +216,6 @@ _TOKENS = re.compile(rb'"token":\d{16,}')  # of leases, which begin with the clo
 
 
 def without(text: bytes, whose: str) -> bytes:
-    """Return an answer without the names that the caller gave, times, positions and marks."""
+    """Return a response without names of the caller, times, positions and hashes."""
     plain = _TIMES.sub(b"T", _TOKENS.sub(b"T", text.replace(whose.encode(), b"they")))
     return _MARKS.sub(b"M", _POSITIONS.sub(b"P", plain))

@@ -1,4 +1,4 @@
-"""Callers that a service must turn away: wrong secrets, and foreign names without tokens."""
+"""Requests that a service must refuse: wrong tokens, and foreign host names without tokens."""
 
 from __future__ import annotations
 

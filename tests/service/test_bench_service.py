@@ -1,13 +1,13 @@
-"""The benchmark of the service on a few thousand events: every section runs and compares."""
+"""A smoke test of the service benchmark: every section runs and compares."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.harness import Figure
-from bench.service import SECTIONS, raised
-from bench.service_plan import SECTIONS as NAMES
-from bench.service_plan import ServicePlan, ServiceStage, plan_from
+from bench.measurement import Figure
+from bench.service.plan import SECTIONS as NAMES
+from bench.service.plan import ServiceEnvironment, ServicePlan, parse_plan
+from bench.service.suite import SECTIONS, set_up
 
 PLAN = ServicePlan(
     events=500,
@@ -21,27 +21,27 @@ PLAN = ServicePlan(
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[ServiceStage]:
+def environment() -> Iterator[ServiceEnvironment]:
     """A small log, a service on it, and a rival."""
-    with raised(PLAN) as made:
+    with set_up(PLAN) as made:
         yield made
 
 
 def test_every_section_is_there() -> None:
     """What the command line offers is what runs, in its order."""
     assert tuple(SECTIONS) == NAMES
-    assert not plan_from(["--quick"]).whole
-    assert plan_from([]).whole
+    assert not parse_plan(["--quick"]).whole
+    assert parse_plan([]).whole
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())
 def test_a_section_gives_figures(
-    section: Callable[[ServiceStage], list[Figure]], stage: ServiceStage
+    section: Callable[[ServiceEnvironment], list[Figure]], environment: ServiceEnvironment
 ) -> None:
     """Each section compares with a goal, and counts what was really stored."""
-    before = stage.log.log.head()
-    figures = section(stage)
+    before = environment.log.log.head()
+    figures = section(environment)
 
     assert any(figure.goal is not None for figure in figures)
     assert all(figure.measured > 0 for figure in figures)
-    assert stage.log.log.head() > before
+    assert environment.log.log.head() > before

@@ -1,4 +1,4 @@
-"""Bounds of the service: bodies, answers, waiting, tails, and what a head may claim."""
+"""Limits of the service: bodies, responses, waits, tails and headers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def heavy(quick: Running) -> str:
 
 
 def test_answers_with_large_events_end_early(quick: Running, heavy: str) -> None:
-    """K3, E1: a page, a query and a selection have some of them, and say how to go on."""
+    """K3, E1: a page, a query and a selection have some of them, and say how to continue."""
     who = caller(quick, tenant_id=heavy)
     every = {"query": {"filters": [{"tags": ["big"]}]}}
     page = who("GET", "/v1/events")

@@ -1,4 +1,4 @@
-"""The client: retries that are safe, pauses as told, clear errors, TLS, forks, both styles."""
+"""The client: safe retries, requested delays, clear errors, TLS, forks, sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client on bad days: services that are away, busy, cut off, or answer nonsense."""
+"""The client with services that are unreachable, busy, cut off or return invalid responses."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def away(log: Log, proxy: TcpProxy) -> Iterator[None]:
 
 
 def test_a_tail_outlives_a_closed_port(quick: Running, tenant: str) -> None:
-    """E5: while nothing listens it tries again, and goes on where it was."""
+    """E5: while nothing listens it tries again, and continues where it was."""
     seen = Collector()
 
     def follow() -> None:
@@ -132,7 +132,7 @@ DENIED = refused(403, "forbidden", retryable=False)
 
 @pytest.mark.parametrize("kind", BUSY)
 def test_a_tail_tries_again_what_may_pass(scripted: Script, kind: str) -> None:
-    """E5: a service that has no time or no room ends no tail, which waits as it is told."""
+    """E5: a busy or full service does not end a tail, which waits for the requested time."""
     url, script = scripted
     good = (200, JSON, b'{"position":0}\n')
     script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), BUSY[kind], BUSY[kind], good]

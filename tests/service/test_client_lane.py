@@ -1,4 +1,4 @@
-"""Appends that an event loop sends to a service by itself: each decided once, whatever is lost."""
+"""Appends that an event loop sends to a service: each has one outcome, whatever is lost."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_lost_connection_loses_nothing(service: Running, seen: bool) -> None:
 
 
 def test_a_service_without_a_word_is_given_up(quick: Running) -> None:
-    """B13: sent and not answered is ambiguous; the connection is let go, and others go on."""
+    """B13: sent and not answered is ambiguous; the connection is let go, and others continue."""
 
     async def act(log: seriatim.Log) -> tuple[list[Any], list[Any]]:
         proxy.pause()
@@ -187,7 +187,7 @@ def test_a_quota_is_waited_for(serving: Callable[..., Running]) -> None:
 
 
 def test_a_loop_that_ends_leaves_nothing(quick: Running) -> None:
-    """B13: what a loop left under way is let go, and the log goes on in another."""
+    """B13: what a loop left under way is let go, and the log keeps working in another."""
     with (
         TcpProxy(quick.url) as proxy,
         seriatim.open(proxy.url, token=quick.token(tenant_id="ended")) as log,

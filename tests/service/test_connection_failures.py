@@ -1,4 +1,4 @@
-"""A service out of reach, or without its database, says where, why and what helps."""
+"""Errors of an unreachable service or database name the address, the cause and the cure."""
 
 from __future__ import annotations
 

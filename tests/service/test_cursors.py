@@ -1,4 +1,4 @@
-"""Cursors and leases over HTTP: they show nothing foreign, and a tenant has so many of them."""
+"""Cursors and leases over HTTP: isolated by tenant and limited in number."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_tenant_has_so_many_cursors(bounded: Running) -> None:
 
 
 def test_a_tenant_has_so_many_leases(bounded: Running) -> None:
-    """K3: what has ended makes room, and a lease that was forgotten so is not held again."""
+    """K3: released leases do not count, and cannot be renewed."""
     who, other = (caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
 
     def claim(name: str, by: Caller = who) -> Answered:

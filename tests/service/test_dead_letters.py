@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: an operator of one tenant moves and learns nothing of another's."""
+"""Dead letters over HTTP: an operator of one tenant cannot see or change another's."""
 
 from __future__ import annotations
 

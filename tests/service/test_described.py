@@ -1,4 +1,4 @@
-"""The description is true: generated requests, right and wrong, get only what it announces."""
+"""Generated valid and invalid requests get only the responses that OpenAPI describes."""
 
 from __future__ import annotations
 

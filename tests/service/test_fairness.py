@@ -1,4 +1,4 @@
-"""Quotas and turns: who asks for too much waits, and nobody else does."""
+"""Quotas and the tenant limiter: an excessive tenant waits, others do not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refused_after(who: Caller, size: int, most: int = 200) -> tuple[int, Answere
 def test_a_quota_is_told_with_its_time(
     serving: Callable[..., Running], quota: dict[str, float], size: int, limit: str
 ) -> None:
-    """K4: 429, Retry-After in whole seconds, the exact time in details; others go on."""
+    """K4: 429, Retry-After in whole seconds, the exact time in details; others continue."""
     service = serving(**quota)
     who, other = (caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
     taken, answer = refused_after(who, size)
@@ -212,7 +212,7 @@ def flooded(loud: Caller, act: Callable[[], Any], *, threads: int = 16) -> Any:
 
 
 def test_a_flood_of_one_tenant_does_not_starve_another(service: Running) -> None:
-    """K4: the others' appends go on through it, none refused, each in bounded time.
+    """K4: the others' appends continue through it, none refused, each in bounded time.
 
     Flood and service share this process, so times here are bounded loosely; the benchmark of the
     service measures them.

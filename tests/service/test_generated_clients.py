@@ -1,4 +1,4 @@
-"""The description generates clients: in Python, which appends and reads, and in TypeScript."""
+"""Clients can be generated from the OpenAPI document, in Python and TypeScript."""
 
 from __future__ import annotations
 

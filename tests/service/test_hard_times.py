@@ -1,4 +1,4 @@
-"""Bad clients and bad days: nonsense on the wire, slow and lost readers, ends and outages."""
+"""Faults: invalid requests, slow and lost readers, shutdowns and outages."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ def test_a_locked_store_is_a_timeout(serving: Callable[..., Running], tmp_path: 
 
 
 def test_a_full_disk_is_a_clear_refusal(tmp_path: Path) -> None:
-    """L2: no room gives backend_failure; what was stored is there, and there is room later."""
+    """L2: a full disk gives backend_failure; stored events remain, and appends work again later."""
     url = f"sqlite:///{tmp_path}/log.db"
     seriatim.open(url).close()
     with served(url, limit_bytes=2 * MIB) as service:
@@ -407,7 +407,7 @@ def test_a_full_disk_is_a_clear_refusal(tmp_path: Path) -> None:
 
 
 def _filled(who: Caller) -> tuple[list[str], Any]:
-    """Append until there is no room; return what was acknowledged, and the refusal."""
+    """Append until the disk is full; return the acknowledged events and the error."""
     kept: list[str] = []
     for n in range(1000):
         answer = who.append(event("fill", {"a": "x" * 50_000}, event_id=f"f-{n}"))

@@ -1,4 +1,4 @@
-"""Methods, heads, codings and parameters as HTTP means them."""
+"""Methods, headers, codings and parameters follow the HTTP specification."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_small_trailers_are_taken(quick: Running, who: Caller) -> None:
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "deflate, chunked"])
 def test_a_transfer_coding_is_refused_by_name(quick: Running, who: Caller, coding: str) -> None:
-    """L1: a body packed for the transfer is 501, before it has come."""
+    """L1: a compressed transfer coding is refused with 501 before the body arrives."""
     head, _, body = raw(quick.port, chunked(who, coding)).partition(b"\r\n\r\n")
 
     assert head.split(b" ", 2)[1] == b"501", head
@@ -130,7 +130,7 @@ def chunked(who: Caller, coding: str) -> bytes:
 
 
 def test_a_gzip_body_is_understood(who: Caller) -> None:
-    """L1: as if it were not packed; of several members, too."""
+    """L1: a gzip body is decoded, also with several members."""
     body = json.dumps({"events": [event("packed", {"a": "x" * 5000})]}).encode()
     coded = {"content-encoding": "gzip"}
     large = gzip.compress(body[:-1] + b" " * 1_000_000) + gzip.compress(body[-1:])
@@ -210,7 +210,7 @@ def test_what_is_asked_for_outweighs_the_rest(
 
 
 def test_a_large_answer_is_compressed(who: Caller, quick: Running) -> None:
-    """L1: also one that is packed beside the event loop."""
+    """L1: also a response that is compressed outside of the event loop."""
     large = caller(quick, tenant_id="large")
     large.append(*[event(payload={"a": "x" * 100_000}) for _ in range(10)])
     packed = large("GET", "/v1/events", headers={"accept-encoding": "gzip"})

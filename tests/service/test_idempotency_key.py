@@ -1,4 +1,4 @@
-"""Twins: whatever comes again with its Idempotency-Key runs once and gets the first answer."""
+"""Duplicates with the same Idempotency-Key run once and receive the first response."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_tenant_has_so_many_answers(serving: Callable[..., Running]) -> None:
 
 
 def test_a_large_answer_is_not_kept(serving: Callable[..., Running]) -> None:
-    """C5: 64 KiB of an answer are kept; the twin of a larger one runs again."""
+    """C5: responses up to 64 KiB are stored; a duplicate of a larger one runs again."""
     who = caller(serving(answer_bytes=5000))
     small, large = key(), key()
     kinds = [{"name": f"kind-{n}"} for n in range(100)]
@@ -266,7 +266,7 @@ def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
 
 
 def test_a_waiting_twin_writes_nothing(quick: Running) -> None:
-    """C5: twins look until the answer is there, or until its runner has given up."""
+    """C5: duplicates wait for the stored response, or until the first request has failed."""
     access, command = quick.service.access, Command("t", "twin", "hash")
     first = access.reserve(command, 10)
     assert isinstance(first, Reserved)

@@ -1,4 +1,4 @@
-"""One tenant cannot stop the service: memory, processor time, quotas, and the end in time."""
+"""One tenant cannot stop the service: memory, processor time, quotas and shutdown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def many_links(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A service in a process of its own, whose memory is its own."""
+    """A service in a separate process, whose memory is its own."""
     folder = tmp_path_factory.mktemp("apart")
     access = f"sqlite:///{folder}/access.db"
     url = "memory:" if request.param == "memory" else f"sqlite:///{folder}/log.db"
@@ -363,7 +363,7 @@ def test_a_tail_over_the_bound_of_comparisons_ends_alone(serving: Callable[..., 
 def test_work_ends_with_its_request(
     serving: Callable[..., Running], tmp_path: Path, backend: str
 ) -> None:
-    """K3, B13: a read whose client has gone, or was told 504, does not go on."""
+    """K3, B13: a read whose client has gone, or was told 504, does not continue."""
     url = "memory:" if backend == "memory" else f"sqlite:///{tmp_path}/log.db"
     service = serving(url, request_timeout_s=1.0)
     who = caller(service, tenant_id="t")

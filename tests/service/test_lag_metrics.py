@@ -1,4 +1,4 @@
-"""Lag in the service's metrics: of the consumers and projections of every tenant."""
+"""Metrics of the lag of consumers and projections of every tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An append whose answer was lost and whose service is gone since: it is reported as ambiguous."""
+"""An append whose response is lost and whose service is gone is reported as ambiguous."""
 
 from __future__ import annotations
 

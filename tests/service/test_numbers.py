@@ -1,4 +1,4 @@
-"""Numbers that no database takes: wherever one may stand, it is refused, and nothing fails."""
+"""Numbers beyond the range of the databases are refused everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes behind one address: what they tell of themselves is of all of them."""
+"""Several processes at one address report about all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands with the address of a service and a token: dlq, registry, project, subscriptions."""
+"""The commands dlq, registry, project and subscriptions with the URL of a service."""
 
 from __future__ import annotations
 

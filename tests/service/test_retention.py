@@ -1,4 +1,4 @@
-"""C5: command records and answers are kept for a day at least, and not for ever."""
+"""C5: command records and responses are kept for at least a day, and not for ever."""
 
 import sqlite3
 from collections.abc import Callable

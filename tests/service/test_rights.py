@@ -1,4 +1,4 @@
-"""What tokens allow: who appends, in whose name, of which types, for how long."""
+"""Rights of tokens: who may append, as which actor, which types, for how long."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_known_id_shows_nothing_that_may_not_be_read(service: Running) -> None
 
 
 def test_a_command_shows_nothing_that_may_not_be_read(service: Running) -> None:
-    """K4: its twin with other events gets no record that its token does not see."""
+    """K4: a duplicate with other events gets no record that its token may not read."""
     whole = caller(service, subject="svc", tenant_id="scoped", rights=["append", "read"])
     narrow = caller(service, subject="svc", tenant_id="scoped", rights=["append"], types=["ok"])
     command = {"actor": "svc", "endpoint": "x", "key": "hidden-k"}

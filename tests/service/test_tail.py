@@ -1,4 +1,4 @@
-"""The live tail: nothing missed, nothing twice, one append at a time, however readers come."""
+"""The live tail: no event missed or repeated, one append at a time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
 
 
 def test_server_sent_events_go_on_from_the_last_id(who: Caller) -> None:
-    """E5: an id is the position of an append's end; Last-Event-ID goes on behind it."""
+    """E5: an id is the position of an append's end; Last-Event-ID continues after it."""
     ends = [who.append(*batch).json["last_position"] for batch in batches(4, 1)]
     with following(who, lines=False, after=ends[0] - 1) as tail:
         events = [one for one, _ in zip(tail.events(), range(3), strict=False)]
@@ -237,7 +237,7 @@ def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
 
 
 def test_a_replaced_log_ends_its_tails(serving: Callable[..., Running]) -> None:
-    """F8: when the epoch is raised a tail says so and ends; to go on needs the new epoch."""
+    """F8: when the epoch is raised a tail says so and ends; to continue needs the new epoch."""
     service = serving()
     who = caller(service)
     who.append(event())

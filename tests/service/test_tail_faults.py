@@ -1,4 +1,4 @@
-"""Tails in bad moments: late tokens, failing reads, ends; still nothing missed, nothing twice."""
+"""Tails under faults: expired tokens, failing reads, shutdowns; no event missed or repeated."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_no_position_is_told_before_its_events(
 
 
 def test_a_failing_read_doubles_nothing(quick: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """E5: a tail that was sent away by a failing read has each append once, as it goes on."""
+    """E5: a tail that was sent away by a failing read has each append once, as it continues."""
     who = caller(quick, tenant_id="failing")
     real = hub_module._groups
     failures = iter(range(1))

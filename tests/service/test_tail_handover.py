@@ -1,4 +1,4 @@
-"""A tail between its last page of the past and its first live event: no append is lost there."""
+"""A tail between its last stored page and its first live event: no append is lost."""
 
 from __future__ import annotations
 

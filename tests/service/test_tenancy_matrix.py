@@ -1,4 +1,4 @@
-"""Every route, asked by everybody: own and foreign tenants, bad tokens, lesser rights."""
+"""Every route with every kind of caller: own and other tenants, bad tokens, fewer rights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from seriatim.access.rights import RIGHTS
 from seriatim.api.routes import ROUTES, Route
 from seriatim.api.serving import Place
-from seriatim.cli.serving import _is_open
+from seriatim.cli.serving import _allows_anonymous
 from seriatim.cli.session import Common, Session
 from seriatim.core.fold import Failure
 from seriatim.opening import access_url, open_access, open_read_model, read_model_url
@@ -346,7 +346,7 @@ def test_an_open_service_closes_with_the_first_token(serving: Callable[..., Runn
         ("postgres", "127.0.0.1", False, False),
     ],
 )
-def test_only_an_embedded_log_on_loopback_is_open(
+def test_only_an_embedded_log_on_loopback_allows_anonymous(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     url: str,
@@ -361,4 +361,5 @@ def test_only_an_embedded_log_on_loopback_is_open(
         with closing(open_access(access_url(at))) as access:
             access.create(subject="x", tenant_id="*", rights=["read"])
 
-    assert _is_open(Session(Common(at)), Place(url=at, host=host), insecure=True) is expected
+    place = Place(url=at, host=host)
+    assert _allows_anonymous(Session(Common(at)), place, insecure=True) is expected

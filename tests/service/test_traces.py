@@ -1,4 +1,4 @@
-"""M2: a trace goes through client, service and store, and into the event itself."""
+"""M2: a trace is propagated through client, service and store, and into the event."""
 
 import http.client
 import json
@@ -70,7 +70,7 @@ def test_an_append_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
 def test_twins_of_a_traced_append_get_one_answer(
     service: Running, log: Log, spans: InMemorySpanExporter
 ) -> None:
-    """C5, M2: the trace that the service wrote is in the first answer, and in its twins'."""
+    """C5, M2: duplicates receive the trace id of the first response."""
     body = json.dumps({"events": [{"event_type": "a"}, {"event_type": "b"}]})
     headers = {
         "authorization": f"Bearer {service.token()}",
@@ -91,7 +91,7 @@ def test_twins_of_a_traced_append_get_one_answer(
 
 
 def test_a_read_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
-    """M2: reads go on with their caller's trace, too."""
+    """M2: reads continue with their caller's trace, too."""
     spans.clear()
     log.page()
 

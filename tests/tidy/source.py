@@ -1,4 +1,4 @@
-"""What the tidy tests read: our modules, parsed once, and the files git would commit."""
+"""The parsed modules of the package, and the files that git would commit."""
 
 import ast
 import functools
@@ -13,7 +13,7 @@ PACKAGE = SRC / "seriatim"
 
 @dataclass(frozen=True)
 class Module:
-    """One source file: where it is, what it is called when imported, and its tree."""
+    """A source file with its import name and syntax tree."""
 
     path: Path
     name: str
@@ -22,17 +22,17 @@ class Module:
 
     @property
     def place(self) -> str:
-        """The path as a person would write it."""
+        """The path relative to the repository."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def room(self) -> str:
-        """The first part below the package: ``core``, ``store``, ``config``, or ``__init__``."""
+        """The top-level package or module: ``core``, ``store``, ``config``, or ``__init__``."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else "__init__"
 
     def is_below(self, *prefixes: str) -> bool:
-        """Tell whether this module is, or lies in, one of the named places."""
+        """Return whether this module is, or is inside, one of the named packages."""
         inner = self.name.removeprefix("seriatim").removeprefix(".")
         return any(inner == prefix or inner.startswith(f"{prefix}.") for prefix in prefixes)
 
@@ -52,7 +52,7 @@ def read_module(path: Path) -> Module:
 
 
 def imports(module: Module) -> list[tuple[int, str]]:
-    """Return the line and full dotted name of everything a module imports, anywhere in it."""
+    """Return the line and full dotted name of every import in a module."""
     found = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):

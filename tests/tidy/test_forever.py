@@ -1,4 +1,4 @@
-"""The log is kept for ever: no statement of ours removes or changes an event."""
+"""No SQL statement of the package deletes or changes an event."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_no_statement_removes_events() -> None:
 
 
 def test_a_removing_statement_would_be_found() -> None:
-    """F4: the pattern sees what it looks for, in both backends' ways of writing."""
+    """F4: the pattern detects such statements in the style of both backends."""
     for statement in (
         "delete from {schema}.events where position < 5",
         "DELETE FROM events",

@@ -1,4 +1,4 @@
-"""Imports go one way, and each outside library has one home."""
+"""Packages import only allowed packages, and each library is used in one of them."""
 
 import ast
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from tests.tidy.source import Module, imports, modules
 
-# Which rooms a room may import, besides itself. ``__init__`` is the package's own surface.
+# The packages that each package may import, besides itself. ``__init__`` is the public API.
 ROOMS = {
     "core": set(),
     "config": {"core"},
@@ -59,14 +59,14 @@ ROOMS = {
         "config",
     },
 }
-# The outermost doors may import everything.
+# The command line may import everything but the test suite.
 ROOMS["cli"] = {room for room in ROOMS if room != "testing"}
 ROOMS["__main__"] = {"cli"}
 
-# Siblings: what two of them need lies in log, core, or a module that is no profile.
+# Profiles do not import each other; shared code belongs to log, core, or a neutral module.
 PROFILES = {"aggregates", "facts", "traces"}
 
-# Where an outside library may be imported, and what everyone else uses instead.
+# The packages that may import a library, and the alternative for all others.
 HOMES = {
     "adbc_driver_manager": (("pipeline",), "the pipeline's source"),
     "adbc_driver_postgresql": (("pipeline",), "the pipeline's source"),
@@ -96,7 +96,7 @@ HOMES = {
 }
 EVERYWHERE = {"msgspec"}
 
-# Core decides; it does not look at the world. What it needs from there is given to it.
+# Core is pure: it gets clocks, randomness and I/O as arguments.
 IMPURE_MODULES = {
     "asyncio": "a plain function",
     "logging": "a returned value or an error",
@@ -125,7 +125,7 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
 def problems_of(module: Module) -> Iterator[str]:
-    """Say what a module imports or calls that it should not, and what to use instead."""
+    """Yield the forbidden imports and calls of a module, with their alternatives."""
     yield from environment_problems(module)
     for line, name in imports(module):
         where = f"{module.place}:{line}"
@@ -139,7 +139,7 @@ def problems_of(module: Module) -> Iterator[str]:
 
 
 def room_problems(module: Module, name: str) -> Iterator[str]:
-    """Check an import of our own: rooms look inwards, profiles not sideways."""
+    """Check an import of another package of Seriatim."""
     parts = name.split(".")
     target = parts[1] if len(parts) > 1 and parts[1] in ROOMS else "__init__"
     if target not in ROOMS[module.room] | {module.room}:
@@ -154,7 +154,7 @@ def room_problems(module: Module, name: str) -> Iterator[str]:
 
 
 def library_problems(module: Module, top: str) -> Iterator[str]:
-    """Check an import of the standard library's or another project's."""
+    """Check an import of the standard library or a third-party library."""
     if top in HOMES:
         homes, instead = HOMES[top]
         if not module.is_below(*homes):
@@ -167,7 +167,7 @@ def library_problems(module: Module, top: str) -> Iterator[str]:
 
 
 def environment_problems(module: Module) -> Iterator[str]:
-    """Find readers of the environment other than config."""
+    """Find modules other than config that read the environment."""
     if module.is_below("config"):
         return
     for node in ast.walk(module.tree):
@@ -196,7 +196,7 @@ def impure_calls(module: Module) -> Iterator[str]:
 
 
 def module_from(place: str, text: str) -> Module:
-    """Make a module out of text, as if it were at a place in the package."""
+    """Return a module made from text, as if it were in the package."""
     source = Path(__file__).parents[2] / "src" / "seriatim" / place
     parts = Path("seriatim", place).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -204,14 +204,14 @@ def module_from(place: str, text: str) -> Module:
 
 
 def test_every_room_is_known() -> None:
-    """A new room says what it may import before it is built."""
+    """Every package declares what it may import."""
     unknown = sorted({module.room for module in modules()} - set(ROOMS))
 
     assert unknown == [], f"add {unknown} to ROOMS in tests/tidy/test_imports.py"
 
 
 def test_imports_go_one_way() -> None:
-    """No module reaches outwards, sideways, or into a library that has another home."""
+    """No module has a forbidden import."""
     known = [module for module in modules() if module.room in ROOMS]
     problems = [problem for module in known for problem in problems_of(module)]
 
@@ -239,7 +239,7 @@ def test_imports_go_one_way() -> None:
     ],
 )
 def test_a_wrong_import_is_explained(place: str, text: str, complaint: str) -> None:
-    """Each rule finds its breach and says what to use instead."""
+    """Each rule detects a violation and names the alternative."""
     problems = list(problems_of(module_from(place, text)))
 
     assert any(complaint in problem for problem in problems), problems
@@ -259,5 +259,5 @@ def test_a_wrong_import_is_explained(place: str, text: str, complaint: str) -> N
     ],
 )
 def test_a_right_import_passes(place: str, text: str) -> None:
-    """What the architecture allows is not complained about."""
+    """Allowed imports are accepted."""
     assert list(problems_of(module_from(place, text))) == []

@@ -1,4 +1,4 @@
-"""Packages are named, never where they are fetched from: the installer's settings say that."""
+"""No committed file names the host of a package registry; installers are configured elsewhere."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.tidy.source import ROOT, committed_files
 
-# In parts, so that this file holds none of them itself.
+# In parts, so that this file does not contain the names itself.
 REGISTRIES = [
     ("pypi", "org"),
     ("pythonhosted", "org"),

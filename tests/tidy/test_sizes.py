@@ -1,4 +1,4 @@
-"""Files and functions stay small enough to read, and each module says what it is for."""
+"""Files and functions are small, and each module has a docstring."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""No leftovers: what is to be done stands in an issue, not in the source."""
+"""No leftover markers in the source: open work is tracked in issues."""
 
 import re
 

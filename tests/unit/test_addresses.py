@@ -1,4 +1,4 @@
-"""Addresses as they are shown: without anything that opens what they name."""
+"""URLs are displayed without secrets."""
 
 import pytest
 

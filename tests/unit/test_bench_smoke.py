@@ -1,4 +1,4 @@
-"""The benchmark's own machinery on a log in memory: it runs, counts and reports."""
+"""The harness of the benchmarks, on a log in memory."""
 
 import json
 import time
@@ -7,50 +7,51 @@ from pathlib import Path
 
 import pytest
 
+from bench.append.contexts import contexts
+from bench.append.memory import MemoryWatch, export, read
+from bench.append.plan import SECTIONS, AppendPlan, parse_plan
+from bench.bottlenecks import find_bottleneck
 from bench.callers import alone, tasks, threads
-from bench.harness import (
+from bench.chart import draw
+from bench.measurement import (
     Figure,
     Sample,
     Series,
-    beside,
-    carried_over,
+    carry_over_figures,
     interleave,
     ratio,
+    reference,
     table,
     write_results,
 )
-from bench.limits import what_limits
-from bench.ours import OurLog
-from bench.plan import SECTIONS, Plan, in_words, plan_from
-from bench.plot import draw
-from bench.sections.contexts import contexts
-from bench.sections.memory import Watch, export, read
-from bench.workload import Orders, payload_bytes, prefill_event
+from bench.plan import format_count
+from bench.seriatim_log import SeriatimLog
+from bench.workload import Orders, make_prefill_event, payload_bytes
 
 EVENTS = 400
 BRIEF = 0.02
 
 
 @pytest.fixture
-def ours() -> Iterator[OurLog]:
+def ours() -> Iterator[SeriatimLog]:
     """A small prefilled log."""
-    with OurLog("memory:") as log:
+    with SeriatimLog("memory:") as log:
         log.fill(EVENTS)
         yield log
 
 
-def test_every_kind_of_caller_appends_what_it_counts(ours: OurLog) -> None:
+def test_every_kind_of_caller_appends_what_it_counts(ours: SeriatimLog) -> None:
     """Threads, tasks and a lone caller store exactly the events they report."""
     orders = Orders(streams=10)
     counted = EVENTS
-    for contestant in (
+    for subject in (
         ours.alone(orders),
         ours.thread_singles(4, orders),
         ours.task_singles(4, orders),
         ours.batches(2, orders, 10, 3),
         ours.task_batches(2, orders, 10, 3),
     ):
-        counted += contestant(BRIEF).events
+        counted += subject(BRIEF).events
 
     assert counted == ours.log.head()
 
@@ -69,15 +70,15 @@ def test_rounds_are_interleaved() -> None:
     """Each round runs every contestant once, after a warm-up of each."""
     order: list[str] = []
 
-    def contestant(name: str) -> Sample:
+    def subject(name: str) -> Sample:
         order.append(name)
         return Sample(10, 0.5, [0.001, 0.002, 0.003])
 
     found = interleave(
-        {"a": lambda _: contestant("a"), "b": lambda _: contestant("b")},
+        {"a": lambda _: subject("a"), "b": lambda _: subject("b")},
         rounds=3,
         seconds=BRIEF,
-        say=lambda _: None,
+        report=lambda _: None,
     )
 
     assert order == ["a", "b"] * 4
@@ -92,7 +93,7 @@ def test_figures_know_their_verdict_and_are_written_with_it(tmp_path: Path) -> N
         ratio("fast / slow", fast, slow, against="slow", goal=1.5, aim=3.0),
         ratio("slow / fast", slow, fast, against="fast", goal=1.0),
         Figure(name="delay", measured=2.0, goal=3.0, unit="ms", at_most=True),
-        beside("slow", slow),
+        reference("slow", slow),
     ]
 
     assert [one.ok for one in figures] == [True, False, True, None]
@@ -107,19 +108,19 @@ def test_figures_know_their_verdict_and_are_written_with_it(tmp_path: Path) -> N
     assert [one["measured"] for one in written["figures"]] == [2.0, 0.5, 2.0, 10.0]
     assert written["figures"][1]["ok"] is False
 
-    (kept,) = carried_over("smoke", figures[1:], lambda name: "/" in name, tmp_path)
+    (kept,) = carry_over_figures("smoke", figures[1:], lambda name: "/" in name, tmp_path)
     assert kept.taken == "2025-11-15"
     assert kept.measured == 2.0
-    assert carried_over("none", figures, lambda _: True, tmp_path) == []
+    assert carry_over_figures("none", figures, lambda _: True, tmp_path) == []
 
     assert draw("smoke", "a title", figures, tmp_path).read_text().startswith("<?xml")
 
 
 def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
     """What the benchmark appends enters none of the contexts it asks for."""
-    plan = Plan(events=EVENTS, rounds=1, seconds=BRIEF, context_calls=2)
+    plan = AppendPlan(events=EVENTS, rounds=1, seconds=BRIEF, context_calls=2)
 
-    with OurLog(postgres_url) as ours:
+    with SeriatimLog(postgres_url) as ours:
         ours.fill(EVENTS)
         figures = contexts(ours, plan, plan.size, Orders(streams=10))
 
@@ -127,12 +128,12 @@ def test_contexts_are_measured_without_conflicts(postgres_url: str) -> None:
     assert all(figure.at_most for figure in figures)
 
 
-def test_memory_is_watched_while_reading_and_exporting(ours: OurLog) -> None:
+def test_memory_is_watched_while_reading_and_exporting(ours: SeriatimLog) -> None:
     """Both acts go through all the events they are told to, and growth would be seen."""
     seen: list[int] = []
     export(ours.log, EVENTS, seen.append)
     read(ours.log, EVENTS, seen.append)
-    watch = Watch(EVENTS)
+    watch = MemoryWatch(EVENTS)
     watch(1)
     held = b"x" * (64 << 20)
     watch(EVENTS)
@@ -145,21 +146,21 @@ def test_memory_is_watched_while_reading_and_exporting(ours: OurLog) -> None:
 def test_prefilled_events_are_as_the_conditions_say() -> None:
     """Payloads have about 325 bytes, and a year's label never meets the next year's."""
     assert 300 < payload_bytes() < 350
-    assert "year:2024" in prefill_event(0, EVENTS).tags
-    assert "year:2025" in prefill_event(EVENTS - 2, EVENTS).tags
-    assert "year:2025" not in prefill_event(0, EVENTS).tags
+    assert "year:2024" in make_prefill_event(0, EVENTS).tags
+    assert "year:2025" in make_prefill_event(EVENTS - 2, EVENTS).tags
+    assert "year:2025" not in make_prefill_event(0, EVENTS).tags
 
 
 def test_a_partial_run_never_replaces_the_kept_results() -> None:
     """Quick runs and single sections are written elsewhere."""
-    assert plan_from([]).whole
-    assert plan_from(["--large"]).whole
-    assert not plan_from(["--quick"]).whole
-    assert not plan_from(["--only", SECTIONS[0]]).whole
+    assert parse_plan([]).whole
+    assert parse_plan(["--large"]).whole
+    assert not parse_plan(["--quick"]).whole
+    assert not parse_plan(["--only", SECTIONS[0]]).whole
     with pytest.raises(SystemExit):
-        plan_from(["--rounds", "2"])
-    assert in_words(1_000_000) == "1 M"
-    assert in_words(10) == "10"
+        parse_plan(["--rounds", "2"])
+    assert format_count(1_000_000) == "1 M"
+    assert format_count(10) == "10"
 
 
 def test_callers_stop_in_time() -> None:
@@ -172,4 +173,4 @@ def test_callers_stop_in_time() -> None:
 
     assert tasks(1, act)(BRIEF).events >= 1
     assert time.perf_counter() - started >= 2 * BRIEF
-    assert what_limits("a figure nobody knows") is None
+    assert find_bottleneck("a figure nobody knows") is None

@@ -1,4 +1,4 @@
-"""Bodies of appends: the quick way refuses what the exact way refuses, in short steps."""
+"""Bodies of appends: the fast parser refuses what the exact one refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit: one queue, a few writers, an answer for everyone."""
+"""Group commit: one queue, a few writers, a result for every caller."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -124,7 +124,7 @@ def test_groups_have_bounds(made: Callable[..., Committer]) -> None:
 def test_the_queue_is_bounded(
     made: Callable[..., Committer], limits: Limits, more: tuple[int, int], name: str
 ) -> None:
-    """B13: a full queue refuses with a retryable error, and takes again when there is room."""
+    """B13: a full queue refuses with a retryable error, and accepts again when it has space."""
     gate = Gate()
     committer = made(gate, limits=limits)
     committer.submit(request())
@@ -165,7 +165,7 @@ def test_a_cancelled_append_is_never_sent(made: Callable[..., Committer]) -> Non
 
 
 def test_a_queue_of_cancelled_appends(made: Callable[..., Committer]) -> None:
-    """B13: when all that waited was cancelled the writer goes on waiting."""
+    """B13: when all that waited was cancelled the writer continues waiting."""
     gate = Gate()
     committer = made(gate)
     taken = committer.submit(request())

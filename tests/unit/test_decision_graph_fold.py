@@ -1,4 +1,4 @@
-"""The shipped projection of traces folds what the graph in memory holds; no Spark is started."""
+"""The shipped projection of traces equals the graph in memory, without Spark."""
 
 from typing import Any
 

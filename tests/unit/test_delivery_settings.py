@@ -1,4 +1,4 @@
-"""The seed's settings, under the seed's own names, and metrics."""
+"""Settings of delivery under their environment names, and metrics."""
 
 from __future__ import annotations
 

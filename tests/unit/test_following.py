@@ -1,4 +1,4 @@
-"""Running a subscription on a store that has a bad moment, or its last."""
+"""Subscriptions on a store that fails temporarily or permanently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as lines of JSON or text: who it was about, in which trace, and never a secret."""
+"""Logs as JSON or text: their context and trace, and never a secret."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The memory of tenants: waiting for room, and giving up."""
+"""The memory budget of tenants: waiting for memory, and cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TENANT = "t"
 
 
 async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
-    """K3: a request cancelled at the moment that room is made takes none, and raises nothing else.
+    """K3: a request cancelled when memory becomes free takes none and raises no other error.
 
     The waiter is done by then, and making room drops it from the queue.
     """
@@ -27,7 +27,7 @@ async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
 
 
 async def test_room_granted_to_a_cancelled_wait_is_given_back() -> None:
-    """K3: room that a cancelled request was just granted serves the next one."""
+    """K3: memory that a cancelled request was granted goes to the next one."""
     budget = MemoryBudget(100)
     budget.take(TENANT, 100)
     first = asyncio.create_task(budget.wait(TENANT, 80, 60.0))

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus format: of the log, of a service, of jobs; labels are names, never ids."""
+"""Metrics in Prometheus format, of logs, services and jobs; labels are names, never ids."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What commands print on a terminal: ids stay whole, and payloads have room."""
+"""Terminal output of commands: ids are never wrapped, and payloads have space."""
 
 import io
 

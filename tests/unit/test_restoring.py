@@ -1,4 +1,4 @@
-"""Every store takes events of an archive as they were, right behind its head, or none of them."""
+"""Every store restores archived events unchanged, directly after its head, or none."""
 
 from collections.abc import Iterator
 from contextlib import closing

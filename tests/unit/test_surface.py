@@ -1,4 +1,4 @@
-"""The public names: sorted, all there, nothing else; and every error code once."""
+"""The public names: sorted and complete; every error code is unique."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ backend_failure
 
 
 def test_exported_names() -> None:
-    """F1: `__all__` is sorted and equals what is visible; submodules are rooms, not names."""
+    """F1: `__all__` is sorted and equals what is visible; submodules are not public names."""
     visible = [
         name
         for name, value in vars(seriatim).items()

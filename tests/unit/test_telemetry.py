@@ -1,4 +1,4 @@
-"""The telemetry bus: listeners, their undoing, and what an event tells."""
+"""The telemetry bus: listeners, their removal, and the content of events."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Spans with the real SDK of OpenTelemetry, and none where nobody traces."""
+"""Spans with the OpenTelemetry SDK, and none without a tracer."""
 
 import asyncio
 import logging
@@ -188,7 +188,7 @@ def test_no_payload_in_spans(log: Log, spans: InMemorySpanExporter) -> None:
     "metadata", [{f"k{n}": "v" for n in range(64)}, {f"k{n:02}": "v" * 509 for n in range(16)}]
 )
 def test_a_full_event(log: Log, spans: InMemorySpanExporter, metadata: dict[str, str]) -> None:
-    """M2: an event that has no room for its trace is stored without."""
+    """M2: an event without space for its trace metadata is stored without it."""
     record = log.append([NewEvent("a", metadata=metadata)]).records[0]
 
     assert record.metadata == metadata

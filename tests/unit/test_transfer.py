@@ -1,4 +1,4 @@
-"""An export holds everything, and an import stores it once, whatever happens in between."""
+"""An export is complete, and an import stores it once, also after interruptions."""
 
 import json
 import tracemalloc
@@ -233,7 +233,7 @@ def test_large_lines_within_the_bounds_are_taken() -> None:
 
 @pytest.mark.parametrize("header", [True, False], ids=["export", "made by hand"])
 def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
-    """L2: what cannot be read to its end, or goes on after it, is not called whole."""
+    """L2: what cannot be read to its end, or continues after it, is not called whole."""
     source = new_log()
     source.append([NewEvent("x", {}), NewEvent("y", {})])
     written: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A verification passes a sound log and names what is wrong with a damaged one."""
+"""Verification accepts a sound log and reports the damage of another."""
 
 from collections.abc import Callable
 from typing import Any

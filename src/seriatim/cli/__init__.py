@@ -1,25 +1,29 @@
-"""The command line: one file a command, tables for people, `--json` for programs."""
+"""The command-line program `seriatim`.
+
+Each command has a module of its own. Commands print tables and lines for people, and JSON with
+`--json`.
+"""
 
 import sys
 
-_EXTRA = ("rich", "typer")
+_EXTRA_PACKAGES = ("rich", "typer")
 _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run a command; without the packages of the extra, say how to get them."""
+    """Run the program; exit with an installation hint if the extra `cli` is missing."""
     try:
         _run()
-    except KeyboardInterrupt:  # while modules are loaded, before a command handles it
+    except KeyboardInterrupt:  # during imports, before a command installs its own handling
         sys.exit(_INTERRUPTED)
 
 
 def _run() -> None:
     try:
-        from seriatim.cli.app import app  # noqa: PLC0415 - an extra
+        from seriatim.cli.app import app  # noqa: PLC0415 - needs the extra `cli`
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        if error.name not in _EXTRA_PACKAGES:
             raise
-        sys.stderr.write("the command line needs its extra: pip install 'seriatim[cli]'\n")
+        sys.stderr.write("the command line needs an extra: pip install 'seriatim[cli]'\n")
         sys.exit(2)
     app()

@@ -1,4 +1,4 @@
-"""The program `seriatim`: its commands, in the order of a log's life."""
+"""The Typer application of the program `seriatim`, with all commands in the order of its help."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "demo": demo,
 }
-for name, command in _COMMANDS.items():
-    app.command(name, epilog=exits.as_help())(command)
+for name, function in _COMMANDS.items():
+    app.command(name, epilog=exits.as_help())(function)
 
 app.add_typer(projecting.app, name="project")
 app.add_typer(registering.app, name="registry")
@@ -67,8 +67,8 @@ app.add_typer(tokens.app, name="token")
 app.add_typer(tokens.quota, name="quota")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"seriatim {seriatim.__version__}")
         raise typer.Exit
 
@@ -81,8 +81,10 @@ def seriatim_(
     as_json: AsJson = False,
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Seriatim: one ordered, idempotent, replayable event log on Postgres or SQLite."""
+    """Seriatim: an ordered, idempotent, replayable event log on Postgres or SQLite."""
     ctx.obj = Common(url, tenant, as_json)

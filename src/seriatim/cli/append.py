@@ -1,4 +1,4 @@
-"""`seriatim append`: one event from the command line, or a batch of them as one append."""
+"""The command `seriatim append`: append one event, or a batch of events atomically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from seriatim.cli import event_options as given
+from seriatim.cli import event_options as options
 from seriatim.cli.filters import query_from_json
 from seriatim.cli.output import write_json
 from seriatim.cli.session import (
@@ -26,37 +26,37 @@ from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
 from seriatim.log.arguments import bad
 
 
-def append(  # noqa: PLR0913 - an event has that many fields
+def append(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    event_type: given.Type = None,
-    payload: given.Payload = None,
-    stream: given.Stream = None,
-    stream_seq: given.StreamSeq = None,
-    event_version: given.EventVersion = None,
-    tags: given.Tags = None,
-    event_id: given.EventId = None,
-    occurred_at: given.OccurredAt = None,
-    actor: given.Actor = None,
-    producer_id: given.Producer = None,
-    source_system: given.Source = None,
-    source_subsystem: given.Subsystem = None,
-    request_id: given.RequestId = None,
-    correlation_id: given.CorrelationId = None,
-    causation_id: given.CausationId = None,
-    app_id: given.AppId = None,
-    env_id: given.EnvId = None,
-    metadata: given.Metadata = None,
-    batch: given.Batch = None,
-    key: given.Key = None,
-    expect_seq: given.ExpectSeq = None,
-    expect_version: given.ExpectVersion = None,
-    expect_after: given.ExpectAfter = None,
-    expect_query: given.ExpectQuery = None,
+    event_type: options.Type = None,
+    payload: options.Payload = None,
+    stream: options.Stream = None,
+    stream_seq: options.StreamSeq = None,
+    event_version: options.EventVersion = None,
+    tags: options.Tags = None,
+    event_id: options.EventId = None,
+    occurred_at: options.OccurredAt = None,
+    actor: options.Actor = None,
+    producer_id: options.Producer = None,
+    source_system: options.Source = None,
+    source_subsystem: options.Subsystem = None,
+    request_id: options.RequestId = None,
+    correlation_id: options.CorrelationId = None,
+    causation_id: options.CausationId = None,
+    app_id: options.AppId = None,
+    env_id: options.EnvId = None,
+    metadata: options.Metadata = None,
+    batch: options.Batch = None,
+    key: options.Key = None,
+    expect_seq: options.ExpectSeq = None,
+    expect_version: options.ExpectVersion = None,
+    expect_after: options.ExpectAfter = None,
+    expect_query: options.ExpectQuery = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append an event, or a batch of events, all or nothing."""
+    """Append one event, or with --batch several events atomically."""
     fields: dict[str, Any] = {
         "event_type": event_type,
         "payload": payload,
@@ -77,40 +77,41 @@ def append(  # noqa: PLR0913 - an event has that many fields
         "app_id": app_id,
         "env_id": env_id,
     }
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        fields["metadata"] = _metadata(metadata or [])
-        named = {name: value for name, value in fields.items() if value is not None}
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        fields["metadata"] = _parse_metadata(metadata or [])
+        given = {name: value for name, value in fields.items() if value is not None}
         conditions = [
             *_expected_seq(stream, expect_seq),
             *_expected_context(expect_query, expect_version, expect_after),
         ]
-        events = [_event(named)] if batch is None else _batch(batch, named)
-        with one.open() as log:
-            _show(one, log.append(events, conditions or None, key))
+        events = [_parse_event(given)] if batch is None else _read_batch(batch, given)
+        with command.open() as log:
+            _print_receipt(command, log.append(events, conditions or None, key))
 
 
-def _metadata(entries: list[str]) -> dict[str, str] | None:
+def _parse_metadata(entries: list[str]) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not equals or name in found:
-            raise bad("--metadata", "must be KEY=VALUE, each key once")
+            raise bad("--metadata", "must be KEY=VALUE, with each key given once")
         found[name] = value
     return found or None
 
 
-def _event(named: dict[str, Any]) -> dict[str, Any]:
-    if "event_type" not in named:
-        raise bad("TYPE", "is required, or a --batch of events instead")
-    text = named.get("payload", "{}")
+def _parse_event(given: dict[str, Any]) -> dict[str, Any]:
+    if "event_type" not in given:
+        raise bad("TYPE", "is required unless --batch is given")
+    text = given.get("payload", "{}")
     payload = json_argument(sys.stdin.read() if text == "-" else text, "PAYLOAD")
-    return {**named, "payload": payload}
+    return {**given, "payload": payload}
 
 
-def _batch(file: Path, named: dict[str, Any]) -> list[Any]:
-    beside = [name for name in named if name != "stream"]
-    if beside:
-        raise bad("--batch", f"brings its events along: leave out {', '.join(beside)}")
+def _read_batch(file: Path, given: dict[str, Any]) -> list[Any]:
+    # --stream stays allowed: --expect-seq needs it.
+    conflicting = [name for name in given if name != "stream"]
+    if conflicting:
+        raise bad("--batch", f"contains whole events: leave out {', '.join(conflicting)}")
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     return [
         json_argument(line, f"--batch, line {number}")
@@ -119,19 +120,19 @@ def _batch(file: Path, named: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _expected_seq(stream: given.Pair, text: str | None) -> list[Condition]:
+def _expected_seq(stream: options.Pair, text: str | None) -> list[Condition]:
     if text is None:
         return []
     if stream is None:
-        raise bad("--expect-seq", "needs a --stream")
+        raise bad("--expect-seq", "requires --stream")
     return [ExpectedSeq(stream, number_or_none(text, "--expect-seq"))]
 
 
 def _expected_context(query: str | None, version: str | None, after: int | None) -> list[Condition]:
     if version is not None and after is not None:
-        raise bad("--expect-after", "and --expect-version exclude each other")
+        raise bad("--expect-after", "cannot be combined with --expect-version")
     if (query is None) != (version is None and after is None):
-        raise bad("--expect-query", "comes together with --expect-version or --expect-after")
+        raise bad("--expect-query", "must be combined with --expect-version or --expect-after")
     if query is None:
         return []
     context = query_from_json(query, "--expect-query")
@@ -140,12 +141,16 @@ def _expected_context(query: str | None, version: str | None, after: int | None)
     return [ExpectedContext(context, number_or_none(version or "", "--expect-version"))]
 
 
-def _show(one: Session, result: AppendResult) -> None:
+def _print_receipt(command: Session, result: AppendResult) -> None:
     first, last = result.first_position, result.last_position
-    if one.as_json:
+    if command.as_json:
         events = [
-            {"position": each.position, "event_id": each.event_id, "stream_seq": each.stream_seq}
-            for each in result.records
+            {
+                "position": record.position,
+                "event_id": record.event_id,
+                "stream_seq": record.stream_seq,
+            }
+            for record in result.records
         ]
         write_json(
             {
@@ -157,6 +162,6 @@ def _show(one: Session, result: AppendResult) -> None:
             }
         )
         return
-    did = "was stored before" if result.replayed else "appended"
-    where = f"position {first}" if first == last else f"positions {first} to {last}"
-    one.out.print(f"{did} at {where}")
+    verb = "already stored" if result.replayed else "appended"
+    place = f"position {first}" if first == last else f"positions {first} to {last}"
+    command.out.print(f"{verb} at {place}")

@@ -1,4 +1,4 @@
-"""`seriatim audit`: the whole log checked on Spark, and what it holds."""
+"""The command `seriatim audit`: check the whole log on Spark and report its contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from seriatim.pipeline.audit import AuditReport
 
 
-def audit(  # noqa: PLR0913 - what to audit, and where
+def audit(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     archive: ArchiveAt = None,
     master: Master = None,
@@ -24,33 +24,41 @@ def audit(  # noqa: PLR0913 - what to audit, and where
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check gaps, duplicates, hashes and streams over the whole log on Spark, for all tenants."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
-        with spark_session(one, master) as spark:
-            from seriatim.pipeline.audit import audit as run  # noqa: PLC0415 - an extra
+    """Check the whole log on Spark for gaps, duplicates, wrong hashes and broken streams.
 
-            report = run(
-                spark, one.url, archive=archive, progress=lambda step: one.notice(f"{step} …")
+    The audit covers all tenants and also reports the number and size of events by type.
+    """
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as command:
+        with spark_session(command, master) as spark:
+            from seriatim.pipeline.audit import audit as run_audit  # noqa: PLC0415 - an extra
+
+            report = run_audit(
+                spark,
+                command.url,
+                archive=archive,
+                progress=lambda step: command.notice(f"{step} …"),
             )
-        _show(one, report)
+        _print_report(command, report)
         if not report.ok:
             raise typer.Exit(exits.FOUND_PROBLEMS)
 
 
-def _show(one: Session, report: AuditReport) -> None:
-    if one.as_json:
+def _print_report(command: Session, report: AuditReport) -> None:
+    if command.as_json:
         write_json({**msgspec.to_builtins(report), "ok": report.ok})
         return
-    one.out.print(findings_table(report.findings))
-    made = table("type", "events", "payload bytes", "first", "last", right=("events",))
-    for kind in report.types:
-        made.add_row(
-            plain(kind.event_type),
-            f"{kind.events:,}",
-            f"{kind.payload_bytes:,}",
-            f"{kind.first_position:,}",
-            f"{kind.last_position:,}",
+    command.out.print(findings_table(report.findings))
+    types = table("type", "events", "payload bytes", "first", "last", right=("events",))
+    for summary in report.types:
+        types.add_row(
+            plain(summary.event_type),
+            f"{summary.events:,}",
+            f"{summary.payload_bytes:,}",
+            f"{summary.first_position:,}",
+            f"{summary.last_position:,}",
         )
-    one.out.print(made)
+    command.out.print(types)
     verdict = "[green]the log is sound[/]" if report.ok else "[bold red]the log is damaged[/]"
-    one.out.print(f"{verdict}: {report.events:,} events in {report.seconds:.1f} s, {report.digest}")
+    command.out.print(
+        f"{verdict}: {report.events:,} events in {report.seconds:.1f} s, {report.digest}"
+    )

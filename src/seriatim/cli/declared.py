@@ -1,4 +1,4 @@
-"""Finding what users declare in their own modules, by `module:name`."""
+"""Import of the objects that users declare in their own modules, named as `module:name`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,24 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.log.arguments import bad
 
 
-def declared(what: str, argument: str) -> Any:
-    """Return what a module of the user's has under a name; the working folder is looked at too."""
-    module_name, colon, name = what.partition(":")
+def declared(path: str, argument: str) -> Any:
+    """Import an object of a user's module; modules in the current folder are found, too.
+
+    Args:
+        path: The object as `module:name`.
+        argument: The name of the command-line argument, for error messages.
+
+    Returns:
+        The object, or None if the module has no such name.
+
+    Raises:
+        InvalidArgument: If `path` has no colon or the module cannot be imported.
+
+    """
+    module_name, colon, name = path.partition(":")
     if not colon:
-        raise bad(argument, f"{what!r:.80} is named as module:name")
+        raise bad(argument, f"{path!r:.80} must be given as module:name")
+    # The installed program does not have the current folder on its path; `python -m` does.
     sys.path.insert(0, "")
     try:
         return getattr(importlib.import_module(module_name), name, None)

@@ -1,4 +1,4 @@
-"""`seriatim demo`: what the log does, shown on a log of its own in half a minute."""
+"""The command `seriatim demo`: demonstrate the log on a new SQLite log in about a minute."""
 
 from __future__ import annotations
 
@@ -33,83 +33,84 @@ from seriatim.cli.session import AsJson, Common, Session, Url, session
 from seriatim.log.arguments import bad
 from seriatim.opening import open_log, shown_url
 
-_SCENES = (decision, seats, control, race, retry, secret, live, speed, proof, pipeline)
+# Each step is a module with a function that prints its results and checks its claims.
+_STEPS = (decision, seats, control, race, retry, secret, live, speed, proof, pipeline)
 
 
 def demo(
     ctx: typer.Context,
     url: Url = None,
     as_json: AsJson = False,
-    svg: Annotated[Path | None, typer.Option(hidden=True, help="Save the screen.")] = None,
+    svg: Annotated[Path | None, typer.Option(hidden=True, help="Save the output as SVG.")] = None,
 ) -> None:
-    """Show the value: three profiles, a race, a retry, a refused secret, a tail, a verify, Spark.
+    """Demonstrate Seriatim: profiles, races, retries, refused secrets, a live tail, read models.
 
-    It plays on a new SQLite log in a folder of its own, which is kept, unless --url names an
-    empty log.
+    The demo runs on a new SQLite log in a temporary folder, which is kept, unless --url names
+    another log, which must be empty. Read models need Spark.
     """
-    with session(ctx, Common(url, None, as_json)) as one:
-        address = one.given_url or _new_log()
-        console = _console(one)
+    with session(ctx, Common(url, None, as_json)) as command:
+        log_url = command.given_url or _make_log_url()
+        console = _make_console(command)
         started = time.perf_counter()
-        stage = _played(console, address)
+        stage = _run_steps(console, log_url)
         seconds = time.perf_counter() - started
         console.print()
-        console.print(_ending(stage, seconds))
+        console.print(_summarize(stage, seconds))
         if svg is not None:
-            svg.write_text(_picture(console), encoding="utf-8")
-        if one.as_json:
-            _show_json(stage, seconds)
+            svg.write_text(_export_svg(console), encoding="utf-8")
+        if command.as_json:
+            _print_json(stage, seconds)
         if not stage.ok:
             raise typer.Exit(exits.FOUND_PROBLEMS)
 
 
-def _new_log() -> str:
+def _make_log_url() -> str:
     folder = tempfile.mkdtemp(prefix="seriatim-demo-")
     return f"sqlite:///{folder}/demo.db"
 
 
-def _console(one: Session) -> Console:
-    file = io.StringIO() if one.as_json else None
-    width = min(WIDTH, one.out.width) if one.out.is_terminal else WIDTH
+def _make_console(command: Session) -> Console:
+    file = io.StringIO() if command.as_json else None
+    width = min(WIDTH, command.out.width) if command.out.is_terminal else WIDTH
     return Terminal(highlight=False, record=True, width=width, file=file)
 
 
-def _played(console: Console, address: str) -> Stage:
-    with open_log(address) as log:
+def _run_steps(console: Console, log_url: str) -> Stage:
+    with open_log(log_url) as log:
         if log.head():
-            raise bad("--url", "must name an empty log: the demo plays on no other")
+            raise bad("--url", "must name an empty log, because the demo writes to it")
         identity = log.identity()
         title = Text.assemble(
             ("seriatim", "bold cyan"),
-            ": one ordered, idempotent, replayable event log\n",
-            (f"log {identity.log_id}, epoch {identity.epoch}\n{shown_url(address)}", "dim"),
+            ": an ordered, idempotent, replayable event log\n",
+            (f"log {identity.log_id}, epoch {identity.epoch}\n{shown_url(log_url)}", "dim"),
         )
         console.print(Panel(title, border_style="cyan"))
-        stage = Stage(console, log, address)
-        for scene in _SCENES:
-            scene.play(stage)
+        stage = Stage(console, log, log_url)
+        for step in _STEPS:
+            step.play(stage)
     return stage
 
 
-def _ending(stage: Stage, seconds: float) -> Panel:
+def _summarize(stage: Stage, seconds: float) -> Panel:
     held = sum(held for _, held in stage.claims)
     count = len(stage.claims)
     style = "green" if stage.ok else "red"
     text = Text.assemble(
         (f"{held} of {count} claims held", f"bold {style}"),
-        f", in {seconds:.0f} s. The log is kept; look into it:\n",
+        f" in {seconds:.0f} s. The log is kept. To inspect it:\n",
         (f"seriatim streams --url {shown_url(stage.url)}", "cyan"),
     )
     return Panel(text, border_style=style)
 
 
-def _picture(console: Console) -> str:
-    """Return what was printed as SVG that fetches nothing from anywhere."""
+def _export_svg(console: Console) -> str:
+    """Return the output as SVG, without the web fonts that Rich references."""
     svg = console.export_svg(title="seriatim demo", unique_id="seriatim-demo")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
-def _show_json(stage: Stage, seconds: float) -> None:
+def _print_json(stage: Stage, seconds: float) -> None:
     write_json(
         {
             "ok": stage.ok,

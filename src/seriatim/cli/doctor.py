@@ -1,4 +1,4 @@
-"""`seriatim doctor`: what is wrong with the database under a log, and how to cure it."""
+"""The command `seriatim doctor`: report problems of the log's database and their remedies."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ from seriatim.store.port import Finding
 
 def doctor(
     ctx: typer.Context,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as problems.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as problems.")] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for missing grants, an old schema, unsafe settings and the like."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
-        findings = list(examine(one.url))
+    """Check the database of the log: schema version, grants, and settings that risk data loss."""
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as command:
+        findings = list(examine(command.url))
         problems = ("error", "warning") if strict else ("error",)
         ok = all(finding.level not in problems for finding in findings)
-        _show(one, findings, ok)
+        _print_findings(command, findings, ok)
         if not ok:
-            raise typer.Exit(exits.FOUND_PROBLEMS if _opens(one) else exits.BACKEND)
+            raise typer.Exit(exits.FOUND_PROBLEMS if _can_open(command) else exits.BACKEND)
 
 
-def _opens(one: Session) -> bool:
-    """Tell whether the log can be opened in spite of what was found."""
+def _can_open(command: Session) -> bool:
+    """Return whether the log can be opened despite the findings."""
     try:
-        one.open().close()
+        command.open().close()
     except BackendFailure:
         return False
     return True
 
 
-def _show(one: Session, findings: list[Finding], ok: bool) -> None:
-    if one.as_json:
-        shown = [msgspec.structs.asdict(finding) for finding in findings]
-        write_json({"ok": ok, "findings": shown})
+def _print_findings(command: Session, findings: list[Finding], ok: bool) -> None:
+    if command.as_json:
+        write_json({"ok": ok, "findings": [msgspec.structs.asdict(item) for item in findings]})
         return
-    one.out.print(findings_table(findings))
+    command.out.print(findings_table(findings))
     counts = Counter(finding.level for finding in findings)
-    one.out.print(" · ".join(f"{count} {level}" for level, count in counts.items()))
+    command.out.print(" · ".join(f"{count} {level}" for level, count in counts.items()))

@@ -1,4 +1,4 @@
-"""The options of `seriatim append`: an event's fields, and on what condition it is appended."""
+"""The options of `seriatim append`: the fields of an event, and the conditions of the append."""
 
 from __future__ import annotations
 
@@ -24,45 +24,78 @@ def _option(name: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(name, help=help, metavar=metavar, show_default=False)
 
 
-Type = Annotated[_Text, typer.Argument(metavar="TYPE", help="What happened.")]
+Type = Annotated[_Text, typer.Argument(metavar="TYPE", help="The event type.")]
 Payload = Annotated[
-    _Text, typer.Argument(metavar="PAYLOAD", help="A JSON object; - reads stdin. [default: {}]")
+    _Text,
+    typer.Argument(
+        metavar="PAYLOAD", help="The payload, a JSON object; - reads stdin. [default: {}]"
+    ),
 ]
 
-Stream = Annotated[Pair, _field("--stream", "Whose history: its type and its id.", "TYPE ID")]
-StreamSeq = Annotated[_Number, _field("--seq", "Its number in the stream.")]
-EventVersion = Annotated[_Number, _field("--event-version", "Of its payload. [default: 1]")]
-Tags = Annotated[_Texts, _field("--tag", "May be repeated.")]
-EventId = Annotated[_Text, _field("--event-id", "Its own id. [default: a new UUIDv7]")]
-OccurredAt = Annotated[_Text, _field("--occurred-at", "When. [default: now]", "RFC3339")]
-Actor = Annotated[Pair, _field("--actor", "Who did it.", "TYPE ID")]
-Producer = Annotated[_Text, _field("--producer", "What wrote it.")]
-Source = Annotated[_Text, _field("--source", "The system it comes from.")]
-Subsystem = Annotated[_Text, _field("--subsystem", "And the part of that system.")]
-RequestId = Annotated[_Text, _field("--request-id", "The request behind it.")]
-CorrelationId = Annotated[_Text, _field("--correlation-id", "What it is part of.")]
-CausationId = Annotated[_Text, _field("--causation-id", "The event behind it.")]
-AppId = Annotated[_Text, _field("--app-id", "A scope that reads filter by.")]
-EnvId = Annotated[_Text, _field("--env-id", "A scope that reads filter by.")]
-Metadata = Annotated[_Texts, _field("--metadata", "May be repeated.", "KEY=VALUE")]
+Stream = Annotated[Pair, _field("--stream", "The stream: its type and its id.", "TYPE ID")]
+StreamSeq = Annotated[_Number, _field("--seq", "The sequence number in the stream.")]
+EventVersion = Annotated[
+    _Number, _field("--event-version", "The version of the payload's schema. [default: 1]")
+]
+Tags = Annotated[_Texts, _field("--tag", "A tag; may be repeated.")]
+EventId = Annotated[_Text, _field("--event-id", "The event id. [default: a new UUIDv7]")]
+OccurredAt = Annotated[
+    _Text, _field("--occurred-at", "The time the event occurred. [default: now]", "RFC3339")
+]
+Actor = Annotated[Pair, _field("--actor", "The actor: its type and its id.", "TYPE ID")]
+Producer = Annotated[_Text, _field("--producer", "The producer that writes the event.")]
+Source = Annotated[_Text, _field("--source", "The system the event comes from.")]
+Subsystem = Annotated[_Text, _field("--subsystem", "The part of that system.")]
+RequestId = Annotated[_Text, _field("--request-id", "The request that caused the event.")]
+CorrelationId = Annotated[_Text, _field("--correlation-id", "The id that related events share.")]
+CausationId = Annotated[
+    _Text, _field("--causation-id", "The id of the event that caused this one.")
+]
+AppId = Annotated[_Text, _field("--app-id", "The application; reads can filter by it.")]
+EnvId = Annotated[_Text, _field("--env-id", "The environment; reads can filter by it.")]
+Metadata = Annotated[
+    _Texts, _field("--metadata", "A metadata entry; may be repeated.", "KEY=VALUE")
+]
 
 Batch = Annotated[
     Path | None,
-    _option("--batch", "Instead: events as NDJSON, all in one append; - reads stdin.", "FILE"),
+    _option(
+        "--batch",
+        "Instead of one event: an NDJSON file of events, stored in one append; - reads stdin.",
+        "FILE",
+    ),
 ]
-Key = Annotated[_Text, _option("--key", "The append's idempotency key.")]
+Key = Annotated[_Text, _option("--key", "The idempotency key of the append.")]
 ExpectSeq = Annotated[
     _Text,
-    _option("--expect-seq", "Only if it is the stream's last number; none: no stream.", "N|none"),
+    _option(
+        "--expect-seq",
+        "Append only if this is the last sequence number of the stream; none: only if the stream "
+        "does not exist.",
+        "N|none",
+    ),
 ]
 ExpectVersion = Annotated[
     _Text,
-    _option("--expect-version", "Only if it is still the context's version.", "N|none"),
+    _option(
+        "--expect-version",
+        "Append only if this is still the version of the context; none: only if nothing matches.",
+        "N|none",
+    ),
 ]
 ExpectAfter = Annotated[
     _Number,
-    _option("--expect-after", "Only if nothing of the context came after this position.", "N"),
+    _option(
+        "--expect-after",
+        "Append only if no event of the context was appended after this position.",
+        "N",
+    ),
 ]
 ExpectQuery = Annotated[
-    _Text, _option("--expect-query", "The context of --expect-version or --expect-after.", "JSON")
+    _Text,
+    _option(
+        "--expect-query",
+        "The query of the context for --expect-version or --expect-after.",
+        "JSON",
+    ),
 ]

@@ -1,4 +1,4 @@
-"""What a command's exit code says, as one table that the help shows and the errors follow."""
+"""The exit codes of all commands, their meanings, and the exit code of each error."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 MEANINGS: dict[int, str] = {
-    DONE: "done",
+    DONE: "success",
     FOUND_PROBLEMS: (
-        "done, and it found problems "
+        "completed, but found problems "
         "(verify, audit, doctor, import, reconcile, project, registry, dlq, demo)"
     ),
-    USAGE: "the command line is wrong: an option, a URL, JSON, a query",
-    REFUSED: "the log refused it: a shape, a guard, a limit, nothing there",
-    BACKEND: "the store failed or took too long: trying again may help",
-    CONFLICT: "somebody was first, or the content differs: read again, then decide anew",
+    USAGE: "invalid command line: an option, a URL, JSON or a query",
+    REFUSED: "refused by the log: an invalid event, the guard, a limit, or not found",
+    BACKEND: "the store failed or timed out; a retry may succeed",
+    CONFLICT: "conflict: the log has changed, or the content differs; read again and retry",
     INTERRUPTED: "stopped by Ctrl-C",
-    BROKEN_PIPE: "the reader of a pipe went away",
+    BROKEN_PIPE: "the reader of the output closed the pipe",
 }
+"""The meaning of each exit code; `docs/reference/cli.md` repeats the table."""
 
 _CODES: dict[str, int] = {
     "invalid_argument": USAGE,
@@ -44,32 +45,32 @@ _CODES: dict[str, int] = {
 }
 
 _ADVICE: dict[str, str] = {
-    "event_sequence_invalid": "read the stream again and decide anew",
-    "conditional_append_conflict": "query the context again and decide anew",
+    "event_sequence_invalid": "read the stream again and retry",
+    "conditional_append_conflict": "query the context again and retry",
     "idempotency_conflict": "use a new key or event id for a new event",
-    "idempotency_key_reuse": "use a new key for another request",
-    "pii_policy_violation": "leave the value out, or store a reference to it",
-    "log_identity_changed": "check what the consumer has seen, then reset its cursor",
+    "idempotency_key_reuse": "use a new key for a different request",
+    "pii_policy_violation": "remove the value, or store a reference to it",
+    "log_identity_changed": "check which events the consumer has processed, then reset its cursor",
 }
 
 
 def exit_code(error: SeriatimError) -> int:
-    """Return the code that an error ends a command with."""
+    """Return the exit code of a command that fails with `error`."""
     return _CODES.get(error.code, REFUSED)
 
 
 def advice(error: SeriatimError) -> str:
-    """Say what to do about an error, where its message does not say it already."""
+    """Return a hint on how to resolve `error`; empty if its message already contains one."""
     if error.details.get("ambiguous"):
-        return "it may be stored: repeat it with the same keys or event ids"
+        return "it may have been stored: repeat it with the same keys or event ids"
     if "there is no log" in error.message:
-        return "seriatim init makes one"
+        return "seriatim init creates one"
     if error.code in _ADVICE:
         return _ADVICE[error.code]
     return "try again" if error.retryable and "try again" not in error.message else ""
 
 
 def as_help() -> str:
-    """Return the table as the end of the help."""
+    """Return the table of exit codes as Markdown, for the end of each help page."""
     rows = (f"- **{code}** {meaning}" for code, meaning in MEANINGS.items())
     return "\n\n".join(("Exit codes:", *rows))

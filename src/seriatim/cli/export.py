@@ -1,4 +1,4 @@
-"""`seriatim export`: the log as NDJSON, of all tenants or of one."""
+"""The command `seriatim export`: write the log to an NDJSON file, for all tenants or one."""
 
 from __future__ import annotations
 
@@ -20,41 +20,49 @@ from seriatim.log.transfer import Footer, export_log
 from seriatim.opening import Log
 
 
-def export(  # noqa: PLR0913 - what, where to, and which part of it
+def export(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="NDJSON, gzipped if it ends in .gz; - is stdout.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="The NDJSON file to write, compressed with gzip if it ends in .gz; - is stdout.",
+        ),
     ],
-    after: Annotated[int, typer.Option(min=0, help="From the position behind this one.")] = 0,
+    after: Annotated[int, typer.Option(min=0, help="Only events after this position.")] = 0,
     until: Annotated[
-        int | None, typer.Option(min=0, help="Up to this position.", show_default=False)
+        int | None, typer.Option(min=0, help="Only events up to this position.", show_default=False)
     ] = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write every event to a file, of all tenants unless --tenant names one."""
-    with session(ctx, Common(url, tenant, as_json)) as one, one.open() as log:
-        with _opened(file) as stream:
-            footer = _export(one, log, stream, after, until)
-        _show(one, file, footer)
+    """Write every event to a file, for all tenants unless --tenant names one."""
+    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
+        with _open_target(file) as stream:
+            footer = _export(command, log, stream, after, until)
+        _print_summary(command, file, footer)
 
 
-def _export(one: Session, log: Log, stream: BinaryIO, after: int, until: int | None) -> Footer:
-    with counting(one.err, "export", quiet=one.as_json) as tell:
+def _export(command: Session, log: Log, stream: BinaryIO, after: int, until: int | None) -> Footer:
+    with counting(command.err, "export", quiet=command.as_json) as progress:
         return export_log(
             log.store,
             stream.write,
-            tenant_id=None if one.tenant is None else check_name("tenant", one.tenant),
+            tenant_id=None if command.tenant is None else check_name("tenant", command.tenant),
             after=check_position("after", after),
             until=until,
-            progress=tell,
+            progress=progress,
         )
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
-    """Open the target; a file appears under its name only when it is whole and on the disk."""
+def _open_target(file: Path) -> Iterator[BinaryIO]:
+    """Open the target file for writing.
+
+    The data is written to a `.part` file, which is synced and then renamed: a file with the
+    requested name is always complete.
+    """
     if str(file) == "-":
         yield sys.stdout.buffer
         return
@@ -62,8 +70,8 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
     try:
         with part.open("wb") as raw:
             if file.suffix == ".gz":
-                with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed:
-                    yield cast("BinaryIO", packed)
+                with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0) as compressed:
+                    yield cast("BinaryIO", compressed)
             else:
                 yield raw
             raw.flush()
@@ -73,10 +81,10 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def _show(one: Session, file: Path, footer: Footer) -> None:
+def _print_summary(command: Session, file: Path, footer: Footer) -> None:
     if str(file) == "-":
-        one.notice(f"exported {footer.events:,} events")
-    elif one.as_json:
+        command.notice(f"exported {footer.events:,} events")
+    elif command.as_json:
         sys.stdout.write(canonical_text({"file": str(file), "events": footer.events}) + "\n")
     else:
-        one.out.print(f"exported {footer.events:,} events to {file}", markup=False)
+        command.out.print(f"exported {footer.events:,} events to {file}", markup=False)

@@ -1,4 +1,4 @@
-"""The options with which several commands name events, and what they mean."""
+"""Options that select events by type, stream, tag and payload, and the query made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seriatim.log.arguments import bad
 Types = Annotated[
     list[str] | None,
     typer.Option(
-        "--type", help="Only this event type, or those of a pattern such as seat.*; repeatable."
+        "--type", help="Only this event type, or a pattern such as seat.*; may be repeated."
     ),
 ]
 Stream = Annotated[
@@ -21,14 +21,16 @@ Stream = Annotated[
     typer.Option("--stream", help="Only this stream: its type and its id.", metavar="TYPE ID"),
 ]
 Tags = Annotated[
-    list[str] | None, typer.Option("--tag", help="With this tag, and all others given.")
+    list[str] | None,
+    typer.Option("--tag", help="Only events with this tag; if repeated, with all of the tags."),
 ]
 Payloads = Annotated[
     list[str] | None,
     typer.Option(
         "--payload",
         metavar="JSON",
-        help='Whose payload holds this, such as \'{"seat": "12A"}\'; repeated: any of them.',
+        help='Only events whose payload contains this, such as \'{"seat": "12A"}\'; if repeated, '
+        "any of them.",
     ),
 ]
 QueryJson = Annotated[
@@ -36,7 +38,8 @@ QueryJson = Annotated[
     typer.Option(
         "--query",
         metavar="JSON",
-        help='A whole query: {"filters": [{"types": […], "payload": […], "tags": […]}, …]}.',
+        help="A complete query instead of the options above: "
+        '{"filters": [{"types": […], "payload": […], "tags": […]}, …]}.',
     ),
 ]
 
@@ -46,23 +49,29 @@ def query_from(
     stream: tuple[str, str] | None,
     tags: list[str] | None,
     payloads: list[str] | None,
-    whole: str | None = None,
+    query_json: str | None = None,
 ) -> Query:
-    """Make a query of the options of one filter, or of a whole query in JSON."""
+    """Build a query from the options of one filter, or from a complete query in JSON.
+
+    Raises:
+        InvalidArgument: If a value is not valid JSON, or both forms are given.
+        InvalidQuery: If the query has a wrong shape.
+
+    """
     predicates = [json_argument(text, "--payload") for text in payloads or ()]
-    one = Filter(
+    single = Filter(
         types=types or None,
         payload=predicates or None,
         tags=tags or None,
         streams=None if stream is None else [stream],
     )
-    if whole is None:
-        return EVERYTHING if one == Filter() else Query([one])
-    if one != Filter():
-        raise bad("--query", "is a whole query: leave out the options of a single filter")
-    return query_from_json(whole)
+    if query_json is None:
+        return EVERYTHING if single == Filter() else Query([single])
+    if single != Filter():
+        raise bad("--query", "is a complete query: leave out --type, --stream, --tag, --payload")
+    return query_from_json(query_json)
 
 
 def query_from_json(text: str, name: str = "--query") -> Query:
-    """Read a query in JSON."""
+    """Parse a query in JSON; `name` is the option to name in an error."""
     return Query.from_mapping(json_argument(text, name))

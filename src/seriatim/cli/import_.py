@@ -1,4 +1,4 @@
-"""`seriatim import`: the events of an export into a log, as often as you like."""
+"""The command `seriatim import`: append the events of an export; safe to repeat."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ LINE_BYTES_MAX = 32 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 
 
-def import_(  # noqa: PLR0913 - a command's arguments and options
+def import_(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="NDJSON, gzipped or not; - reads stdin.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The NDJSON file, compressed with gzip or not; - reads stdin."
+        ),
     ],
     url: Url = None,
     tenant: Tenant = None,
@@ -38,29 +41,32 @@ def import_(  # noqa: PLR0913 - a command's arguments and options
         bool,
         typer.Option(
             "--declarations",
-            help="Also declare the file's kinds, types and indexes, for every tenant of the log.",
+            help="Also declare the kinds, types and indexes in the file, for every tenant.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Append the events of an export, of all tenants unless --tenant names one.
+    """Append the events of an export, for all tenants unless --tenant names one.
 
-    Event ids, times, keys, tags and the borders of appends are kept; what is stored already is
-    recognised, so an import can be repeated. A log that is not there yet is made.
+    Event ids, times, keys, tags and the boundaries of appends are preserved. Events that are
+    already stored are recognised, so an import is safe to repeat. A missing log is created.
     """
-    with session(ctx, Common(url, tenant, as_json)) as one:
+    with session(ctx, Common(url, tenant, as_json)) as command:
         if str(file) != "-" and not file.is_file():
-            raise bad("FILE", f"is not there: {file}")
-        with one.open(create=True) as log:
-            report = _import(one, log, file, declarations=declarations)
-        _show(one, report)
+            raise bad("FILE", f"does not exist: {file}")
+        with command.open(create=True) as log:
+            report = _import(command, log, file, declarations=declarations)
+        _print_report(command, report)
         if not report.ok:
             raise typer.Exit(exits.FOUND_PROBLEMS)
 
 
-def _import(one: Session, log: Log, file: Path, *, declarations: bool) -> ImportReport:
+def _import(command: Session, log: Log, file: Path, *, declarations: bool) -> ImportReport:
     size = None if str(file) == "-" else file.stat().st_size
-    with progress_bar(one.err, quiet=one.as_json) as bar, _opened(file) as (raw, lines):
+    with (
+        progress_bar(command.err, quiet=command.as_json) as bar,
+        _open_source(file) as (raw, lines),
+    ):
         task = bar.add_task("import", total=size)
 
         def update(_events: int) -> None:
@@ -69,37 +75,37 @@ def _import(one: Session, log: Log, file: Path, *, declarations: bool) -> Import
 
         return import_events(
             log,
-            _lines(lines),
-            tenant_id=one.tenant,
+            _read_lines(lines),
+            tenant_id=command.tenant,
             declarations=declarations,
             progress=update,
         )
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Open a file, and the lines in it, which may be packed."""
+def _open_source(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Open a file; yield the raw file, for its progress, and the stream of decompressed lines."""
     if str(file) == "-":
         yield sys.stdin.buffer, sys.stdin.buffer
         return
     with file.open("rb") as raw:
-        packed = raw.read(2) == _GZIP
+        is_compressed = raw.read(2) == _GZIP
         raw.seek(0)
-        if packed:
-            with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
-                yield raw, cast("BinaryIO", unpacked)
+        if is_compressed:
+            with gzip.GzipFile(fileobj=raw, mode="rb") as decompressed:
+                yield raw, cast("BinaryIO", decompressed)
         else:
             yield raw, raw
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
+def _read_lines(stream: BinaryIO) -> Iterator[bytes]:
     number = 0
     while True:
         number += 1
         try:
             line = stream.readline(LINE_BYTES_MAX + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise CutOff from None
+            raise CutOff from None  # a truncated gzip stream is a truncated export
         if not line:
             return
         if len(line) > LINE_BYTES_MAX:
@@ -108,30 +114,30 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _show(one: Session, report: ImportReport) -> None:
-    if one.as_json:
+def _print_report(command: Session, report: ImportReport) -> None:
+    if command.as_json:
         write_json(msgspec.structs.asdict(report) | {"ok": report.ok})
         return
-    parts = [f"{report.appended:,} appended", f"{report.reused:,} there before"]
+    parts = [f"{report.appended:,} appended", f"{report.reused:,} already stored"]
     if report.skipped:
         parts.append(f"{report.skipped:,} of other tenants")
     if report.refused:
         reasons = ", ".join(f"{code} {count:,}" for code, count in report.reasons.items())
         parts.append(f"{report.refused:,} refused ({reasons})")
-    one.out.print(f"events: {' · '.join(parts)}", markup=False)
+    command.out.print(f"events: {' · '.join(parts)}", markup=False)
     if report.refusals:
-        shown = table("line", "events", "code", "reason", right=("line", "events"))
-        for each in report.refusals:
-            reason = Text(plain(each.message))
-            shown.add_row(str(each.line), str(each.events), each.code, reason)
-        one.out.print(shown)
+        refusals = table("line", "events", "code", "reason", right=("line", "events"))
+        for refusal in report.refusals:
+            reason = Text(plain(refusal.message))
+            refusals.add_row(str(refusal.line), str(refusal.events), refusal.code, reason)
+        command.out.print(refusals)
     if report.undeclared:
-        one.notice(
-            f"{report.undeclared} declarations of the file were not applied: "
-            "--declarations applies them, to the whole log"
+        command.notice(
+            f"{report.undeclared} declarations in the file were not applied: "
+            "--declarations applies them to the whole log"
         )
     if not report.whole:
-        one.notice(
-            "the file was cut off or damaged: it has no end line, other events than it says, or "
-            "cannot be unpacked to its end"
+        command.notice(
+            "the file is truncated or damaged: its end line is missing, its event count is wrong, "
+            "or it cannot be decompressed completely"
         )

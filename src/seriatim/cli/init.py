@@ -1,4 +1,4 @@
-"""`seriatim init`: make or migrate a log, and say which one it is."""
+"""The command `seriatim init`: create or migrate a log and print its identity."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ from seriatim.log.arguments import bad
 from seriatim.opening import shown_url
 
 
-def init(  # noqa: PLR0913 - two acts, and where
+def init(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     app_role: Annotated[
         str | None,
-        typer.Option(help="Postgres: grant this role what an application needs, and no more."),
+        typer.Option(
+            help="Postgres: grant this role the privileges that an application needs, and no more."
+        ),
     ] = None,
     raise_epoch: Annotated[
         bool,
         typer.Option(
             "--raise-epoch",
-            help="After a restore: raise the epoch, so that consumers stop and look.",
+            help="After a restore: raise the epoch, so that consumers detect the change and stop.",
         ),
     ] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create the log, or bring its schema up to date; safe to repeat."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
-        if _is_postgres(one.url):
-            _prepare_postgres(one.url, app_role)
+    """Create the log, or upgrade its schema; safe to repeat."""
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as command:
+        if _is_postgres(command.url):
+            _prepare_postgres(command.url, app_role)
         elif app_role is not None:
-            raise bad("--app-role", "is for a Postgres log")
-        with one.open(create=True) as log:
+            raise bad("--app-role", "applies only to a Postgres log")
+        with command.open(create=True) as log:
             identity = log.store.raise_epoch() if raise_epoch else log.identity()
-            shown = {
-                "url": shown_url(one.url),
+            summary = {
+                "url": shown_url(command.url),
                 "backend": log.store.name,
                 **msgspec.structs.asdict(identity),
                 "head": log.head(),
             }
-        _show(one, shown)
+        _print_summary(command, summary)
 
 
-def _show(one: Session, shown: dict[str, object]) -> None:
-    if one.as_json:
-        write_json(shown)
+def _print_summary(command: Session, summary: dict[str, object]) -> None:
+    if command.as_json:
+        write_json(summary)
     else:
-        one.out.print(pairs(shown))
+        command.out.print(pairs(summary))
 
 
 def _is_postgres(url: str) -> bool:
@@ -59,8 +61,8 @@ def _is_postgres(url: str) -> bool:
 
 
 def _prepare_postgres(url: str, app_role: str | None) -> None:
-    """Do what only the log's owner may do: its schema and its grants."""
-    from seriatim.store.postgres import migrate  # noqa: PLC0415 - an extra
+    """Migrate the schema and grant privileges, which only the owner of the log may do."""
+    from seriatim.store.postgres import migrate  # noqa: PLC0415 - needs the extra `postgres`
 
     migrate.migrate(url)
     if app_role is not None:

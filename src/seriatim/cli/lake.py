@@ -1,4 +1,4 @@
-"""`seriatim lake`: the log as Delta and Iceberg tables, each event once."""
+"""The commands `seriatim lake`: export the log to Delta and Iceberg tables."""
 
 from __future__ import annotations
 
@@ -17,23 +17,29 @@ if TYPE_CHECKING:
     from seriatim.pipeline.lake.exporting import ExportReport
 
 app = typer.Typer(
-    no_args_is_help=True, help="Tables for the lake: new events are added, each of them once."
+    no_args_is_help=True,
+    help="Export the log to Delta or Iceberg tables; each run adds new events exactly once.",
 )
 
-Until = Annotated[int | None, typer.Option(min=0, help="Up to this position.", show_default=False)]
+Until = Annotated[
+    int | None, typer.Option(min=0, help="Export events up to this position.", show_default=False)
+]
 AcceptEpoch = Annotated[
     bool,
     typer.Option(
         "--accept-epoch",
-        help="The table was checked to be this log's past, though it was restored since.",
+        help="Continue a table that was written before the log was restored. Check first that its "
+        "events are those of this log.",
     ),
 ]
 
 
 @app.command("delta", epilog=exits.as_help())
-def delta(  # noqa: PLR0913 - what goes where
+def delta(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    place: Annotated[str, typer.Argument(metavar="TABLE", help="A folder, or s3://bucket/prefix.")],
+    place: Annotated[
+        str, typer.Argument(metavar="TABLE", help="The table: a folder or s3://bucket/prefix.")
+    ],
     until: Until = None,
     accept_epoch: AcceptEpoch = False,
     master: Master = None,
@@ -41,30 +47,29 @@ def delta(  # noqa: PLR0913 - what goes where
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the log's new events to a Delta table, which is made if it is not there."""
+    """Add the new events of the log to a Delta table; the table is created if it is missing."""
     with (
-        session(ctx, Common(url, tenant, as_json), whole_log=True) as one,
-        spark_session(one, master) as spark,
+        session(ctx, Common(url, tenant, as_json), whole_log=True) as command,
+        spark_session(command, master) as spark,
     ):
         try:
-            from seriatim.pipeline.lake.delta import export_delta  # noqa: PLC0415 - an extra
+            from seriatim.pipeline.lake.delta import export_delta  # noqa: PLC0415 - needs the extra `lake`
         except ModuleNotFoundError as error:
-            raise _missing(error) from error
-        report = export_delta(spark, one.url, place, until=until, accept_epoch=accept_epoch)
-        _show(one, report)
+            raise _missing_module(error) from error
+        report = export_delta(spark, command.url, place, until=until, accept_epoch=accept_epoch)
+        _print_report(command, report)
 
 
 @app.command("iceberg", epilog=exits.as_help())
-def iceberg(  # noqa: PLR0913 - what goes where
+def iceberg(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="TABLE", help="As namespace.name.")],
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="The table as namespace.name.")],
     catalog: Annotated[
         list[str],
         typer.Option(
             "--catalog",
             metavar="KEY=VALUE",
-            help="A property of the catalog, as pyiceberg takes it (type, uri, warehouse, …); "
-            "repeat it.",
+            help="A property of the pyiceberg catalog (type, uri, warehouse, …); may be repeated.",
         ),
     ],
     until: Until = None,
@@ -74,35 +79,35 @@ def iceberg(  # noqa: PLR0913 - what goes where
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the log's new events to an Iceberg table, which is made if it is not there."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
-        properties = _properties(catalog)
-        with spark_session(one, master) as spark:
+    """Add the new events of the log to an Iceberg table; the table is created if it is missing."""
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as command:
+        properties = _parse_properties(catalog)
+        with spark_session(command, master) as spark:
             try:
-                from seriatim.pipeline.lake import iceberg as lake  # noqa: PLC0415 - an extra
+                from seriatim.pipeline.lake import iceberg as lake  # noqa: PLC0415 - needs the extra `lake`
             except ModuleNotFoundError as error:
-                raise _missing(error) from error
+                raise _missing_module(error) from error
             report = lake.export_iceberg(
-                spark, one.url, name, properties, until=until, accept_epoch=accept_epoch
+                spark, command.url, name, properties, until=until, accept_epoch=accept_epoch
             )
-        _show(one, report)
+        _print_report(command, report)
 
 
-def _properties(given: list[str]) -> dict[str, str]:
-    parts = [one.partition("=") for one in given]
+def _parse_properties(entries: list[str]) -> dict[str, str]:
+    parts = [entry.partition("=") for entry in entries]
     if not all(equals for _, equals, _ in parts):
-        raise bad("catalog", "is written key=value")
+        raise bad("catalog", "must be given as KEY=VALUE")
     return {key: value for key, _, value in parts}
 
 
-def _missing(error: ModuleNotFoundError) -> BackendFailure:
-    msg = f"the lake's tables miss {error.name}: pip install 'seriatim[lake]'"
+def _missing_module(error: ModuleNotFoundError) -> BackendFailure:
+    msg = f"this command needs the module {error.name}: pip install 'seriatim[lake]'"
     return BackendFailure(msg, retryable=False)
 
 
-def _show(one: Session, report: ExportReport) -> None:
-    if one.as_json:
+def _print_report(command: Session, report: ExportReport) -> None:
+    if command.as_json:
         write_json(report)
         return
-    said = {"added": f"{report.events:,} events", "table ends at": f"{report.position:,}"}
-    one.out.print(pairs(said))
+    summary = {"added": f"{report.events:,} events", "table ends at": f"{report.position:,}"}
+    command.out.print(pairs(summary))

@@ -1,4 +1,4 @@
-"""How a command that runs for long is watched: metrics, spans, and logs."""
+"""Options for the metrics, spans and logs of long-running commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MetricsAt = Annotated[
     typer.Option(
         "--metrics",
         metavar="HOST:PORT",
-        help="Show metrics in Prometheus format there, under /metrics.",
+        help="Serve metrics in Prometheus format at this address, under /metrics.",
         show_default=False,
     ),
 ]
@@ -27,13 +27,13 @@ Otel = Annotated[
     bool | None,
     typer.Option(
         "--otel/--no-otel",
-        help="Send OpenTelemetry spans by OTLP over HTTP. [default: if "
+        help="Export OpenTelemetry spans by OTLP over HTTP. [default: enabled if "
         "$OTEL_EXPORTER_OTLP_ENDPOINT is set]",
         show_default=False,
     ),
 ]
 LogFormat = Annotated[
-    str, typer.Option("--log-format", metavar="FORMAT", help="What logs look like: text or json.")
+    str, typer.Option("--log-format", metavar="FORMAT", help="The format of logs: text or json.")
 ]
 
 
@@ -41,15 +41,26 @@ LogFormat = Annotated[
 def observed(
     service: str, *, metrics: str | None = None, otel: bool | None = None, log_format: str = "text"
 ) -> Iterator[JobMetrics | None]:
-    """Log, send spans and show metrics while a command runs, as it was asked to."""
+    """Write logs, export spans and serve metrics while a command runs.
+
+    Args:
+        service: The service name of the exported spans.
+        metrics: The address to serve metrics at, as HOST:PORT; None serves none.
+        otel: Whether to export spans; None decides by the environment.
+        log_format: `text` or `json`.
+
+    Yields:
+        The metrics of the job, or None if none are served.
+
+    """
     with logs_written(log_format), spans_sent(service, wanted=otel):
         if metrics is None:
             yield None
             return
-        shown = Metrics()
-        jobs = JobMetrics(shown)
-        with closing(Shown(shown, metrics)):
-            yield jobs
+        registry = Metrics()
+        job_metrics = JobMetrics(registry)
+        with closing(Shown(registry, metrics)):
+            yield job_metrics
 
 
 @contextmanager
@@ -62,8 +73,8 @@ def logs_written(log_format: str) -> Iterator[None]:
         stop()
 
 
-def checked_format(given: str) -> Format:
-    """Return what logs are to look like."""
-    if given not in ("text", "json"):
-        raise bad("log-format", "is text or json")
-    return "json" if given == "json" else "text"
+def checked_format(name: str) -> Format:
+    """Return the log format with this name, or raise `InvalidArgument`."""
+    if name not in ("text", "json"):
+        raise bad("log-format", "must be text or json")
+    return "json" if name == "json" else "text"

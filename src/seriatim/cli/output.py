@@ -1,4 +1,4 @@
-"""Everything a command prints: JSON lines for programs, aligned lines and tables for people."""
+"""Output of commands: JSON lines for programs, aligned lines and tables for people."""
 
 from __future__ import annotations
 
@@ -22,43 +22,47 @@ from rich.text import Text
 from seriatim.core.event import EventRecord
 from seriatim.store.port import Finding
 
-_NO_END = 100_000  # columns of what is no terminal
-_FRAME = 100
-_TEXT_MIN = 20  # columns that free text needs to be read
+_UNLIMITED = 100_000  # the width of output that is not a terminal
+_FRAME_WIDTH = 100
+_TEXT_MIN = 20  # columns that free text needs to be readable
 _PAYLOAD_MIN = 30
-# Columns of free text, which may be wrapped; all others hold ids, names and numbers.
+# Columns of free text, which may be wrapped. All others hold ids, names and numbers, which must
+# stay whole so that they can be copied.
 _FREE_TEXT = {"error", "reason", "finding", "note", "examples", "types", "rights", "quota", "runs"}
 _LEVELS = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
 class Terminal(Console):
-    """A console that lets a broken pipe through instead of ending the program itself.
+    """A console that raises `BrokenPipeError` instead of ending the program itself.
 
-    Into a pipe or a file it writes lines as long as they are: nothing is wrapped or cut.
+    Output to a pipe or a file is neither wrapped nor truncated.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         if not self.is_terminal and options.get("width") is None:
-            self.width = _NO_END
+            self.width = _UNLIMITED
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print, leaving a line that is too long to the terminal instead of cutting it."""
-        if not self.is_terminal and any(isinstance(one, Panel | Rule) for one in objects):
-            options.setdefault("width", _FRAME)  # frames and rules would fill the whole line
+        """Print objects; the terminal wraps lines that are too long, none is truncated."""
+        if not self.is_terminal and any(isinstance(item, Panel | Rule) for item in objects):
+            options.setdefault("width", _FRAME_WIDTH)  # they would fill the whole width
         super().print(*objects, **{"crop": False, **options})
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the session, which ends quietly."""
+        """Let the command session handle it, which exits without a message."""
         raise BrokenPipeError
 
 
 def plain(text: object) -> str:
-    """Return text that cannot move the cursor or hide: what is not printable is escaped."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+    """Return `text` with unprintable characters escaped.
+
+    Event data may contain control characters that would move the cursor or hide other text.
+    """
+    raw = str(text)
+    if raw.isprintable():
+        return raw
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in raw)
 
 
 def write_json(value: Any, *, flush: bool = False) -> None:
@@ -67,23 +71,23 @@ def write_json(value: Any, *, flush: bool = False) -> None:
 
 
 def write_line(line: bytes, *, flush: bool = False) -> None:
-    """Write a finished line to stdout."""
+    """Write a complete line to stdout."""
     sys.stdout.buffer.write(line)
     if flush:
         sys.stdout.buffer.flush()
 
 
 def silence_stdout() -> None:
-    """Point stdout to nowhere, so that the interpreter's last flush meets no broken pipe."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    """Redirect stdout to the null device, so that the interpreter's final flush cannot fail."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
 
 
 class EventLines:
-    """Events as aligned lines, printed as they come, in flat memory.
+    """Print events as aligned lines, one at a time, in constant memory.
 
-    On a terminal the payload is cut at the end of its line, and has a line of its own where the
-    first one has too little room. Names and ids are never cut.
+    On a terminal the payload is truncated at the end of the line, and moves to a line of its own
+    if the first line has too little space left. Names and ids are never truncated.
     """
 
     _WIDTHS: ClassVar = {
@@ -96,12 +100,12 @@ class EventLines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._headed = False
+        self._heading_printed = False
 
     def show(self, record: EventRecord) -> None:
-        """Print one event, the first one under a heading."""
-        if not self._headed:
-            self._headed = True
+        """Print one event; the first event is preceded by a heading."""
+        if not self._heading_printed:
+            self._heading_printed = True
             self._print([(name, "bold") for name in self._WIDTHS], "payload", "bold")
         cells = [
             (str(record.position), "cyan"),
@@ -117,27 +121,27 @@ class EventLines:
         for index, ((text, colour), width) in enumerate(
             zip(cells, self._WIDTHS.values(), strict=True)
         ):
-            shown = plain(text)
-            missing = " " * max(0, width - cell_len(shown))
-            line.append(missing + shown if index == 0 else shown + missing, colour)
+            cell = plain(text)
+            padding = " " * max(0, width - cell_len(cell))
+            line.append(padding + cell if index == 0 else cell + padding, colour)
             line.append("  ")
-        room = self._console.width - line.cell_len
+        available = self._console.width - line.cell_len
         text = plain(payload)
-        if room < _PAYLOAD_MIN and cell_len(text) > room:
+        if available < _PAYLOAD_MIN and cell_len(text) > available:
             line.rstrip()
             line.append("\n" + " " * 10)
-            room = self._console.width - 10
-        line.append(_cut(text, room), style or None)
+            available = self._console.width - 10
+        line.append(_truncate(text, available), style or None)
         line.rstrip()
         self._console.print(line, no_wrap=True, overflow="ignore")
 
 
-def _cut(text: str, width: int) -> str:
+def _truncate(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)) + "…"
 
 
 def actor_label(record: EventRecord) -> str:
-    """Return who did it, for people."""
+    """Return the actor of an event as text: its type and id, or a dash."""
     if record.actor_id is None:
         return record.actor_type or "–"
     return (
@@ -146,34 +150,34 @@ def actor_label(record: EventRecord) -> str:
 
 
 def stream_label(record: EventRecord) -> str:
-    """Return a stream and the event's number in it, for people."""
+    """Return the stream and sequence number of an event as text, or a dash."""
     if record.stream_type is None:
         return "–"
     return f"{record.stream_type} {record.stream_id} #{record.stream_seq}"
 
 
 class Listing(Table):
-    """A table that never breaks an id: where it does not fit, its rows stand below each other."""
+    """A table that never wraps an id: if it is too wide, each row becomes a list of fields."""
 
     def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
-        """Add a row; what stands in brackets is text, and no markup."""
-        super().add_row(*(Text(one) if isinstance(one, str) else one for one in cells), **more)
+        """Add a row; strings are printed literally, brackets in them are not Rich markup."""
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **more)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render as a table if ids, names and numbers fit in their columns, else row by row."""
-        room = options.max_width
+        """Render a table if ids, names and numbers fit into their columns, otherwise lists."""
+        available = options.max_width
         widths = [
-            Measurement.get(console, options.update(max_width=_NO_END), cell).maximum
-            for cell in map(_widest, self.columns)
+            Measurement.get(console, options.update(max_width=_UNLIMITED), cell).maximum
+            for cell in map(_widest_cell, self.columns)
         ]
-        free = [str(column.header) in _FREE_TEXT for column in self.columns]
+        wrappable = [str(column.header) in _FREE_TEXT for column in self.columns]
         gaps = 3 * len(widths)
         needed = sum(
             min(width, _TEXT_MIN) if may_wrap else width
-            for width, may_wrap in zip(widths, free, strict=True)
+            for width, may_wrap in zip(widths, wrappable, strict=True)
         )
-        if needed + gaps <= room:
-            for column, width, may_wrap in zip(self.columns, widths, free, strict=True):
+        if needed + gaps <= available:
+            for column, width, may_wrap in zip(self.columns, widths, wrappable, strict=True):
                 if not may_wrap:
                     column.no_wrap, column.min_width = True, width
             yield from super().__rich_console__(console, options)
@@ -190,7 +194,7 @@ class Listing(Table):
             yield Text("")
 
 
-def _widest(column: Column) -> Text:
+def _widest_cell(column: Column) -> Text:
     cells = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in column.cells]
     return max([Text(str(column.header)), *cells], key=_longest_line)
 
@@ -200,54 +204,55 @@ def _longest_line(text: Text) -> int:
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """Return an empty table in the style of all commands."""
-    made = Listing(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    """Return an empty table in the style of all commands; `right` names right-aligned columns."""
+    listing = Listing(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return made
+        listing.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return listing
 
 
 def pairs(values: Mapping[str, object]) -> Text:
-    """Return names and values as aligned lines; a long one is left to the terminal."""
+    """Return names and values as aligned lines; the terminal wraps long ones."""
     width = max(map(cell_len, values), default=0)
-    made = Text(no_wrap=True, overflow="ignore")
+    text = Text(no_wrap=True, overflow="ignore")
     for number, (name, value) in enumerate(values.items()):
-        made.append("\n" if number else "")
-        made.append(set_cell_size(name, width), "bold")
-        made.append(f"  {plain(value)}")
-    return made
+        text.append("\n" if number else "")
+        text.append(set_cell_size(name, width), "bold")
+        text.append(f"  {plain(value)}")
+    return text
 
 
 class EventFields:
-    """Events with every field, one below the other."""
+    """Print events with all their fields, one field per line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._first = True
 
     def show(self, record: EventRecord) -> None:
-        """Print one event, after an empty line unless it is the first."""
+        """Print one event; all but the first are preceded by an empty line."""
         if not self._first:
             self._console.print()
         self._first = False
         fields = record.as_dict() | {"payload": record.payload}
-        shown = {name: value for name, value in fields.items() if value not in (None, {}, [])}
-        self._console.print(pairs(shown))
+        present = {name: value for name, value in fields.items() if value not in (None, {}, [])}
+        self._console.print(pairs(present))
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
-    """Return findings with their cures."""
-    made = table("", "check", "finding")
-    for one in findings:
-        message = Text(plain(one.message))
-        if one.cure and one.level != "ok":
-            message.append(f"\n→ {plain(one.cure)}", style="dim")
-        made.add_row(Text(one.level, style=_LEVELS[one.level]), plain(one.check), message)
-    return made
+    """Return a table of findings with their remedies."""
+    rows = table("", "check", "finding")
+    for finding in findings:
+        message = Text(plain(finding.message))
+        if finding.cure and finding.level != "ok":
+            message.append(f"\n→ {plain(finding.cure)}", style="dim")
+        level = Text(finding.level, style=_LEVELS[finding.level])
+        rows.add_row(level, plain(finding.check), message)
+    return rows
 
 
 def progress_bar(console: Console, *, quiet: bool) -> Progress:
-    """Return a progress bar on stderr that only a person at a terminal sees."""
+    """Return a progress bar that is displayed only on a terminal, and not if `quiet`."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -261,7 +266,7 @@ def progress_bar(console: Console, *, quiet: bool) -> Progress:
 
 @contextmanager
 def counting(console: Console, name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar for work that tells how much is done, and of how much."""
+    """Display a progress bar; yield a function that takes the amount done and the total."""
     with progress_bar(console, quiet=quiet) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""`seriatim project`: run, prove, rebuild and mend the read models of a log."""
+"""The commands `seriatim project`: run, verify, rebuild and operate read models."""
 
 from __future__ import annotations
 
@@ -40,45 +40,48 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Read models of the log: projections on Spark, and what they have come to.",
+    help="Read models: run projections on Spark, check them and resolve failures.",
 )
 
 What = Annotated[
     str,
     typer.Argument(
         metavar="PROJECTION",
-        help="Where it is declared, as module:name; or a shipped one: activity, "
-        "aggregate_states, decision_graph.",
+        help="The projection as module:name, or a shipped one: activity, aggregate_states, "
+        "decision_graph.",
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the projection.")]
 Target = Annotated[
     str | None,
     typer.Option(
         "--target",
         metavar="URL",
-        help="Where the read model is: sqlite:///file or postgresql://…?schema=name. "
-        "[default: beside the log]",
+        help="The read model: sqlite:///file or postgresql://…?schema=name. "
+        "[default: next to the log]",
         show_default=False,
     ),
 ]
 AllTenants = Annotated[
-    bool, typer.Option("--all-tenants", help="Of every tenant, in one read model.")
+    bool,
+    typer.Option("--all-tenants", help="Process the events of every tenant, in one read model."),
 ]
 
 
 @app.command("run", epilog=exits.as_help())
-def run(  # noqa: PLR0913 - what to run, and how
+def run(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    what: What,
-    live: Annotated[bool, typer.Option("--live", help="Go on when the end is reached.")] = False,
+    path: What,
+    live: Annotated[
+        bool, typer.Option("--live", help="Continue after the end is reached, until Ctrl-C.")
+    ] = False,
     batch_events: Annotated[
-        int, typer.Option(min=1, help="How many events a batch has at most.")
+        int, typer.Option(min=1, help="The maximum number of events in a batch.")
     ] = 200_000,
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            help="A folder for Spark's own notes. [default: one that is thrown away]",
+            help="Spark checkpoint directory. [default: temporary]",
             show_default=False,
         ),
     ] = None,
@@ -93,27 +96,32 @@ def run(  # noqa: PLR0913 - what to run, and how
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a read model up to the end of the log, or keep it there."""
+    """Update a read model to the end of the log, or with --live keep it up to date."""
     with (
-        session(ctx, Common(url, tenant, as_json)) as one,
+        session(ctx, Common(url, tenant, as_json)) as command,
         observed(
             "seriatim-projector", metrics=metrics, otel=otel, log_format=log_format
-        ) as shown_there,
+        ) as job_metrics,
     ):
-        place = _place(one, target, all_tenants=all_tenants)
-        with _projector(one, what, place, master, archive, batch_events, shown_there) as job:
+        read_model = _locate(command, target, all_tenants=all_tenants)
+        with _open_projector(
+            command, path, read_model, master, archive, batch_events, job_metrics
+        ) as job:
             if live:
-                one.notice("following the log; Ctrl-C stops")
+                command.notice("following the log; press Ctrl-C to stop")
             progress = job.run(live=live, checkpoint=checkpoint)
-            _show_progress(one, [progress], job.store.head(), job.model)
+            _print_progress(command, [progress], job.store.head(), job.model)
 
 
 @app.command("rebuild", epilog=exits.as_help())
-def rebuild(  # noqa: PLR0913 - what to rebuild, and how
+def rebuild(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    what: What,
+    path: What,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Switch although it differs from what is there.")
+        bool,
+        typer.Option(
+            "--accept", help="Switch even if the result differs from the existing read model."
+        ),
     ] = False,
     target: Target = None,
     all_tenants: AllTenants = False,
@@ -123,17 +131,17 @@ def rebuild(  # noqa: PLR0913 - what to rebuild, and how
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold the whole log anew beside the old read model, compare, and switch at once."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        place = _place(one, target, all_tenants=all_tenants)
-        with _projector(one, what, place, master, archive) as job:
-            _show_proof(one, job.rebuild(accept=accept))
+    """Fold the whole log into a new read model, compare it with the old one, and switch."""
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        read_model = _locate(command, target, all_tenants=all_tenants)
+        with _open_projector(command, path, read_model, master, archive) as job:
+            _print_proof(command, job.rebuild(accept=accept))
 
 
 @app.command("verify", epilog=exits.as_help())
-def verify(  # noqa: PLR0913 - what to verify, and where
+def verify(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    what: What,
+    path: What,
     target: Target = None,
     all_tenants: AllTenants = False,
     archive: ArchiveAt = None,
@@ -142,18 +150,18 @@ def verify(  # noqa: PLR0913 - what to verify, and where
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that a read model equals a fold of its log, or name the first difference."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        place = _place(one, target, all_tenants=all_tenants)
-        with _projector(one, what, place, master, archive) as job:
+    """Check that a read model equals a fold of its log; otherwise print the first difference."""
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        read_model = _locate(command, target, all_tenants=all_tenants)
+        with _open_projector(command, path, read_model, master, archive) as job:
             proof = job.verify()
-        _show_proof(one, proof)
+        _print_proof(command, proof)
         if not proof.equal:
             raise typer.Exit(exits.FOUND_PROBLEMS)
 
 
 @app.command("status", epilog=exits.as_help())
-def status(  # noqa: PLR0913 - of what, and where
+def status(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     target: Target = None,
     all_tenants: AllTenants = False,
@@ -162,7 +170,7 @@ def status(  # noqa: PLR0913 - of what, and where
         typer.Option(
             "--failures",
             metavar="NAME",
-            help="Show the events that this projection could not take.",
+            help="List the events that this projection could not process.",
             show_default=False,
         ),
     ] = None,
@@ -170,53 +178,59 @@ def status(  # noqa: PLR0913 - of what, and where
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every projection: how far it is, how far behind, who runs it, and what failed."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        if is_service(one.url):
-            _show_served(one, target, failures)
+    """List projections with their cursor, lag, runner and number of failures."""
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        if is_service(command.url):
+            _print_remote_status(command, target, failures)
             return
-        place = _place(one, target, all_tenants=all_tenants)
-        with closing(open_store(one.url, Settings(), create=False)) as store:
+        read_model = _locate(command, target, all_tenants=all_tenants)
+        with closing(open_store(command.url, Settings(), create=False)) as store:
             head = store.head()
-        model = find_read_model(place.target)
+        model = find_read_model(read_model.target)
         if model is None and failures is None:
-            _show_progress(one, [], head, None)
+            _print_progress(command, [], head, None)
             return
-        with closing(model or _no_projections(place.target)) as known:
+        with closing(model or _raise_no_projections(read_model.target)) as known:
             if failures is not None:
-                _show_failures(one, operating.failures(known, failures))
+                _print_failures(command, operating.failures(known, failures))
             else:
-                _show_progress(one, known.every(), head, known)
+                _print_progress(command, known.every(), head, known)
 
 
-def _no_projections(target: str) -> ReadModel:
-    raise NotFound(f"there are no projections at {shown_url(target)}: seriatim project run")
+def _raise_no_projections(target: str) -> ReadModel:
+    raise NotFound(
+        f"there are no projections at {shown_url(target)}: start one with seriatim project run"
+    )
 
 
-def _show_served(one: Session, target: str | None, failures: str | None) -> None:
-    """Show the projections beside the log that a service serves."""
+def _print_remote_status(command: Session, target: str | None, failures: str | None) -> None:
+    """Print the projections that a service keeps next to its log."""
     if target is not None:
-        raise bad("target", "is where a service has it: leave it out")
-    with one.open() as log:
+        raise bad(
+            "target", "cannot be given for a service, which knows its read model: leave it out"
+        )
+    with command.open() as log:
         if failures is not None:
-            _show_failures(one, log.projections.failures(failures))
+            _print_failures(command, log.projections.failures(failures))
             return
         standings = log.projections.status()
-    shown = [_shown(standing) for standing in standings]
-    if one.as_json:
-        write_json(shown)
+    rows = [_make_row(standing) for standing in standings]
+    if command.as_json:
+        write_json(rows)
         return
-    _print_rows(one, shown)
+    _print_rows(command, rows)
 
 
-def _shown(standing: Standing) -> dict[str, Any]:
+def _make_row(standing: Standing) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(standing) | {"status": _status(standing)}
-    del row["held_until"]  # the status has it
+    del row["held_until"]  # it is part of the status
     return row
 
 
-def _acts(act: Callable[[ReadModel, str], object], said: str) -> Callable[..., None]:
-    def command(  # noqa: PLR0913 - of what, and where
+def _make_command(
+    operation: Callable[[ReadModel, str], object], result: str
+) -> Callable[..., None]:
+    def run_operation(  # noqa: PLR0913 - one parameter for each option
         ctx: typer.Context,
         name: Name,
         target: Target = None,
@@ -225,28 +239,33 @@ def _acts(act: Callable[[ReadModel, str], object], said: str) -> Callable[..., N
         tenant: Tenant = None,
         as_json: AsJson = False,
     ) -> None:
-        with _operated(ctx, Common(url, tenant, as_json), target, all_tenants) as (one, model):
-            act(model, name)
-            _say(one, name, said)
+        with _open_read_model(ctx, Common(url, tenant, as_json), target, all_tenants) as (
+            command,
+            model,
+        ):
+            operation(model, name)
+            _print_result(command, name, result)
 
-    return command
+    return run_operation
 
 
-app.command("pause", epilog=exits.as_help(), help="Hold a projection where it is.")(
-    _acts(operating.pause, "paused")
+app.command("pause", epilog=exits.as_help(), help="Stop a projection at its current position.")(
+    _make_command(operating.pause, "paused")
 )
-app.command("resume", epilog=exits.as_help(), help="Let a paused projection go on.")(
-    _acts(operating.resume, "goes on with the next run, or the one at work")
+app.command("resume", epilog=exits.as_help(), help="Resume a paused projection.")(
+    _make_command(operating.resume, "resumed; the current or next run continues")
 )
 
 
 @app.command("retry", epilog=exits.as_help())
-def retry(  # noqa: PLR0913 - of what, and where
+def retry(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     name: Name,
     position: Annotated[
         int | None,
-        typer.Argument(metavar="POSITION", help="Of the event. [default: all that failed]"),
+        typer.Argument(
+            metavar="POSITION", help="The position of the event. [default: all failed events]"
+        ),
     ] = None,
     target: Target = None,
     all_tenants: AllTenants = False,
@@ -254,108 +273,126 @@ def retry(  # noqa: PLR0913 - of what, and where
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try events that failed again, in the next run or the one at work."""
-    with _operated(ctx, Common(url, tenant, as_json), target, all_tenants) as (one, model):
+    """Retry failed events, in the current run or the next one."""
+    with _open_read_model(ctx, Common(url, tenant, as_json), target, all_tenants) as (
+        command,
+        model,
+    ):
         count = operating.retry(model, name, position)
-        _say(one, name, f"{count} to be tried again by the next run, or the one at work")
+        _print_result(command, name, f"{count} to be retried by the current or next run")
 
 
 @app.command("skip", epilog=exits.as_help())
-def skip(  # noqa: PLR0913 - of what, and where
+def skip(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     name: Name,
-    position: Annotated[int, typer.Argument(metavar="POSITION", help="Of the event.")],
+    position: Annotated[int, typer.Argument(metavar="POSITION", help="The position of the event.")],
     target: Target = None,
     all_tenants: AllTenants = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pass over an event that failed, now and in every rebuild; its key goes on after it."""
-    with _operated(ctx, Common(url, tenant, as_json), target, all_tenants) as (one, model):
+    """Skip a failed event, now and in every rebuild; its key continues with later events."""
+    with _open_read_model(ctx, Common(url, tenant, as_json), target, all_tenants) as (
+        command,
+        model,
+    ):
         operating.skip(model, name, position)
-        _say(one, name, f"passes over position {position}")
+        _print_result(command, name, f"skips position {position}")
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _ReadModelLocation(msgspec.Struct, frozen=True):
+    """The tenant of a read model and the URL of its database."""
+
     tenant_id: str
     target: str
 
 
-def _place(one: Session, target: str | None, *, all_tenants: bool) -> _Place:
-    if all_tenants and one.tenant is not None:
-        raise bad("tenant", "and --all-tenants exclude each other")
-    tenant_id = EVERY_TENANT if all_tenants else one.tenant or DEFAULT_TENANT
-    return _Place(tenant_id, target or read_model_url(one.url, tenant_id))
+def _locate(command: Session, target: str | None, *, all_tenants: bool) -> _ReadModelLocation:
+    if all_tenants and command.tenant is not None:
+        raise bad("tenant", "cannot be combined with --all-tenants")
+    tenant_id = EVERY_TENANT if all_tenants else command.tenant or DEFAULT_TENANT
+    return _ReadModelLocation(tenant_id, target or read_model_url(command.url, tenant_id))
 
 
 @contextmanager
-def _operated(
+def _open_read_model(
     ctx: typer.Context, common: Common, target: str | None, all_tenants: bool
 ) -> Iterator[tuple[Session, ReadModel]]:
-    with session(ctx, common) as one:
-        place = _place(one, target, all_tenants=all_tenants)
-        model = find_read_model(place.target) or _no_projections(place.target)
+    with session(ctx, common) as command:
+        read_model = _locate(command, target, all_tenants=all_tenants)
+        model = find_read_model(read_model.target) or _raise_no_projections(read_model.target)
         with closing(model):
-            yield one, model
+            yield command, model
 
 
 @contextmanager
-def _projector(  # noqa: PLR0913 - what runs where
-    one: Session,
-    what: str,
-    place: _Place,
+def _open_projector(  # noqa: PLR0913 - the options of three commands
+    command: Session,
+    path: str,
+    read_model: _ReadModelLocation,
     master: str | None,
     archive: str | None,
     batch_events: int = 200_000,
     metrics: JobMetrics | None = None,
 ) -> Iterator[Projector]:
-    wanted = load_projection(what)
-    with spark_session(one, master) as spark:
-        from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - an extra
+    projection = load_projection(path)
+    with spark_session(command, master) as spark:
+        from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - needs the extra `spark`
 
         with (
-            watching(one, wanted.name, metrics) as watch,
+            watching(command, projection.name, metrics) as report,
             Projector(
                 spark,
-                wanted,
-                one.url,
-                target=place.target,
-                tenant_id=place.tenant_id,
+                projection,
+                command.url,
+                target=read_model.target,
+                tenant_id=read_model.tenant_id,
                 archive=archive,
                 batch_events=batch_events,
             ) as job,
         ):
-            job.watcher = watch
+            job.watcher = report
             yield job
 
 
-def load_projection(what: str) -> Projection:
-    """Find a projection by module:name, or a shipped one by its name."""
-    if ":" not in what:
-        from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415 - an extra
+def load_projection(path: str) -> Projection:
+    """Return the projection `module:name`, or a shipped one by its name.
 
-        if what in SHIPPED:
-            return SHIPPED[what]
-        raise bad("projection", f"{what!r:.80} is none that is shipped: {', '.join(SHIPPED)}")
-    found = declared(what, "projection")
+    Raises:
+        InvalidArgument: If there is no such projection.
+
+    """
+    if ":" not in path:
+        from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415 - needs the extra `spark`
+
+        if path in SHIPPED:
+            return SHIPPED[path]
+        shipped = ", ".join(SHIPPED)
+        raise bad("projection", f"{path!r:.80} is not a shipped projection: {shipped}")
+    found = declared(path, "projection")
     if not isinstance(found, Projection):
-        raise bad("projection", f"{what!r:.80} is no projection: decorate its fold")
+        raise bad(
+            "projection", f"{path!r:.80} is not a projection: decorate it with @seriatim.projection"
+        )
     return found
 
 
-# -- showing
+# -- output
 
 
-def _say(one: Session, name: str, said: str) -> None:
-    if one.as_json:
-        write_json({"projection": name, "done": said})
+def _print_result(command: Session, name: str, result: str) -> None:
+    if command.as_json:
+        write_json({"projection": name, "done": result})
     else:
-        one.out.print(Text(plain(f"{name}: {said}")))
+        command.out.print(Text(plain(f"{name}: {result}")))
 
 
-def _show_progress(one: Session, every: list[Progress], head: int, model: ReadModel | None) -> None:
-    shown = [
+def _print_progress(
+    command: Session, projections: list[Progress], head: int, model: ReadModel | None
+) -> None:
+    rows = [
         {
             "projection": progress.name + (" (rebuild)" if progress.shadow else ""),
             "tenant": progress.tenant_id,
@@ -366,66 +403,68 @@ def _show_progress(one: Session, every: list[Progress], head: int, model: ReadMo
             "failures": len(model.failures(progress.name, shadow=progress.shadow)) if model else 0,
             "updated_at": progress.updated_at,
         }
-        for progress in every
+        for progress in projections
     ]
-    if one.as_json:
-        write_json(shown)
+    if command.as_json:
+        write_json(rows)
         return
-    _print_rows(one, shown)
+    _print_rows(command, rows)
 
 
-def _print_rows(one: Session, rows: list[dict[str, Any]]) -> None:
+def _print_rows(command: Session, rows: list[dict[str, Any]]) -> None:
     if not rows:
-        one.notice("no projections")
+        command.notice("no projections")
         return
-    made = table(*rows[0], right=("position", "lag", "failures"))
+    listing = table(*rows[0], right=("position", "lag", "failures"))
     for row in rows:
-        made.add_row(*(plain(f"{v:,}" if type(v) is int else v) for v in row.values()))
-    one.out.print(made)
+        # `type` and not `isinstance`: a bool must not be formatted as a number.
+        cells = (f"{value:,}" if type(value) is int else value for value in row.values())
+        listing.add_row(*map(plain, cells))
+    command.out.print(listing)
 
 
 def _status(progress: Progress | Standing) -> str:
-    """Return the status, and whether a rebuild or verification holds the projection for now."""
+    """Return the status, or the end of the hold by a running rebuild or verification."""
     if progress.status == "ready" and progress.held_until is not None:
         return f"held until {progress.held_until}"
     return progress.status
 
 
-def _show_failures(one: Session, found: list[FailureRecord]) -> None:
-    if one.as_json:
+def _print_failures(command: Session, found: list[FailureRecord]) -> None:
+    if command.as_json:
         write_json(found)
         return
-    made = table("position", "key", "event", "type", "status", "reason", right=("position",))
+    listing = table("position", "key", "event", "type", "status", "reason", right=("position",))
     for record in found:
         failure = record.failure
-        made.add_row(
+        listing.add_row(
             str(failure.position),
             plain(failure.key),
             plain(failure.event_id),
             plain(failure.event_type),
-            record.status + (", again" if record.again else ""),
+            record.status + (", to be retried" if record.again else ""),
             plain(failure.reason),
         )
-    one.out.print(made)
+    command.out.print(listing)
 
 
-def _show_proof(one: Session, proof: Proof) -> None:
-    if one.as_json:
-        shown = msgspec.to_builtins(proof, str_keys=True)
-        write_json({**shown, "equal": proof.equal})
+def _print_proof(command: Session, proof: Proof) -> None:
+    if command.as_json:
+        fields = msgspec.to_builtins(proof, str_keys=True)
+        write_json({**fields, "equal": proof.equal})
         return
-    said: dict[str, object] = {
+    summary: dict[str, object] = {
         "projection": proof.projection,
         "position": f"{proof.position:,}",
         "rows": f"{proof.rows:,}",
         "from the log": proof.digest,
     }
     if proof.stored_digest is not None:
-        said["read model"] = proof.stored_digest
+        summary["read model"] = proof.stored_digest
     if proof.difference is not None:
-        said["first difference"] = f"table {proof.difference.table}, key {proof.difference.key}"
-        said["stored"] = proof.difference.stored
-        said["expected"] = proof.difference.expected
-    one.out.print(pairs(said))
+        summary["first difference"] = f"table {proof.difference.table}, key {proof.difference.key}"
+        summary["stored"] = proof.difference.stored
+        summary["expected"] = proof.difference.expected
+    command.out.print(pairs(summary))
     verdict = "[green]equal[/]" if proof.equal else "[bold red]different[/]"
-    one.out.print(f"{verdict}{', switched' if proof.switched else ''}")
+    command.out.print(f"{verdict}{', switched' if proof.switched else ''}")

@@ -1,4 +1,4 @@
-"""`seriatim publish` and `seriatim reconcile`: the log to Kafka, and the proof that it is there."""
+"""The commands `seriatim publish` and `seriatim reconcile`: send the log to Kafka, compare both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="URL",
-        help="kafka://host:port/topic; the topic may hold {tenant} and {stream_type}.",
+        help="kafka://host:port,host:port/topic; the topic may contain {tenant} and {stream_type}.",
     ),
 ]
 KafkaConf = Annotated[
@@ -51,14 +51,16 @@ KafkaFile = Annotated[
     typer.Option(
         "--kafka-config",
         metavar="FILE",
-        help="A file of such settings, one KEY=VALUE a line: the place for passwords.",
+        help="A file of such settings, one KEY=VALUE per line. Use it for passwords.",
         show_default=False,
     ),
 ]
-AllTenants = Annotated[bool, typer.Option("--all-tenants", help="The events of every tenant.")]
+AllTenants = Annotated[
+    bool, typer.Option("--all-tenants", help="Process the events of every tenant.")
+]
 
 
-def publish(  # noqa: PLR0913 - what to publish, and how
+def publish(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     to: To,
     checkpoints: Annotated[
@@ -66,15 +68,18 @@ def publish(  # noqa: PLR0913 - what to publish, and how
         typer.Option(
             "--checkpoints",
             metavar="PLACE",
-            help="Where it is remembered how far it came: a folder or s3://bucket/prefix.",
+            help="Where checkpoints are stored: a folder or s3://bucket/prefix. Use a separate one "
+            "for each target and tenant.",
         ),
     ] = "checkpoints",
-    live: Annotated[bool, typer.Option("--live", help="Go on when the end is reached.")] = False,
-    create_topics: Annotated[
-        bool, typer.Option("--create-topics", help="Make topics that are not there.")
+    live: Annotated[
+        bool, typer.Option("--live", help="Continue after the end is reached, until Ctrl-C.")
     ] = False,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of topics it makes.")] = 6,
-    replication: Annotated[int, typer.Option(min=1, help="Replicas of topics it makes.")] = 1,
+    create_topics: Annotated[
+        bool, typer.Option("--create-topics", help="Create missing topics.")
+    ] = False,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of created topics.")] = 6,
+    replication: Annotated[int, typer.Option(min=1, help="Replicas of created topics.")] = 1,
     kafka: KafkaConf = None,
     kafka_config: KafkaFile = None,
     all_tenants: AllTenants = False,
@@ -87,42 +92,42 @@ def publish(  # noqa: PLR0913 - what to publish, and how
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish the log to Kafka on Spark: at least once, in order per stream."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        wanted = whose(one, all_tenants=all_tenants)
+    """Publish the log to Kafka on Spark, at least once and in order per stream."""
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        tenant_id = whose(command, all_tenants=all_tenants)
         target = kafka_target(to, kafka, kafka_config)
         settings = publishing()
         with (
             observed(
                 "seriatim-publisher", metrics=metrics, otel=otel, log_format=log_format
-            ) as shown_there,
-            spark_session(one, master, conf) as spark,
-            watching(one, "publisher", shown_there) as watch,
+            ) as job_metrics,
+            spark_session(command, master, conf) as spark,
+            watching(command, "publisher", job_metrics) as report,
         ):
             with needing_kafka():
                 from seriatim.pipeline.publish.publishing import Publisher  # noqa: PLC0415
 
             if live:
-                one.notice("following the log; Ctrl-C stops")
+                command.notice("following the log; press Ctrl-C to stop")
             with Publisher(
                 spark,
-                one.url,
+                command.url,
                 target,
                 checkpoints,
-                tenant_id=wanted,
+                tenant_id=tenant_id,
                 settings=settings,
                 create_topics=(partitions, replication) if create_topics else None,
-                watcher=watch,
+                watcher=report,
             ) as publisher:
-                done = publisher.run(live=live)
-        shown = {"target": str(target), **msgspec.to_builtins(done)}
-        if one.as_json:
-            write_json(shown)
+                published = publisher.run(live=live)
+        summary = {"target": str(target), **msgspec.to_builtins(published)}
+        if command.as_json:
+            write_json(summary)
         else:
-            one.out.print(pairs(shown))
+            command.out.print(pairs(summary))
 
 
-def reconcile(  # noqa: PLR0913 - what to compare
+def reconcile(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     to: To,
     kafka: KafkaConf = None,
@@ -134,40 +139,46 @@ def reconcile(  # noqa: PLR0913 - what to compare
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare topics with the log, and name what is missing, doubled, moved or different."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        wanted = whose(one, all_tenants=all_tenants)
+    """Compare topics with the log and report missing, repeated, moved and changed events."""
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        tenant_id = whose(command, all_tenants=all_tenants)
         target = kafka_target(to, kafka, kafka_config)
-        with spark_session(one, master, conf) as spark:
+        with spark_session(command, master, conf) as spark:
             with needing_kafka():
-                from seriatim.pipeline.reconcile import reconcile as run  # noqa: PLC0415
+                from seriatim.pipeline.reconcile import reconcile as compare  # noqa: PLC0415
 
-            report = run(spark, one.url, target, tenant_id=wanted)
-        _show(one, report)
+            report = compare(spark, command.url, target, tenant_id=tenant_id)
+        _print_report(command, report)
         if not report.equal:
             raise typer.Exit(exits.FOUND_PROBLEMS)
 
 
-def whose(one: Session, *, all_tenants: bool) -> str | None:
-    """Return the tenant whose events are meant, None for all."""
-    if all_tenants and one.tenant is not None:
-        raise bad("tenant", "and --all-tenants exclude each other")
-    return None if all_tenants else one.tenant or "default"
+def whose(command: Session, *, all_tenants: bool) -> str | None:
+    """Return the tenant whose events a command processes, or None for all tenants."""
+    if all_tenants and command.tenant is not None:
+        raise bad("tenant", "cannot be combined with --all-tenants")
+    return None if all_tenants else command.tenant or "default"
 
 
 @contextmanager
 def needing_kafka() -> Iterator[None]:
-    """Say what to install when a part that needs Kafka's client cannot be imported."""
+    """Turn a failed import of the Kafka client into an error that names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
-        msg = f"this command misses {error.name}: pip install 'seriatim[kafka,spark]'"
+        msg = f"this command needs the module {error.name}: pip install 'seriatim[kafka,spark]'"
         raise BackendFailure(msg, retryable=False) from error
 
 
 def kafka_target(url: str, kafka: list[str] | None, file: Path | None) -> Target:
-    """Return where Kafka is, with settings from a file and from the command line."""
-    with needing_kafka():  # before Spark starts
+    """Parse a Kafka URL and merge the client settings of a file and of the command line.
+
+    Raises:
+        BackendFailure: If the extra `kafka` is not installed.
+        InvalidArgument: If the URL, the file or a setting is invalid.
+
+    """
+    with needing_kafka():  # checked before Spark starts, which takes seconds
         from seriatim.pipeline.kafka import client  # noqa: F401, PLC0415
         from seriatim.pipeline.kafka.address import parse_target  # noqa: PLC0415 - slow to import
 
@@ -183,15 +194,15 @@ def kafka_target(url: str, kafka: list[str] | None, file: Path | None) -> Target
     return parse_target(url, settings | pairs_of("kafka", kafka))
 
 
-def _show(one: Session, report: Reconciled) -> None:
-    if one.as_json:
+def _print_report(command: Session, report: Reconciled) -> None:
+    if command.as_json:
         write_json({**msgspec.to_builtins(report), "equal": report.equal})
         return
-    made = table("what", "count", "examples", right=("count",))
+    rows = table("difference", "count", "examples", right=("count",))
     for name, found in report.findings.items():
-        made.add_row(name, f"{found.count:,}", plain(", ".join(found.examples)))
-    one.out.print(made)
+        rows.add_row(name, f"{found.count:,}", plain(", ".join(found.examples)))
+    command.out.print(rows)
     verdict = "[green]the topic equals the log[/]"
     if not report.equal:
         verdict = "[bold red]the topic differs from the log[/]"
-    one.out.print(f"{verdict}: {report.events:,} events, {report.messages:,} messages")
+    command.out.print(f"{verdict}: {report.events:,} events, {report.messages:,} messages")

@@ -1,4 +1,4 @@
-"""`seriatim query`: what matches, and the version of that context for a conditional append."""
+"""The command `seriatim query`: print matching events and the version of their context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.log.querying import QueryResult
 
 
-def query(  # noqa: PLR0913 - what to look for, and which part of it to show
+def query(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     types: Types = None,
     payloads: Payloads = None,
@@ -24,59 +24,67 @@ def query(  # noqa: PLR0913 - what to look for, and which part of it to show
         int | None,
         typer.Option(
             min=0,
-            help="Show only events behind this position; the version stays the context's.",
+            help="Print only events after this position; the context version is not affected.",
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(help="How many events to show.")] = 1000,
+    limit: Annotated[int, typer.Option(help="The maximum number of events to print.")] = 1000,
     head: Annotated[
         int | None,
         typer.Option(
-            help="Look at the log as it was at this head: of the page before.",
+            help="Query the log as of this head, as reported with the previous page.",
             show_default=False,
         ),
     ] = None,
     until: Annotated[
         int | None,
-        typer.Option(help="Show only events up to this position.", show_default=False),
+        typer.Option(
+            help="Print only events up to this position; the context version is not affected.",
+            show_default=False,
+        ),
     ] = None,
     newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="From the last match down.")
+        bool, typer.Option("--newest-first", help="Descending order, from the last match.")
     ] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find events by type, payload, tag or stream, with their context's version."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        wanted = query_from(types, stream, tags, payloads, whole)
+    """Print the events that match a query, and the version of that context.
+
+    Pass the version to `append --expect-version` for a conditional append.
+    """
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        context = query_from(types, stream, tags, payloads, whole)
         if min_position is not None:
-            wanted = msgspec.structs.replace(wanted, min_position=min_position)
-        with one.open() as log:
+            context = msgspec.structs.replace(context, min_position=min_position)
+        with command.open() as log:
             found = log.query(
-                wanted, limit=limit, head=head, until=until, newest_first=newest_first
+                context, limit=limit, head=head, until=until, newest_first=newest_first
             )
-        _show(one, found, newest_first=newest_first)
+        _print_result(command, found, newest_first=newest_first)
 
 
-def _show(one: Session, found: QueryResult, *, newest_first: bool) -> None:
-    if one.as_json:
+def _print_result(command: Session, result: QueryResult, *, newest_first: bool) -> None:
+    if command.as_json:
         write_json(
             {
-                "context_version": found.context_version,
-                "last_returned_position": found.last_returned_position,
-                "head": found.head,
-                "more": found.more,
-                "records": [record.as_dict() for record in found.records],
+                "context_version": result.context_version,
+                "last_returned_position": result.last_returned_position,
+                "head": result.head,
+                "more": result.more,
+                "records": [record.as_dict() for record in result.records],
             }
         )
         return
-    lines = EventLines(one.out)
-    for record in found.records:
+    lines = EventLines(command.out)
+    for record in result.records:
         lines.show(record)
-    version = "none" if found.context_version is None else str(found.context_version)
-    one.out.print(f"context version {version} · {len(found.records)} events · head {found.head}")
-    if found.more and found.last_returned_position:
-        last = found.last_returned_position
-        on = f"--until {last - 1}" if newest_first else f"--min-position {last}"
-        one.notice(f"there are more: go on with {on} --head {found.head}")
+    version = "none" if result.context_version is None else str(result.context_version)
+    command.out.print(
+        f"context version {version} · {len(result.records)} events · head {result.head}"
+    )
+    if result.more and result.last_returned_position:
+        last = result.last_returned_position
+        option = f"--until {last - 1}" if newest_first else f"--min-position {last}"
+        command.notice(f"there are more events: continue with {option} --head {result.head}")

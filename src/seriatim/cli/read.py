@@ -1,4 +1,4 @@
-"""`seriatim read`: events in order, as far as asked, in flat memory."""
+"""The command `seriatim read`: print events in the order of the log, in constant memory."""
 
 from __future__ import annotations
 
@@ -14,48 +14,60 @@ from seriatim.core.event import EventRecord
 from seriatim.log.transfer import record_line
 from seriatim.opening import Log
 
-SCREEN = 50
+SCREEN = 50  # events printed by default on a terminal
 
 _Text = str | None
-_Time = typer.Option(metavar="RFC3339", show_default=False)
 
 
-def read(  # noqa: PLR0913 - a read can be narrowed in that many ways
+def _time(help: str) -> Any:
+    return typer.Option(metavar="RFC3339", help=help, show_default=False)
+
+
+def read(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    after: Annotated[int, typer.Option(help="From the position behind this one.")] = 0,
+    after: Annotated[int, typer.Option(help="Only events after this position.")] = 0,
     until: Annotated[
-        int | None, typer.Option(help="Up to this position.", show_default=False)
+        int | None, typer.Option(help="Only events up to this position.", show_default=False)
     ] = None,
     types: Types = None,
     stream: Stream = None,
     since: Annotated[
-        int | None, typer.Option(help="Behind this number of the stream.", show_default=False)
+        int | None,
+        typer.Option(
+            help="Only events after this sequence number of --stream.", show_default=False
+        ),
     ] = None,
-    app_id: Annotated[_Text, typer.Option(help="Only this application's.")] = None,
-    env_id: Annotated[_Text, typer.Option(help="Only this environment's.")] = None,
-    occurred_after: Annotated[_Text, _Time] = None,
-    occurred_until: Annotated[_Text, _Time] = None,
-    recorded_after: Annotated[_Text, _Time] = None,
-    recorded_until: Annotated[_Text, _Time] = None,
-    correlation_id: Annotated[_Text, typer.Option(help="Only with this correlation id.")] = None,
-    causation_id: Annotated[_Text, typer.Option(help="Only with this causation id.")] = None,
+    app_id: Annotated[_Text, typer.Option(help="Only events of this application.")] = None,
+    env_id: Annotated[_Text, typer.Option(help="Only events of this environment.")] = None,
+    occurred_after: Annotated[_Text, _time("Only events that occurred after this time.")] = None,
+    occurred_until: Annotated[_Text, _time("Only events that occurred up to this time.")] = None,
+    recorded_after: Annotated[_Text, _time("Only events recorded after this time.")] = None,
+    recorded_until: Annotated[_Text, _time("Only events recorded up to this time.")] = None,
+    correlation_id: Annotated[
+        _Text, typer.Option(help="Only events with this correlation id.")
+    ] = None,
+    causation_id: Annotated[_Text, typer.Option(help="Only events with this causation id.")] = None,
     newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="From the last event down.")
+        bool, typer.Option("--newest-first", help="Descending order, from the last event.")
     ] = False,
-    event_id: Annotated[_Text, typer.Option(help="Only this event, with every field.")] = None,
+    event_id: Annotated[
+        _Text, typer.Option(help="Print only this event, with every field.")
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"How many. [default: {SCREEN}; with --json all]", show_default=False
+            min=1,
+            help=f"The maximum number of events. [default: {SCREEN}; with --json, no limit]",
+            show_default=False,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
-    wide: Annotated[bool, typer.Option("--wide", help="Every field of each event.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Print every field of each event.")] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read events in the order of the log."""
+    """Print events in the order of the log."""
     filters: dict[str, Any] = {
         "after": after,
         "until": until,
@@ -72,40 +84,40 @@ def read(  # noqa: PLR0913 - a read can be narrowed in that many ways
         "causation_id": causation_id,
         "newest_first": newest_first,
     }
-    with session(ctx, Common(url, tenant, as_json)) as one, one.open() as log:
+    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
         if event_id is not None:
-            _show_one(one, log.event(event_id))
-        elif one.as_json:
+            _print_event(command, log.event(event_id))
+        elif command.as_json:
             for record in log.read(limit=limit, **filters):
                 write_line(record_line(record))
         else:
-            lines = EventFields(one.out) if wide else EventLines(one.out)
-            _show(one, lines, log, filters, None if everything else limit or SCREEN)
+            lines = EventFields(command.out) if wide else EventLines(command.out)
+            _print_events(command, lines, log, filters, None if everything else limit or SCREEN)
 
 
-def _show(
-    one: Session,
+def _print_events(
+    command: Session,
     lines: EventLines | EventFields,
     log: Log,
     filters: dict[str, Any],
     limit: int | None,
 ) -> None:
-    """Print a screenful, and how to go on when there is more."""
+    """Print events up to a limit, and how to continue if there are more."""
     records: Iterator[EventRecord] = log.read(**filters)
     last = 0
     for count, record in enumerate(records):
         if count == limit:
-            on = f"--until {last - 1}" if filters["newest_first"] else f"--after {last}"
-            one.notice(f"there are more: go on with {on}, or read --all")
+            option = f"--until {last - 1}" if filters["newest_first"] else f"--after {last}"
+            command.notice(f"there are more events: continue with {option}, or use --all")
             return
         lines.show(record)
         last = record.position
     if not last:
-        one.notice("no events")
+        command.notice("no events")
 
 
-def _show_one(one: Session, record: EventRecord) -> None:
-    if one.as_json:
+def _print_event(command: Session, record: EventRecord) -> None:
+    if command.as_json:
         write_line(record_line(record))
         return
-    EventFields(one.out).show(record)
+    EventFields(command.out).show(record)

@@ -1,4 +1,4 @@
-"""The registry behind a service: what its routes offer to the commands `registry` and `dlq`."""
+"""The registry of a service, accessed over HTTP by the commands `registry` and `dlq`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from seriatim.log.arguments import bad
 from seriatim.opening import Log
 from seriatim.wire import shapes
 
-_PAGE = 1000
+_PAGE_SIZE = 1000
 
 
 class KnownRegistry(Protocol):
-    """What the commands need of a registry, in a database or behind a service."""
+    """The operations of a registry that commands use, in a database or through a service."""
 
     def handlers(self) -> list[Declared]:
         """Return the handlers."""
@@ -31,19 +31,19 @@ class KnownRegistry(Protocol):
         ...
 
     def logs(self) -> list[KnownLog]:
-        """Return the log that each handler has handled, tenant by tenant."""
+        """Return the identity of the log that each handler has processed, by tenant."""
         ...
 
-    def entries(self, asked: Asked, limit: int = 100) -> list[Entry]:
-        """Return the entries that are asked for."""
+    def entries(self, selection: Asked, limit: int = 100) -> list[Entry]:
+        """Return at most `limit` entries that match a selection, in the order of the log."""
         ...
 
-    def retry(self, asked: Asked) -> int:
-        """Let events be tried again."""
+    def retry(self, selection: Asked) -> int:
+        """Make the selected events due for a retry; return their number."""
         ...
 
-    def skip(self, asked: Asked, reason: str) -> int:
-        """Give events up, for a reason."""
+    def skip(self, selection: Asked, reason: str) -> int:
+        """Mark the selected events as skipped; return their number."""
         ...
 
     def set_status(self, handler: str, status: str, reason: str = "") -> Any:
@@ -51,10 +51,10 @@ class KnownRegistry(Protocol):
         ...
 
     def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
-        """Forget what was done long ago."""
+        """Delete entries finished more than `older_s` seconds ago; return their number."""
         ...
 
-    def reset(  # noqa: PLR0913 - whom, to what, and why
+    def reset(  # noqa: PLR0913 - one parameter for each option
         self,
         handler: str,
         log: Log,
@@ -64,125 +64,129 @@ class KnownRegistry(Protocol):
         position: int | None = None,
         dry_run: bool = False,
     ) -> list[Reset]:
-        """Let a handler go on with a log that was restored or replaced."""
+        """Let a handler continue with a log that was restored or replaced."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         ...
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _RegistryStatus(msgspec.Struct, frozen=True):
     handlers: list[Declared]
     counts: list[StatusCount]
     logs: list[KnownLog]
 
 
-class _Entries(msgspec.Struct, frozen=True):
+class _EntryPage(msgspec.Struct, frozen=True):
     entries: list[Entry]
 
 
 class RemoteRegistry:
-    """A tenant's part of the registry that a service has beside its log."""
+    """One tenant's part of the registry that a service keeps next to its log."""
 
     def __init__(self, log: Log) -> None:
         if not isinstance(log.store, HttpStore):
-            raise bad("url", "must be the address of a service")
+            raise bad("url", "must be the URL of a service")
         self._log = log
         self._store = log.store
         self._tenant_id = log.tenant_id
 
     def handlers(self) -> list[Declared]:
         """Return the handlers."""
-        return self._known(finished=False).handlers
+        return self._fetch_status(finished=False).handlers
 
     def counts(self, *, finished: bool, tenant_id: str | None) -> list[StatusCount]:
         """Count the tenant's events by handler and status."""
-        del tenant_id  # the service knows it by the token
-        return self._known(finished=finished).counts
+        del tenant_id  # the service takes it from the token
+        return self._fetch_status(finished=finished).counts
 
     def logs(self) -> list[KnownLog]:
-        """Return the log whose events of the tenant each handler has handled."""
-        return self._known(finished=False).logs
+        """Return the identity of the log that each handler has processed for the tenant."""
+        return self._fetch_status(finished=False).logs
 
-    def _known(self, *, finished: bool) -> _Known:
+    def _fetch_status(self, *, finished: bool) -> _RegistryStatus:
         params = {"finished": "true" if finished else None}
-        known: _Known = self._get("/v1/registry", params, _Known)
-        return known
+        status: _RegistryStatus = self._get("/v1/registry", params, _RegistryStatus)
+        return status
 
-    def entries(self, asked: Asked, limit: int = 100) -> list[Entry]:
-        """Return dead letters, which are what a service lists."""
-        if asked.status not in ("dead", ("dead",)):
-            self._only_beside("listing other events than dead letters")
+    def entries(self, selection: Asked, limit: int = 100) -> list[Entry]:
+        """Return dead letters, the only entries that a service lists."""
+        if selection.status not in ("dead", ("dead",)):
+            self._require_database("listing events other than dead letters")
         found: dict[tuple[str, str], Entry] = {}
-        after = asked.after
+        after = selection.after
         while len(found) < limit:
             params = {
-                "handler": asked.handler,
-                "event_id": asked.event_id,
-                "event_type": asked.event_type,
-                "stream_type": asked.stream_type,
-                "stream_id": asked.stream_id,
+                "handler": selection.handler,
+                "event_id": selection.event_id,
+                "event_type": selection.event_type,
+                "stream_type": selection.stream_type,
+                "stream_id": selection.stream_id,
                 "after": after,
-                "limit": min(_PAGE, limit),
+                "limit": min(_PAGE_SIZE, limit),
             }
-            page: list[Entry] = self._get("/v1/dead-letters", params, _Entries).entries
-            found |= {(one.handler, one.event_id): one for one in page}
-            # Several handlers may have given one event up, so the last position is read again.
-            if len(page) < min(_PAGE, limit) or page[-1].position - 1 <= after:
+            page: list[Entry] = self._get("/v1/dead-letters", params, _EntryPage).entries
+            found |= {(entry.handler, entry.event_id): entry for entry in page}
+            # Several handlers can have a dead letter at one position, and a page may end between
+            # them: the last position is read again.
+            if len(page) < min(_PAGE_SIZE, limit) or page[-1].position - 1 <= after:
                 break
             after = page[-1].position - 1
         return list(found.values())[:limit]
 
-    def retry(self, asked: Asked) -> int:
-        """Let events be tried again; of dead letters those alone, one by one."""
-        return self._act("/v1/dead-letters/retry", asked, {})
+    def retry(self, selection: Asked) -> int:
+        """Make the selected events due for a retry; return their number."""
+        return self._apply("/v1/dead-letters/retry", selection, {})
 
-    def skip(self, asked: Asked, reason: str) -> int:
-        """Give events up for a reason; of dead letters those alone, one by one."""
-        return self._act("/v1/dead-letters/skip", asked, {"reason": reason})
+    def skip(self, selection: Asked, reason: str) -> int:
+        """Mark the selected events as skipped for a reason; return their number."""
+        return self._apply("/v1/dead-letters/skip", selection, {"reason": reason})
 
-    def _act(self, path: str, asked: Asked, more: dict[str, Any]) -> int:
-        if asked.status == ("dead",):
-            total = self._act_on_letters(path, asked, more)
-            check_found(asked, total, ("dead",))
+    def _apply(self, path: str, selection: Asked, fields: dict[str, Any]) -> int:
+        if selection.status == ("dead",):
+            total = self._apply_to_dead_letters(path, selection, fields)
+            check_found(selection, total, ("dead",))
             return total
-        if asked.stream_type is not None:
-            self._only_beside("narrowing by --stream")
+        if selection.stream_type is not None:
+            self._require_database("filtering by --stream")
         body = {
-            "handler": asked.handler,
-            "event_id": asked.event_id,
-            "event_type": asked.event_type,
-            "all": asked.event_id is None,
-            **more,
+            "handler": selection.handler,
+            "event_id": selection.event_id,
+            "event_type": selection.event_type,
+            "all": selection.event_id is None,
+            **fields,
         }
         return self._post(path, body)
 
-    def _act_on_letters(self, path: str, asked: Asked, more: dict[str, Any]) -> int:
-        """Act on each dead letter; the route alone would take an event in any open state."""
+    def _apply_to_dead_letters(self, path: str, selection: Asked, fields: dict[str, Any]) -> int:
+        """Apply the operation to each dead letter by its id.
+
+        Without an id the route would apply it to events in any unfinished state.
+        """
         total = 0
-        while dead := self.entries(asked, _PAGE):
+        while dead := self.entries(selection, _PAGE_SIZE):
             done = 0
-            for one in dead:
-                with suppress(NotFound):  # somebody else has just dealt with it
-                    body = {"handler": one.handler, "event_id": one.event_id, **more}
+            for entry in dead:
+                with suppress(NotFound):  # another operator was faster
+                    body = {"handler": entry.handler, "event_id": entry.event_id, **fields}
                     done += self._post(path, body)
             total += done
-            if not done or len(dead) < _PAGE:
+            if not done or len(dead) < _PAGE_SIZE:
                 break
         return total
 
     def set_status(self, handler: str, status: str, reason: str = "") -> NoReturn:
-        """Refuse: handlers are of all tenants."""
+        """Raise `InvalidArgument`: handlers are shared by all tenants."""
         del handler, status, reason
-        self._only_beside("pausing and resuming handlers")
+        self._require_database("pausing and resuming handlers")
 
     def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> NoReturn:
-        """Refuse: handlers are of all tenants."""
+        """Raise `InvalidArgument`: handlers are shared by all tenants."""
         del handler, older_s, streamless
-        self._only_beside("pruning")
+        self._require_database("pruning")
 
-    def reset(  # noqa: PLR0913 - whom, to what, and why
+    def reset(  # noqa: PLR0913 - one parameter for each option
         self,
         handler: str,
         log: Log,
@@ -192,12 +196,12 @@ class RemoteRegistry:
         position: int | None = None,
         dry_run: bool = False,
     ) -> NoReturn:
-        """Refuse: handlers are of all tenants."""
+        """Raise `InvalidArgument`: handlers are shared by all tenants."""
         del handler, log, reason, tenant_id, position, dry_run
-        self._only_beside("resetting a handler")
+        self._require_database("resetting a handler")
 
     def close(self) -> None:
-        """Let go of the service."""
+        """Close the connection to the service."""
         self._log.close()
 
     def _get(self, path: str, params: dict[str, Any], kind: type[Any]) -> Any:
@@ -208,6 +212,9 @@ class RemoteRegistry:
         raw = self._store.http.post(path, body, tenant_id=self._tenant_id)
         return int(self._store.decoded(raw, shapes.Count).count)
 
-    def _only_beside(self, what: str) -> NoReturn:
-        msg = f"{what} needs the registry's own database, not a service: give --registry or --url"
+    def _require_database(self, operation: str) -> NoReturn:
+        msg = (
+            f"{operation} needs the database of the registry, not a service: set --registry, or "
+            "--url to the database"
+        )
         raise InvalidArgument(msg, details={"argument": "url"})

@@ -1,4 +1,4 @@
-"""`seriatim serve`: the log over HTTP, on the embedded default or on Postgres."""
+"""The command `seriatim serve`: serve the log over HTTP."""
 
 from __future__ import annotations
 
@@ -23,30 +23,45 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seriatim.api")
 
-_FIRST_TOKEN = "The first `seriatim token create` ends that."  # noqa: S105 - no secret
+_FIRST_TOKEN = "`seriatim token create` turns it on."  # noqa: S105 - not a secret
 Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any.")]
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65_535, help="The port; 0 selects any free port.")
+]
 Processes = Annotated[
-    int, typer.Option("--processes", min=1, max=256, help="How many processes serve.")
+    int, typer.Option("--processes", min=1, max=256, help="The number of processes.")
 ]
 Certificate = Annotated[
     Path | None,
-    typer.Option("--certificate", help="Serve TLS with this certificate.", show_default=False),
+    typer.Option("--certificate", help="The TLS certificate; enables TLS.", show_default=False),
 ]
 Key = Annotated[
-    Path | None, typer.Option("--key", help="The certificate's key.", show_default=False)
+    Path | None,
+    typer.Option("--key", help="The private key of the certificate.", show_default=False),
 ]
 EventsPerS = Annotated[
     float,
-    typer.Option("--events-per-second", min=0, help="A tenant's quota; 0 sets none."),
+    typer.Option(
+        "--events-per-second",
+        min=0,
+        help="The number of events a tenant may append per second; 0 sets no limit.",
+    ),
 ]
 BytesPerS = Annotated[
-    float, typer.Option("--bytes-per-second", min=0, help="A tenant's quota; 0 sets none.")
+    float,
+    typer.Option(
+        "--bytes-per-second",
+        min=0,
+        help="The request bytes a tenant may send per second; 0 sets no limit.",
+    ),
 ]
 Cors = Annotated[
     list[str] | None,
     typer.Option(
-        "--cors", metavar="ORIGIN", help="Let pages of this origin call.", show_default=False
+        "--cors",
+        metavar="ORIGIN",
+        help="Allow requests from this web origin; may be repeated.",
+        show_default=False,
     ),
 ]
 TenantMemory = Annotated[
@@ -54,26 +69,28 @@ TenantMemory = Annotated[
     typer.Option(
         "--tenant-memory-mib",
         min=1,
-        help="Memory of a tenant's request bodies and unsent answers, in each process.",
+        help="The memory for a tenant's request bodies and unsent responses, per process.",
     ),
 ]
 Grace = Annotated[
     float,
-    typer.Option("--grace-s", min=1, help="Seconds from SIGTERM until the process has ended."),
+    typer.Option("--grace-s", min=1, help="The maximum seconds from SIGTERM until exit."),
 ]
 LogRequests = Annotated[
-    bool, typer.Option("--log-requests", help="Log every request, not only what failed here.")
+    bool,
+    typer.Option("--log-requests", help="Log every request, not only failures of the service."),
 ]
 Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen beyond this machine without TLS: only behind a proxy that speaks it.",
+        help="Listen on a non-local address without TLS. Use it only behind a proxy that "
+        "terminates TLS.",
     ),
 ]
 
 
-def serve(  # noqa: PLR0913 - where, for whom, how much
+def serve(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     host: Host = "127.0.0.1",
     port: Port = 8420,
@@ -95,20 +112,20 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the log over HTTP until interrupted; what was accepted is finished."""
+    """Serve the log over HTTP until interrupted; accepted requests are completed."""
     common = Common(url, tenant, as_json)
-    with session(ctx, common, whole_log=True) as one, ExitStack() as stack:
+    with session(ctx, common, whole_log=True) as command, ExitStack() as stack:
         try:
-            from seriatim.api.service import Serving  # noqa: PLC0415 - an extra
+            from seriatim.api.service import Serving  # noqa: PLC0415 - needs the extra `server`
             from seriatim.api.serving import Place  # noqa: PLC0415
-            from seriatim.api.serving import serve as run  # noqa: PLC0415
+            from seriatim.api.serving import serve as run_service  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            msg = "the service needs its extra: pip install 'seriatim[server]'"
+            msg = "the service needs an extra: pip install 'seriatim[server]'"
             raise BackendFailure(msg, retryable=False) from error
-        form = checked_format(log_format)
-        stack.callback(write_every_log(form))
+        format_ = checked_format(log_format)
+        stack.callback(write_every_log(format_))
         place = Place(
-            url=absolute_url(one.url),
+            url=absolute_url(command.url),
             host=host,
             port=port,
             certificate=None if certificate is None else str(certificate),
@@ -116,8 +133,10 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
             access=access,
             registry=registry,
         )
-        serving = Serving(
-            open_on_loopback=_is_open(one, place, insecure=insecure, as_log=form == "json"),
+        settings = Serving(
+            open_on_loopback=_allows_anonymous(
+                command, place, insecure=insecure, as_log=format_ == "json"
+            ),
             events_per_s=events_per_second,
             bytes_per_s=bytes_per_second,
             processes=processes,
@@ -125,55 +144,69 @@ def serve(  # noqa: PLR0913 - where, for whom, how much
             grace_s=grace_s,
             cors_origins=tuple(cors or ()),
             log_requests=log_requests,
-            log_format=form,
+            log_format=format_,
             otel=otel,
         )
-        say = partial(_say, one, as_log=serving.log_format == "json")
-        with suppress(KeyboardInterrupt):  # told to end, and it did when all was finished
-            run(place, serving, lambda at: say(f"serving {shown_url(one.url)} at {at}"))
+        announce = partial(_announce, command, as_log=format_ == "json")
+        with suppress(KeyboardInterrupt):  # a requested shutdown is a success
+            run_service(
+                place,
+                settings,
+                lambda address: announce(f"serving {shown_url(command.url)} at {address}"),
+            )
 
 
-def _say(one: Session, message: str, *, as_log: bool) -> None:
-    """Tell a person, or the logs when they are for a machine."""
+def _announce(command: Session, message: str, *, as_log: bool) -> None:
+    """Print a notice, or log it if logs are written as JSON for machines."""
     if as_log:
         logger.info(message)
     else:
-        one.notice(message)
+        command.notice(message)
 
 
-def _is_open(one: Session, place: Place, *, insecure: bool, as_log: bool = False) -> bool:
-    """Say how the service is guarded, and whether it asks for tokens at all."""
-    from seriatim.api.service import is_loopback  # noqa: PLC0415 - an extra
+def _allows_anonymous(
+    command: Session, place: Place, *, insecure: bool, as_log: bool = False
+) -> bool:
+    """Return whether the service accepts requests without a token, and report it.
+
+    Only an embedded log on a loopback address is open, and only until its first token is created.
+
+    Raises:
+        InvalidArgument: If tokens would be sent unencrypted to a non-local address.
+
+    """
+    from seriatim.api.service import is_loopback  # noqa: PLC0415 - needs the extra `server`
     from seriatim.api.serving import is_embedded  # noqa: PLC0415
 
-    embedded, loopback = is_embedded(one.url), is_loopback(place.host)
+    embedded, loopback = is_embedded(command.url), is_loopback(place.host)
     if not loopback and place.certificate is None and not insecure:
         msg = (
-            f"{place.host} is reached from other machines, where tokens must not travel in the "
-            "clear: give --certificate and --key, or say --insecure behind a proxy that speaks TLS"
+            f"{place.host} is reachable from other machines, and tokens must not be sent "
+            "unencrypted: set --certificate and --key, or --insecure behind a proxy that "
+            "terminates TLS"
         )
         raise InvalidArgument(msg, details={"argument": "host"})
-    with open_log(one.url):  # made if need be, and a clear error if it cannot be
+    with open_log(command.url):  # creates a missing log, and fails early with a clear error
         pass
-    if _any_token(one.url, place.access):
+    if _has_tokens(command.url, place.access):
         return False
     if embedded and loopback:
-        told = ": anybody on this machine can read and append. " + _FIRST_TOKEN
+        warning = ": any process on this machine can read and append. " + _FIRST_TOKEN
         if as_log:
-            logger.warning("NO TOKEN IS ASKED FOR%s", told)
+            logger.warning("AUTHENTICATION IS OFF%s", warning)
         else:
-            one.err.print(f"[bold yellow]NO TOKEN IS ASKED FOR[/]{told}", soft_wrap=True)
+            command.err.print(f"[bold yellow]AUTHENTICATION IS OFF[/]{warning}", soft_wrap=True)
         return True
     msg = (
-        f"no token was made for {shown_url(one.url)} yet, so nobody can call: "
+        f"{shown_url(command.url)} has no tokens yet, so every request will be refused: "
         "seriatim token create --service NAME --tenant TENANT --rights append,read"
     )
-    _say(one, msg, as_log=as_log)
+    _announce(command, msg, as_log=as_log)
     return False
 
 
-def _any_token(url: str, access: str | None) -> bool:
+def _has_tokens(url: str, access: str | None) -> bool:
     if access is None and url.startswith("memory:"):
         return False
-    with closing(open_access(access or access_url(url))) as opened:
-        return opened.any()
+    with closing(open_access(access or access_url(url))) as store:
+        return store.any()

@@ -1,4 +1,4 @@
-"""One run of a command: where the log is, how to print, and how errors end it."""
+"""The session of a command: its log, its output, and how errors become exit codes."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ Url = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="The log: sqlite:///file or postgresql://… [default: $SERIATIM_URL, else "
-        f"{FALLBACK_URL}]",
+        help="The log: sqlite:///file, postgresql://… or the address of a service. "
+        f"[default: $SERIATIM_URL, else {FALLBACK_URL}]",
         show_default=False,
     ),
 ]
 Tenant = Annotated[
     str | None,
-    typer.Option("--tenant", help="Whose events. [default: default]", show_default=False),
+    typer.Option("--tenant", help="The tenant. [default: default]", show_default=False),
 ]
 AccessAt = Annotated[
     str | None,
     typer.Option(
         "--access",
         metavar="URL",
-        help="Where tokens and quotas are: sqlite:///file or postgresql://…?schema=name. "
-        "[default: beside the log]",
+        help="The store of tokens and quotas: sqlite:///file or postgresql://…?schema=name. "
+        "[default: next to the log]",
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of text, errors included.")
+]
 
 
 class Common(msgspec.Struct, frozen=True):
-    """The options that may stand before the command or after it."""
+    """The options that are accepted before and after the name of a command."""
 
     url: str | None = None
     tenant: str | None = None
@@ -60,7 +62,7 @@ class Common(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """What a command works with."""
+    """The log and the output streams of one command."""
 
     def __init__(self, common: Common) -> None:
         self.as_json = common.as_json
@@ -72,23 +74,23 @@ class Session:
 
     @property
     def url(self) -> str:
-        """The log's address; the fallback is named on stderr."""
+        """The URL of the log; if none is configured, the fallback, with a notice on stderr."""
         if self._url is None:
-            self.notice(f"no --url and no SERIATIM_URL: using {FALLBACK_URL}")
+            self.notice(f"neither --url nor SERIATIM_URL is set: using {FALLBACK_URL}")
             self._url = FALLBACK_URL
         return self._url
 
     def open(self, *, create: bool = False) -> Log:
-        """Open the log; only commands that may make one say so."""
+        """Open the log for the session's tenant; `create` allows creating a missing one."""
         return open_log(self.url, tenant_id=self.tenant, create=create)
 
     def notice(self, message: str) -> None:
-        """Tell a person something that is no result."""
+        """Print a message that is not a result to stderr, unless the output is JSON."""
         if not self.as_json:
             self.err.print(Text(plain(message), style="dim"))
 
     def fail(self, error: SeriatimError) -> None:
-        """Print an error as one line, or as the JSON that every door shows."""
+        """Print an error to stderr as one line, or as the JSON that all interfaces share."""
         if self.as_json:
             sys.stderr.write(msgspec.json.encode(error.as_dict()).decode() + "\n")
             return
@@ -101,27 +103,39 @@ class Session:
 
 @contextmanager
 def session(ctx: typer.Context, common: Common, *, whole_log: bool = False) -> Iterator[Session]:
-    """Run a command's work; expected errors end it with their exit code, never a traceback.
+    """Run the body of a command; expected errors become exit codes instead of tracebacks.
 
-    A command about the whole log refuses a tenant: whoever names one expects to see no other's.
+    Args:
+        ctx: The Typer context, which holds the options given before the command.
+        common: The options given after the command.
+        whole_log: Whether the command applies to all tenants. It then refuses `--tenant`, since a
+            caller who names a tenant must not get the events of others.
+
+    Yields:
+        The session.
+
+    Raises:
+        typer.Exit: With the exit code of an error, after printing it.
+
     """
-    one = Session(merged(ctx, common))
-    previous = signal.signal(signal.SIGTERM, _interrupted)
+    command = Session(merged(ctx, common))
+    # SIGTERM is treated like Ctrl-C, so that leases and files are released in both cases.
+    previous = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
-        if whole_log and one.tenant is not None:
-            raise bad("tenant", "does not narrow this: it is about the log of all tenants")
-        if one.tenant is not None:
-            check_tenant(one.tenant, "tenant")
-        yield one
+        if whole_log and command.tenant is not None:
+            raise bad("tenant", "is not accepted here: this command applies to all tenants")
+        if command.tenant is not None:
+            check_tenant(command.tenant, "tenant")
+        yield command
         sys.stdout.flush()
     except SeriatimError as error:
-        one.fail(error)
+        command.fail(error)
         raise typer.Exit(exits.exit_code(error)) from None
     except ModuleNotFoundError as error:
         extra = extra_of(error)
         if extra is None:
             raise
-        one.fail(BackendFailure(missing_text(error, extra), retryable=False))
+        command.fail(BackendFailure(missing_text(error, extra), retryable=False))
         raise typer.Exit(exits.BACKEND) from None
     except KeyboardInterrupt:
         raise typer.Exit(exits.INTERRUPTED) from None
@@ -129,18 +143,18 @@ def session(ctx: typer.Context, common: Common, *, whole_log: bool = False) -> I
         silence_stdout()
         raise typer.Exit(exits.BROKEN_PIPE) from None
     except OSError as error:
-        one.err.print(Text(plain(f"{error.filename or 'a file'}: {error.strerror}")))
+        command.err.print(Text(plain(f"{error.filename or 'a file'}: {error.strerror}")))
         raise typer.Exit(exits.BACKEND) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _interrupted(*_: object) -> None:
+def _raise_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
 def merged(ctx: typer.Context, common: Common) -> Common:
-    """Add to the options after a command those that stood before it."""
+    """Combine the options before and after the command; the latter take precedence."""
     outer = ctx.obj if isinstance(ctx.obj, Common) else Common()
     return Common(
         common.url or outer.url, common.tenant or outer.tenant, common.as_json or outer.as_json
@@ -148,7 +162,7 @@ def merged(ctx: typer.Context, common: Common) -> Common:
 
 
 def json_argument(text: str, name: str) -> Any:
-    """Parse JSON that stands on the command line or in a file, strictly."""
+    """Parse strict JSON from the command line or a file; errors name the argument `name`."""
     try:
         return parse_json(text)
     except Flaw as flaw:
@@ -156,7 +170,7 @@ def json_argument(text: str, name: str) -> Any:
 
 
 def _json_problem(text: str) -> str | None:
-    """Say where JSON goes wrong, without showing what stands there."""
+    """Return the position of a syntax error; the text itself may be secret and is left out."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -167,9 +181,9 @@ def _json_problem(text: str) -> str | None:
 
 
 def number_or_none(text: str, name: str) -> int | None:
-    """Read a whole number, or `none` for "must not exist"."""
+    """Parse a whole number, or `none`, which means that nothing may exist yet."""
     if text == "none":
         return None
     if text.isascii() and text.isdigit():
         return int(text)
-    raise bad(name, "must be a whole number, or none")
+    raise bad(name, "must be a whole number or none")

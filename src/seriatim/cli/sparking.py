@@ -1,4 +1,4 @@
-"""What commands on Spark share: the master, the session, and errors in our own words."""
+"""Options and helpers of the commands that run on Spark: session, settings, progress."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ ArchiveAt = Annotated[
     typer.Option(
         "--archive",
         metavar="PLACE",
-        help="Read what is sealed there from the archive: a folder or s3://bucket/prefix.",
+        help="Read sealed events from this archive instead of the log: a folder or "
+        "s3://bucket/prefix.",
         show_default=False,
     ),
 ]
@@ -43,7 +44,7 @@ SparkConf = Annotated[
     typer.Option(
         "--conf",
         metavar="KEY=VALUE",
-        help="A setting of Spark, such as spark.jars.packages=…; may be repeated.",
+        help="A Spark setting, such as spark.jars.packages=…; may be repeated.",
         show_default=False,
     ),
 ]
@@ -51,17 +52,22 @@ SparkConf = Annotated[
 
 @contextmanager
 def spark_session(
-    one: Session, master: str | None, conf: list[str] | None = None
+    command: Session, master: str | None, conf: list[str] | None = None
 ) -> Iterator[Spark]:
-    """Start Spark for one command, and stop it after."""
+    """Start Spark for the duration of a command.
+
+    Raises:
+        BackendFailure: If the extra `spark` is not installed.
+
+    """
     try:
-        from seriatim.pipeline.session import session, using  # noqa: PLC0415 - an extra, and slow
+        from seriatim.pipeline.session import session, using  # noqa: PLC0415 - needs the extra `spark`, slow
     except ModuleNotFoundError as error:
-        msg = f"this command runs on Spark and misses {error.name}: pip install 'seriatim[spark]'"
+        msg = f"this command runs on Spark and needs {error.name}: pip install 'seriatim[spark]'"
         raise BackendFailure(msg, retryable=False) from error
-    waiting = one.err.status("starting Spark …") if one.err.is_terminal else nullcontext()
+    spinner = command.err.status("starting Spark …") if command.err.is_terminal else nullcontext()
     with _quiet_interrupts():
-        with waiting:
+        with spinner:
             spark = session(master, settings=pairs_of("conf", conf))
         with using(spark):
             yield spark
@@ -69,46 +75,51 @@ def spark_session(
 
 @contextmanager
 def _quiet_interrupts() -> Iterator[None]:
-    """Keep the gateway to Java from logging a stack when Ctrl-C ends one of its calls."""
+    """Keep py4j, the bridge to Java, from logging a stack trace when Ctrl-C ends a call."""
     root, gateway = logging.getLogger(), logging.getLogger("py4j")
     level = gateway.level
-    root.addFilter(_is_not_the_gateways)
+    root.addFilter(_is_not_from_py4j)
     gateway.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        root.removeFilter(_is_not_the_gateways)
+        root.removeFilter(_is_not_from_py4j)
         gateway.setLevel(level)
 
 
-def _is_not_the_gateways(record: logging.LogRecord) -> bool:
-    # It logs by the root logger itself.
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    # py4j logs some errors with the root logger, so the source file identifies them.
     return Path(record.pathname).parent.name != "py4j"
 
 
-def pairs_of(option: str, given: list[str] | None) -> dict[str, str]:
-    """Read settings that are written as KEY=VALUE."""
+def pairs_of(option: str, entries: list[str] | None) -> dict[str, str]:
+    """Parse settings given as KEY=VALUE; `option` is the option to name in errors."""
     found: dict[str, str] = {}
-    for text in given or []:
-        key, equals, value = text.partition("=")
+    for entry in entries or []:
+        key, equals, value = entry.partition("=")
         if not equals or not key.strip():
-            raise bad(option, "is written as KEY=VALUE")
+            raise bad(option, "must be given as KEY=VALUE")
         found[key.strip()] = value
     return found
 
 
 @contextmanager
 def watching(
-    one: Session, name: str, metrics: JobMetrics | None = None
+    command: Session, name: str, metrics: JobMetrics | None = None
 ) -> Iterator[Callable[[Report], None]]:
-    """Show how far a job is, to people, and to who gathers metrics."""
-    with progress_bar(one.err, quiet=one.as_json) as bar:
+    """Report the progress of a job on the terminal and as metrics.
+
+    Yields:
+        A function to call with each report of the job.
+
+    """
+    with progress_bar(command.err, quiet=command.as_json) as bar:
         task = bar.add_task(name, total=None)
 
-        def watch(report: Report) -> None:
-            said = f"{report.projection} {report.doing} {report.events_per_s:,.0f}/s"
-            bar.update(task, description=said, completed=report.position, total=report.head)
+        def update(report: Report) -> None:
+            description = f"{report.projection} {report.doing} {report.events_per_s:,.0f}/s"
+            bar.update(task, description=description, completed=report.position, total=report.head)
             if metrics is not None and report.head:
                 metrics.progress(name, report.position, report.lag, report.events_per_s)
 
-        yield watch
+        yield update

@@ -1,4 +1,4 @@
-"""`seriatim streams`: which streams there are, in the order in which they began."""
+"""The command `seriatim streams`: list streams in the order of their first events."""
 
 from __future__ import annotations
 
@@ -13,42 +13,46 @@ from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.store.port import StreamSummary
 
 
-def streams(  # noqa: PLR0913 - which, and how many of them
+def streams(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     stream_type: Annotated[
         str | None, typer.Option("--type", help="Only streams of this type.", show_default=False)
     ] = None,
-    after: Annotated[int, typer.Option(help="Only streams that began behind this position.")] = 0,
-    limit: Annotated[int, typer.Option(help="How many.")] = 100,
+    after: Annotated[
+        int, typer.Option(help="Only streams whose first event is after this position.")
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="The maximum number of streams.")] = 100,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """List streams with their last number and event."""
-    with session(ctx, Common(url, tenant, as_json)) as one, one.open() as log:
+    """List streams with their last sequence number and event type."""
+    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
         found = log.streams(stream_type, after=after, limit=limit)
-        if one.as_json:
-            for each in found:
-                write_json(msgspec.structs.asdict(each))
+        if command.as_json:
+            for summary in found:
+                write_json(msgspec.structs.asdict(summary))
         else:
-            _show(one, found, limit)
+            _print_streams(command, found, limit)
 
 
-def _show(one: Session, found: list[StreamSummary], limit: int) -> None:
+def _print_streams(command: Session, found: list[StreamSummary], limit: int) -> None:
     if not found:
-        one.notice("no streams")
+        command.notice("no streams")
         return
-    columns = ("type", "id", "last number", "last event", "first", "last")
-    shown = table(*columns, right=("last number", "first", "last"))
-    for each in found:
-        shown.add_row(
-            Text(plain(each.stream_type), style="magenta"),
-            Text(plain(each.stream_id)),
-            str(each.last_seq),
-            Text(plain(each.last_type), style="green"),
-            str(each.first_position),
-            str(each.last_position),
+    columns = ("type", "id", "last seq", "last event", "first", "last")
+    rows = table(*columns, right=("last seq", "first", "last"))
+    for stream in found:
+        rows.add_row(
+            Text(plain(stream.stream_type), style="magenta"),
+            Text(plain(stream.stream_id)),
+            str(stream.last_seq),
+            Text(plain(stream.last_type), style="green"),
+            str(stream.first_position),
+            str(stream.last_position),
         )
-    one.out.print(shown)
+    command.out.print(rows)
     if len(found) == limit:
-        one.notice(f"there may be more: go on with --after {found[-1].first_position}")
+        command.notice(
+            f"there may be more streams: continue with --after {found[-1].first_position}"
+        )

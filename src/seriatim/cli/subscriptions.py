@@ -1,4 +1,4 @@
-"""`seriatim subscriptions`: who runs each durable subscription, its lag, and what failed last."""
+"""The command `seriatim subscriptions`: list durable subscriptions with owner, lag and errors."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ def subscriptions(
     ctx: typer.Context, url: Url = None, tenant: Tenant = None, as_json: AsJson = False
 ) -> None:
     """List durable subscriptions with owner, cursor, lag and last error."""
-    with session(ctx, Common(url, tenant, as_json)) as one, one.open() as log:
+    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
         found = log.subscriptions()
-        if one.as_json:
-            for each in found:
-                write_json(msgspec.structs.asdict(each))
+        if command.as_json:
+            for status in found:
+                write_json(msgspec.structs.asdict(status))
         else:
-            _show(one, found)
+            _print_subscriptions(command, found)
 
 
-def _show(one: Session, found: list[SubscriptionStatus]) -> None:
+def _print_subscriptions(command: Session, found: list[SubscriptionStatus]) -> None:
     if not found:
-        one.notice("no subscriptions")
+        command.notice("no subscriptions")
         return
     columns = ("name", "owner", "position", "lag", "seconds", "failures", "failed at", "error")
     right = ("position", "lag", "seconds", "failures")
-    shown = table(*columns, right=right)
-    for each in found:
-        shown.add_row(
-            plain(each.name),
-            plain(each.owner or "–"),
-            f"{each.position:,}",
-            f"{each.lag_events:,}",
-            f"{each.lag_seconds:,.1f}",
-            str(each.failures),
-            (each.last_error_at or "–")[:19],
-            plain(each.last_error or "–"),
+    rows = table(*columns, right=right)
+    for status in found:
+        rows.add_row(
+            plain(status.name),
+            plain(status.owner or "–"),
+            f"{status.position:,}",
+            f"{status.lag_events:,}",
+            f"{status.lag_seconds:,.1f}",
+            str(status.failures),
+            (status.last_error_at or "–")[:19],
+            plain(status.last_error or "–"),
         )
-    one.out.print(shown)
+    command.out.print(rows)

@@ -1,4 +1,4 @@
-"""`seriatim tail`: follow the log live, from a position or under a durable name."""
+"""The command `seriatim tail`: follow the log from a position or with a durable cursor."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from seriatim.log.transfer import record_line
 from seriatim.opening import Log
 
 
-def tail(  # noqa: PLR0913 - what to follow, from where, until when
+def tail(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     after: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="From the position behind this one. [default: now; with --name its cursor, "
-            "which starts at 0]",
+            help="Only events after this position. [default: the current head; with --name, the "
+            "stored cursor, which starts at 0]",
             show_default=False,
         ),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            help="Keep a durable cursor under this name: it goes on where it was stopped.",
+            help="Store a durable cursor under this name; the next run continues from it.",
             show_default=False,
         ),
     ] = None,
@@ -43,30 +43,30 @@ def tail(  # noqa: PLR0913 - what to follow, from where, until when
         int | None,
         typer.Option(
             min=1,
-            help="Stop with the append in which this many events are reached.",
+            help="Stop after the append in which this number of events is reached.",
             show_default=False,
         ),
     ] = None,
     idle_timeout: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="Stop after so many seconds without an event.", show_default=False
+            min=0.0, help="Stop after this many seconds without an event.", show_default=False
         ),
     ] = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow the log: catch up, then live, until Ctrl-C."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        wanted = query_from(types, stream, tags, payloads, query)
-        with one.open() as log:
-            follower = _follower(log, wanted, after, name, idle_timeout)
-            one.notice("following; Ctrl-C stops")
-            _follow(one, follower, limit)
+    """Follow the log until Ctrl-C: catch up, then continue live."""
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        context = query_from(types, stream, tags, payloads, query)
+        with command.open() as log:
+            follower = _open_follower(log, context, after, name, idle_timeout)
+            command.notice("following the log; press Ctrl-C to stop")
+            _follow(command, follower, limit)
 
 
-def _follower(
+def _open_follower(
     log: Log, query: Query, after: int | None, name: str | None, idle_timeout: float | None
 ) -> Tail | Subscription:
     if name is None:
@@ -74,19 +74,20 @@ def _follower(
     return log.subscribe(name, query, start=after or 0, idle_timeout=idle_timeout)
 
 
-def _follow(one: Session, follower: Tail | Subscription, limit: int | None) -> None:
-    lines = EventLines(one.out)
-    seen = 0
+def _follow(command: Session, follower: Tail | Subscription, limit: int | None) -> None:
+    lines = EventLines(command.out)
+    printed = 0
     for batch in follower:
-        _show(one, lines, batch)
-        seen += len(batch)
-        if limit is not None and seen >= limit:
-            follower.stop()  # the loop goes round once more, so that a cursor moves over the batch
+        _print_batch(command, lines, batch)
+        printed += len(batch)
+        if limit is not None and printed >= limit:
+            # Not `break`: the loop must ask for the next batch once, which stores the cursor.
+            follower.stop()
 
 
-def _show(one: Session, lines: EventLines, batch: Batch) -> None:
+def _print_batch(command: Session, lines: EventLines, batch: Batch) -> None:
     for record in batch:
-        if one.as_json:
+        if command.as_json:
             write_line(record_line(record), flush=True)
         else:
             lines.show(record)

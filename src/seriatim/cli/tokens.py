@@ -1,4 +1,4 @@
-"""`seriatim token` and `seriatim quota`: who may call the service, and how much."""
+"""The commands `seriatim token` and `seriatim quota`: manage access to the service."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from seriatim.core.tenants import EVERY_TENANT
 from seriatim.log.arguments import bad
 from seriatim.opening import access_url, open_access
 
-app = typer.Typer(no_args_is_help=True, help="Tokens: who may call the service.")
-quota = typer.Typer(no_args_is_help=True, help="Quotas: how much a tenant may append.")
+app = typer.Typer(no_args_is_help=True, help="Tokens that give access to the service.")
+quota = typer.Typer(no_args_is_help=True, help="Quotas that limit how much a tenant may append.")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -31,43 +31,53 @@ Service = Annotated[
     typer.Option(
         "--service",
         metavar="NAME",
-        help="The service that calls; it is named as the actor of its events. Without one it is "
-        "a tenant's own token, which only reads.",
+        help="The name of the calling service, which becomes the actor of its events. Without it, "
+        "the token belongs to the tenant and can only read.",
         show_default=False,
     ),
 ]
-AllTenants = Annotated[bool, typer.Option("--all-tenants", help="For every tenant of the log.")]
+AllTenants = Annotated[
+    bool, typer.Option("--all-tenants", help="The token is for every tenant of the log.")
+]
 Rights = Annotated[
-    str, typer.Option("--rights", help=f"Of {', '.join(RIGHTS)}, separated by commas.")
+    str, typer.Option("--rights", help=f"The rights, separated by commas: {', '.join(RIGHTS)}.")
 ]
 Types = Annotated[
     list[str] | None,
     typer.Option(
         "--type",
         metavar="TYPE",
-        help="Only events of this type; for appends also a pattern such as order.*",
+        help="Only events of this type; may be repeated. Tokens without the right to read also "
+        "accept a pattern such as order.*",
         show_default=False,
     ),
 ]
 Expires = Annotated[
     str | None,
-    typer.Option("--expires", metavar="TIME", help="After 90d, 12h, 30m.", show_default=False),
+    typer.Option(
+        "--expires",
+        metavar="TIME",
+        help="The time until the token expires, such as 90d, 12h, 30m or 45s. [default: never]",
+        show_default=False,
+    ),
 ]
-Note = Annotated[str, typer.Option("--note", help="What it is for, for those who list them.")]
+Note = Annotated[
+    str, typer.Option("--note", help="The purpose of the token, displayed by `token list`.")
+]
 
 
 @contextmanager
-def _opened(
+def _open_access(
     ctx: typer.Context, common: Common, at: str | None, *, create: bool = True
 ) -> Iterator[tuple[Session, Access]]:
-    with session(ctx, common) as one:
-        place = at or access_url(one.url)
-        with closing(open_access(place, create=create)) as access:
-            yield one, access
+    with session(ctx, common) as command:
+        url = at or access_url(command.url)
+        with closing(open_access(url, create=create)) as access:
+            yield command, access
 
 
 @app.command("create", epilog=exits.as_help())
-def create(  # noqa: PLR0913 - what a token says
+def create(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     service: Service = None,
     all_tenants: AllTenants = False,
@@ -80,30 +90,30 @@ def create(  # noqa: PLR0913 - what a token says
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and show it, this once: only a hash of it is kept."""
-    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
-        if all_tenants and one.tenant is not None:
-            raise bad("tenant", "or --all-tenants, not both")
-        whose = EVERY_TENANT if all_tenants else one.tenant or DEFAULT_TENANT
-        text, made = access.create(
+    """Create a token and print it; it is displayed only once, since only its hash is stored."""
+    with _open_access(ctx, Common(url, tenant, as_json), at) as (command, access):
+        if all_tenants and command.tenant is not None:
+            raise bad("tenant", "cannot be combined with --all-tenants")
+        tenant_id = EVERY_TENANT if all_tenants else command.tenant or DEFAULT_TENANT
+        text, token = access.create(
             subject=service,
-            tenant_id=whose,
+            tenant_id=tenant_id,
             rights=[right.strip() for right in rights.split(",") if right.strip()],
             types=types or (),
-            lasts_s=None if expires is None else _seconds(expires),
+            lasts_s=None if expires is None else _parse_duration(expires),
             note=note,
         )
-        if one.as_json:
-            write_json({"token": text, **msgspec.to_builtins(made)})
+        if command.as_json:
+            write_json({"token": text, **msgspec.to_builtins(token)})
             return
-        one.notice(f"token {made.token_id}: it is shown only now")
-        one.out.print(text, soft_wrap=True)
+        command.notice(f"token {token.token_id} is displayed only this once")
+        command.out.print(text, soft_wrap=True)
 
 
-def _seconds(text: str) -> float:
+def _parse_duration(text: str) -> float:
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not number.isascii() or not number.isdigit() or not int(number):
-        raise bad("expires", "is a number and d, h, m or s, such as 90d")
+        raise bad("expires", "must be a positive number and d, h, m or s, such as 90d")
     return float(int(number) * _UNITS[unit])
 
 
@@ -115,67 +125,76 @@ def list_(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """List all tokens, without their secrets."""
-    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
-        found = [made for made in access.tokens() if one.tenant in (None, made.tenant_id)]
-        if one.as_json:
-            for made in found:
-                write_json(made)
+    """List all tokens without their secrets, including expired and revoked ones."""
+    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
+        found = [token for token in access.tokens() if command.tenant in (None, token.tenant_id)]
+        if command.as_json:
+            for token in found:
+                write_json(token)
             return
-        shown = table("id", "of", "tenant", "rights", "types", "expires", "revoked", "used", "note")
-        for made in found:
-            shown.add_row(
-                made.token_id,
-                plain(made.subject) if made.service else "the tenant",
-                plain(made.tenant_id),
-                ", ".join(made.rights),
-                plain(", ".join(made.types or ["all"])),
-                (made.expires_at or "never")[:19],
-                (made.revoked_at or "–")[:19],
-                (made.last_used_at or "never")[:19],
-                plain(made.note),
+        listing = table(
+            "id", "owner", "tenant", "rights", "types", "expires", "revoked", "used", "note"
+        )
+        for token in found:
+            listing.add_row(
+                token.token_id,
+                plain(token.subject) if token.service else "the tenant",
+                plain(token.tenant_id),
+                ", ".join(token.rights),
+                plain(", ".join(token.types or ["all"])),
+                (token.expires_at or "never")[:19],
+                (token.revoked_at or "–")[:19],
+                (token.last_used_at or "never")[:19],
+                plain(token.note),
             )
-        one.out.print(shown)
+        command.out.print(listing)
 
 
 @app.command("revoke", epilog=exits.as_help())
-def revoke(  # noqa: PLR0913 - which one, and where
+def revoke(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as listed.")],
+    token_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of the token, as in `token list`.")
+    ],
     at: AccessAt = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a token: within two seconds no service takes it any more."""
-    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
+    """Revoke a token; within two seconds no service accepts it."""
+    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
         access.revoke(token_id)
-        if one.as_json:
+        if command.as_json:
             write_json({"revoked": token_id})
         else:
-            one.out.print(f"revoked: {token_id}", markup=False)
+            command.out.print(f"revoked: {token_id}", markup=False)
 
 
 @quota.command("set", epilog=exits.as_help())
-def set_quota(  # noqa: PLR0913 - whose, and how much
+def set_quota(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    events: Annotated[float, typer.Option("--events-per-second", min=0, help="0: no bound.")] = 0.0,
-    bytes_: Annotated[float, typer.Option("--bytes-per-second", min=0, help="0: no bound.")] = 0.0,
+    events: Annotated[
+        float,
+        typer.Option("--events-per-second", min=0, help="Events per second; 0 sets no limit."),
+    ] = 0.0,
+    bytes_: Annotated[
+        float, typer.Option("--bytes-per-second", min=0, help="Bytes per second; 0 sets no limit.")
+    ] = 0.0,
     at: AccessAt = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set how much a tenant may append; services learn it within two seconds."""
-    with _opened(ctx, Common(url, tenant, as_json), at) as (one, access):
-        wanted = Quota(
-            tenant_id=one.tenant or DEFAULT_TENANT, events_per_s=events, bytes_per_s=bytes_
+    """Set how much a tenant may append; services apply it within two seconds."""
+    with _open_access(ctx, Common(url, tenant, as_json), at) as (command, access):
+        limits = Quota(
+            tenant_id=command.tenant or DEFAULT_TENANT, events_per_s=events, bytes_per_s=bytes_
         )
-        access.set_quota(wanted)
-        if one.as_json:
-            write_json(wanted)
+        access.set_quota(limits)
+        if command.as_json:
+            write_json(limits)
         else:
-            one.out.print(f"{plain(wanted.tenant_id)}: {_said(wanted)}", markup=False)
+            command.out.print(f"{plain(limits.tenant_id)}: {_format_quota(limits)}", markup=False)
 
 
 @quota.command("list", epilog=exits.as_help())
@@ -186,17 +205,17 @@ def list_quotas(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tenants that have a quota of their own."""
-    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
-        found = [known for known in access.quotas() if one.tenant in (None, known.tenant_id)]
-        if one.as_json:
+    """List the tenants that have their own quota."""
+    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
+        found = [known for known in access.quotas() if command.tenant in (None, known.tenant_id)]
+        if command.as_json:
             for known in found:
                 write_json(known)
             return
-        shown = table("tenant", "quota")
+        listing = table("tenant", "quota")
         for known in found:
-            shown.add_row(plain(known.tenant_id), _said(known))
-        one.out.print(shown)
+            listing.add_row(plain(known.tenant_id), _format_quota(known))
+        command.out.print(listing)
 
 
 @quota.command("remove", epilog=exits.as_help())
@@ -207,21 +226,22 @@ def remove_quota(
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the service's general quota hold for a tenant again."""
-    with _opened(ctx, Common(url, tenant, as_json), at, create=False) as (one, access):
-        whose = one.tenant or DEFAULT_TENANT
-        if not access.remove_quota(whose):
-            raise NotFound("this tenant has no quota of its own", details={"tenant_id": whose})
-        if one.as_json:
-            write_json({"removed": whose})
+    """Remove the quota of a tenant, so that the general quota of the service applies again."""
+    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
+        tenant_id = command.tenant or DEFAULT_TENANT
+        if not access.remove_quota(tenant_id):
+            msg = f"the tenant {tenant_id!r:.80} has no quota of its own"
+            raise NotFound(msg, details={"tenant_id": tenant_id})
+        if command.as_json:
+            write_json({"removed": tenant_id})
         else:
-            one.out.print(f"removed: {plain(whose)}", markup=False)
+            command.out.print(f"removed: {plain(tenant_id)}", markup=False)
 
 
-def _said(known: Quota) -> str:
+def _format_quota(known: Quota) -> str:
     parts = [
-        f"{bound:,g} {what} a second"
-        for what, bound in (("events", known.events_per_s), ("bytes", known.bytes_per_s))
-        if bound
+        f"{limit:,g} {unit} per second"
+        for unit, limit in (("events", known.events_per_s), ("bytes", known.bytes_per_s))
+        if limit
     ]
-    return ", ".join(parts) or "no bound"
+    return ", ".join(parts) or "no limit"

@@ -1,4 +1,4 @@
-"""`seriatim verify`: re-read the whole log and prove what it promises."""
+"""The command `seriatim verify`: read the whole log again and check its guarantees."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from seriatim.log.verify import verify as verify_log
 from seriatim.opening import Log
 
 
-def verify(  # noqa: PLR0913 - how thoroughly, and where
+def verify(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     lookups: Annotated[
-        int, typer.Option(min=1, help="How many records to look up by their keys too.")
+        int, typer.Option(min=1, help="The number of events that are also looked up by their keys.")
     ] = 1000,
-    full: Annotated[bool, typer.Option("--full", help="Look every record up.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Look up every event by its keys.")] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that positions, appends, hashes, streams and indexes are right, for all tenants."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as one:
-        with one.open() as log:
-            report = _verified(one, log, None if full else lookups)
-        _show(one, report)
+    """Check positions, appends, hashes, streams and indexes of the whole log, for all tenants."""
+    with session(ctx, Common(url, tenant, as_json), whole_log=True) as command:
+        with command.open() as log:
+            report = _verify_log(command, log, None if full else lookups)
+        _print_report(command, report)
         if not report.ok:
             raise typer.Exit(exits.FOUND_PROBLEMS)
 
 
-def _verified(one: Session, log: Log, lookups: int | None) -> Report:
-    with counting(one.err, "verify", quiet=one.as_json) as tell:
-        return verify_log(log.store, lookups=lookups, progress=tell)
+def _verify_log(command: Session, log: Log, lookups: int | None) -> Report:
+    with counting(command.err, "verify", quiet=command.as_json) as progress:
+        return verify_log(log.store, lookups=lookups, progress=progress)
 
 
-def _show(one: Session, report: Report) -> None:
-    if one.as_json:
-        shown = msgspec.structs.asdict(report)
-        shown["findings"] = [msgspec.structs.asdict(finding) for finding in report.findings]
-        write_json(shown | {"ok": report.ok})
+def _print_report(command: Session, report: Report) -> None:
+    if command.as_json:
+        summary = msgspec.structs.asdict(report)
+        summary["findings"] = [msgspec.structs.asdict(finding) for finding in report.findings]
+        write_json(summary | {"ok": report.ok})
         return
-    one.out.print(findings_table(report.findings))
+    command.out.print(findings_table(report.findings))
     verdict = "[green]the log is sound[/]" if report.ok else "[bold red]the log is damaged[/]"
     rate = report.events / report.seconds if report.seconds else 0.0
-    one.out.print(f"{verdict}: {report.events:,} events in {report.seconds:.1f} s ({rate:,.0f}/s)")
+    command.out.print(
+        f"{verdict}: {report.events:,} events in {report.seconds:.1f} s ({rate:,.0f}/s)"
+    )

@@ -1,4 +1,4 @@
-"""`seriatim work`: a handler on Spark, fed from the log or from Kafka, each effect once."""
+"""The command `seriatim work`: run a handler on Spark for the events of the log or of Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seriatim.cli.observing import LogFormat, MetricsAt, Otel, observed
 from seriatim.cli.output import pairs, write_json
 from seriatim.cli.publishing import AllTenants, KafkaConf, KafkaFile, kafka_target, whose
 from seriatim.cli.registering import RegistryAt
-from seriatim.cli.session import AsJson, Common, Tenant, Url, session
+from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
 from seriatim.cli.sparking import (
     Master,
     SparkConf,
@@ -27,9 +27,7 @@ from seriatim.log.arguments import bad
 _ROLES = ("instance_worker", "ontology_worker", "projection_worker")
 
 
-What = Annotated[
-    str, typer.Argument(metavar="HANDLER", help="Where it is declared, as module:name.")
-]
+What = Annotated[str, typer.Argument(metavar="HANDLER", help="The handler as module:name.")]
 Source = Annotated[
     str | None,
     typer.Option(
@@ -44,30 +42,43 @@ DeadLetters = Annotated[
     typer.Option(
         "--dead-letters",
         metavar="URL",
-        help="Send dead letters to kafka://host:port/topic too.",
+        help="Also send dead letters to kafka://host:port/topic.",
         show_default=False,
     ),
 ]
 OnOutage = Annotated[
-    str, typer.Option(help="While the registry is away: pause, fail_fast, or dlq.")
+    str,
+    typer.Option(
+        help="While the registry is unavailable: pause waits, fail_fast ends with an error, dlq "
+        "sends events to --dead-letters and continues."
+    ),
 ]
 Role = Annotated[
     str | None,
-    typer.Option(help=f"Take the attempts of the settings of a role: {', '.join(_ROLES)}."),
+    typer.Option(
+        help="Use the number of attempts that the environment sets for a role: "
+        f"{', '.join(_ROLES)}."
+    ),
 ]
 Redeclare = Annotated[
-    bool, typer.Option("--redeclare", help="Accept that the handler is declared anew.")
+    bool,
+    typer.Option(
+        "--redeclare",
+        help="Accept a change of the handler's effect, events, stream types, mode or start.",
+    ),
 ]
 
 
-def work(  # noqa: PLR0913 - what to run, and how
+def work(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    what: What,
+    path: What,
     source: Source = None,
     registry: RegistryAt = None,
-    live: Annotated[bool, typer.Option("--live", help="Go on when the end is reached.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Continue after the end is reached, until Ctrl-C.")
+    ] = False,
     batch_events: Annotated[
-        int, typer.Option(min=1, help="How many events a batch has at most.")
+        int, typer.Option(min=1, help="The maximum number of events in a batch.")
     ] = 50_000,
     on_outage: OnOutage = "pause",
     dead_letters: DeadLetters = None,
@@ -85,57 +96,72 @@ def work(  # noqa: PLR0913 - what to run, and how
     tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a handler on Spark; duplicates, crashes and other workers give one effect an event."""
-    with session(ctx, Common(url, tenant, as_json)) as one:
-        handler = load_handler(what, role)
-        wanted = whose(one, all_tenants=all_tenants)
+    """Run a handler up to the end of the log or of a topic, on Spark.
+
+    Each event has one effect, in spite of duplicates, crashes and other workers.
+    """
+    with session(ctx, Common(url, tenant, as_json)) as command:
+        handler = load_handler(path, role)
+        tenant_id = whose(command, all_tenants=all_tenants)
         target = None if source is None else kafka_target(source, kafka, kafka_config)
         letters = None if dead_letters is None else kafka_target(dead_letters, kafka, kafka_config)
         settings = registering(on_outage=on_outage)
         if not settings.enabled:
-            one.notice("the registry is OFF: duplicates and crashes will repeat effects")
-        named = one.url if source is None else one.given_url or default_url()
+            command.notice("the registry is disabled: duplicates and crashes will repeat effects")
+        log_url = command.url if source is None else command.given_url or default_url()
         with (
             observed(
                 "seriatim-worker", metrics=metrics, otel=otel, log_format=log_format
-            ) as shown_there,
-            spark_session(one, master, conf) as spark,
-            watching(one, handler.name, shown_there) as watch,
+            ) as job_metrics,
+            spark_session(command, master, conf) as spark,
+            watching(command, handler.name, job_metrics) as report,
         ):
-            from seriatim.pipeline.work.working import Worker  # noqa: PLC0415 - an extra
+            from seriatim.pipeline.work.working import Worker  # noqa: PLC0415 - needs the extra `spark`
 
             with Worker(
                 spark,
                 handler,
-                url=named,
+                url=log_url,
                 source=target,
                 registry=registry,
-                tenant_id=wanted,
+                tenant_id=tenant_id,
                 settings=settings,
                 letters=letters,
                 batch_events=batch_events,
                 redeclare=redeclare,
-                watcher=watch,
-                metrics=shown_there,
+                watcher=report,
+                metrics=job_metrics,
             ) as worker:
                 if live:
-                    one.notice("following the source; Ctrl-C stops")
-                done = worker.run(live=live)
-        shown = {"handler": handler.name, **msgspec.to_builtins(done)}
-        if one.as_json:
-            write_json(shown)
-        else:
-            one.out.print(pairs(shown))
+                    command.notice("following the source; press Ctrl-C to stop")
+                counts = worker.run(live=live)
+        _print_summary(command, {"handler": handler.name, **msgspec.to_builtins(counts)})
 
 
-def load_handler(what: str, role: str | None = None) -> Handler:
-    """Find a handler by module:name, with the attempts of a role if one is named."""
-    found = declared(what, "handler")
+def _print_summary(command: Session, summary: dict[str, object]) -> None:
+    if command.as_json:
+        write_json(summary)
+    else:
+        command.out.print(pairs(summary))
+
+
+def load_handler(path: str, role: str | None = None) -> Handler:
+    """Return the handler `module:name`.
+
+    Args:
+        path: The handler as `module:name`.
+        role: A role whose configured number of attempts replaces that of the handler.
+
+    Raises:
+        InvalidArgument: If there is no such handler or role.
+
+    """
+    found = declared(path, "handler")
     if not isinstance(found, Handler):
-        raise bad("handler", f"{what!r:.80} is no handler: decorate its function")
+        raise bad("handler", f"{path!r:.80} is not a handler: decorate it with @seriatim.handler")
     if role is None:
         return found
     if role not in _ROLES:
-        raise bad("role", f"is one of {', '.join(_ROLES)}")
+        raise bad("role", f"must be one of {', '.join(_ROLES)}")
     policy = msgspec.structs.replace(found.retry, attempts=getattr(retries(), role))
     return checked(msgspec.structs.replace(found, retry=policy))

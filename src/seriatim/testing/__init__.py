@@ -1,4 +1,6 @@
-"""The contract suite: run it against your own store, as ours runs on every backend.
+"""The contract suite: tests that every store must pass, built-in or your own.
+
+Subclass a contract in your test module and provide the fixture `log`:
 
     import pytest, seriatim.testing
     from seriatim import Log
@@ -9,8 +11,9 @@
             with Log(MyStore()) as log:
                 yield log
 
-Each class covers a part of the contract and needs one fixture, `log`: a fresh, empty log for every
-test. `CONTRACTS` names them all. A test's docstring begins with the number of the line it proves.
+Each class covers a part of the contract. The fixture must return a new, empty log for every test.
+`CONTRACTS` lists all classes. The docstring of a test begins with the number of the contract line
+that it proves.
 """
 
 import pytest
@@ -41,7 +44,7 @@ _MODULES = (
     "traces",
 )
 
-# Before they are imported, so that a failing assert in them shows its values.
+# Registered before the imports below, so that pytest shows the values of a failing assert.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
 from seriatim.testing.aio import AsyncContract  # noqa: E402

@@ -1,4 +1,4 @@
-"""B13, E5: the same log, awaited."""
+"""B13, E5: the asyncio interface of the log, `log.aio`."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from seriatim.testing.factories import (
 )
 
 
-def run(act: Coroutine[Any, Any, Any]) -> Any:
-    """Run one coroutine, in an event loop of its own, for a bounded time."""
-    return asyncio.run(asyncio.wait_for(act, PATIENCE_S))
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a new event loop, with a timeout."""
+    return asyncio.run(asyncio.wait_for(coroutine, PATIENCE_S))
 
 
-async def _acts(log: Log) -> None:
-    """Do each act of the awaited log that only looks something up."""
+async def _call_lookups(log: Log) -> None:
+    """Call every method of the asyncio interface that only looks something up."""
     aio = log.aio
     assert await aio.last_event(("s", "1")) is None
     stored = await aio.append([event(stream=("s", "1"), event_id="e-1"), event("other")])
@@ -72,7 +72,7 @@ async def _acts(log: Log) -> None:
 
 
 class SlowStore(Borrowed):
-    """A store that gives leases back, looks conditions up and tells its rules behind a gate."""
+    """A store that blocks at a gate to release leases, evaluate conditions or read rules."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -81,32 +81,32 @@ class SlowStore(Borrowed):
         self.released_by: list[int] = []
         self.stale = False
 
-    def _pass(self) -> None:
+    def _wait_at_gate(self) -> None:
         self.arrived.release()
         if not self.gate.wait(PATIENCE_S):
-            msg = "nobody opened the gate"
+            msg = "the gate was not opened in time"
             raise AssertionError(msg)
 
     def release_lease(self, lease: Lease) -> None:
-        """Give a lease back, and note which thread does."""
+        """Record the calling thread, wait for the gate, and release the lease."""
         self.released_by.append(threading.get_ident())
-        self._pass()
+        self._wait_at_gate()
         self.lent.release_lease(lease)
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        """Look up what a condition is about."""
+        """Wait for the gate if there are conditions, then evaluate them."""
         if request.conditions:
-            self._pass()
+            self._wait_at_gate()
         return self.lent.packed(request, rules)
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
-        """Commit, unless the rules are said to have changed."""
+        """Commit, or report changed rules if `stale` is set."""
         return [StaleRules() for _ in group] if self.stale else self.lent.append(group)
 
     def rules(self) -> Rules:
-        """Tell the rules, slowly once they have changed."""
+        """Return the rules; wait for the gate if `stale` is set."""
         if self.stale:
-            self._pass()
+            self._wait_at_gate()
         return self.lent.rules()
 
 
@@ -123,14 +123,14 @@ def _following_threads() -> list[str]:
 
 
 class AsyncContract:
-    """Every act that matters, awaited."""
+    """B13, E5: the asyncio interface behaves like the synchronous one."""
 
     def test_every_act(self, log: Log) -> None:
-        """B13, E7: what the log offers can be awaited, with the same answers."""
-        run(_acts(log))
+        """B13, E7: every method of the log has an awaitable form with the same results."""
+        run(_call_lookups(log))
 
     def test_a_block_closes_the_log(self, log: Log) -> None:
-        """B13: `async with` closes the log at its end."""
+        """B13: `async with` closes the log on exit."""
 
         async def use() -> None:
             with borrowing(log) as other:
@@ -143,7 +143,7 @@ class AsyncContract:
         run(use())
 
     def test_append_read_and_query(self, log: Log) -> None:
-        """B1: the awaited log is the same log."""
+        """B1: appends, reads and queries work with asyncio."""
 
         async def act() -> None:
             aio = log.aio
@@ -165,7 +165,7 @@ class AsyncContract:
         log.append([event(stream=("case", "1"), stream_seq=0)])
 
     def test_everything_an_append_takes(self, log: Log) -> None:
-        """B8, C4, C5: conditions, keys and commands work awaited."""
+        """B8, C4, C5: conditions, keys and commands work with asyncio."""
 
         async def act() -> None:
             aio = log.aio
@@ -183,7 +183,7 @@ class AsyncContract:
         assert log.head() == 5
 
     def test_errors_are_the_same(self, log: Log) -> None:
-        """L3: what is refused is refused alike, before anything runs."""
+        """L3: invalid arguments are refused with the same errors, before anything runs."""
 
         async def act() -> None:
             for bad in ({"limit": 0}, {"limit": -1}, {"after": 2, "until": 1}):
@@ -199,7 +199,7 @@ class AsyncContract:
         run(act())
 
     def test_many_at_once(self, log: Log) -> None:
-        """B9: tasks of one loop share the committer with threads, gapless."""
+        """B9: tasks and threads share the committer, and positions have no gaps."""
 
         async def act() -> list[Any]:
             return await asyncio.gather(
@@ -213,7 +213,7 @@ class AsyncContract:
         assert [r.stream_seq for r in log.read_stream(("s", "1"))] == list(range(1, 51))
 
     def test_one_wins(self, log: Log) -> None:
-        """B9: racing tasks have one winner."""
+        """B9: exactly one of several racing tasks wins."""
 
         async def act() -> list[Any]:
             racers = (log.aio.append(events(1), ExpectedContext(Query(), None)) for _ in range(20))
@@ -225,14 +225,14 @@ class AsyncContract:
         assert (len(errors), log.head()) == (19, 1)
 
     def test_cancelled_before_the_send(self, log: Log) -> None:
-        """B13: a cancelled append that was not sent leaves nothing."""
+        """B13: an append that is cancelled before it was sent stores nothing."""
         store = GatedStore(log.store)
 
         async def act(slow: Log) -> None:
             taken = asyncio.create_task(slow.aio.append(events(1)))
             await asyncio.to_thread(store.wait_for_group)
             waiting = asyncio.create_task(slow.aio.append(events(2)))
-            while not slow.appender.committer._queue:  # noqa: ASYNC110, SLF001 - no signal tells
+            while not slow.appender.committer._queue:  # noqa: ASYNC110, SLF001 - there is no event to wait for
                 await asyncio.sleep(0)
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -248,7 +248,7 @@ class AsyncContract:
         assert [record.append_position for record in log.read()] == [1, 2]
 
     def test_cancelled_after_the_send(self, log: Log) -> None:
-        """B13: a cancelled append that was sent may be stored; a retry finds its one copy."""
+        """B13: an append that is cancelled after it was sent may be stored; a retry finds it."""
         store = GatedStore(log.store)
 
         async def act(slow: Log) -> None:
@@ -266,7 +266,7 @@ class AsyncContract:
         assert log.head() == 2
 
     def test_timeouts(self, log: Log) -> None:
-        """B13: before the send nothing is stored, after it the outcome is ambiguous."""
+        """B13: a timeout before the send stores nothing; after it the outcome is ambiguous."""
         store = GatedStore(log.store)
 
         async def act(slow: Log) -> None:
@@ -284,7 +284,7 @@ class AsyncContract:
         assert [record.append_position for record in log.read()] == [1, 2]
 
     def test_following(self, log: Log) -> None:
-        """E5: tails and durable subscriptions, awaited: whole appends, then live."""
+        """E5: async tails and subscriptions deliver whole appends, first stored ones, then live."""
         log.append(events(2))
 
         async def act() -> None:
@@ -302,7 +302,7 @@ class AsyncContract:
         assert log.subscribe("s").position == 5
 
     def test_leaving_early(self, log: Log) -> None:
-        """E5: who leaves an awaited subscription gives its place and its batch to the next."""
+        """E5: closing an async subscription releases its lease; the next one repeats its batch."""
         log.append(events(1))
         log.append(events(1))
 
@@ -318,7 +318,7 @@ class AsyncContract:
         assert run(act()) == [[2]]
 
     def test_idle_tails_hold_nobody_up(self, log: Log) -> None:
-        """E5: tails that wait take none of the threads that everything else is done in."""
+        """E5: idle tails do not occupy threads of the executor."""
 
         async def act() -> None:
             following = [log.aio.tail(poll_s=0.05) for _ in range(20)]
@@ -334,7 +334,7 @@ class AsyncContract:
         eventually(lambda: not _following_threads())
 
     def test_leaving_holds_the_loop_up_for_nothing(self, log: Log) -> None:
-        """E5: what a subscription held is given back in its own thread, also when it is slow."""
+        """E5: a lease is released in the subscription's own thread, not on the event loop."""
         store = SlowStore(log.store)
 
         async def left(other: Log) -> None:
@@ -357,7 +357,7 @@ class AsyncContract:
             following = _follow(other)
             await anext(following)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(anext(following), 0.05)  # nothing more comes
+                await asyncio.wait_for(anext(following), 0.05)  # there are no further events
             await asyncio.to_thread(store.arrived.acquire)
             store.gate.set()
 
@@ -372,7 +372,7 @@ class AsyncContract:
         assert threading.get_ident() not in store.released_by
 
     def test_looking_up_takes_of_the_time(self, log: Log) -> None:
-        """B13: what a condition is looked up for so long is not stored, and says so in time."""
+        """B13: the evaluation of a condition counts towards the timeout of the append."""
         condition = ExpectedContext(Query(), None)
         store = SlowStore(log.store)
 
@@ -390,7 +390,7 @@ class AsyncContract:
         assert log.head() == 1
 
     def test_reading_the_rules_takes_of_the_time(self, log: Log) -> None:
-        """B13: so does learning what others declared meanwhile."""
+        """B13: so does reading rules that were declared meanwhile."""
         store = SlowStore(log.store)
 
         async def act(slow: Log) -> None:

@@ -1,4 +1,4 @@
-"""Section B: what an append does, in which order it is checked, and what it never does."""
+"""Section B: appends, the order of their checks, and their failures."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ SECRET = "AKIA" + "A" * 16
 
 
 class CutStore(Borrowed):
-    """A store that commits and then loses the answer, as a connection cut around COMMIT does."""
+    """A store that commits and then fails, as if the connection were lost around COMMIT."""
 
     def append(self, group: list[Request]) -> list[Outcome]:
-        """Commit, and never tell."""
+        """Commit, then raise an ambiguous failure."""
         self.lent.append(group)
         msg = "the connection was lost around COMMIT"
         raise BackendFailure(msg, details={"ambiguous": True})
 
 
 class AppendContract:
-    """B1 to B11: a batch is all or nothing, in one range of positions."""
+    """B1 to B11: an append is atomic and gets one range of positions."""
 
     def test_a_batch_has_one_range(self, log: Log) -> None:
-        """B1: positions are consecutive, from 1, and the receipt tells them."""
+        """B1: positions are consecutive, from 1, and part of the receipt."""
         first = log.append(events(3))
         second = log.append(events(2))
 
@@ -53,7 +53,7 @@ class AppendContract:
         assert log.head() == 5
 
     def test_any_iterable_will_do(self, log: Log) -> None:
-        """B1: a generator is taken as a batch."""
+        """B1: a generator of events is accepted as a batch."""
         assert log.append(one for one in events(2)).count == 2
 
     def test_events_may_be_mappings(self, log: Log) -> None:
@@ -75,12 +75,12 @@ class AppendContract:
         assert [record.stream for record in log.read()] == [("s", "1"), ("s", "2"), None]
 
     def test_an_empty_batch_is_refused(self, log: Log) -> None:
-        """B2: an append of nothing is `empty_append`."""
+        """B2: an append without events is refused as `empty_append`."""
         with refused(log, "empty_append"):
             log.append([])
 
     def test_a_malformed_event_is_named_by_its_index(self, log: Log) -> None:
-        """B2: one bad event refuses its whole batch, and the error says which."""
+        """B2: one invalid event refuses the whole batch, and the error contains its index."""
         for index in (0, 2, 4):
             batch = events(5)
             batch[index] = event("", n=index)
@@ -88,13 +88,13 @@ class AppendContract:
                 log.append(batch)
 
     def test_committed_fields_are_the_logs(self, log: Log) -> None:
-        """B2: an event that carries what only the log may set is refused by name."""
+        """B2: fields that only the log may set are refused, and the error names them."""
         for field in ("position", "recorded_at", "append_position", "payload_hash"):
             with refused(log, "invalid_event", index=1, field=field):
                 log.append([event(), {"event_type": "x", field: 1}])
 
     def test_a_failed_append_consumes_nothing(self, log: Log) -> None:
-        """B3: whatever fails, and however, the next position is the next number."""
+        """B3: a failed append of any kind uses no position."""
         log.append([event(stream=("s", "1"), event_id="e", idempotency_key="k")])
         failing: list[list[NewEvent]] = [
             [],
@@ -115,7 +115,7 @@ class AppendContract:
         assert positions(list(log.read())) == [1, 2]
 
     def test_positions_are_gapless_from_many_callers(self, log: Log) -> None:
-        """B3: appends at once leave no gap, no duplicate, and keep each batch together."""
+        """B3: concurrent appends leave no gap and no duplicate, and keep each batch together."""
         at_once(lambda number: log.append(events(number % 3 + 1, f"t{number}")), 16)
         records = list(log.read())
 
@@ -128,7 +128,7 @@ class AppendContract:
             assert len({record.event_type for record in batch}) == 1
 
     def test_no_reader_sees_a_gap(self, log: Log) -> None:
-        """B3: whoever reads while others append sees a prefix of the log, every time."""
+        """B3: a reader always sees a prefix of the log while others append."""
 
         def act(number: int) -> int:
             if number:
@@ -145,25 +145,25 @@ class AppendContract:
         assert at_once(act, 4)[0] == 60
 
     def test_the_key_comes_before_the_json(self, log: Log) -> None:
-        """B4: a bad key and bad JSON: the key is reported."""
+        """B4: given an invalid key and invalid JSON, the key is reported."""
         with refused(log, "invalid_event", field="idempotency_key"):
             log.append([event(idempotency_key="", payload={"x": float("nan")})])
 
     def test_the_json_comes_before_the_shape(self, log: Log) -> None:
-        """B4: JSON that is none and a wrong shape: the JSON is reported, also after a float."""
+        """B4: given invalid JSON and a wrong shape, the JSON is reported, also after a float."""
         for payload in ({"x": float("nan")}, {"a": 1.5, "x": float("nan")}):
             with refused(log, "invalid_event", field="$.x"):
                 log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
     def test_the_shape_comes_before_the_guard(self, log: Log) -> None:
-        """B4: a wrong shape and a secret: the shape is reported."""
+        """B4: given a wrong shape and a secret, the shape is reported."""
         payload = {"workflow": f"{SECRET}"}
 
         with refused(log, "schema_violation", field="$.title"):
             log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
     def test_the_guard_comes_before_what_is_stored(self, log: Log) -> None:
-        """B4: a secret under a known key is a secret, not a conflict."""
+        """B4: a secret under a stored key is reported as a secret, not as a conflict."""
         log.append([event(idempotency_key="k")])
 
         with refused(log, "pii_policy_violation", path="$.x"):
@@ -181,7 +181,7 @@ class AppendContract:
         assert again.records == first.records
 
     def test_the_condition_comes_before_the_sequence(self, log: Log) -> None:
-        """B4: a failed condition and a wrong number: the condition is reported."""
+        """B4: given a failed condition and a wrong number, the condition is reported."""
         log.append([event(stream=("s", "1"))])
 
         with refused(log, "event_sequence_invalid", expected=5, actual=1, index=None):
@@ -196,7 +196,7 @@ class AppendContract:
         assert numbers(log, ("s", "2")) == [1]
 
     def test_an_expected_number_must_be_the_next(self, log: Log) -> None:
-        """B5: a log-numbered event may carry an expectation; wrong, it says both numbers."""
+        """B5: a wrong expected number is refused with the expected and the actual one."""
         log.append([event(stream=("s", "1"), stream_seq=1)])
 
         for wrong in (0, 1, 3):
@@ -206,14 +206,14 @@ class AppendContract:
         assert numbers(log, ("s", "1")) == [1, 2]
 
     def test_numbers_rise_with_positions(self, log: Log) -> None:
-        """B5: the right numbers in the wrong order are wrong, in a small append or a large one."""
+        """B5: correct numbers in the wrong order are refused, in small and large appends."""
         for size in (2, 50):
             falling = [event(stream=("s", "1"), stream_seq=size - n) for n in range(size)]
             with refused(log, "event_sequence_invalid", index=0, expected=1, actual=size):
                 log.append(falling)
 
     def test_the_caller_numbers_its_streams(self, log: Log) -> None:
-        """B5: a caller-numbered event carries exactly the next number."""
+        """B5: a caller-numbered event must carry the next number."""
         log.append(trace("t")[:2])
 
         for wrong in (0, 1, 3):
@@ -248,7 +248,7 @@ class AppendContract:
             log.append([event("case.opened", stream=("case", "1"))])
 
     def test_a_closed_stream_takes_no_more(self, log: Log) -> None:
-        """B7: with the right next number it is a conflict, with another the number is wrong."""
+        """B7: the next number is a conflict, any other number is an invalid sequence."""
         log.append(trace("t"))
 
         with refused(log, "conflict", index=0):
@@ -257,7 +257,7 @@ class AppendContract:
             log.append([trace_event("EntityObserved", "t", 11)])
 
     def test_a_stream_closes_within_a_batch(self, log: Log) -> None:
-        """B7: what follows a closing event in the same batch is refused as well."""
+        """B7: events after a closing event in the same batch are refused, too."""
         late = trace_event("EntityObserved", "t", 10)
 
         with refused(log, "conflict", index=10):
@@ -277,7 +277,7 @@ class AppendContract:
         log.append([event("case.noted", stream=("case", "2"))])
 
     def test_a_retry_passes_the_closing_lock(self, log: Log) -> None:
-        """B7: an exact retry of stored events returns them, though the stream is closed."""
+        """B7: an exact retry of stored events returns them, even if the stream is closed."""
         first = log.append(trace("t"))
 
         again = log.append(trace("t"))
@@ -294,7 +294,7 @@ class AppendContract:
         assert log.head() == 1
 
     def test_a_batch_may_touch_many_streams(self, log: Log) -> None:
-        """B9: each stream of a batch gets its own numbers, and one bad one refuses them all."""
+        """B9: each stream of a batch has its own numbers, and one invalid one refuses all."""
         log.append([event(stream=("s", str(number % 5))) for number in range(20)])
         with refused(log, "event_sequence_invalid", index=20):
             log.append(
@@ -305,7 +305,7 @@ class AppendContract:
         assert [numbers(log, ("s", str(number))) for number in range(5)] == [[1, 2, 3, 4]] * 5
 
     def test_unconditional_appends_all_win(self, log: Log) -> None:
-        """B9: appends at once to one log-numbered stream are all stored, in some order."""
+        """B9: concurrent appends to one log-numbered stream are all stored, in some order."""
         results = at_once(lambda n: log.append([event(stream=("s", "1"), n=n)]), 24)
 
         assert not [result for result in results if isinstance(result, SeriatimError)]
@@ -314,7 +314,7 @@ class AppendContract:
         assert sorted(record.data["n"] for record in records) == list(range(24))
 
     def test_an_unknown_outcome_resolves_by_a_retry(self, log: Log) -> None:
-        """B10: a lost answer is ambiguous; the same key or ids then find the one stored copy."""
+        """B10: a lost response is ambiguous; a repeat with the same key or ids finds the copy."""
         with borrowing(log, CutStore(log.store)) as cut:
             for given in ([event(idempotency_key="k")], [event(event_id="e", n=2)]):
                 with pytest.raises(BackendFailure) as caught:
@@ -326,7 +326,7 @@ class AppendContract:
         assert log.head() == 2
 
     def test_a_kind_may_demand_the_expected_number(self, log: Log) -> None:
-        """B11: an existing stream of such a kind takes appends with ExpectedSeq only."""
+        """B11: a kind can require ExpectedSeq for appends to existing streams."""
         log.declare(StreamKind(name="doc", expected_seq_required=True))
         log.append([event(stream=("doc", "1")), event(stream=("doc", "1"))])
 

@@ -1,4 +1,4 @@
-"""Bad input of every kind: a typed error that names the field or index, and an unchanged log."""
+"""Invalid input of every kind: a typed error names the field or index, and nothing is stored."""
 # ruff: noqa: S101 - tests assert
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ HOSTILE_IDS = {
 
 
 class Colour(Enum):
-    """Not JSON."""
+    """An enum, which is not a JSON value."""
 
     RED = "red"
 
 
 class Level(IntEnum):
-    """An integer by another name."""
+    """An integer enum."""
 
     HIGH = 1
 
 
 class Text(str):
-    """A string of a library's own class."""
+    """A subclass of str, as libraries define them."""
 
     __slots__ = ()
 
 
 class Real(float):
-    """A float of a library's own class."""
+    """A subclass of float."""
 
     __slots__ = ()
 
 
 class Whole(int):
-    """An integer of a library's own class."""
+    """A subclass of int."""
 
     __slots__ = ()
 
 
 class BadInputContract:
-    """Nothing but a typed error reaches the caller, and nothing reaches the log."""
+    """Invalid input raises a typed error and stores nothing."""
 
     @pytest.fixture(autouse=True)
     def _something(self, log: Log) -> None:
@@ -138,7 +138,7 @@ class BadInputContract:
         refuse_all(log, lambda given: log.append([given]), cases)
 
     def test_hostile_ids(self, log: Log) -> None:
-        """A4: what is no id is refused, never altered, in every field that is an id."""
+        """A4: an invalid id is refused, never altered, in every field that holds an id."""
         cases: dict[str, tuple[Any, ...]] = {}
         for name, wrong in HOSTILE_IDS.items():
             for field, fields in (
@@ -159,7 +159,7 @@ class BadInputContract:
         assert [record.stream_id for record in log.read(after=1)] == ids
 
     def test_json_that_is_none(self, log: Log) -> None:
-        """A2: what JSON has not is refused with its JSON path, on every backend."""
+        """A2: values that JSON cannot represent are refused with their JSON path."""
         values: dict[str, Any] = {
             "NaN": float("nan"),
             "infinity": float("inf"),
@@ -195,7 +195,7 @@ class BadInputContract:
         refuse_all(log, lambda given: log.append([given]), cases)
 
     def test_a_payload_that_holds_itself(self, log: Log) -> None:
-        """K3: a payload without an end is too deep."""
+        """K3: a payload that contains itself is refused as too deep."""
         endless: dict[str, Any] = {}
         endless["self"] = endless
 
@@ -203,7 +203,7 @@ class BadInputContract:
             log.append([event(payload=endless)])
 
     def test_plain_subclasses_pass(self, log: Log) -> None:
-        """A2: values of a library's own string, number or dictionary class are what they hold."""
+        """A2: subclasses of str, int, float and dict are stored as their plain values."""
         given = OrderedDict(b=Text("text"), a=[Real(1.5), Whole(7), Level.HIGH, (1, 2)])
 
         log.append([event(payload=given)])
@@ -211,7 +211,7 @@ class BadInputContract:
         assert list(log.read())[-1].payload == '{"a":[1.5,7,1,[1,2]],"b":"text"}'
 
     def test_mappings_with_wrong_fields(self, log: Log) -> None:
-        """B2: unknown, missing, committed and doubled fields of a dictionary are named."""
+        """B2: unknown, missing, reserved and duplicate fields of a dictionary are named."""
         bad = "invalid_event"
         refuse_all(
             log,
@@ -237,13 +237,13 @@ class BadInputContract:
         )
 
     def test_batches_that_are_none(self, log: Log) -> None:
-        """B1: one event, text or nothing is no batch."""
+        """B1: a single event, a string and None are not batches."""
         for wrong in (event(), {"event_type": "x"}, "events", None, 7):
             with refused(log, "invalid_argument", argument="events"):
                 log.append(wrong)  # type: ignore[arg-type]
 
     def test_the_index_is_told(self, log: Log) -> None:
-        """B2: in a large batch the error says which event it was."""
+        """B2: the error contains the index of the event, also in a large batch."""
         batch: list[Any] = events(50)
         batch[37] = event(payload={"x": float("nan")})
         with refused(log, "invalid_event", index=37, field="$.x"):
@@ -253,7 +253,7 @@ class BadInputContract:
             log.append(batch)
 
     def test_errors_never_show_values(self, log: Log) -> None:
-        """K1: a message says where, not what."""
+        """K1: an error message names the field and never contains its value."""
         private = "private-9731"
         for given in (
             event(payload={"x": private + "\0"}),
@@ -268,7 +268,7 @@ class BadInputContract:
             assert private not in str(caught[0].as_dict())
 
     def test_the_facts_door(self, log: Log) -> None:
-        """B2, L3: in facts every malformed event is `invalid_event`; the time is the store's."""
+        """B2, L3: the facts profile reports every invalid event as `invalid_event`."""
         bad = "invalid_event"
         refuse_all(
             log,
@@ -325,7 +325,7 @@ class BadInputContract:
                 setattr(value, field, "other")
 
     def test_a_given_payload_is_not_shared(self, log: Log) -> None:
-        """A1: changing what was given, or what was read, changes nothing that is stored."""
+        """A1: changes of appended or read values do not affect stored events."""
         payload: dict[str, Any] = {"list": [1]}
         metadata = {"a": "b"}
         result = log.append([event(payload=payload, metadata=metadata)])
@@ -338,7 +338,7 @@ class BadInputContract:
         assert dict(list(log.read())[-1].metadata) == {"a": "b"}
 
     def test_records_show_themselves(self, log: Log) -> None:
-        """A1: a record's dictionary form has every field, the payload as a value."""
+        """A1: a record's dictionary form has every field, with the payload as a value."""
         record = next(log.read())
 
         shown = record.as_dict()

@@ -1,4 +1,4 @@
-"""C5, the library's half: a command's twins run once and get the stored response."""
+"""C5: duplicates of a command run once and receive the stored response."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from seriatim.testing.factories import at_once, event, events, refuse_all, refus
 
 
 def command(**fields: Any) -> Command:
-    """Make a command; fields given replace the made ones."""
+    """Return a command; `fields` override the defaults."""
     made: dict[str, Any] = {
         "actor": "u-1",
         "endpoint": "POST /orders",
@@ -24,7 +24,7 @@ def command(**fields: Any) -> Command:
 
 
 class CommandContract:
-    """C5: reserved in the transaction that appends."""
+    """C5: a command is recorded in the transaction of its append."""
 
     def test_the_first_runs(self, log: Log) -> None:
         """C5: a new command appends, and its receipt carries its response."""
@@ -51,14 +51,14 @@ class CommandContract:
         assert log.append(events(1), command=command(request={"b": [2], "a": 1})).replayed
 
     def test_another_request_under_the_key(self, log: Log) -> None:
-        """C5: the key with another request is `idempotency_key_reuse`."""
+        """C5: the same key with a different request is `idempotency_key_reuse`."""
         log.append(events(1), command=command())
 
         with refused(log, "idempotency_key_reuse", key="k-1"):
             log.append(events(1), command=command(request={"sku": "b"}))
 
     def test_the_key_belongs_to_tenant_actor_and_endpoint(self, log: Log) -> None:
-        """C5: another tenant, actor, endpoint or key is another command."""
+        """C5: a different tenant, actor, endpoint or key is a different command."""
         commands = [
             command(),
             command(actor="u-2"),
@@ -72,7 +72,7 @@ class CommandContract:
         assert log.head() == len(commands) + 1
 
     def test_a_twin_passes_conditions(self, log: Log) -> None:
-        """C5: a twin is answered before its condition or its numbers are looked at."""
+        """C5: a duplicate gets its response before its conditions or numbers are checked."""
         condition = ExpectedSeq(("s", "1"), None)
         given = [event(stream=("s", "1"), stream_seq=1)]
         log.append(given, condition, command=command())
@@ -87,7 +87,7 @@ class CommandContract:
         assert not log.append(events(1), command=command(request="other")).replayed
 
     def test_twins_at_once_run_once(self, log: Log) -> None:
-        """C5: concurrent twins run once and get equal answers."""
+        """C5: concurrent duplicates run once and receive equal responses."""
 
         def act(number: int) -> AppendResult:
             return log.append(events(2), command=command(response={"by": number}))
@@ -101,7 +101,7 @@ class CommandContract:
         assert len({one.response["by"] for one in results}) == 1
 
     def test_no_request_and_no_response(self, log: Log) -> None:
-        """C5: both may be absent, and any JSON value is a response."""
+        """C5: request and response are optional, and a response is any JSON value."""
         for key, response in (("a", None), ("b", [1, "x"]), ("c", "text"), ("d", False)):
             given = command(key=key, request=None, response=response)
             log.append(events(1), command=given)
@@ -109,7 +109,7 @@ class CommandContract:
             assert (again.replayed, again.response) == (True, response)
 
     def test_commands_are_kept_a_day(self, log: Log) -> None:
-        """C5: a purge forgets nothing younger than a day, and is never asked for less."""
+        """C5: a purge deletes nothing younger than a day and refuses a shorter period."""
         log.append(events(1), command=command())
 
         assert log.purge_commands() == 0
@@ -124,7 +124,7 @@ class CommandContract:
         )
 
     def test_a_purge_forgets_old_commands(self, log: Log) -> None:
-        """C5: what is older than asked is forgotten, so records are bounded; events stay."""
+        """C5: a purge deletes older command records and no events."""
         log.append(events(1), command=command())
 
         assert log.store.purge_commands(-60) == 1

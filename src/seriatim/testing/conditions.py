@@ -1,4 +1,4 @@
-"""B8, B9, D5: appends that hold only if the log is still as the caller saw it."""
+"""B8, B9, D5: conditional appends, which fail if the log has changed since it was read."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConditionContract:
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
 
     def test_the_last_number_of_a_stream(self, log: Log) -> None:
-        """B8: n is the stream's last number, as the caller sees it."""
+        """B8: the expected number is the last sequence number of the stream."""
         log.append([event(stream=("s", "1")), event(stream=("s", "1"))])
 
         for wrong in (0, 1, 3):
@@ -62,12 +62,12 @@ class ConditionContract:
         log.append(events(1), ExpectedSeq(("trace", "t"), 0))
 
     def test_a_number_before_the_first(self, log: Log) -> None:
-        """B8: to expect 0 of streams numbered from 1 is not to expect that there is none."""
+        """B8: expecting 0 of a stream numbered from 1 does not mean that it must not exist."""
         with refused(log, "event_sequence_invalid", expected=0, actual=None):
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 0))
 
     def test_two_expectations_of_one_stream(self, log: Log) -> None:
-        """B8: both must hold, so two that differ never do."""
+        """B8: all conditions must hold, so two different numbers for one stream never do."""
         log.append([event(stream=("s", "1"))])
 
         for pair in ((1, None), (None, 1), (2, 1), (1, 2)):
@@ -87,7 +87,7 @@ class ConditionContract:
             log.append([event(stream=("s", "2"))], ExpectedSeq(("s", "1"), 0))
 
     def test_several_conditions_must_all_hold(self, log: Log) -> None:
-        """B8: with several conditions one that fails refuses the append."""
+        """B8: one failed condition of several refuses the append."""
         log.append([event(stream=("s", "1"))])
         holds, fails = ExpectedSeq(("s", "1"), 1), ExpectedSeq(("s", "2"), 1)
 
@@ -98,14 +98,14 @@ class ConditionContract:
         log.append(events(1), [holds, ExpectedContext(Query(), 1)])
 
     def test_a_context_that_holds(self, log: Log) -> None:
-        """D5: with the version that was read the append succeeds, and the version moves."""
+        """D5: an append with the current version succeeds and advances the version."""
         assert log.query(SEAT).context_version is None
         log.append([event("seat.reserved", payload={"seat": "12A"})], ExpectedContext(SEAT, None))
 
         assert log.query(SEAT).context_version == 1
 
     def test_a_context_that_changed(self, log: Log) -> None:
-        """D5: a mismatch says what was expected and what is, and stores nothing."""
+        """D5: a conflict contains the expected and the actual version, and stores nothing."""
         log.append([event("seat.reserved", payload={"seat": "12A"})])
 
         for stale in (None, 2, 100):
@@ -117,7 +117,7 @@ class ConditionContract:
         assert log.append(events(1)).first_position == 2
 
     def test_nothing_after_a_position(self, log: Log) -> None:
-        """D7: `after=N` holds while nothing that matches was appended after N."""
+        """D7: `after=N` holds until a matching event is appended after N."""
         seat = event("seat.reserved", payload={"seat": "12A"})
         log.append(events(2), ExpectedContext(SEAT, after=0))
         log.append([seat], ExpectedContext(SEAT, after=2))
@@ -137,7 +137,7 @@ class ConditionContract:
         log.append([event(stream=("s", "1"))], [ExpectedContext(everything, after=9)])
 
     def test_after_a_position_beyond_the_head(self, log: Log) -> None:
-        """D7, E5: nobody has seen what is not there: `invalid_argument`, and nothing is stored."""
+        """D7, E5: a position beyond the head is `invalid_argument`, and nothing is stored."""
         log.append(events(2))
 
         for after in (3, 10**9, 2**63 - 1):
@@ -146,7 +146,7 @@ class ConditionContract:
         log.append(events(1), ExpectedContext(SEAT, after=2))
 
     def test_version_or_after(self, log: Log) -> None:
-        """D7: a context has one bound, of the right kind."""
+        """D7: a context condition has exactly one valid bound."""
         log.append(events(2))
         context: Any = ExpectedContext
 
@@ -164,7 +164,7 @@ class ConditionContract:
                 log.append(events(1), wrong)
 
     def test_races_after_a_position(self, log: Log) -> None:
-        """D7, B9: of appends that race on one context, exactly one wins."""
+        """D7, B9: exactly one of several racing appends on one context wins."""
         log.append(events(3))
         seat = event("seat.reserved", payload={"seat": "12A"})
         mine = [event("other"), seat]
@@ -178,7 +178,7 @@ class ConditionContract:
         assert log.head() == 5
 
     def test_retry_after_a_position(self, log: Log) -> None:
-        """D7, B4: a retry of a stored append returns its receipt, whatever came since."""
+        """D7, B4: a retry of a stored append returns its receipt, whatever was appended since."""
         seat = event("seat.reserved", payload={"seat": "12A"})
         first = log.append([seat], ExpectedContext(SEAT, after=0), "key")
         log.append([seat])
@@ -196,7 +196,7 @@ class ConditionContract:
             log.append(events(1), ExpectedContext(SEAT, 1))
 
     def test_what_does_not_match_does_not_disturb(self, log: Log) -> None:
-        """D5: events outside the context, however many, leave its version alone."""
+        """D5: events outside the context do not change its version."""
         log.append([event("seat.reserved", payload={"seat": "12A"})])
         log.append([event("seat.reserved", payload={"seat": "12B"}), *events(20)])
 
@@ -220,19 +220,19 @@ class ConditionContract:
         log.append(events(1), ExpectedContext(Query(), 2))
 
     def test_other_tenants_do_not_disturb(self, log: Log) -> None:
-        """D5: the context is this tenant's, whatever the others append."""
+        """D5: a context contains only events of its tenant."""
         log.for_tenant("other").append([event("seat.reserved", payload={"seat": "12A"})])
 
         log.append([event("seat.reserved", payload={"seat": "12A"})], ExpectedContext(SEAT, None))
 
     def test_a_decision_may_not_see_its_own_events(self, log: Log) -> None:
-        """D5: the context is judged before the append's own events, however they match."""
+        """D5: the context is evaluated without the append's own events."""
         both = [event("seat.reserved", payload={"seat": "12A"})] * 2
 
         assert log.append(both, ExpectedContext(SEAT, None)).count == 2
 
     def test_one_wins_a_stream(self, log: Log) -> None:
-        """B9: conditional appends that race on one stream: exactly one wins, every round."""
+        """B9: exactly one of several racing appends on one stream wins, in every round."""
         for last in (None, 1, 2, 3):
 
             def act(number: int, last: int | None = last) -> AppendResult:
@@ -247,7 +247,7 @@ class ConditionContract:
         assert numbers(log, ("s", "1")) == [1, 2, 3, 4]
 
     def test_one_wins_a_context(self, log: Log) -> None:
-        """B9: conditional appends that race on one context: exactly one wins, every round."""
+        """B9: exactly one of several racing appends on one context wins, in every round."""
         for _ in range(4):
             seen = log.query(SEAT).context_version
             given = [event("seat.reserved", payload={"seat": "12A"})]
@@ -263,7 +263,7 @@ class ConditionContract:
         assert log.head() == 4
 
     def test_contexts_that_do_not_meet_all_win(self, log: Log) -> None:
-        """B9: racers on different contexts do not hurt each other."""
+        """B9: appends on different contexts do not conflict."""
 
         def act(number: int) -> AppendResult:
             mine = Query([Filter(payload=[{"n": number}])])
@@ -315,7 +315,7 @@ class ConditionContract:
             log.append(events(1), ExpectedContext(Query([Filter(types=[""])]), None))
 
     def test_the_loop_decides_again(self, log: Log) -> None:
-        """B9: load, decide, append, and on a conflict load again: nothing is lost."""
+        """B9: decide reads again and retries on a conflict, so that no update is lost."""
 
         def add(_: int) -> AppendResult | None:
             return log.decide(
@@ -328,7 +328,7 @@ class ConditionContract:
         assert [record.data["n"] for record in log.read()] == list(range(6))
 
     def test_the_loop_over_a_context(self, log: Log) -> None:
-        """D5: the loop works on a context too, appends nothing for nothing, and is bounded."""
+        """D5: decide works on a context, accepts an empty decision, and has bounded retries."""
         reserve = event("seat.reserved", payload={"seat": "12A"})
 
         def decider(records: list[object]) -> list[object]:

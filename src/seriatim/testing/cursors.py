@@ -1,4 +1,4 @@
-"""E5: what a store keeps for consumers: cursors that only advance, and leases that fence them."""
+"""E5: cursors of consumers, which only advance, and the leases that fence them."""
 # ruff: noqa: S101 - tests assert expected values
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from seriatim.testing.factories import at_once, events, eventually
 
 
 def cursor(log: Log, position: int, name: str = "p", **fields: Any) -> Cursor:
-    """Make a projection's cursor."""
+    """Return a cursor of a projection."""
     return new_cursor(log.store, log.tenant_id, "projection", name, position, **fields)
 
 
 class CursorContract:
-    """E5: what the store keeps for consumers: cursors that only advance, leases that fence."""
+    """E5: cursors only advance, and leases fence them."""
 
     def test_cursors_are_kept(self, log: Log) -> None:
-        """E5: a cursor comes back with its position, its log and its time."""
+        """E5: a stored cursor has its position, the identity of its log and a time."""
         log.append(events(2))
         log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
 
@@ -37,7 +37,7 @@ class CursorContract:
         assert kept.updated_at.endswith("Z")
 
     def test_first_cursor_stays(self, log: Log) -> None:
-        """E5: of two who open a name for the first time, the later one finds the other's cursor."""
+        """E5: when two consumers create the same cursor, the second one finds the first's."""
         log.append(events(3))
 
         first = log.store.add_cursor(cursor(log, 1))
@@ -59,7 +59,7 @@ class CursorContract:
         assert log.store.cursor(log.tenant_id, "projection", "d") is None
 
     def test_cursors_only_advance(self, log: Log) -> None:
-        """E5: backwards is refused without a reset; the same position is no move."""
+        """E5: a cursor moves backwards only by a reset; the same position is accepted."""
         log.append(events(3))
         log.store.put_cursor(cursor(log, 2), lease=None, reset=False)
 
@@ -82,7 +82,7 @@ class CursorContract:
         log.store.put_cursor(cursor(log, 0, query="b"), lease=None, reset=True)
 
     def test_a_lease_has_one_owner(self, log: Log) -> None:
-        """E5: while a lease is held nobody else gets it; released, the next token is higher."""
+        """E5: a held lease cannot be claimed; after its release the next token is higher."""
         claim = log.store.claim_lease
         held = claim("default", "job", "one", 60.0)
         assert held is not None
@@ -110,7 +110,7 @@ class CursorContract:
         assert not log.store.renew_lease(first, 60.0)
 
     def test_an_expired_lease_is_free(self, log: Log) -> None:
-        """E5: after its time another may claim; until then its owner may still renew."""
+        """E5: an expired lease can be claimed; until then its owner can still renew it."""
         held = log.store.claim_lease("default", "job", "one", 0.01)
         assert held is not None
         taken = eventually(lambda: log.store.claim_lease("default", "job", "two", 60.0))
@@ -135,7 +135,7 @@ class CursorContract:
         log.store.put_cursor(cursor(log, 2), lease=new, reset=False)
 
     def test_claims_at_once_have_one_owner(self, log: Log) -> None:
-        """E5: many claims at once: one owner, and tokens that only rise."""
+        """E5: concurrent claims have one owner, and tokens only rise."""
         tokens: list[int] = []
         for _ in range(4):
             leases = at_once(

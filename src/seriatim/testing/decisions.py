@@ -1,4 +1,4 @@
-"""C8: a retry of a decided command returns the first receipt; appends are found by their keys."""
+"""C8: a retry of a decision returns the first receipt; appends are found by their keys."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ STYLES = pytest.mark.parametrize("style", ["sync", "aio", "coroutine"])
 
 
 class NotEnoughStockError(Exception):
-    """The decider refuses."""
+    """Raised by the decider of these tests to refuse."""
 
 
 def command(**fields: Any) -> Command:
-    """Make a command; fields given replace the made ones."""
-    made: dict[str, Any] = {"actor": "u-1", "endpoint": "POST /orders", "key": "c-1"}
-    return Command(**(made | {"request": {"count": 1}, "response": {"order": "o-1"}} | fields))
+    """Return a command; `fields` override the defaults."""
+    defaults: dict[str, Any] = {"actor": "u-1", "endpoint": "POST /orders", "key": "c-1"}
+    return Command(**(defaults | {"request": {"count": 1}, "response": {"order": "o-1"}} | fields))
 
 
 class Taking:
-    """Takes the last piece once; a second run finds none and raises."""
+    """A decider that takes the last piece in stock; a second run finds none and raises."""
 
     def __init__(self, count: int = 1) -> None:
         self.runs = 0
         self._count = count
 
     def __call__(self, records: list[EventRecord]) -> list[NewEvent]:
-        """Decide."""
+        """Return the events of the decision."""
         self.runs += 1
         if records:
             raise NotEnoughStockError
@@ -47,7 +47,7 @@ class Taking:
 
 
 def decide(log: Log, style: str, context: Any, decider: Any, **options: Any) -> AppendResult | None:
-    """Decide by a call, on an event loop, or there with a decider that is a coroutine."""
+    """Call decide in one of the three styles: sync, asyncio, asyncio with an async decider."""
     if style == "sync":
         return log.decide(context, decider, **options)
 
@@ -60,7 +60,7 @@ def decide(log: Log, style: str, context: Any, decider: Any, **options: Any) -> 
 
 
 def found_by(style: str, sync: Callable[[], Any], awaited: Callable[[], Any]) -> Any:
-    """Look something up by a call or on an event loop."""
+    """Call a lookup in one of the styles."""
 
     async def act() -> Any:
         return await awaited()
@@ -69,7 +69,7 @@ def found_by(style: str, sync: Callable[[], Any], awaited: Callable[[], Any]) ->
 
 
 class DecisionContract:
-    """C8: look the key up first."""
+    """C8: decide looks up its key before it runs the decider."""
 
     @STYLES
     @pytest.mark.parametrize("context", [STOCK, TAKEN], ids=["stream", "context"])
@@ -94,7 +94,7 @@ class DecisionContract:
         assert again.response == (None if by == "key" else {"order": "o-1"})
 
     def test_without_a_key_the_decider_runs_again(self, log: Log) -> None:
-        """C8: nothing is looked up for who named nothing."""
+        """C8: without a key or command, decide looks nothing up."""
         decider = Taking()
         log.decide(STOCK, decider)
         with pytest.raises(NotEnoughStockError):
@@ -103,7 +103,7 @@ class DecisionContract:
         assert decider.runs == 2
 
     def test_another_request_under_the_command(self, log: Log) -> None:
-        """C8, C5: the key of a command with another request is refused before the decider runs."""
+        """C8, C5: a command key with a different request is refused before the decider runs."""
         decider = Taking()
         log.decide(STOCK, decider, command=command())
         with unchanged(log), pytest.raises(IdempotencyKeyReuse):
@@ -112,7 +112,7 @@ class DecisionContract:
         assert decider.runs == 1
 
     def test_a_refusal_leaves_the_key_free(self, log: Log) -> None:
-        """C8: what a decider refused or left alone was not decided, and may be tried again."""
+        """C8: a decision that was refused or empty is not stored, and can be retried."""
 
         def refuse(_: list[EventRecord]) -> list[NewEvent]:
             raise NotEnoughStockError
@@ -128,7 +128,7 @@ class DecisionContract:
 
     @pytest.mark.parametrize("by", ["key", "command"])
     def test_duplicates_at_once_are_decided_once(self, log: Log, by: str) -> None:
-        """C8, C5: racers with one key store one decision, and all get its receipt."""
+        """C8, C5: concurrent calls with one key store one decision and get the same receipt."""
         how: dict[str, Any] = {"idempotency_key": "k-1"} if by == "key" else {"command": command()}
 
         def act(number: int) -> AppendResult | None:
@@ -145,7 +145,7 @@ class DecisionContract:
         assert log.head() == results[0].count
 
     def test_keys_are_per_producer(self, log: Log) -> None:
-        """C8, C1: decide names the producer of its events, under whom their key is kept."""
+        """C8, C1: the key of a decision is scoped by the producer of its events."""
 
         def decider(_: list[EventRecord]) -> list[NewEvent]:
             return [event("taken", producer_id="p-1")]
@@ -163,7 +163,7 @@ class DecisionContract:
 
     @pytest.mark.parametrize("style", ["sync", "aio"])
     def test_a_key_of_another_append_is_none_of_a_decision(self, log: Log, style: str) -> None:
-        """C8, C4: k/0 stands on an event of k; as a key of a decision it stands for k/0/0."""
+        """C8, C4: the derived key k/0 of an event is not the key k/0 of another decision."""
         log.append([event("other", payload={"n": 1})], idempotency_key="k")
         log.append(
             [
@@ -189,7 +189,7 @@ class DecisionContract:
 
     @pytest.mark.parametrize("style", ["sync", "aio"])
     def test_an_append_is_found_by_its_key(self, log: Log, style: str) -> None:
-        """C8: a key for the whole append, or an event's own, finds the whole append."""
+        """C8: the key of an append, or of one of its events, finds the whole append."""
         log.append(events(2, "before"))
         whole = log.append(events(20), idempotency_key="k-1")
         single = log.append([event(n=1, idempotency_key="a"), event(n=2, idempotency_key="b")])
@@ -242,7 +242,7 @@ class DecisionContract:
         assert other.find_command(actor="u-1", endpoint="POST /orders", key="c-1") is None
 
     def test_a_large_append_is_found_whole(self, log: Log) -> None:
-        """C8: an append of many events comes back in order, and nothing beside it."""
+        """C8: a large append is found complete, in order, and without other events."""
         log.append(events(3, "before"))
         stored = log.append(events(300), ExpectedSeq(("s", "1"), None), "k-1", command=command())
         log.append(events(3, "after"))
@@ -254,7 +254,7 @@ class DecisionContract:
         assert found.records == by_command.records == stored.records
 
     def test_what_is_looked_up_is_checked(self, log: Log) -> None:
-        """C8, C1: what cannot be a key, an actor or an endpoint is refused by name."""
+        """C8, C1: an invalid key, actor or endpoint is refused, and the error names it."""
         bad = "invalid_argument"
         refuse_all(
             log,

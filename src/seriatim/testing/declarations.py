@@ -1,4 +1,4 @@
-"""A5, A8: stream kinds, event types and payload indexes, declared in the store for all."""
+"""A5, A8: stream kinds, event types and payload indexes, declared in the store for all clients."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SCHEMA: dict[str, Any] = {
 
 
 class DeclarationContract:
-    """Declared once, the same for all; changed never."""
+    """A5, A8: a declaration holds for all clients and cannot be changed."""
 
     def test_a_kind_numbers_from_zero(self, log: Log) -> None:
-        """A5: a kind declares its first number and who numbers."""
+        """A5: a kind declares its first number and whether the log or the caller numbers."""
         log.declare(
             StreamKind(name="zero", first_seq=0),
             StreamKind(name="mine", first_seq=1, numbered_by="caller"),
@@ -52,14 +52,14 @@ class DeclarationContract:
             log.append([event(stream=("mine", "1"), stream_seq=3)])
 
     def test_an_undeclared_kind_follows_aggregate(self, log: Log) -> None:
-        """A8: from 1, numbered by the log, open catalogue."""
+        """A8: an undeclared kind starts at 1, is numbered by the log and has an open catalogue."""
         log.append([event("anything", stream=("new kind", "1"))])
         log.append([event("anything", stream=("aggregate", "1"))])
 
         assert numbers(log, ("new kind", "1")) == numbers(log, ("aggregate", "1")) == [1]
 
     def test_a_kind_declared_after_its_streams_began(self, log: Log) -> None:
-        """A8: such streams go on as they began, and are listed; new ones follow the new rules."""
+        """A8: existing streams keep their numbering and are listed; new ones follow the kind."""
         log.append([event(stream=("zero", "old"))])
         log.declare(StreamKind(name="zero", first_seq=0))
         log.append([event(stream=("zero", "old")), event(stream=("zero", "new"))])
@@ -69,7 +69,7 @@ class DeclarationContract:
         assert [one.stream_id for one in log.streams()] == ["old", "new"]
 
     def test_declaring_the_same_again(self, log: Log) -> None:
-        """A8: the very same declaration is no change, the built-in kinds included."""
+        """A8: repeating a declaration changes nothing, also for built-in kinds."""
         kind = StreamKind(name="case", closing_types=("won", "lost"), opening_type="opened")
         entry = EventType(event_type="paid", kind="case", schema=SCHEMA)
         for _ in range(2):
@@ -83,7 +83,7 @@ class DeclarationContract:
             other.declare(kind, entry)
 
     def test_declaring_with_other_rules(self, log: Log) -> None:
-        """A8: other rules under a known name or version are a conflict, and change nothing."""
+        """A8: different rules under a declared name or version are a conflict."""
         log.declare(StreamKind(name="case"), EventType(event_type="paid", schema=SCHEMA))
         others: list[Any] = [
             StreamKind(name="case", first_seq=0),
@@ -107,7 +107,7 @@ class DeclarationContract:
         assert numbers(log, ("case", "1")) == [1]
 
     def test_a_changed_payload_needs_a_new_version(self, log: Log) -> None:
-        """A8: versions stand side by side; one that is not declared is refused."""
+        """A8: several versions of a type can be declared; an undeclared one is refused."""
         log.declare(
             EventType(event_type="paid", event_version=1),
             EventType(event_type="paid", event_version=2, schema=SCHEMA),
@@ -138,7 +138,7 @@ class DeclarationContract:
         assert list(log.read()) == []
 
     def test_a_closed_catalogue(self, log: Log) -> None:
-        """A5: a closed kind takes the types that are declared for it, and no others."""
+        """A5: a kind with a closed catalogue accepts only its declared types."""
         log.declare(
             StreamKind(name="case", catalogue="closed"),
             EventType(event_type="noted", kind="case"),
@@ -151,7 +151,7 @@ class DeclarationContract:
                 log.append([event(name, stream=("case", "1"))])
 
     def test_other_processes_learn_at_once(self, log: Log) -> None:
-        """A8: a declaration holds for a log that was opened before it."""
+        """A8: a declaration also applies to logs that were opened before it."""
         with borrowing(log) as other:
             other.append([event("paid", payload={})])
             log.declare(
@@ -167,7 +167,7 @@ class DeclarationContract:
                 other.append([event("x", stream=("case", "1"))])
 
     def test_declarations_at_once(self, log: Log) -> None:
-        """A8: the same kind from many processes with two sets of rules: one set holds."""
+        """A8: of two concurrent declarations of a kind with different rules, one wins."""
         kinds = [StreamKind(name="case", first_seq=0), StreamKind(name="case", first_seq=1)]
 
         def act(number: int) -> int:
@@ -182,7 +182,7 @@ class DeclarationContract:
         assert numbers(log, ("case", "1")) == [kinds[winners.pop()].first_seq]
 
     def test_declarations_while_others_append(self, log: Log) -> None:
-        """A8: an append that was checked under older rules is checked again, never refused."""
+        """A8: an append that was validated with outdated rules is validated again."""
 
         def act(number: int) -> None:
             for round_number in range(5):
@@ -195,7 +195,7 @@ class DeclarationContract:
         assert log.head() == 15
 
     def test_payload_indexes_change_no_answer(self, log: Log) -> None:
-        """A8, D3: declared before, between or after the events, an index only makes it quick."""
+        """A8, D3: an index never changes results, whenever it is declared."""
         payloads: list[dict[str, Any]] = [
             {"seat": "12A", "price": 30, "labels": ["aisle", "late"]},
             {"seat": "12B", "price": 30.0, "labels": ["late"]},
@@ -230,7 +230,7 @@ class DeclarationContract:
         assert verify(log.store).ok
 
     def test_a_condition_on_a_declared_path(self, log: Log) -> None:
-        """B9, D5: of all who race for what a payload says, exactly one wins."""
+        """B9, D5: exactly one of several racing appends on a payload context wins."""
         log.declare(PayloadIndex("seat", "seat"))
         seat = Query([Filter(types=["seat"], payload=[{"seat": "12A"}])])
 
@@ -245,7 +245,7 @@ class DeclarationContract:
             act(9)
 
     def test_an_index_is_declared_once(self, log: Log) -> None:
-        """A8: the same path again, spelled in any way, is no change."""
+        """A8: declaring the same path again changes nothing, however it is spelled."""
         log.declare(PayloadIndex("seat", "a.b"), PayloadIndex("seat", 'a["b.c"][]'))
         version = log.store.rules().version
         log.declare(PayloadIndex("seat", "a.b"), PayloadIndex("seat", '["a"]["b"]'))
@@ -254,7 +254,7 @@ class DeclarationContract:
         assert log.store.rules().version == version + 2
 
     def test_indexes_declared_while_others_append(self, log: Log) -> None:
-        """A8: what another process appends after a declaration is in the index, at once."""
+        """A8: events of other processes are indexed as soon as an index is declared."""
         with borrowing(log) as other:
             other.append([event("seat", payload={"n": 0})])
 
@@ -275,7 +275,7 @@ class DeclarationContract:
         assert verify(log.store).ok
 
     def test_bad_declarations(self, log: Log) -> None:
-        """A8: names, numbers and schemas that could not be kept are refused by name."""
+        """A8: invalid names, numbers and schemas are refused, and the error names them."""
         bad = "invalid_argument"
         version = log.store.rules().version
         cases: dict[str, tuple[Any, str]] = {

@@ -1,4 +1,7 @@
-"""Events, stores and waits for tests: what the contract suite makes, for others to use too."""
+"""Factories for events, test doubles of stores, and helpers of the contract suite.
+
+They are public: tests of your own store and application can use them, too.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from seriatim.store.port import Lease, Outcome, Store
 T = TypeVar("T")
 
 PATIENCE_S = 20.0
-"""How long a test waits for what must happen; only a failing one waits that long."""
+"""How long a test waits for an expected event; only a failing test waits that long."""
 
 OCCURRED_AT = "2024-05-01T10:00:00Z"
 
@@ -70,20 +73,20 @@ TRACE_PAYLOADS: Mapping[str, Mapping[str, Any]] = {
 
 
 def event(event_type: Any = "thing.happened", **fields: Any) -> NewEvent:
-    """Make a plain event; a payload of `{"n": …}` comes from `n=`."""
+    """Return an event; `n=5` is short for the payload `{"n": 5}`, other fields are passed on."""
     if "n" in fields:
         fields["payload"] = {"n": fields.pop("n")}
     return NewEvent(event_type, **fields)
 
 
 def events(count: int, event_type: str = "thing.happened", **fields: Any) -> list[NewEvent]:
-    """Make so many events, numbered in their payload."""
+    """Return `count` events, numbered in their payload from 0."""
     return [event(event_type, n=number, **fields) for number in range(count)]
 
 
 def trace_event(event_type: str, trace_id: str, stream_seq: int, /, **fields: Any) -> NewEvent:
-    """Make a valid event of a trace; fields given replace the made ones."""
-    made: dict[str, Any] = {
+    """Return a valid event of a trace; `fields` override the defaults."""
+    defaults: dict[str, Any] = {
         "payload": dict(TRACE_PAYLOADS.get(event_type, {})),
         "stream": ("trace", trace_id),
         "stream_seq": stream_seq,
@@ -95,28 +98,28 @@ def trace_event(event_type: str, trace_id: str, stream_seq: int, /, **fields: An
         "actor_id": "agent-1",
         "idempotency_key": f"{trace_id}/{stream_seq}",
     }
-    return NewEvent(event_type, **(made | fields))
+    return NewEvent(event_type, **(defaults | fields))
 
 
 def trace(trace_id: str = "t-1", *, finished: bool = True) -> list[NewEvent]:
-    """Make a whole trace with one event of each type."""
+    """Return the events of a trace, one of each type; without the last one if not `finished`."""
     types = [name for name in TRACE_PAYLOADS if finished or name != "TraceFinished"]
     return [trace_event(name, trace_id, number) for number, name in enumerate(types)]
 
 
 def positions(records: Sequence[EventRecord]) -> list[int]:
-    """Return the positions of records, in the order given."""
+    """Return the positions of records."""
     return [record.position for record in records]
 
 
 def numbers(log: Log, stream: StreamRef) -> list[int | None]:
-    """Return the numbers of a stream's events, in the order of reading."""
+    """Return the sequence numbers of a stream's events in reading order."""
     return [record.stream_seq for record in log.read_stream(stream)]
 
 
 @contextmanager
 def unchanged(log: Log) -> Iterator[None]:
-    """Check that what happens inside stores nothing: the same head, the same records."""
+    """Check that the body of the `with` block does not change the log."""
     before = log.head(), list(log.read())
     yield
     after = log.head(), list(log.read())
@@ -127,9 +130,19 @@ def unchanged(log: Log) -> Iterator[None]:
 
 @contextmanager
 def refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]]:
-    """Check that what happens inside is refused with this code and these details, and unstored.
+    """Check that the body of the `with` block is refused and leaves the log unchanged.
 
-    What is yielded holds the error afterwards.
+    Args:
+        log: The log that must not change.
+        code: The expected error code.
+        details: The expected details; others are ignored.
+
+    Yields:
+        A list that contains the error after the block.
+
+    Raises:
+        AssertionError: If the body succeeds or fails differently.
+
     """
     caught: list[SeriatimError] = []
     with unchanged(log):
@@ -138,32 +151,40 @@ def refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]
         except SeriatimError as error:
             caught.append(error)
     if not caught:
-        msg = f"it was accepted, not refused as {code}"
+        msg = f"expected the error {code}, but the operation succeeded"
         raise AssertionError(msg)
-    shown = caught[0].as_dict()
-    told = {name: shown["details"].get(name) for name in details}
-    if (shown["code"], told) != (code, details):
-        msg = f"refused as {shown}, not as {code} with {details}"
+    raised = caught[0].as_dict()
+    actual = {name: raised["details"].get(name) for name in details}
+    if (raised["code"], actual) != (code, details):
+        msg = f"expected the error {code} with {details}, got {raised}"
         raise AssertionError(msg)
 
 
 def refuse_all(
-    log: Log, act: Callable[[Any], object], cases: Mapping[str, tuple[Any, ...]]
+    log: Log, operation: Callable[[Any], object], cases: Mapping[str, tuple[Any, ...]]
 ) -> None:
-    """Check many refusals in one log: each case is an argument, its code and the field it names.
+    """Check that an operation refuses every case and leaves the log unchanged.
 
-    The field stands in the details as `field`, `argument`, `where`, `limit` or `path`.
+    Args:
+        log: The log that must not change.
+        operation: The function to call with the argument of each case.
+        cases: By name, the argument, the expected error code, and the field that the details must
+            name as `field`, `argument`, `where`, `limit` or `path`; None checks no field.
+
+    Raises:
+        AssertionError: If a case succeeds or fails differently; it lists all such cases.
+
     """
     wrong: list[str] = []
     with unchanged(log):
         for name, (argument, code, field) in cases.items():
             try:
-                act(argument)
+                operation(argument)
             except SeriatimError as error:
-                told = [error.details.get(key) for key in _PLACES]
-                if error.code != code or (field is not None and field not in told):
+                named = [error.details.get(key) for key in _FIELD_KEYS]
+                if error.code != code or (field is not None and field not in named):
                     wrong.append(f"{name}: {error.as_dict()}, not {code} at {field}")
-            except Exception as error:  # noqa: BLE001 - exactly what must not reach a caller
+            except Exception as error:  # noqa: BLE001 - only typed errors may reach a caller
                 wrong.append(f"{name}: {error!r}, not {code} at {field}")
             else:
                 wrong.append(f"{name}: accepted, not {code} at {field}")
@@ -171,29 +192,34 @@ def refuse_all(
         raise AssertionError("\n".join(wrong))
 
 
-_PLACES = ("field", "argument", "where", "limit", "path")
+_FIELD_KEYS = ("field", "argument", "where", "limit", "path")
 
 
 def eventually(probe: Callable[[], T | None]) -> T:
-    """Ask again and again until there is an answer; for what no signal tells."""
+    """Call `probe` until its result is truthy, and return it.
+
+    Raises:
+        AssertionError: If that takes longer than `WAIT_TIMEOUT_S`.
+
+    """
     deadline = time.monotonic() + PATIENCE_S
     pause = threading.Event()
     while time.monotonic() < deadline:
-        if answer := probe():
-            return answer
+        if result := probe():
+            return result
         pause.wait(0.005)
-    msg = f"it did not happen within {PATIENCE_S} s"
+    msg = f"the condition did not become true within {PATIENCE_S} s"
     raise AssertionError(msg)
 
 
 class Collector:
-    """A handler that keeps what it gets, and lets a test wait for it."""
+    """A subscription handler that queues its batches, for a test to wait for."""
 
     def __init__(self) -> None:
         self._batches: queue.Queue[list[EventRecord]] = queue.Queue()
 
     def __call__(self, batch: list[EventRecord]) -> None:
-        """Take a batch."""
+        """Queue a batch."""
         self._batches.put(batch)
 
     def next(self) -> list[EventRecord]:
@@ -201,7 +227,7 @@ class Collector:
         return self._batches.get(timeout=PATIENCE_S)
 
     def records(self, count: int) -> list[EventRecord]:
-        """Wait until so many records came, and return them."""
+        """Wait until at least `count` records have arrived, and return them."""
         found: list[EventRecord] = []
         while len(found) < count:
             found.extend(self.next())
@@ -209,37 +235,40 @@ class Collector:
 
     @property
     def empty(self) -> bool:
-        """Whether everything that came was taken."""
+        """Whether no batch is queued."""
         return self._batches.empty()
 
 
 class Borrowed:
-    """A store that belongs to another log: closing the log on it leaves it open."""
+    """A wrapper around the store of another log, which stays open when this one is closed.
+
+    Subclasses override single methods to inject faults.
+    """
 
     def __init__(self, store: Store) -> None:
         self.lent = store
 
     def __getattr__(self, name: str) -> Any:
-        """Do everything else as the lent store does it."""
+        """Delegate every other attribute to the wrapped store."""
         return getattr(self.lent, name)
 
     def at_once(self, request: Request, timeout: float) -> None:
-        """Take the usual way: `append` is what these stores do differently."""
+        """Decline, so that every append goes through `append`, which subclasses override."""
 
     def light(self, request: Request) -> bool:
-        """Take the usual way."""
+        """Decline the fast path, so that every append goes through `append`."""
         del request
         return False
 
     def after_fork(self) -> None:
-        """Leave it to the log that owns the store."""
+        """Do nothing: the log that owns the store handles forks."""
 
     def close(self) -> None:
-        """Leave the store open."""
+        """Do nothing: the owner closes the store."""
 
 
 class GatedStore(Borrowed):
-    """A store whose commits wait at a gate, so that a test can look at the queue before it."""
+    """A store whose commits block until a test opens the gate, to inspect the queue meanwhile."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -248,62 +277,78 @@ class GatedStore(Borrowed):
         self.groups: list[int] = []
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
-        """Say that a group arrived, wait for the gate, then commit."""
+        """Signal that a group has arrived, wait for the gate, then commit."""
         self.groups.append(len(group))
         self.arrived.release()
         if not self.gate.wait(PATIENCE_S):
-            msg = "nobody opened the gate"
+            msg = "the gate was not opened in time"
             raise AssertionError(msg)
         return self.lent.append(group)
 
     def wait_for_group(self) -> None:
-        """Wait until a group stands at the gate."""
+        """Wait until a group has arrived at the gate."""
         if not self.arrived.acquire(timeout=PATIENCE_S):
-            msg = "no group came to the gate"
+            msg = "no group arrived at the gate"
             raise AssertionError(msg)
 
 
 class DeafStore(Borrowed):
-    """A store that hears no wake-ups: every hint is lost."""
+    """A store that receives no wake-ups, so that readers depend on polling."""
 
     def wait(self, position: int, timeout: float) -> None:
-        """Sleep the time out, whatever happens meanwhile."""
+        """Sleep for the whole timeout, whatever is appended meanwhile."""
         del position
         threading.Event().wait(timeout)
 
 
 class ForgetfulStore(Borrowed):
-    """A store that renews no lease, as if its owner had stood still."""
+    """A store that silently renews no lease, as if its owner had been suspended."""
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
-        """Pretend to."""
+        """Report success without renewing the lease."""
         del lease, seconds
         return True
 
 
 @contextmanager
 def borrowing(log: Log, store: Any = None, **settings: Any) -> Iterator[Log]:
-    """Open a second log on the same store, wrapped if given, with settings of its own."""
-    lent = Borrowed(log.store) if store is None else store
-    with type(log)(lent, settings=Settings(**settings), tenant_id=log.tenant_id) as other:
+    """Open a second log on the store of `log`, with other settings.
+
+    Args:
+        log: The log that owns the store.
+        store: A wrapper of its store to use instead.
+        settings: The settings of the second log.
+
+    """
+    shared = Borrowed(log.store) if store is None else store
+    with type(log)(shared, settings=Settings(**settings), tenant_id=log.tenant_id) as other:
         yield other
 
 
-def at_once(act: Callable[[int], T], count: int) -> list[T | SeriatimError]:
-    """Run an act in so many threads that start together; return answers and errors by number."""
+def at_once(operation: Callable[[int], T], count: int) -> list[T | SeriatimError]:
+    """Call `operation` in `count` threads that start together.
+
+    Args:
+        operation: The function to call with the number of its thread.
+        count: The number of threads.
+
+    Returns:
+        The result or the `SeriatimError` of each thread, by its number.
+
+    """
     barrier = threading.Barrier(count)
-    answers: list[Any] = [None] * count
+    results: list[Any] = [None] * count
 
     def run(number: int) -> None:
         barrier.wait(PATIENCE_S)
         try:
-            answers[number] = act(number)
+            results[number] = operation(number)
         except SeriatimError as error:
-            answers[number] = error
+            results[number] = error
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    return answers
+    return results

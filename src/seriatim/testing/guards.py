@@ -1,4 +1,4 @@
-"""K1: the guard refuses secrets before anything is stored, and never repeats them."""
+"""K1: the guard refuses secrets before anything is stored, and never reveals them."""
 # ruff: noqa: S101 - tests assert
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ GITHUB = "ghp_" + "a1" * 18
 
 
 class GuardContract:
-    """Secrets never reach the store, under either policy."""
+    """K1: secrets are never stored, with either built-in policy."""
 
     def test_where_secrets_are_found(self, log: Log) -> None:
-        """K1: the payload with its keys, and what goes with it, are scanned; no value is told."""
+        """K1: payload, object keys and envelope are scanned; errors contain no value."""
         places: list[tuple[dict[str, Any], str]] = [
             ({"payload": {"a": [{"b": AWS}]}}, "$.a[0].b"),
             ({"payload": {"note": f"the key is {GITHUB}."}}, "$.note"),
@@ -53,17 +53,17 @@ class GuardContract:
             assert caught[0].details["rule"]
 
     def test_a_key_for_the_whole_append_is_scanned(self, log: Log) -> None:
-        """K1: a secret as the key of the whole append is found as well."""
+        """K1: a secret in the idempotency key of an append is refused, too."""
         with refused(log, "pii_policy_violation", index=0, path="idempotency_key"):
             log.append([event()], idempotency_key=AWS)
 
     def test_ordinary_text_passes(self, log: Log) -> None:
-        """K1: the default has no hit on ordinary text, e-mail addresses included."""
+        """K1: the default policy accepts ordinary text, including e-mail addresses."""
         for text in ("task-42", "Asia/Tokyo", "a@example.com", "Bearer of news", "ASIA", "sk-1"):
             log.append([event(payload={"text": text}, tags=(text,))])
 
     def test_traces_have_their_own_policy(self, log: Log) -> None:
-        """K1, T2: in traces the frozen substrings are refused, in any case; object keys are not."""
+        """K1, T2: traces refuse the frozen substrings in values, in any letter case."""
 
         def started(**fields: Any) -> Any:
             return trace_event("TraceStarted", "t", 0, **fields)
@@ -79,15 +79,15 @@ class GuardContract:
         log.append([started(payload=payload | {"token=": "a key is not scanned"})])
 
     def test_a_users_own_guard(self, log: Log) -> None:
-        """K1: a log may be opened with another policy, built in or made by the user."""
+        """K1: a log can be opened with another policy, built-in or custom."""
 
         class NoDucks:
-            """Refuse ducks."""
+            """A policy that refuses the word duck."""
 
             name = "no-ducks"
 
             def scan(self, seen: Any) -> Any:
-                """Look at the payload's text."""
+                """Check the text of the payload."""
                 from seriatim.core.guard import Violation  # noqa: PLC0415 - only here
 
                 return Violation("duck", "$") if "duck" in seen.payload_text else None

@@ -1,4 +1,4 @@
-"""Section C, layers one and two: keys and ids of events, and the batch as the unit of a retry."""
+"""Section C: idempotency keys and event ids, and retries of whole batches."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def _base(**fields: Any) -> Any:
 
 
 class IdempotencyContract:
-    """C1 to C4, C7: a retry finds what it stored; other content is a conflict."""
+    """C1 to C4, C7: a retry returns the stored events; different content is a conflict."""
 
     @pytest.mark.parametrize("ids", [(HASHED, UUID_OF_HASH), (UUID_OF_HASH, HASHED)])
     def test_ids_that_share_an_index_key(self, log: Log, ids: tuple[str, str]) -> None:
-        """C3, A4: two ids are two events, one after another and found by their own ids."""
+        """C3, A4: events with different ids are different events, each found by its id."""
         for number, event_id in enumerate(ids, start=1):
             assert log.append([event(event_id=event_id, n=number)]).first_position == number
         for number, event_id in enumerate(ids, start=1):
@@ -102,13 +102,13 @@ class IdempotencyContract:
             other.event(HASHED)
 
     def test_only_one_of_two_ids_is_stored(self, log: Log) -> None:
-        """C3, L3: an id is not found because another one has its key."""
+        """C3, L3: an id is not found by the idempotency key of another event."""
         log.append([event(event_id=HASHED)])
         with refused(log, "not_found"):
             log.event(UUID_OF_HASH)
 
     def test_a_retry_returns_the_original(self, log: Log) -> None:
-        """C2: the same key with the same content gives the first record back."""
+        """C2: the same key with the same content returns the first record."""
         first = log.append([_base(idempotency_key="k")])
         with unchanged(log):
             again = log.append([_base(idempotency_key="k")])
@@ -119,7 +119,7 @@ class IdempotencyContract:
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
     def test_what_is_compared(self, log: Log, by: str) -> None:
-        """C2, C3: any compared field that differs is a conflict that names it."""
+        """C2, C3: a difference in a compared field is a conflict that names the field."""
         log.append([_base(**{by: "k"})])
 
         for name, (change, field) in COMPARED.items():
@@ -136,7 +136,7 @@ class IdempotencyContract:
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
     def test_what_is_not_compared(self, log: Log, by: str) -> None:
-        """C2: number, id, times, request, scopes and metadata may differ."""
+        """C2: differences in number, id, times, request id, scopes and metadata are ignored."""
         first = log.append([_base(**{by: "k"})])
 
         for name, change in NOT_COMPARED.items():
@@ -154,7 +154,7 @@ class IdempotencyContract:
         assert [record.event_id for record in again.records] == ["e-1"]
 
     def test_keys_belong_to_their_producer(self, log: Log) -> None:
-        """C1: one key of two producers is two events; no producer counts as one."""
+        """C1: the same key of two producers is two events; no producer is a producer, too."""
         for producer in ("a", "b", None):
             log.append([event(producer_id=producer, idempotency_key="k")])
         assert log.head() == 3
@@ -164,7 +164,7 @@ class IdempotencyContract:
             assert (again.replayed, again.first_position) == (True, number)
 
     def test_keys_belong_to_their_tenant(self, log: Log) -> None:
-        """C1: one key of two tenants is two events, and so is one event id."""
+        """C1: the same key or event id in two tenants is two events."""
         other = log.for_tenant("other")
         for one in (log, other):
             assert not one.append([event(idempotency_key="k", event_id="e", n=1)]).replayed
@@ -189,7 +189,7 @@ class IdempotencyContract:
                 log.append([event(idempotency_key=key)])
 
     def test_the_same_id_returns_the_original(self, log: Log) -> None:
-        """C3: an event id that is known with the same content gives the record back."""
+        """C3: a stored event id with the same content returns the record."""
         for event_id in ("e-1", "0190b5e2-0000-7000-8000-000000000001"):
             first = log.append([event(event_id=event_id, n=1)])
             with unchanged(log):
@@ -198,7 +198,7 @@ class IdempotencyContract:
             assert again.records == first.records
 
     def test_a_key_and_an_id_of_two_records(self, log: Log) -> None:
-        """C3: a key and an id that point at two records are a conflict."""
+        """C3: a key and an id of two different records are a conflict."""
         log.append([event(idempotency_key="k-1", event_id="e-1")])
         log.append([event(idempotency_key="k-2", event_id="e-2")])
 
@@ -206,14 +206,14 @@ class IdempotencyContract:
             log.append([event(idempotency_key="k-1", event_id="e-2")])
 
     def test_a_known_id_under_a_new_key(self, log: Log) -> None:
-        """C3: a known id with the same content is a retry, also under a new key."""
+        """C3: a stored id with the same content is a retry, also with a new key."""
         log.append([event(event_id="e-1", idempotency_key="k-1")])
 
         assert log.append([event(event_id="e-1", idempotency_key="k-2")]).replayed
         assert log.head() == 1
 
     def test_a_tolerated_mismatch_warns(self, log: Log, caplog: pytest.LogCaptureFixture) -> None:
-        """C3: with `warn` a known id with other content returns what is stored, and logs."""
+        """C3: with `warn`, a stored id with different content returns the record and logs."""
         first = log.append([event(event_id="e-1", n=1)])
 
         with borrowing(log, on_id_mismatch="warn") as lenient, caplog.at_level(logging.WARNING):
@@ -228,7 +228,7 @@ class IdempotencyContract:
                 lenient.append([event(idempotency_key="k", n=2)])
 
     def test_many_at_once_are_one(self, log: Log) -> None:
-        """C4: 24 identical appends at once give one record and 24 equal answers."""
+        """C4: 24 concurrent identical appends store one record and return equal receipts."""
         answers = at_once(lambda _: log.append([event(idempotency_key="k", n=1)]), 24)
 
         assert log.head() == 1
@@ -240,7 +240,7 @@ class IdempotencyContract:
         }
 
     def test_many_batches_at_once_are_one(self, log: Log) -> None:
-        """C4: the same holds for batches, by ids as well as by one key for all."""
+        """C4: the same holds for batches, with event ids or with one key."""
         by_id = [event(event_id=f"e-{number}", n=number) for number in range(3)]
         for given, key in ((by_id, None), (events(3), "whole")):
             answers = at_once(lambda _, g=given, k=key: log.append(g, None, k), 8)  # type: ignore[misc]
@@ -249,7 +249,7 @@ class IdempotencyContract:
         assert log.head() == 6
 
     def test_a_batch_is_retried_whole(self, log: Log) -> None:
-        """C4: all keys known and matching returns the original result."""
+        """C4: a batch whose keys are all stored and match returns the first receipt."""
         given = [event(idempotency_key=f"k-{number}", n=number) for number in range(3)]
         first = log.append(given)
 
@@ -260,7 +260,7 @@ class IdempotencyContract:
         assert again.records == first.records
 
     def test_some_known_and_some_not(self, log: Log) -> None:
-        """C4: a batch that is stored in part is a conflict, whichever part it is."""
+        """C4: a batch of which only a part is stored is a conflict."""
         known, new = event(idempotency_key="k-1"), event(idempotency_key="k-2")
         log.append([known])
 
@@ -269,7 +269,7 @@ class IdempotencyContract:
                 log.append(batch)
 
     def test_known_from_different_appends(self, log: Log) -> None:
-        """C4: keys that came from two appends are no retry of either."""
+        """C4: a batch with keys of two appends is a conflict."""
         one, two = event(idempotency_key="k-1"), event(idempotency_key="k-2")
         log.append([one])
         log.append([two])
@@ -295,7 +295,7 @@ class IdempotencyContract:
             log.append([bare, keyed])
 
     def test_no_key_and_no_id_twice(self, log: Log) -> None:
-        """C4: one key or one event id twice in a batch is refused; two producers' keys are two."""
+        """C4: a repeated key or id in a batch is refused, unless the producers differ."""
         with refused(log, "invalid_event", index=1, field="idempotency_key"):
             log.append([event(idempotency_key="k", n=1), event(idempotency_key="k", n=2)])
         with refused(log, "invalid_event", index=2, field="event_id"):
@@ -303,7 +303,7 @@ class IdempotencyContract:
         log.append([event(idempotency_key="k"), event(idempotency_key="k", producer_id="p")])
 
     def test_a_key_for_the_whole_append(self, log: Log) -> None:
-        """C4: a key for the whole append, k, stands for k/0, k/1 and so on."""
+        """C4: the key k of an append gives its events the keys k/0, k/1 and so on."""
         log.append(events(3), idempotency_key="k")
         assert [record.idempotency_key for record in log.read()] == ["k/0", "k/1", "k/2"]
 
@@ -314,7 +314,7 @@ class IdempotencyContract:
             log.append(events(3, "other"), idempotency_key="k")
 
     def test_a_whole_key_has_bounds(self, log: Log) -> None:
-        """C4: each k/i stays within a key's length, and keys of events exclude it."""
+        """C4: derived keys obey the length limit, and exclude keys of single events."""
         for key in ("", "x" * 199, "a\0", 7):
             with refused(log, "invalid_argument", argument="idempotency_key"):
                 log.append(events(1), idempotency_key=key)  # type: ignore[arg-type]
@@ -325,7 +325,7 @@ class IdempotencyContract:
         log.append(events(10), idempotency_key="x" * 198)
 
     def test_a_retry_after_a_refusal_is_new(self, log: Log) -> None:
-        """C4: what was refused left no trace under its key."""
+        """C4: a refused append leaves its key unused."""
         bad = event(idempotency_key="k", stream=("s", "1"), stream_seq=7)
         with refused(log, "event_sequence_invalid"):
             log.append([bad])
@@ -333,7 +333,7 @@ class IdempotencyContract:
         assert not log.append([event(idempotency_key="k", n=1)]).replayed
 
     def test_aggregates_share_their_commands_key(self, log: Log) -> None:
-        """C7: in aggregates the key is the command's, on all its events and not unique."""
+        """C7: in aggregates all events of a command share its key, which is not unique."""
         fields: dict[str, Any] = {
             "stream": ("order", "1"),
             "request_id": "r",

@@ -1,4 +1,4 @@
-"""F8: a log has an identity, and a consumer that meets another one stops and says so."""
+"""F8: a log has an identity, and a consumer that meets another identity stops."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
 
 
 def forge(log: Log, **changes: Any) -> None:
-    """Store a cursor as a consumer of another log, or of another past, left it."""
-    made = new_cursor(log.store, log.tenant_id, "subscription", "s", log.head(), '{"filters":[]}')
-    log.store.put_cursor(msgspec.structs.replace(made, **changes), lease=None, reset=True)
+    """Store a cursor like that of a consumer of another log or another history."""
+    cursor = new_cursor(log.store, log.tenant_id, "subscription", "s", log.head(), '{"filters":[]}')
+    log.store.put_cursor(msgspec.structs.replace(cursor, **changes), lease=None, reset=True)
 
 
 class ShrunkStore(Borrowed):
-    """A store that was restored from an older backup while it was followed."""
+    """A store that appears to be restored from an older backup once `shrunk` is set."""
 
     shrunk = False
 
     def head(self) -> int:
-        """Tell a lower head once it has shrunk."""
+        """Return a lower head once `shrunk` is set."""
         return 1 if self.shrunk else self.lent.head()
 
 
 class IdentityContract:
-    """F8: identity, epoch, and cursors that carry both."""
+    """F8: the identity of a log, its epoch, and cursors that record both."""
 
     def test_a_log_has_an_identity(self, log: Log) -> None:
-        """F8: a UUID made at creation, an epoch, and both stay."""
+        """F8: the log id, a UUID made at creation, and the epoch are stable."""
         identity = log.identity()
 
         assert str(uuid.UUID(identity.log_id)) == identity.log_id
@@ -57,7 +57,7 @@ class IdentityContract:
         assert log.identity() == raised
 
     def test_a_raised_epoch_stops_a_consumer(self, log: Log) -> None:
-        """F8: a durable subscription of an earlier epoch refuses to go on until it is reset."""
+        """F8: a durable subscription of an earlier epoch fails until it is reset."""
         log.append(events(2))
         subscription = log.subscribe("s", **QUICK)
         assert [positions(batch) for batch in subscription] == [[1, 2]]
@@ -84,7 +84,7 @@ class IdentityContract:
         ],
     )
     def test_another_past_is_noticed(self, log: Log, changes: dict[str, Any]) -> None:
-        """F8: another log, another epoch, a lower head, another event at the cursor."""
+        """F8: another log or epoch, a lower head, or another event at the cursor is detected."""
         log.append(events(2))
         forge(log, **changes)
 
@@ -95,7 +95,7 @@ class IdentityContract:
         assert log.subscribe("s").position == 2
 
     def test_a_raised_epoch_stops_who_is_running(self, log: Log) -> None:
-        """F8: a restore under a running subscription is noticed, and the cursor stays put."""
+        """F8: a running subscription detects a restore and does not move its cursor."""
         log.append(events(1))
         subscription = log.subscribe("s", poll_s=0.02)
         batches: list[list[int]] = []
@@ -112,7 +112,7 @@ class IdentityContract:
             log.subscribe("s")
 
     def test_a_raised_epoch_stops_a_tail(self, log: Log) -> None:
-        """F8: a tail without a name notices as well."""
+        """F8: a tail detects it, too."""
         log.append(events(1))
         batches = iter(log.tail(after=0, poll_s=0.02))
         next(batches)
@@ -123,7 +123,7 @@ class IdentityContract:
             next(batches)
 
     def test_a_lower_head_stops_who_is_running(self, log: Log) -> None:
-        """F8: a log that became shorter under a tail is no log to go on with."""
+        """F8: a tail stops if the log has become shorter."""
         log.append(events(2))
         store = ShrunkStore(log.store)
 

@@ -1,4 +1,4 @@
-"""K3: everything is bounded, by configuration, and an excess names its bound."""
+"""K3: everything has a configurable limit, and the error names the limit."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """Return a payload of that depth; the payload itself is 1."""
+    """Return a payload of this depth; the payload itself counts as 1."""
     value: Any = {}
     for number in range(depth - 1):
         value = {"d": value} if number % 2 else [value]
@@ -24,7 +24,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 class LimitContract:
-    """K3: at the bound it passes, over it `limit_exceeded` says which bound."""
+    """K3: a value at the limit is accepted; above it, `limit_exceeded` names the limit."""
 
     def test_a_payload_of_1_mib(self, log: Log) -> None:
         """K3: a payload has at most 1 MiB of canonical text, counted in bytes."""
@@ -37,7 +37,7 @@ class LimitContract:
                 log.append([event(), event(payload={"x": text})])
 
     def test_a_depth_of_64(self, log: Log) -> None:
-        """K3: a payload is at most 64 deep, itself counted."""
+        """K3: a payload has at most 64 levels, including itself."""
         log.append([event(payload=nested(64))])
 
         for depth in (65, 100, 5000):
@@ -130,7 +130,7 @@ class LimitContract:
             log.append([event()], [*[one] * 63, more])
 
     def test_costly_predicates_end(self, log: Log) -> None:
-        """K3, D3: large arrays on both sides are matched; what cannot be in bounds is refused."""
+        """K3, D3: large arrays are matched; a comparison above the limit is refused."""
         texts = [f"text-{number}" for number in range(20_000)]
         objects = [{"k": {"l": number}, "m": "same"} for number in range(5_000)]
         log.append([event(payload={"a": texts, "b": objects})])
@@ -166,7 +166,7 @@ class LimitContract:
             log.append([event(n=10**4300)])
 
     def test_open_subscriptions(self, log: Log) -> None:
-        """K3: open subscriptions and tails are bounded; one that is gone makes room."""
+        """K3: the number of open subscriptions and tails is limited; closed ones do not count."""
         with borrowing(log, limits=Limits(subscriptions=2)) as small:
             first = small.subscribe("a")
             second = small.for_tenant("other").tail()
@@ -179,7 +179,7 @@ class LimitContract:
             assert first.position == 0
 
     def test_bounds_are_configured(self, log: Log) -> None:
-        """K3: every bound is a setting of the log."""
+        """K3: every limit is a setting of the log."""
         bounds = Limits(
             payload_bytes=20, payload_depth=2, append_events=2, tags=1, page=3, filters=1
         )

@@ -1,4 +1,4 @@
-"""B13 and L2: a caller is never left hanging or guessing."""
+"""B13, L2: every call ends in bounded time with a definite or explicitly ambiguous outcome."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from seriatim.testing.factories import (
 
 
 class BrokenStore(Borrowed):
-    """A store whose every act fails."""
+    """A store whose methods all fail."""
 
     def __getattr__(self, name: str) -> Any:
-        """Fail, but for what opening a log needs."""
-        return getattr(self.lent, name) if name in ("rules", "best_writers") else _gone
+        """Return a failing method, except for those that opening a log needs."""
+        return getattr(self.lent, name) if name in ("rules", "best_writers") else _fail
 
 
-def _gone(*_: object, **__: object) -> Any:
+def _fail(*_: object, **__: object) -> Any:
     msg = "the database is gone"
     raise BackendFailure(msg)
 
 
 class DawdlingStore(Borrowed):
-    """A store that takes its time to look at an append, and notes what time is left for it."""
+    """A store that is slow to evaluate an append, and records the time left after that."""
 
     takes_s = 0.1
 
@@ -56,26 +56,26 @@ class DawdlingStore(Borrowed):
         self.left: list[float] = []
 
     def packed(self, request: Request, rules: Rules) -> Request:
-        """Look for a while."""
+        """Sleep, then evaluate the append."""
         time.sleep(self.takes_s)
         found: Request = self.lent.packed(request, rules)
         return found
 
     def at_once(self, request: Request, timeout: float) -> None:
-        """Note the time, and take the usual way."""
+        """Record the remaining time, and decline the direct commit."""
         del request
         self.left.append(timeout)
 
 
 class OddStore(Borrowed):
-    """A store with a bug: it raises what it should not, or answers too little."""
+    """A store with a bug: it raises an unexpected error, or returns too few outcomes."""
 
     def __init__(self, store: Any, error: Exception | None) -> None:
         super().__init__(store)
         self.error = error
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
-        """Misbehave."""
+        """Raise the error, or return no outcomes."""
         del group
         if self.error is not None:
             raise self.error
@@ -83,10 +83,10 @@ class OddStore(Borrowed):
 
 
 class MannersContract:
-    """Bounded queues, timeouts, drains and forks, on any store."""
+    """B13, L2: bounded queues, timeouts, close, forks and store failures."""
 
     def test_a_full_queue_refuses(self, log: Log) -> None:
-        """B13: the queue is bounded: over it `limit_exceeded`, retryable, and nothing is stored."""
+        """B13: an append to a full queue is refused with a retryable `limit_exceeded`."""
         store = GatedStore(log.store)
         bounds = Limits(queue_events=3)
         with (
@@ -109,7 +109,7 @@ class MannersContract:
         assert log.head() == 8
 
     def test_a_full_queue_in_bytes(self, log: Log) -> None:
-        """B13: the bytes that wait are bounded as well."""
+        """B13: the queue is also limited in bytes."""
         store = GatedStore(log.store)
         bounds = Limits(queue_bytes=2000)
         with (
@@ -128,7 +128,7 @@ class MannersContract:
             waiting.result(PATIENCE_S)
 
     def test_many_share_a_commit(self, log: Log) -> None:
-        """B13: what waits is committed together, and each caller gets its own answer."""
+        """B13: queued appends are committed as a group, and each caller gets its own result."""
         store = GatedStore(log.store)
         with borrowing(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
             first = pool.submit(grouped.append, events(1))
@@ -152,17 +152,17 @@ class MannersContract:
         assert [record.stream_seq for record in log.read_stream(("s", "1"))] == [1, 2, 3, 4, 5]
 
     def test_members_of_a_group_see_each_other(self, log: Log) -> None:
-        """C4: twins, conditions and numbers hold between appends that share one commit."""
+        """C4: keys, conditions and numbers are checked between appends of one group."""
         store = GatedStore(log.store)
         with borrowing(log, store, writers=1) as grouped, ThreadPoolExecutor(9) as pool:
             first = pool.submit(grouped.append, events(1))
             store.wait_for_group()
-            twins = [pool.submit(grouped.append, events(2), None, "k") for _ in range(4)]
+            duplicates = [pool.submit(grouped.append, events(2), None, "k") for _ in range(4)]
             by_id = [pool.submit(grouped.append, [event(event_id="e")]) for _ in range(4)]
             eventually(lambda: len(grouped.appender.committer._queue) == 8)  # noqa: SLF001
             store.gate.set()
             first.result(PATIENCE_S)
-            answers = [one.result(PATIENCE_S) for one in twins]
+            answers = [one.result(PATIENCE_S) for one in duplicates]
             ids = [one.result(PATIENCE_S) for one in by_id]
 
         assert sorted(one.replayed for one in answers) == [False, True, True, True]
@@ -171,7 +171,7 @@ class MannersContract:
         assert log.head() == 4
 
     def test_a_timeout_before_the_send(self, log: Log) -> None:
-        """B13: an append that never got its turn leaves nothing, and says so."""
+        """B13: an append that times out in the queue stores nothing and raises `TimedOut`."""
         store = GatedStore(log.store)
         with borrowing(log, store, writers=1) as slow, ThreadPoolExecutor(1) as pool:
             taken = pool.submit(slow.append, events(1))
@@ -186,7 +186,7 @@ class MannersContract:
         assert [record.append_position for record in log.read()] == [1, 2]
 
     def test_a_timeout_after_the_send(self, log: Log) -> None:
-        """B13: an append that was sent is ambiguous, and a retry finds its one copy."""
+        """B13: an append that times out after the send is ambiguous; a retry finds its copy."""
         store = GatedStore(log.store)
         with borrowing(log, store, writers=1) as slow:
             with pytest.raises(BackendFailure) as caught:
@@ -199,7 +199,7 @@ class MannersContract:
         assert log.head() == 2
 
     def test_looking_up_takes_of_the_time(self, log: Log) -> None:
-        """B13: what is looked up before the send is part of the append's time."""
+        """B13: the evaluation before the send counts towards the timeout."""
         store = DawdlingStore(log.store)
         with borrowing(log, store) as slow:
             with unchanged(log), pytest.raises(TimedOut, match="nothing was stored"):
@@ -219,7 +219,7 @@ class MannersContract:
             store.gate.set()
 
     def test_closing_drains(self, log: Log) -> None:
-        """B13: closing waits until all that was accepted has its answer."""
+        """B13: close waits until all accepted appends have completed."""
         store = GatedStore(log.store)
         with borrowing(log, store, writers=1) as closing, ThreadPoolExecutor(6) as pool:
             accepted = [pool.submit(closing.append, events(1))]
@@ -240,13 +240,13 @@ class MannersContract:
         assert sorted(answers) == [1, 2, 3, 4, 5]
 
     def test_closing_twice(self, log: Log) -> None:
-        """B13: a log that was closed may be closed again."""
+        """B13: a closed log can be closed again."""
         with borrowing(log) as other:
             other.close()
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
     def test_a_fork_has_its_own_committer(self, log: Log) -> None:
-        """B13: a child of a process in mid-load appends and reads, and so does the parent."""
+        """B13: after a fork under load, both child and parent can append and read."""
         log.append(events(1))
         stop = threading.Event()
 
@@ -273,7 +273,7 @@ class MannersContract:
         assert found == list(range(1, len(found) + 1))
 
     def test_a_failing_store_is_a_failure(self, log: Log) -> None:
-        """L2: a backend failure is never success, nothing, or a conflict."""
+        """L2: a backend failure is never reported as success, as an empty result or a conflict."""
         acts: dict[str, Any] = {
             "append": lambda broken: broken.append(events(1)),
             "page": lambda broken: broken.page(),
@@ -296,7 +296,7 @@ class MannersContract:
         assert codes == dict.fromkeys(acts, "backend_failure")
 
     def test_an_odd_store_is_ambiguous(self, log: Log) -> None:
-        """L2: whatever a store does wrong, its callers get an honest answer, and later ones too."""
+        """L2: callers of a faulty store get an error, and later appends still work."""
         for error in (RuntimeError("a bug"), KeyError("x"), None):
             with unchanged(log), borrowing(log, OddStore(log.store, error)) as odd:
                 for _ in range(2):
@@ -314,7 +314,7 @@ def _code_of(act: Any, log: Log) -> str:
 
 
 def _child(log: Log) -> int:
-    """Append and read in a forked child; 0 means that all went well."""
+    """Append and read in a forked child; return 0 on success, as an exit code."""
     try:
         result = log.append([event("from.the.child")], timeout=PATIENCE_S)
         seen = [record.event_type for record in log.read(after=result.first_position - 1, limit=1)]

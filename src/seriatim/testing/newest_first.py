@@ -1,4 +1,4 @@
-"""E7: reads from the newest event down, and reads by correlation and causation."""
+"""E7: reads in descending order, and reads by correlation and causation id."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from seriatim.testing.factories import event, events, numbers, positions, refuse
 
 
 def downwards(log: Log, **filters: Any) -> list[int]:
-    """Return the positions of a read, newest first, which pages and batches must agree with."""
+    """Return the positions of a descending read; check that pages and batches agree."""
     whole = positions(list(log.read(newest_first=True, **filters)))
     assert whole == positions(list(log.read(**filters)))[::-1]
     batches = log.read_batches(batch_size=2, newest_first=True, **filters)
@@ -29,7 +29,7 @@ def downwards(log: Log, **filters: Any) -> list[int]:
 
 
 class NewestFirstContract:
-    """Any read also newest first, with the same filters and the same bounds."""
+    """E7: every read has a descending form with the same filters and bounds."""
 
     def _fill(self, log: Log) -> None:
         for number in range(12):
@@ -57,7 +57,7 @@ class NewestFirstContract:
         assert positions(list(log.read(newest_first=True, limit=2))) == [5, 4]
 
     def test_an_empty_log(self, log: Log) -> None:
-        """E7: there is nothing to read, and nothing to go on with."""
+        """E7: an empty result has no position to continue from."""
         page = log.page(newest_first=True)
 
         assert (page.records, page.last_scanned) == ([], 1)
@@ -65,7 +65,7 @@ class NewestFirstContract:
         assert log.query(newest_first=True).records == []
 
     def test_by_stream(self, log: Log) -> None:
-        """E7, E2: by descending number of the stream."""
+        """E7, E2: a stream is read by descending sequence number."""
         self._fill(log)
         stream = ("s", "1")
 
@@ -79,7 +79,7 @@ class NewestFirstContract:
         assert positions(list(limited)) == [12, 10]
 
     def test_long_streams(self, log: Log) -> None:
-        """E7: a long stream and its types, from any bound down."""
+        """E7: a long stream, with and without types, from any bound."""
         log.append([event(f"t{number % 2}", stream=("s", "1")) for number in range(250)])
 
         assert downwards(log, stream=("s", "1"), types=["t1"], after=90, until=110) == (
@@ -88,7 +88,7 @@ class NewestFirstContract:
         assert downwards(log, stream=("s", "1"), after=200) == list(range(250, 200, -1))
 
     def test_with_filters(self, log: Log) -> None:
-        """E7: every filter of a read is kept, and an empty page still moves on."""
+        """E7: every filter applies, and an empty page still advances."""
         self._fill(log)
         log.append(trace("t")[:2])
 
@@ -100,7 +100,7 @@ class NewestFirstContract:
         assert (page.records, page.last_scanned) == ([], 5)
 
     def test_tenants(self, log: Log) -> None:
-        """K2: a tenant sees its own events, in this direction too."""
+        """K2: a tenant reads only its own events in this direction, too."""
         log.append(events(2))
         log.for_tenant("other").append(events(2))
 
@@ -108,9 +108,9 @@ class NewestFirstContract:
         assert downwards(log.for_tenant("other")) == [4, 3]
 
     def test_queries(self, log: Log) -> None:
-        """E7, D1: a query newest first has the same version; pages keep its snapshot."""
+        """E7, D1: a descending query has the same version, and pages share its snapshot."""
         self._fill(log)
-        for filters, wanted in (
+        for filters, expected_positions in (
             ([], list(range(12, 0, -1))),
             ([Filter(types=["t1"])], [11, 8, 5, 2]),
             ([Filter(payload=[{"n": 1}])], [12, 10, 8, 6, 4, 2]),
@@ -119,11 +119,11 @@ class NewestFirstContract:
         ):
             query = Query(filters)
             whole = log.query(query, newest_first=True, head=12)
-            assert positions(whole.records) == wanted
-            assert whole.context_version == max(wanted)
+            assert positions(whole.records) == expected_positions
+            assert whole.context_version == max(expected_positions)
             assert not whole.more
             part = log.query(query, newest_first=True, after=4, until=8)
-            assert positions(part.records) == [one for one in wanted if 4 < one <= 8]
+            assert positions(part.records) == [one for one in expected_positions if 4 < one <= 8]
             paged: list[int] = []
             page = log.query(query, newest_first=True, limit=2, head=12)
             log.append([event("t1", payload={"n": 1}, tags=("even",), stream=("s", "1"))])
@@ -132,11 +132,11 @@ class NewestFirstContract:
                 until = paged[-1] - 1
                 page = log.query(query, newest_first=True, limit=2, until=until, head=page.head)
                 paged += positions(page.records)
-                assert page.context_version == max(wanted)
-            assert paged == wanted
+                assert page.context_version == max(expected_positions)
+            assert paged == expected_positions
 
     def test_bad_arguments(self, log: Log) -> None:
-        """E3: bounds that are reversed, and an order that is none, are refused."""
+        """E3: reversed bounds and an invalid order are refused."""
         with refused(log, "invalid_argument", argument="until"):
             list(log.read(newest_first=True, after=3, until=2))
         with refused(log, "invalid_argument", argument="until"):
@@ -161,7 +161,7 @@ class RelationContract:
         log.for_tenant("other").append([NewEvent("a", {}, correlation_id="c-1", causation_id="x")])
 
     def test_alone_and_together(self, log: Log) -> None:
-        """E7: each by itself, both, and none that has such an id; tenants stay apart."""
+        """E7: each id alone, both together, and an unknown id; other tenants are invisible."""
         self._fill(log)
 
         assert downwards(log, correlation_id="c-1") == [5, 2, 1]
@@ -171,7 +171,7 @@ class RelationContract:
         assert downwards(log.for_tenant("other"), correlation_id="c-1") == [6]
 
     def test_with_other_filters(self, log: Log) -> None:
-        """E7: beside types, patterns, streams, numbers and bounds."""
+        """E7: the ids combine with types, patterns, streams, numbers and bounds."""
         self._fill(log)
 
         assert downwards(log, correlation_id="c-1", types=["a", "b"]) == [2, 1]
@@ -182,7 +182,7 @@ class RelationContract:
         assert downwards(log, correlation_id="c-1", after=1, until=4) == [2]
 
     def test_bad_ids(self, log: Log) -> None:
-        """E3: what no id can be is refused."""
+        """E3: an invalid id is refused."""
         for name in ("correlation_id", "causation_id"):
             for wrong in ("\x00", "\ud800", 7):
                 given: dict[str, Any] = {name: wrong}

@@ -40,36 +40,39 @@ REFUSED = ["seat*", "*.sold", "seat.*.b", "**", ".*", "*seat", "seat.**"]
 
 
 class PatternContract:
-    """One grammar and one matcher: reads, queries, conditions, tails and subscriptions."""
+    """E7: patterns work alike in reads, queries, conditions, tails and subscriptions."""
 
     def _fill(self, log: Log) -> None:
         log.append([event(name, stream=("s", "1")) for name in TYPES])
         log.for_tenant("other").append([event("seat.other")])
 
     def test_reads(self, log: Log) -> None:
-        """E7: in reads by position and by stream, in both directions."""
+        """E7: patterns in reads by position and by stream, in both directions."""
         self._fill(log)
 
-        for names, wanted in NAMED:
+        for names, expected_positions in NAMED:
             for more in ({}, {"stream": ("s", "1")}):
                 filters: dict[str, Any] = {"types": names, **more}
-                assert positions(list(log.read(**filters))) == wanted, names
-                assert positions(log.page(**filters).records) == wanted
+                assert positions(list(log.read(**filters))) == expected_positions, names
+                assert positions(log.page(**filters).records) == expected_positions
                 down = positions(list(log.read(newest_first=True, **filters)))
-                assert down == wanted[::-1], names
-                assert positions(list(log.read(limit=2, batch_size=1, **filters))) == wanted[:2]
+                assert down == expected_positions[::-1], names
+                assert (
+                    positions(list(log.read(limit=2, batch_size=1, **filters)))
+                    == expected_positions[:2]
+                )
 
     def test_queries(self, log: Log) -> None:
-        """E7, D2: in the filters of a query, beside tags, streams and predicates."""
+        """E7, D2: patterns in the filters of a query, with tags, streams and predicates."""
         self._fill(log)
         log.append([event("seat.sold", payload={"n": 1}, tags=("t",)), event("late", tags=("t",))])
 
-        for names, wanted in NAMED:
+        for names, expected_positions in NAMED:
             found = log.query(Query([Filter(types=names)], min_position=0), until=8)
-            assert positions(found.records) == wanted, names
+            assert positions(found.records) == expected_positions, names
             found = log.query(Query([Filter(types=names, streams=[("s", "1")])]))
-            assert positions(found.records) == wanted, names
-            assert found.context_version == (wanted[-1] if wanted else None)
+            assert positions(found.records) == expected_positions, names
+            assert found.context_version == (expected_positions[-1] if expected_positions else None)
         for one in (
             Filter(types=["seat.*"], tags=["t"]),
             Filter(types=["seat.*"], payload=[{"n": 1}]),
@@ -79,14 +82,16 @@ class PatternContract:
         assert positions(log.query(Query([Filter(types=["*"], tags=["t"])])).records) == [10, 11]
 
     def test_many_types(self, log: Log) -> None:
-        """E7: a pattern may stand for any number of types."""
+        """E7: a pattern can match any number of types."""
         log.append([event(f"n{i % 2}.{i}", stream=("s", str(i % 3))) for i in range(300)])
 
-        wanted = list(range(2, 301, 2))
-        assert positions(list(log.read(types=["n1.*"]))) == wanted
-        assert positions(list(log.read(types=["n1.*"], newest_first=True))) == wanted[::-1]
+        expected_positions = list(range(2, 301, 2))
+        assert positions(list(log.read(types=["n1.*"]))) == expected_positions
+        assert (
+            positions(list(log.read(types=["n1.*"], newest_first=True))) == expected_positions[::-1]
+        )
         query = Query([Filter(types=["n1.*"])])
-        assert positions(log.query(query).records) == wanted
+        assert positions(log.query(query).records) == expected_positions
         assert log.query(query).context_version == 300
         inside = Query([Filter(types=["n1.*"], streams=[("s", "1")])])
         assert positions(log.query(inside).records) == list(range(2, 301, 6))
@@ -109,7 +114,7 @@ class PatternContract:
         log.append([event("seat.sold")], ExpectedContext(seats, 3))
 
     def test_conditions_with_payloads(self, log: Log) -> None:
-        """E7, D5: beside a predicate, whose path may be indexed for some of the types."""
+        """E7, D5: patterns with a predicate whose path is indexed for some of the types."""
         log.declare(PayloadIndex("seat.held", "n"))
         seats = Query([Filter(types=["seat.*"], payload=[{"n": 1}])])
         log.append([event("seat.held", payload={"n": 1})], ExpectedContext(seats, None))
@@ -120,7 +125,7 @@ class PatternContract:
             log.append([event("seat.sold")], ExpectedContext(seats, 1))
 
     def test_tails_and_subscriptions(self, log: Log) -> None:
-        """E7, E5: types that appear while somebody follows are delivered."""
+        """E7, E5: a subscription also delivers matching types that appear later."""
         self._fill(log)
         seats = Query([Filter(types=["seat.*"])])
         for follow in (
@@ -138,7 +143,7 @@ class PatternContract:
             assert appended in seen[4:]
 
     def test_a_literal_star(self, log: Log) -> None:
-        r"""E7, A4: a type may contain a star, and is then named with a backslash before it."""
+        r"""E7, A4: a type may contain a star, and is then written with a backslash before it."""
         names = ["seat.*", "*", "a*b", "seat.x", "a\\*", "a\\b"]
         log.append([event(name) for name in names])
 
@@ -149,7 +154,7 @@ class PatternContract:
         assert positions(list(log.read(types=["seat.*"]))) == [1, 4]
 
     def test_what_is_no_pattern(self, log: Log) -> None:
-        """E7: a star in another place is refused before anything runs, never silently empty."""
+        """E7: a star in another place is refused before anything runs."""
         self._fill(log)
 
         for text in REFUSED:

@@ -1,4 +1,4 @@
-"""Section D: what a query returns, what its context's version is, and what a predicate matches."""
+"""Section D: results of queries, versions of contexts, and matches of predicates."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _filter: Any = Filter
 
 
 def found(log: Log, *filters: Filter, **options: Any) -> list[int]:
-    """Return the positions a query finds."""
+    """Return the positions of the events that match a query."""
     return positions(log.query(Query(list(filters)), **options).records)
 
 
@@ -36,14 +36,14 @@ class QueryContract:
             assert (result.last_returned_position, result.context_version) == (3, 3)
 
     def test_nothing_to_derive_from(self, log: Log) -> None:
-        """D1: both numbers are absent when there is nothing to derive them from."""
+        """D1: without matches, the version and the last position are None."""
         for query in (Query(), Query([Filter(types=["absent"])])):
             result = log.query(query)
             assert (result.records, result.last_returned_position) == ([], None)
             assert result.context_version is None
 
     def test_the_two_numbers_are_separate(self, log: Log) -> None:
-        """D1: a limit cuts the records, not the version."""
+        """D1: a limit restricts the records, not the version."""
         log.append(events(5))
 
         result = log.query(limit=2)
@@ -53,16 +53,16 @@ class QueryContract:
         assert result.more
 
     def test_the_cursor_is_exclusive_and_only_for_records(self, log: Log) -> None:
-        """D4: min_position cuts returned records and never changes the version."""
+        """D4: min_position restricts the records and never changes the version."""
         log.append([event("a"), event("b"), event("a"), event("b")])
         only_a = [Filter(types=["a"])]
 
         expected = {None: [1, 3], 0: [1, 3], 1: [3], 2: [3], 3: [], 4: [], 10**9: []}
-        for cursor, wanted in expected.items():
+        for cursor, expected_positions in expected.items():
             result = log.query(Query(only_a, min_position=cursor))
-            assert positions(result.records) == wanted
+            assert positions(result.records) == expected_positions
             assert result.context_version == 3
-            assert result.last_returned_position == (3 if wanted else None)
+            assert result.last_returned_position == (3 if expected_positions else None)
 
     def test_types_are_ored(self, log: Log) -> None:
         """D2: several types are OR-ed, names are exact, an empty list matches nothing."""
@@ -90,7 +90,7 @@ class QueryContract:
         assert found(log, Filter(types=[], payload=[{"n": 1}])) == []
 
     def test_filters_are_ored(self, log: Log) -> None:
-        """D2: filters are OR-ed, each record comes once, and a void filter adds nothing."""
+        """D2: filters are OR-ed, each record is returned once, and an empty filter adds nothing."""
         log.append([event("a", n=1), event("b", n=1), event("c", n=2)])
 
         assert found(log, Filter(types=["a"]), Filter(payload=[{"n": 1}])) == [1, 2]
@@ -99,7 +99,7 @@ class QueryContract:
         assert found(log, Filter(types=["c"]), Filter()) == [1, 2, 3]
 
     def test_tags_are_anded(self, log: Log) -> None:
-        """D2: all tags of a filter must be there, an empty list matches nothing."""
+        """D2: an event must have all tags of a filter; an empty list matches nothing."""
         log.append(
             [event(tags=("a", "b")), event(tags=("b",)), event(), event(tags=("B", "b", "b"))]
         )
@@ -133,7 +133,7 @@ class QueryContract:
         assert found(log, one) == [1]
 
     def test_a_query_is_within_its_tenant(self, log: Log) -> None:
-        """D1: records and version are this tenant's alone."""
+        """D1: records and version cover only the events of the tenant."""
         log.append(events(1))
         log.for_tenant("other").append(events(2))
 
@@ -143,7 +143,7 @@ class QueryContract:
         assert log.for_tenant("nobody").query().context_version is None
 
     def test_paging_keeps_the_snapshot(self, log: Log) -> None:
-        """D1: pages of one query see one snapshot, and its version covers nothing unshown."""
+        """D1: the pages of a query share a snapshot, and the version covers exactly its events."""
         log.append([event("a"), event("b")] * 3)
         query = Query([Filter(types=["a"])])
         first = log.query(query, limit=2)
@@ -158,7 +158,7 @@ class QueryContract:
         assert log.query(query).context_version == 7
 
     def test_a_head_beyond_the_log_is_refused(self, log: Log) -> None:
-        """D1: a snapshot's head that the log has not reached belongs to no snapshot of it."""
+        """D1: a snapshot beyond the head of the log is refused."""
         log.append(events(2))
 
         with pytest.raises(InvalidArgument):
@@ -173,7 +173,7 @@ class QueryContract:
         assert (len(result.records), result.more) == (4, False)
 
     def test_pages_join_to_the_whole(self, log: Log) -> None:
-        """D6: limits and paging never change what matches."""
+        """D6: limits and paging never change the set of matches."""
         log.append([event("a" if number % 3 else "b", n=number) for number in range(30)])
         query = Query([Filter(types=["a"])], min_position=4)
         whole = log.query(query)
@@ -191,7 +191,7 @@ class QueryContract:
             assert page.context_version == whole.context_version
 
     def test_invalid_queries(self, log: Log) -> None:
-        """D6: a query of invalid shape is `invalid_query` that says where, and runs nothing."""
+        """D6: a query of invalid shape is `invalid_query` with the location, and is not run."""
         log.append(events(1))
         one = [_filter(types=["a"])]
         cases: dict[str, tuple[Any, str]] = {
@@ -232,7 +232,7 @@ class QueryContract:
         )
 
     def test_invalid_pages(self, log: Log) -> None:
-        """D6: a limit or cursor that is none is refused by name."""
+        """D6: an invalid limit or cursor is refused, and the error names it."""
         bad = "invalid_argument"
         refuse_all(
             log,
@@ -247,7 +247,7 @@ class QueryContract:
         )
 
     def test_queries_in_dictionary_form(self, log: Log) -> None:
-        """D2: both vocabularies name the same filters."""
+        """D2: both spellings of a query mean the same filters."""
         log.append([event("a", n=1), event("b", n=1), event("a", n=2, tags=("t",))])
         ours = Query.from_mapping(
             {"filters": [{"types": ["a"], "payload": [{"n": 1}]}, {"tags": ["t"]}]}
@@ -347,7 +347,7 @@ EXPECTED: list[tuple[Any, list[int]]] = [
 
 
 class PredicateContract:
-    """D3: one matcher defines predicates; every backend agrees with it."""
+    """D3: every backend evaluates predicates like the reference matcher."""
 
     @pytest.fixture
     def payloads(self, log: Log) -> Log:
@@ -359,20 +359,22 @@ class PredicateContract:
     def test_predicates(self, payloads: Log) -> None:
         """D3: scalars by type and value, objects by subset, array elements each by some element."""
         wrong = [
-            f"{predicate!r} found {seen}, not {wanted}"
-            for predicate, wanted in EXPECTED
-            if (seen := found(payloads, Filter(payload=[predicate]))) != wanted
+            f"{predicate!r} found {seen}, not {expected_positions}"
+            for predicate, expected_positions in EXPECTED
+            if (seen := found(payloads, Filter(payload=[predicate]))) != expected_positions
         ]
         assert not wrong
 
     def test_versions_agree_with_records(self, payloads: Log) -> None:
         """D3: the context's version is the highest position that matches."""
-        for predicate, wanted in EXPECTED:
+        for predicate, expected_positions in EXPECTED:
             result = payloads.query(Query([Filter(payload=[predicate])]))
-            assert result.context_version == (wanted[-1] if wanted else None), predicate
+            assert result.context_version == (
+                expected_positions[-1] if expected_positions else None
+            ), predicate
 
     def test_predicates_together(self, payloads: Log) -> None:
-        """D3: predicates of one filter are OR-ed whatever their kinds."""
+        """D3: predicates of one filter are OR-ed, whatever their types."""
         one = Filter(payload=[1, None, {"a": "1"}, [[]]])
 
         assert found(payloads, one) == [6, 12, 14]

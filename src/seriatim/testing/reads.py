@@ -1,4 +1,4 @@
-"""Section E, reads: by position, by stream, by batches, with every filter."""
+"""Section E: reads by position, by stream and in batches, with every filter."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seriatim.testing.factories import (
 
 
 def read(log: Log, **filters: Any) -> list[int]:
-    """Return the positions a read finds, after checking that its pages and batches agree."""
+    """Return the positions of a read; check that its pages and batches agree."""
     whole = positions(list(log.read(**filters)))
     assert positions(log.page(**filters).records) == whole
     assert [p for batch in log.read_batches(batch_size=2, **filters) for p in positions(batch)] == (
@@ -29,7 +29,7 @@ def read(log: Log, **filters: Any) -> list[int]:
 
 
 class ReadContract:
-    """E1 to E3: always ascending, filters kept, arguments checked before anything runs."""
+    """E1 to E3: reads are ascending, apply all filters and check their arguments first."""
 
     def test_after_and_until(self, log: Log) -> None:
         """E1: `after` is exclusive, `until` inclusive."""
@@ -54,7 +54,7 @@ class ReadContract:
         assert log.streams() == []
 
     def test_by_type(self, log: Log) -> None:
-        """E1: several types are OR-ed, none means nothing."""
+        """E1: several types are OR-ed; an empty list matches nothing."""
         log.append([event("a"), event("b"), event("A"), event("c")])
 
         assert read(log, types=["a", "c"]) == [1, 4]
@@ -90,7 +90,7 @@ class ReadContract:
         assert read(log, app_id="") == [5]
 
     def test_by_door(self, log: Log) -> None:
-        """A9: the log sees all, traces the traces, aggregates every other stream."""
+        """A9: the log reads all events, traces read traces, aggregates all other streams."""
         log.append(trace("t")[:2])
         log.append([event(stream=("order", "1")), event()])
 
@@ -118,7 +118,7 @@ class ReadContract:
         assert read(log, occurred_after=times[4], occurred_until=noon) == [1, 2]
 
     def test_times_before_1970(self, log: Log) -> None:
-        """E1: an instant before the epoch is an instant like any other."""
+        """E1: times before 1970 are compared correctly."""
         log.append(
             [event(occurred_at="1969-12-31T23:59:59.5Z"), event(occurred_at="0001-01-01T00:00:00Z")]
         )
@@ -143,7 +143,7 @@ class ReadContract:
         assert 2 in early
 
     def test_a_default_occurred_at_is_found(self, log: Log) -> None:
-        """E1: an event without its own time is found by the store's."""
+        """E1: an event without a given time is found by the time the store sets."""
         log.append(events(1))
         (record,) = log.read()
 
@@ -177,7 +177,7 @@ class ReadContract:
         assert read(log, **filters, until=5) == [1]
 
     def test_an_empty_page_moves_on(self, log: Log) -> None:
-        """E1: a page returns the last position scanned, so a filtered one never stands still."""
+        """E1: a page returns the last scanned position, so that filtered reads advance."""
         log.append([*events(5), event("rare"), *events(4)])
 
         page = log.page(types=["absent"])
@@ -193,7 +193,7 @@ class ReadContract:
         assert log.page(until=50).last_scanned == 10
 
     def test_paging_by_what_was_scanned(self, log: Log) -> None:
-        """E1: following last_scanned reads everything once, also what comes meanwhile."""
+        """E1: paging by last_scanned reads every event once, including new ones."""
         log.append(events(5))
         seen: list[int] = []
         after = 0
@@ -207,7 +207,7 @@ class ReadContract:
         assert seen == [1, 2, 3, 4, 5, 6, 7, 8]
 
     def test_a_limit(self, log: Log) -> None:
-        """E1: a limit ends a read, whatever the batch size."""
+        """E1: a limit ends a read at any batch size."""
         log.append(events(7))
 
         for limit in (1, 2, 3, 6, 7, 8, 100):
@@ -231,7 +231,7 @@ class ReadContract:
         assert [r.stream_seq for r in log.read_stream(("s", "0"), since=1, limit=1)] == [2]
 
     def test_a_stream_from_zero(self, log: Log) -> None:
-        """E2: a stream numbered from 0 is read whole without a cursor, and after 0 from 1."""
+        """E2: a stream numbered from 0 is read completely by default, and from 1 after 0."""
         log.append(trace("t"))
 
         assert numbers(log, ("trace", "t")) == list(range(10))
@@ -239,7 +239,7 @@ class ReadContract:
         assert next(log.read_stream(("trace", "t"), since=0)).stream_seq == 1
 
     def test_the_last_event_of_a_stream(self, log: Log) -> None:
-        """E2: the last event of a stream, and none for one that is not there."""
+        """E2: the last event of a stream, or None if the stream does not exist."""
         log.append([event(stream=("s", "1"), n=1), event(stream=("s", "1"), n=2), event()])
 
         last = log.last_event(("s", "1"))
@@ -257,7 +257,7 @@ class ReadContract:
             assert all(0 < len(batch) <= size for batch in batches)
 
     def test_streams_in_the_order_they_began(self, log: Log) -> None:
-        """E2: streams are listed with where they begin and end, page by page."""
+        """E2: streams are listed with their first and last position, in pages."""
         log.append([event("a", stream=("s", "2")), event("b", stream=("s", "1")), event()])
         log.append([event("c", stream=("r", "1")), event("d", stream=("s", "2"))])
 
@@ -272,7 +272,7 @@ class ReadContract:
         assert log.streams("absent") == []
 
     def test_one_event_by_its_id(self, log: Log) -> None:
-        """L3: one event by id, and `not_found` for one that is not there."""
+        """L3: an event is found by its id; an unknown id is `not_found`."""
         log.append([event(event_id="e-1"), event(event_id="0190b5e2-0000-7000-8000-000000000001")])
 
         assert log.event("e-1").position == 1
@@ -281,14 +281,14 @@ class ReadContract:
             log.event("E-1")
 
     def test_reading_what_is_not_there(self, log: Log) -> None:
-        """L3: reading a stream that does not exist gives nothing, not an error."""
+        """L3: reading a missing stream returns no events and raises no error."""
         log.append(events(1))
 
         assert list(log.read_stream(("absent", "1"))) == []
         assert list(log.read(stream=("absent", "1"))) == []
 
     def test_bad_arguments(self, log: Log) -> None:
-        """E3: reversed bounds, reversed windows and sizes out of range are refused by name."""
+        """E3: reversed bounds, reversed windows and invalid sizes are refused and named."""
         log.append(events(3))
         early, late = "2024-01-01T00:00:00Z", "2024-01-02T00:00:00Z"
         cases: dict[str, tuple[dict[str, Any], str]] = {
@@ -358,7 +358,7 @@ class ReadContract:
         assert log.page(limit=10_000).records == []
 
     def test_bad_names(self, log: Log) -> None:
-        """A4: a bad id in a read is refused as an argument, never altered."""
+        """A4: an invalid id in a read is refused, never altered."""
         wrong: list[Any] = ["", " a", "a\n", "\ud800", "x" * 513, 1]
         acts: dict[str, Any] = {
             "event_id": log.event,

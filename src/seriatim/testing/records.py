@@ -1,4 +1,4 @@
-"""Section A: what a record holds, and what is kept exactly as it was given."""
+"""Section A: the fields of a record, which are stored exactly as given."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RecordContract:
     """A1 to A4: the record, its JSON and its ids."""
 
     def test_every_field_is_kept(self, log: Log) -> None:
-        """A1: the record has all that was given, and what only the log can add."""
+        """A1: a record has all given fields and those that the log adds."""
         log.append([event()])
         given = NewEvent(**FULL)
 
@@ -96,7 +96,7 @@ class RecordContract:
         assert len(set(made)) == 50
 
     def test_appends_keep_their_bounds(self, log: Log) -> None:
-        """A1: append_position tells where one append ends and the next begins."""
+        """A1: append_position separates one append from the next."""
         log.append(events(3))
         log.append(events(1))
         log.append(events(2))
@@ -104,7 +104,7 @@ class RecordContract:
         assert [record.append_position for record in log.read()] == [1, 1, 1, 4, 5, 5]
 
     def test_payloads_come_back_exactly(self, log: Log) -> None:
-        """A2: what JSON can hold is kept as it is: any integer, any text, no normalisation."""
+        """A2: JSON values are stored unchanged: any integer, any text, no normalisation."""
         numbers_kept = [0, -1, 2**63, -(2**63) - 1, 10**300, 1.0, 1e16, -0.0, 1e-7, 0.1]
         texts = ["", " ", "\t\n", '"\\', "ﬁ", "\u00e9", "e\u0301", "🦆", "\x7f", "\u2028"]
         given = {"a": numbers_kept, "b": texts, "c": [{}, [], None, True, False], "Z": {"ä": 1}}
@@ -129,7 +129,7 @@ class RecordContract:
         assert record.payload == '{"f":[1.0,1e16,-0.0,0.1,1e23]}'
 
     def test_equal_values_have_equal_hashes(self, log: Log) -> None:
-        """A2: the order of keys in what was given does not matter, the values do."""
+        """A2: the hash depends on the values, not on the order of keys."""
         first, second, third = log.append(
             [event(payload={"a": 1, "b": 2}), event(payload={"b": 2, "a": 1}), event(payload={})]
         ).records
@@ -137,14 +137,14 @@ class RecordContract:
         assert first.payload_hash == second.payload_hash != third.payload_hash
 
     def test_facts_may_hold_any_json(self, log: Log) -> None:
-        """A3: through the facts' door a payload is any JSON value."""
+        """A3: in the facts profile a payload is any JSON value."""
         values = [[1, 2], "text", 7, 1.5, True, None, {}]
         log.append_draft(log.draft(FACTS, [event("fact", payload=value) for value in values]))
 
         assert [record.data for record in log.read()] == values
 
     def test_ids_are_never_altered(self, log: Log) -> None:
-        """A4: ids differ by case, separators and width, and inner white space is theirs."""
+        """A4: ids differ by case, separators and width, and keep inner white space."""
         ids = [
             "Foo",
             "foo",
@@ -165,7 +165,7 @@ class RecordContract:
         assert [one.stream_id for one in log.streams()] == ids
 
     def test_stream_types_and_ids_do_not_run_together(self, log: Log) -> None:
-        """A4: no two pairs of type and id are one stream, whatever separators they hold."""
+        """A4: different pairs of type and id are different streams, with any separators."""
         pairs = [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("a/b", "c"), ("a", "b/c")]
         for pair in pairs:
             log.append([event(stream=pair)])
@@ -173,7 +173,7 @@ class RecordContract:
         assert [numbers(log, pair) for pair in pairs] == [[1]] * len(pairs)
 
     def test_occurred_at_is_kept_byte_for_byte(self, log: Log) -> None:
-        """A1: the caller's time keeps its zone, its digits and its lower-case letters."""
+        """A1: a given time keeps its zone, its digits and its lower-case letters."""
         times = ["2024-05-01T12:00:00.123456789+02:00", "2024-05-01t10:00:00z"]
         log.append([event(occurred_at=text) for text in times])
 

@@ -1,4 +1,4 @@
-"""E5, E6: following the log, with and without a durable name; and cursors and leases beneath."""
+"""E5, E6: tails and durable subscriptions."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ ONLY_A = Query([Filter(types=["a"])])
 
 
 def delivered(log: Log, name: str, query: Query | None = None, **options: Any) -> list[list[int]]:
-    """Return the batches that a subscription gets until it has caught up."""
+    """Return the positions of each batch that a subscription delivers until it has caught up."""
     subscription = log.subscribe(name, query or Query(), **(QUICK | options))
     return [positions(batch) for batch in subscription]
 
 
 class SubscriptionContract:
-    """E5 and E6: catch up, then live; no gap, no duplicate, whole appends."""
+    """E5, E6: subscriptions catch up, then follow live, without gaps or duplicates."""
 
     @pytest.fixture
     def running(self) -> Iterator[list[tuple[Subscription, threading.Thread]]]:
-        """Collect what a test starts, and stop it in the end."""
+        """Yield a list for the subscriptions that a test starts, and stop them at its end."""
         started: list[tuple[Subscription, threading.Thread]] = []
         yield started
         for subscription, _ in started:
@@ -57,7 +57,7 @@ class SubscriptionContract:
             assert not thread.is_alive()
 
     def test_a_new_one_starts_at_the_beginning(self, log: Log) -> None:
-        """E5: a new durable subscription starts at 0 unless told otherwise."""
+        """E5: a new durable subscription starts at 0 unless a start is given."""
         log.append(events(2))
         log.append(events(1))
 
@@ -68,7 +68,7 @@ class SubscriptionContract:
         assert delivered(log, "now", start="head") == [[4]]
 
     def test_it_goes_on_where_it_was(self, log: Log) -> None:
-        """E5: the cursor is durable: what was handled does not come again."""
+        """E5: the cursor is durable: handled events are not delivered again."""
         log.append(events(1))
         assert delivered(log, "s") == [[1]]
         log.append(events(2))
@@ -87,7 +87,7 @@ class SubscriptionContract:
         assert delivered(log.for_tenant("other"), "s") == [[2]]
 
     def test_one_append_is_one_batch(self, log: Log) -> None:
-        """E5: one committed append is delivered whole, to every kind of subscription."""
+        """E5: an append is delivered as a whole, by every kind of subscription."""
         log.append(events(3))
         log.append(events(1))
         log.append([event("a"), event("b"), event("a")])
@@ -100,14 +100,14 @@ class SubscriptionContract:
         assert [positions(batch) for batch in log.tail(ONLY_A, after=0, **QUICK)] == [[5, 7]]
 
     def test_batches_larger_than_a_page(self, log: Log) -> None:
-        """E5: an append is one batch wherever the pages of the reader happen to end."""
+        """E5: an append is one batch wherever the pages of the reader end."""
         for size in (999, 3, 1001, 1):
             log.append(events(size))
 
         assert [len(batch) for batch in delivered(log, "s")] == [999, 3, 1001, 1]
 
     def test_a_query_filters(self, log: Log) -> None:
-        """E5: only matching events come, and the cursor passes over the others."""
+        """E5: only matching events are delivered, and the cursor passes the others."""
         log.append([event("b")] * 3)
         log.append([event("a"), event("b")])
         log.append([event("b")])
@@ -116,7 +116,7 @@ class SubscriptionContract:
         assert log.subscribe("s", ONLY_A).position == 6
 
     def test_the_cursor_moves_after_the_batch(self, log: Log) -> None:
-        """E5: who leaves in the middle of a batch gets it again."""
+        """E5: a batch whose handling is interrupted is delivered again."""
         log.append(events(1))
         log.append(events(1))
 
@@ -129,7 +129,7 @@ class SubscriptionContract:
     def test_catching_up_and_then_live(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
-        """E5: no gap and no duplicate at the hand-over, while others append all the time."""
+        """E5: no gap and no duplicate at the switch to live, under concurrent appends."""
         log.append(events(3))
         collector = Collector()
         subscription = log.subscribe("s", poll_s=0.02)
@@ -148,7 +148,7 @@ class SubscriptionContract:
         assert collector.empty
 
     def test_a_tail_starts_now(self, log: Log) -> None:
-        """E5: a tail without a position sees what comes after it was made."""
+        """E5: a tail without a position delivers events appended after its creation."""
         log.append(events(2))
         tail = log.tail(poll_s=0.02)
         log.append(events(1))
@@ -158,7 +158,7 @@ class SubscriptionContract:
             tail.stop()
 
     def test_a_live_tail_wakes(self, log: Log) -> None:
-        """E5: a tail that waits is woken by an append, long before its poll interval."""
+        """E5: an append wakes a waiting tail long before its poll interval."""
         tail = log.tail(poll_s=PATIENCE_S)
         got: list[list[int]] = []
 
@@ -176,7 +176,7 @@ class SubscriptionContract:
         assert got == [[1, 2]]
 
     def test_hints_may_be_lost(self, log: Log) -> None:
-        """E6: without any wake-up the poll interval finds every event."""
+        """E6: without wake-ups, polling finds every event."""
         collector = Collector()
         with borrowing(log, DeafStore(log.store)) as deaf:
             subscription = deaf.subscribe("s", poll_s=0.01)
@@ -191,7 +191,7 @@ class SubscriptionContract:
     def test_a_failing_handler_gets_the_same_again(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
-        """E5: a failing handler moves nothing and is called again with the same batch."""
+        """E5: a failing handler does not move the cursor and gets the same batch again."""
         log.append(events(2))
         log.append(events(1))
         collector = Collector()
@@ -214,7 +214,7 @@ class SubscriptionContract:
         assert subscription.failures == 0
 
     def test_a_failure_is_reported(self, log: Log, caplog: pytest.LogCaptureFixture) -> None:
-        """E5, M1: it is logged, told to telemetry, and listed with owner, cursor, lag and error."""
+        """E5, M1: a failure is logged, emitted as telemetry and listed with the subscription."""
         log.append(events(2))
         log.append(events(1))
         token = "ghp_" + "a1B2" * 9
@@ -257,7 +257,7 @@ class SubscriptionContract:
         assert after.last_error  # what happened stays known
 
     def test_subscriptions_are_listed(self, log: Log) -> None:
-        """E5, K2: those of a tenant by name; what does not match the query is no lag."""
+        """E5, K2: subscriptions are listed by tenant; lag counts only matching events."""
         for name in ("b", "a"):
             list(log.subscribe(name, Query([Filter(types=["x"])]), **QUICK))
         log.for_tenant("other").subscribe("c")
@@ -270,7 +270,7 @@ class SubscriptionContract:
         assert log.for_tenant("third").subscriptions() == []
 
     def test_a_lost_lease_stores_no_failure(self, log: Log) -> None:
-        """E5: only the owner tells what failed."""
+        """E5: only the owner of the lease records failures."""
         log.subscribe("s")
         lost = log.store.claim_lease(log.tenant_id, "subscription:s", "one", 60.0)
         assert lost is not None
@@ -291,7 +291,7 @@ class SubscriptionContract:
         waits: list[float] = []
 
         class Stopped(threading.Event):
-            """Note how long it is waited for, and wait not at all."""
+            """Record the requested delay and return immediately."""
 
             def wait(self, timeout: float | None = None) -> bool:
                 waits.append(timeout or 0.0)
@@ -311,7 +311,7 @@ class SubscriptionContract:
     def test_a_failing_handler_stops_nothing_else(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
-        """E5: another subscription goes on while one fails."""
+        """E5: a failing subscription does not affect others."""
         failed = threading.Event()
 
         def fail(_: list[EventRecord]) -> None:
@@ -330,7 +330,7 @@ class SubscriptionContract:
         assert bad.position == 0
 
     def test_a_stopped_handler_is_not_called_again(self, log: Log) -> None:
-        """E5: stopping ends the backoff at once, and the batch stays undelivered."""
+        """E5: stop ends the backoff immediately, and the batch stays undelivered."""
         log.append(events(1))
         subscription = log.subscribe("s", backoff_s=60.0)
         calls: list[int] = []
@@ -345,7 +345,7 @@ class SubscriptionContract:
         assert (calls, subscription.position) == ([1], 0)
 
     def test_the_same_name_with_another_query(self, log: Log) -> None:
-        """E5: one name is one query: another is a conflict, an equal one is not."""
+        """E5: a name belongs to one query: a different query is a conflict."""
         log.subscribe("s", Query([Filter(types=["a"], payload=[{"x": 1, "y": 2}])]))
 
         log.subscribe("s", Query((Filter(types=("a",), payload=({"y": 2, "x": 1},)),)))
@@ -358,7 +358,7 @@ class SubscriptionContract:
     def test_two_owners_of_one_name(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
-        """E5: one runs, the other waits, and takes over without gap or duplicate."""
+        """E5: of two owners one waits, and takes over without a gap or duplicate."""
         first, second = Collector(), Collector()
         one = log.subscribe("s", poll_s=0.02)
         running.append((one, one.start(first)))
@@ -379,7 +379,7 @@ class SubscriptionContract:
         assert second.empty
 
     def test_a_lost_lease_moves_nothing(self, log: Log) -> None:
-        """E5: an owner that stood still too long cannot move the cursor, and gets it again."""
+        """E5: an owner whose lease expired cannot move the cursor and must claim again."""
         log.append(events(1))
         store = log.store
         seen: list[list[int]] = []
@@ -405,7 +405,7 @@ class SubscriptionContract:
         assert subscription.position == 1
 
     def test_beyond_the_head(self, log: Log) -> None:
-        """E5: a start or a reset beyond the head is refused, and makes no cursor."""
+        """E5: a start or reset beyond the head is refused and stores no cursor."""
         log.append(events(2))
 
         refuse_all(
@@ -425,7 +425,7 @@ class SubscriptionContract:
         assert subscription.position == 2
 
     def test_a_reset_moves_backwards(self, log: Log) -> None:
-        """E5: only an explicit reset moves a cursor backwards; then all comes again."""
+        """E5: only an explicit reset moves a cursor backwards; events are delivered again."""
         log.append(events(1))
         log.append(events(1))
         assert delivered(log, "s") == [[1], [2]]
@@ -437,7 +437,7 @@ class SubscriptionContract:
         assert delivered(log, "s") == [[1], [2]]
 
     def test_bad_names_and_queries(self, log: Log) -> None:
-        """A4, D6: a bad name or query is refused before a cursor is made."""
+        """A4, D6: an invalid name or query is refused before a cursor is stored."""
         refuse_all(
             log,
             lambda name: log.subscribe(name),  # noqa: PLW0108 - only the name

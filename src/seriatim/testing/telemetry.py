@@ -1,4 +1,4 @@
-"""M1: what happened, told in process to whoever subscribes."""
+"""M1: telemetry events, which are delivered to listeners in the process."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ METADATA = {
 
 
 class TelemetryContract:
-    """Names, measurements and metadata; never a payload."""
+    """M1: names, measurements and metadata of telemetry events, never payloads."""
 
     @pytest.fixture
     def seen(self, log: Log) -> list[TelemetryEvent]:
-        """Everything the log tells from now on."""
+        """All telemetry events of the log from now on."""
         told: list[TelemetryEvent] = []
         log.telemetry.subscribe(told.append)
         return told
 
     def test_an_append(self, log: Log, seen: list[TelemetryEvent]) -> None:
-        """M1: `store.append.stop` with count, duration and who it was."""
+        """M1: `store.append.stop` has count, duration and metadata."""
         log.append([event("order.placed", **FIELDS)])
 
         (told,) = seen
@@ -50,7 +50,7 @@ class TelemetryContract:
         assert told.measurements["duration_s"] > 0
 
     def test_a_reuse(self, log: Log, seen: list[TelemetryEvent]) -> None:
-        """M1: a retry tells `store.idempotency.reuse` beside its stop."""
+        """M1: a retry also emits `store.idempotency.reuse`."""
         for _ in range(2):
             log.append([event("order.placed", **FIELDS)])
 
@@ -63,7 +63,7 @@ class TelemetryContract:
         assert (seen[2].metadata, seen[2].measurements) == (METADATA, {"count": 1})
 
     def test_a_refusal(self, log: Log, seen: list[TelemetryEvent]) -> None:
-        """M1: `store.append.exception` carries the error's code, whoever refused."""
+        """M1: `store.append.exception` contains the error code, in whatever layer it arose."""
         with pytest.raises(SeriatimError):
             log.append([event("order.placed", **(FIELDS | {"stream_seq": 9}))])
         with pytest.raises(SeriatimError):
@@ -77,7 +77,7 @@ class TelemetryContract:
         assert first.measurements["duration_s"] > 0
 
     def test_a_read(self, log: Log, seen: list[TelemetryEvent]) -> None:
-        """M1: `store.read_batch.stop` for every page, with how much it held."""
+        """M1: `store.read_batch.stop` for every page, with its number of events."""
         log.append(events(5))
         seen.clear()
 
@@ -90,13 +90,13 @@ class TelemetryContract:
         assert {told.metadata["tenant_id"] for told in seen} == {"default"}
 
     def test_awaited(self, log: Log, seen: list[TelemetryEvent]) -> None:
-        """M1: awaited appends tell the same."""
+        """M1: async appends emit the same events."""
         run(log.aio.append([event("order.placed", **FIELDS)]))
 
         assert [told.metadata for told in seen] == [METADATA | {"replayed": False}]
 
     def test_other_tenants(self, log: Log, seen: list[TelemetryEvent]) -> None:
-        """M1: a view of another tenant tells under its own name."""
+        """M1: the log of another tenant emits events with that tenant."""
         log.for_tenant("other").append(events(1))
 
         assert [told.metadata["tenant_id"] for told in seen] == ["other"]
@@ -112,7 +112,7 @@ class TelemetryContract:
     def test_a_failing_listener_harms_nobody(
         self, log: Log, seen: list[TelemetryEvent], caplog: pytest.LogCaptureFixture
     ) -> None:
-        """M1: a listener that fails is logged; the append and the other listeners go on."""
+        """M1: a listener that fails is logged; the append and other listeners are not affected."""
 
         def fail(_: TelemetryEvent) -> None:
             msg = "a broken listener"

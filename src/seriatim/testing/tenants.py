@@ -1,4 +1,4 @@
-"""K2 within the library: tenants never see each other, by whatever act."""
+"""K2: tenants never see each other's data through any method of the library."""
 # ruff: noqa: PLR2004, S101 - tests assert expected values
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
 
 
 class TenantContract:
-    """One log, many tenants, one global order."""
+    """K2: many tenants share one log and one global order."""
 
     @pytest.fixture
     def other(self, log: Log) -> Log:
-        """Return the same log as another tenant sees it, with two events of its own."""
+        """Return the same log for another tenant, with two events of its own."""
         view = log.for_tenant("other")
         view.append([event("a", stream=("s", "1"), event_id="e-1", tags=("t",), n=1), event("b")])
         return view
 
     def test_positions_are_global(self, log: Log, other: Log) -> None:
-        """K2: tenants share one order, whose growth is all they learn of each other."""
+        """K2: tenants learn nothing of each other but the growth of the shared order."""
         log.append(events(1))
         other.append(events(1))
 
@@ -37,7 +37,7 @@ class TenantContract:
         assert log.head() == other.head() == 4
 
     def test_no_read_sees_the_other(self, log: Log, other: Log) -> None:
-        """K2: foreign and absent give identical answers."""
+        """K2: data of other tenants and missing data give identical results."""
         assert list(log.read()) == []
         assert log.page().records == []
         assert log.page().last_scanned == 2
@@ -65,14 +65,14 @@ class TenantContract:
         log.append(events(1), ExpectedContext(Query(), None))
 
     def test_no_subscription_sees_the_other(self, log: Log, other: Log) -> None:
-        """K2: subscriptions and tails deliver their tenant's events alone."""
+        """K2: subscriptions and tails deliver only events of their tenant."""
         log.append(events(1))
 
         assert [positions(b) for b in log.subscribe("s", **QUICK)] == [[3]]
         assert [positions(b) for b in other.tail(after=0, **QUICK)] == [[1, 2]]
 
     def test_streams_keys_and_ids_are_their_own(self, log: Log, other: Log) -> None:
-        """A1: streams, keys and ids of two tenants do not meet."""
+        """A1: streams, keys and ids of two tenants are independent."""
         log.append([event(stream=("s", "1"), event_id="e-1", n=2)], ExpectedSeq(("s", "1"), None))
 
         assert numbers(log, ("s", "1")) == numbers(other, ("s", "1")) == [1]
@@ -98,7 +98,7 @@ class TenantContract:
         ]
 
     def test_the_name_of_all_is_no_tenants(self, log: Log) -> None:
-        """K2: `*` stands for every tenant, so nobody appends or reads under that name."""
+        """K2: `*` stands for every tenant, so it is refused as the name of a tenant."""
         with refused(log, "invalid_argument") as caught:
             log.for_tenant("*")
         assert "stands for all" in caught[0].message

@@ -1,4 +1,4 @@
-"""Section T through the log: the ten frozen trace types, their shapes and their envelope."""
+"""Section T: the ten frozen trace types, their payloads and their envelope."""
 # ruff: noqa: S101 - tests assert
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ ENUMS: dict[tuple[str, Path], list[str]] = {
 
 
 def changed(event_type: str, path: Path, value: Any = None, *, without: bool = False) -> Any:
-    """Return a type's sample payload with one value replaced or taken out."""
+    """Return the sample payload of a type with one value replaced or removed."""
     payload = copy.deepcopy(dict(TRACE_PAYLOADS[event_type]))
     inner: Any = payload
     for step in path[:-1]:
@@ -117,12 +117,12 @@ def changed(event_type: str, path: Path, value: Any = None, *, without: bool = F
 
 
 def shown(path: Path) -> str:
-    """Return the JSON path of a place in a payload."""
+    """Return a path into a payload in JSON path syntax."""
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 class TraceContract:
-    """A5 to A7, L3, T1: the trace kind, through the log's door and through the traces' door."""
+    """A5 to A7, L3, T1: the trace kind, through the log and through the traces profile."""
 
     def test_a_whole_trace(self, log: Log) -> None:
         """A6, T1: one event of each type, from 0, opened and finished."""
@@ -163,7 +163,7 @@ class TraceContract:
         refuse_all(log, lambda given: log.append([given]), cases)
 
     def test_enums(self, log: Log) -> None:
-        """T1: enumerated strings are enforced, each allowed one is accepted."""
+        """T1: enumerated strings are enforced; every allowed value is accepted."""
         cases: dict[str, tuple[Any, ...]] = {}
         started = trace_event("TraceStarted", "t", 0)
         number = 0
@@ -191,7 +191,7 @@ class TraceContract:
         log.append([started])
 
     def test_extra_keys_are_allowed(self, log: Log) -> None:
-        """T1: keys beyond the required ones are kept, at every level."""
+        """T1: additional keys are stored, at every level."""
         payload = changed("TraceStarted", ("primary_entity", "system"), "crm") | {"more": [1]}
 
         log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
@@ -199,7 +199,7 @@ class TraceContract:
         assert [record.data for record in log.read()] == [payload]
 
     def test_optional_parts(self, log: Log) -> None:
-        """T1: as_of may be there or not, an old value may be null."""
+        """T1: as_of is optional, and an old value may be null."""
         fact = {"key": "k", "value": {"type": "json", "value": "{}"}, "as_of": "2024-01-01"}
         change = {"path": "p", "old_value": "a", "new_value": "b"}
         log.append(
@@ -222,7 +222,7 @@ class TraceContract:
             log.append([trace_event("InputObserved", "t", 3, payload=payload)])
 
     def test_the_catalogue_is_closed(self, log: Log) -> None:
-        """A5: an event type that is none of the ten is refused."""
+        """A5: an event type other than the ten is refused."""
         for name in ("TraceResumed", "tracestarted", "thing.happened"):
             with refused(log, "schema_violation", index=0, field="event_type"):
                 log.append([trace_event(name, "t", 0)])
@@ -277,7 +277,7 @@ class TraceContract:
             log.append([trace_event("TraceStarted", "t", 0, actor_type="service_principal")])
 
     def test_codes_of_the_traces_door(self, log: Log) -> None:
-        """L3: JSON that is none is an argument, a wrong shape a schema violation."""
+        """L3: invalid JSON is an invalid argument, a wrong shape a schema violation."""
         start = "TraceStarted"
         bad, violation = "invalid_argument", "schema_violation"
         refuse_all(
@@ -306,7 +306,7 @@ class TraceContract:
         )
 
     def test_the_payload_is_an_object(self, log: Log) -> None:
-        """A3: outside the facts' door a payload is a JSON object."""
+        """A3: outside the facts profile a payload must be a JSON object."""
         payloads: list[Any] = [[], "x", 1, None, True]
         for payload in payloads:
             started = trace_event("TraceStarted", "t", 0, payload=payload)

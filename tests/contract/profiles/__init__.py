@@ -1,1 +1,1 @@
-"""What the seeds' own vocabularies promise, on every backend."""
+"""Contract tests of the profiles on every backend."""

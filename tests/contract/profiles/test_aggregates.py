@@ -27,7 +27,7 @@ def created(n: int = 1, **fields: Any) -> dict[str, Any]:
 def append(
     aggregates: Aggregates, aggregate_id: str = "r-1", *events: Any, **options: Any
 ) -> AggregateAppendResult:
-    """Append to one route of org-1, unless told otherwise."""
+    """Append to one route of org-1, by default."""
     options = {"org_id": "org-1", "aggregate_type": "route", **WHO, **options}
     return aggregates.append(events or [created()], aggregate_id=aggregate_id, **options)
 

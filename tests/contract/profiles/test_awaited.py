@@ -1,4 +1,4 @@
-"""The profiles for asyncio: the same acts, answers and errors, awaited."""
+"""The asyncio interface of the profiles: the same methods, results and errors."""
 
 import asyncio
 from typing import Any
@@ -72,7 +72,7 @@ async def test_awaited_streams(log: seriatim.Log) -> None:
 
 
 async def test_awaited_aggregates(log: seriatim.Log) -> None:
-    """C5: a command's twin that is awaited gets the stored response."""
+    """C5: an async duplicate of a command gets the stored response."""
     command = seriatim.Command(actor="u-1", endpoint="x", key="k", response={"ok": True})
     options: dict[str, Any] = {
         "org_id": "org-1",

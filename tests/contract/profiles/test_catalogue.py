@@ -1,4 +1,4 @@
-"""The catalogue as Python classes: declared in the store, made into events, read at any version."""
+"""Event classes: declared in the store, made into events, read at any version."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -71,7 +71,7 @@ def test_a_batch_gets_one_consecutive_range(facts: Facts) -> None:
 
 
 def test_a_failed_append_commits_nothing_and_uses_no_number(facts: Facts) -> None:
-    """B3: one bad event fails the batch, and the next append goes on without a gap."""
+    """B3: one bad event fails the batch, and the next append continues without a gap."""
     facts.append([fact()])
     with pytest.raises(seriatim.InvalidEvent) as caught:
         facts.append([fact(), fact(payload=float("nan"))])

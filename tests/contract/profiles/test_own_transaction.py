@@ -1,4 +1,4 @@
-"""On Postgres a profile's append may run in the caller's own transaction."""
+"""Appends of profiles in a transaction of the caller, on Postgres."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Seed 000: the append pipeline of traces, step by step, and the order of its steps."""
+"""Seed 000: the append pipeline of traces and the order of its steps."""
 
 from hashlib import sha256
 from typing import Any

@@ -1,4 +1,4 @@
-"""Seed 002: the read contract of traces, its filters and bounds, and the projections' cursors."""
+"""Seed 002: reads of traces, their filters and bounds, and cursors of projections."""
 
 import inspect
 from typing import Any

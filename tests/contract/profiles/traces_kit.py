@@ -1,4 +1,4 @@
-"""Envelopes for tests of traces: one sound payload per frozen type, and a trace made of them."""
+"""Factories for envelopes of traces, with a valid payload for each type."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ PAYLOADS: dict[str, dict[str, Any]] = {
 def envelope(
     event_type: str = "TraceStarted", trace_seq: int = 0, trace_id: str = "t-1", **changes: Any
 ) -> dict[str, Any]:
-    """Return a sound envelope; its ids follow from the trace and the number."""
+    """Return a valid envelope whose ids are derived from the trace and the number."""
     return {
         "event_id": f"{trace_id}-{trace_seq}",
         "trace_id": trace_id,
@@ -60,7 +60,7 @@ def envelope(
 def append_trace(
     log: seriatim.Log, *types: str, trace_id: str = "t-1", **changes: Any
 ) -> list[StoredEvent]:
-    """Append a trace of these types from its beginning."""
+    """Append the first events of a trace, one of each given type."""
     return [
         log.traces.append_event(envelope(event_type, number, trace_id, **changes))
         for number, event_type in enumerate(types)

@@ -1,4 +1,4 @@
-"""Registries on both databases."""
+"""Fixtures for registries on SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seriatim.opening import open_registry
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def registry_at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a place where no registry is yet."""
+    """A URL without a registry."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/delivery.db"
     return str(request.getfixturevalue("empty_postgres_url"))
@@ -22,7 +22,7 @@ def registry_at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def registry(registry_at: str) -> Iterator[Registry]:
-    """A registry with nothing in it."""
+    """An empty registry."""
     made = open_registry(registry_at)
     yield made
     made.close()
@@ -30,7 +30,7 @@ def registry(registry_at: str) -> Iterator[Registry]:
 
 @pytest.fixture
 def hasty(registry_at: str) -> Iterator[Registry]:
-    """The same registry, opened by somebody whose leases end at once."""
+    """A second handle of the registry, whose leases expire immediately."""
     made = open_registry(registry_at, Registering(lease_s=0.02, heartbeat_s=0.01))
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""What the tests of delivery share: events, handlers, and short questions."""
+"""Events, handlers and queries for tests of delivery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUICK = RetryPolicy(attempts=3, base_s=0.01, cap_s=0.02)
 
 
 def event(seq: int | None, *, stream: tuple[str, str] = SHOW, **more: Any) -> Delivery:
-    """Make the event with a number in a stream; None: one without a stream."""
+    """Return the event with a number in a stream, or without a stream for None."""
     name = f"{stream[0]}-{stream[1]}-{seq}"
     known: dict[str, Any] = {"event_type": "seat.taken", "position": seq or 1, "event": {"n": seq}}
     return Delivery(
@@ -26,13 +26,13 @@ def event(seq: int | None, *, stream: tuple[str, str] = SHOW, **more: Any) -> De
 
 
 def made(name: str = "mailer", **parts: Any) -> Handler:
-    """Make a handler."""
+    """Return a handler."""
     run = parts.pop("run", lambda _event, _context: None)
     return handler(name, **({"effect": "keyed"} | parts))(run)
 
 
 def verdicts(claims: list[Claim]) -> list[str]:
-    """Return what the registry said."""
+    """Return the verdicts of claims."""
     return [claim.verdict for claim in claims]
 
 
@@ -49,5 +49,5 @@ def done(registry: Registry, by: Handler, *events: Delivery) -> None:
 
 
 def statuses(registry: Registry, **asked: Any) -> dict[str, str]:
-    """Return the status of every event that the registry knows."""
+    """Return the status of every event in the registry."""
     return {one.event_id: one.status for one in registry.entries(Asked(**asked))}

@@ -1,4 +1,4 @@
-"""Claims on SQLite and Postgres: one owner, a lease, a token that later claims beat."""
+"""Claims on SQLite and Postgres: one owner, a lease, and a fencing token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects that fail when they are committed: the failure of one event, and of no other."""
+"""Effects that fail at commit: only their own event fails."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def apart(number: int) -> Delivery:
 
 
 def within(seconds: float, act: Any) -> Any:
-    """Run in a thread; fail if it goes on for ever."""
+    """Run in a thread; fail if it runs for ever."""
     found: list[Any] = []
 
     def run() -> None:

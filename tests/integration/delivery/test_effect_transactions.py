@@ -1,4 +1,4 @@
-"""Effects that misuse the transaction they are given: one event fails, the others are done once."""
+"""Effects that misuse their transaction: only their event fails, others are done once."""
 
 from __future__ import annotations
 

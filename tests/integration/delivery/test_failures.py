@@ -1,4 +1,4 @@
-"""Failures: attempts and pauses, dead letters, poison, and what an operator does about them."""
+"""Failures: attempts and backoff, dead letters, poison events, and operations on them."""
 
 from __future__ import annotations
 

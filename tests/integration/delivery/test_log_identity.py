@@ -1,4 +1,4 @@
-"""A registry knows the log of its events: after a restore nothing counts as done by mistake."""
+"""A registry records the identity of its log: after a restore nothing is done by mistake."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_restored_log_stops_the_handler(shop: Shop, ids: bool) -> None:
 
 
 def test_several_streams_after_a_restore(shop: Shop) -> None:
-    """G9: a reset lowers the streams that went on, and leaves the others alone."""
+    """G9: a reset lowers the streams that continued, and leaves the others alone."""
     shop.append("a1", stream="o-1")
     shop.append("a2", stream="o-2")
     shop.save()

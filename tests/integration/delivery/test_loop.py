@@ -1,4 +1,4 @@
-"""The handler loop and the claim as a block: effects in order, once, on both databases."""
+"""The handler loop and the claim context manager on both databases."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Targe
 
 
 def test_poison_is_passed_by(registry: Registry, target: Target) -> None:
-    """G5: with on_poison=skip the next events go on once the attempts are spent."""
+    """G5: with on_poison=skip the next events continue once the attempts are spent."""
     target.poison = {2}
     loop = looped(registry, target, on_poison="skip")
     loop.handle([event(1), event(2), event(3)])
@@ -262,7 +262,7 @@ def test_heartbeats_while_an_effect_takes_long(registry_at: str, registry: Regis
 
 
 def test_a_claim_as_a_block(registry: Registry) -> None:
-    """G1: the end of the block marks it done, an exception marks it failed and goes on its way."""
+    """G1: the end of the block marks it done, an exception marks it failed and propagates."""
     mailer = made(retry=QUICK)
 
     def failing() -> None:
@@ -307,7 +307,7 @@ def test_keys_are_stable_and_apart() -> None:
 
 
 def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """G6: pause goes on trying, says so once, and says when it is over."""
+    """G6: pause keeps trying, says so once, and says when it is over."""
     answers = iter([BackendFailure("down"), BackendFailure("down"), None])
     waiting: list[bool] = []
     outage = Outage("pause")

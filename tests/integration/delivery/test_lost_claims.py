@@ -1,4 +1,4 @@
-"""Claims that are lost while their effect is under way, and claims won out of order."""
+"""Claims that are lost during their effect, and claims won out of order."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_block_learns_that_its_claim_is_lost(attentive: Registry, registry: Re
 def test_an_interrupt_is_not_hidden_by_a_lost_claim(
     attentive: Registry, registry: Registry
 ) -> None:
-    """G2: Ctrl-C in a block goes on its way, also when the claim cannot be given back any more."""
+    """G2: Ctrl-C in a block propagates, also when the claim cannot be given back any more."""
     by = made()
     registry.declare(by)
 

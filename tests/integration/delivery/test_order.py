@@ -1,4 +1,4 @@
-"""Order within a stream: nothing is overtaken in strict mode, nothing old wins in latest_wins."""
+"""Order within a stream, in the modes strict and latest_wins."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
 
 
 def test_what_the_filter_passes_over(registry: Registry) -> None:
-    """G4: the consumer tells what it passes over, and the stream goes on behind it."""
+    """G4: the consumer tells what it passes over, and the stream continues after it."""
     mailer = made()
     registry.pass_over(mailer, [event(1), event(2), event(4)])
 

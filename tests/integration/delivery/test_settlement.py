@@ -1,4 +1,4 @@
-"""Consumers of one's own: no cursor moves past an event whose verdict is not final."""
+"""Custom consumers: no cursor moves past an event without a final verdict."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def paid(log: seriatim.Log, *numbers: int, stream: str = "o-1") -> None:
 
 
 class Effects:
-    """Counts effects by their number, and fails as often as it is told."""
+    """Counts effects by their number, and fails a given number of times."""
 
     def __init__(self, **failures: int) -> None:
         self.seen: list[int] = []
@@ -159,7 +159,7 @@ def test_a_retried_dead_letter_without_a_delivery(bound: Registry, log: seriatim
 
 
 def test_skipped_poison(bound: Registry, log: seriatim.Log) -> None:
-    """G5: with `on_poison="skip"` the consumer goes on."""
+    """G5: with `on_poison="skip"` the consumer continues."""
     effects = Effects(n1=99)
     mailer = made(retry=QUICK, run=effects.run, on_poison="skip")
     paid(log, 1, 2, 3)

@@ -1,4 +1,4 @@
-"""A PgBouncer in transaction mode in front of a server, if the machine has or can get one."""
+"""A PgBouncer with transaction pooling, if the machine has one or can install it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pidfile = {home}/pgbouncer.pid
 
 
 def find_bouncer() -> str:
-    """Return the pooler's program, installing it where we may; else skip, and say so."""
+    """Return the path of PgBouncer; install it if possible, otherwise skip the test."""
     if found := _found():
         return found
     if os.geteuid() == 0 and shutil.which("apt-get"):
@@ -52,7 +52,7 @@ def _found() -> str | None:
 
 
 class Bouncer:
-    """One PgBouncer of our own, on loopback."""
+    """A PgBouncer process on loopback."""
 
     def __init__(self, program: str, server: PostgresServer) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="srtm-b-", dir="/tmp"))
@@ -91,5 +91,5 @@ class Bouncer:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def url(self, database: str) -> str:
-        """Return the address of a database behind the pooler."""
+        """Return the URL of a database through the pooler."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"

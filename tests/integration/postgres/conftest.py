@@ -1,4 +1,4 @@
-"""Fixtures of the Postgres tests: roles, and rows made by hand."""
+"""Fixtures of the Postgres tests: roles, and rows inserted with plain SQL."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Insert = Callable[..., None]
 
 
 def as_role(url: str, role: str) -> str:
-    """Return a URL for the same place as another role."""
+    """Return the URL with another role."""
     return url.replace("//postgres@", f"//{role}@")
 
 
 def role_of(url: str) -> str:
-    """Return the role that a URL names."""
+    """Return the role in a URL."""
     return urlsplit(url).username or ""
 
 
 @pytest.fixture
 def make_role(postgres_server: PostgresServer) -> Iterator[Callable[..., str]]:
-    """Create roles that may log in and nothing else; they go when the test ends."""
+    """Return a function that creates login roles, which are dropped after the test."""
     made: list[str] = []
 
     def make(**settings: str) -> str:
@@ -65,7 +65,7 @@ def make_role(postgres_server: PostgresServer) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def app_url(postgres_url: str, make_role: Callable[..., str]) -> str:
-    """The log as the application's role, with what `grant` gives it."""
+    """The URL of the log under an application role with the privileges of `grant`."""
     role = make_role()
     grant(postgres_url, role)
     return as_role(postgres_url, role)
@@ -80,7 +80,7 @@ def insert_by_hand(
     event_type: str = "hand.made",
     **columns: Any,
 ) -> None:
-    """Insert one event as no program of ours does; the rest of its columns is sound."""
+    """Return a function that inserts an event with plain SQL; other columns are valid."""
     values: dict[str, Any] = {
         "position": position,
         "append_position": position,

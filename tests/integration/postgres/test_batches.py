@@ -1,4 +1,4 @@
-"""Large groups go in by a statement of their own, which numbers like the model does."""
+"""Large groups use a separate statement, which numbers events like the reference."""
 
 from __future__ import annotations
 

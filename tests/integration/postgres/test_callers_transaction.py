@@ -1,4 +1,4 @@
-"""B12: an append in the caller's own transaction, sync and async: state and events as one."""
+"""B12: appends in a transaction of the caller, sync and async."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_async_state_and_events_commit_together(
 def test_refusals_are_the_same_and_leave_the_transaction_usable(
     log: seriatim.Log, connection: psycopg.Connection[Any], postgres_url: str
 ) -> None:
-    """B12: each rule refuses as ever, and the caller's transaction goes on."""
+    """B12: each rule refuses as ever, and the caller's transaction continues."""
     log.append([NewEvent("sold", {"n": 0}, stream=CART, event_id="e-0")], idempotency_key="k")
     context = Query([Filter(types=["sold"])])
     connection.execute(TAKE)
@@ -319,7 +319,7 @@ def test_declarations_changed_meanwhile_are_obeyed(
 
 
 def test_lost_connection_of_the_caller(log: seriatim.Log, postgres_url: str) -> None:
-    """B12, L2: the caller's broken connection is `backend_failure`; the log goes on."""
+    """B12, L2: the caller's broken connection is `backend_failure`; the log keeps working."""
     connection = psycopg.connect(postgres_url)
     pid = connection.info.backend_pid
     connection.execute("select 1")

@@ -1,4 +1,4 @@
-"""A connection that cannot be made says where, why and what helps, and never a password."""
+"""Errors of failed connections name the address, the cause and the cure, never a password."""
 
 from __future__ import annotations
 

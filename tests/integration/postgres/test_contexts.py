@@ -1,4 +1,4 @@
-"""Appends on condition of a context: seen before the lock, and trusted if nothing came since."""
+"""Context conditions: evaluated before the lock, and trusted if no event was appended since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doctor names what is wrong with a database, and the cure (F9)."""
+"""Doctor reports problems of a database and their cures (F9)."""
 
 from __future__ import annotations
 

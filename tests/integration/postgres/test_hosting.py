@@ -1,4 +1,4 @@
-"""F9: a log lives where Postgres is hosted: behind poolers, through restarts, by its settings."""
+"""F9: hosted Postgres: poolers, restarts and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the database refuses by itself: changes, gaps, broken streams, repeated keys (F2)."""
+"""The database refuses changes, gaps, broken streams and repeated keys (F2)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_sound_row_is_accepted(filled: str) -> None:
 
 @pytest.mark.parametrize("column", ["event_key", "idempotency_index"])
 def test_ids_and_keys_are_unique(filled: str, column: str) -> None:
-    """F2: an event id (per tenant) and an idempotency key exist once, whoever inserts them."""
+    """F2: an event id (per tenant) and an idempotency key exist once, for every writer."""
     same: dict[str, Any] = {column: "00000000-0000-0000-0000-000000000001"}
     with psycopg.connect(filled) as connection:
         insert_by_hand(connection, 5, **same)

@@ -1,4 +1,4 @@
-"""B10, F9: whatever isolation the server, the database or the role has by default, a log works."""
+"""B10, F9: a log works with every default isolation level of server, database or role."""
 
 from __future__ import annotations
 

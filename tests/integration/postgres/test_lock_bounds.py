@@ -1,4 +1,4 @@
-"""B14: work under the log's lock is ended by the server itself, whichever way an append goes."""
+"""B14: the server itself ends statements that hold the log lock for too long."""
 
 from __future__ import annotations
 

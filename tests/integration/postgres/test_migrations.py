@@ -1,4 +1,4 @@
-"""Migrations: fresh equals migrated, old and too new schemas are refused with their cure."""
+"""Migrations: a migrated schema equals a new one; unsupported versions are refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_too_new_schema_is_refused(postgres_url: str) -> None:
 
 
 def test_newer_schema_that_still_serves_us_works(postgres_url: str) -> None:
-    """F3: a program one version older goes on working on a migrated schema."""
+    """F3: a program one version older keeps working on a migrated schema."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute(
             "insert into seriatim.migrations (version, name, oldest_program) values (%s, 'x', %s)",

@@ -1,4 +1,4 @@
-"""Declared payload indexes in the database: what they cover, and how verify and doctor see them."""
+"""Declared payload indexes: their coverage, and checks by verify and doctor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F7 by EXPLAIN: the store's own statements are answered by the index meant for them.
+"""F7: EXPLAIN shows that statements use their intended indexes.
 
 Pages are kept below what there is to read, as in a log that matters: where a whole answer fits one
 page, Postgres may as well collect it through the same index and sort that page. A superuser goes

@@ -1,4 +1,4 @@
-"""Roles and read models: what they need, and what they are told when they lack it."""
+"""Roles and read models: required privileges, and errors without them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_schema_that_was_made_for_it_will_do(postgres_url: str, make_role: Mak
 
 
 def test_a_role_that_only_reads(postgres_url: str, make_role: MakeRole) -> None:
-    """I6: it may look how far a projection is; when it writes, it is told."""
+    """I6: a role that may only read can read the progress of a projection; writes are refused."""
     owner = open_read_model(f"{postgres_url}?schema=read")
     token = begun(owner)
     owner.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)

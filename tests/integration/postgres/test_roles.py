@@ -1,4 +1,4 @@
-"""The application's role can do all that the library does; a plain owner can set a log up."""
+"""The application role can do all that the library does; a plain owner can create a log."""
 
 from __future__ import annotations
 

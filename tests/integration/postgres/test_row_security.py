@@ -1,4 +1,4 @@
-"""K2's second wall: where a statement forgets its tenant, the database does not.
+"""K2: row-level security isolates tenants even if a statement lacks its filter.
 
 Each read is broken on purpose, so that nothing but row-level security stands between the tenants;
 then the wall is taken down, to see that the broken read would have shown foreign rows.
@@ -71,7 +71,7 @@ def fill(url: str) -> None:
 
 
 def reader_of(log: seriatim.Log) -> Reader:
-    """Return the door through which the log's store reads."""
+    """Return the object through which the store reads."""
     assert isinstance(log.store, PostgresStore)
     return log.store._reader
 

@@ -1,4 +1,4 @@
-"""E6: wake-ups are hints; lost or forbidden, they cost the poll interval and never an event."""
+"""E6: lost or forbidden wake-ups cost at most the poll interval, never an event."""
 
 from __future__ import annotations
 

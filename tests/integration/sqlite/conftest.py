@@ -1,4 +1,4 @@
-"""A store on a file of its own for each test."""
+"""Fixtures for a SQLite store in a new file for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.integration.sqlite.scribe import Scribe
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """The place of a log that does not exist yet."""
+    """The path of a log that does not exist yet."""
     return str(tmp_path / "log.db")
 
 
@@ -25,5 +25,5 @@ def store(path: str) -> Iterator[SqliteStore]:
 
 @pytest.fixture
 def scribe() -> Scribe:
-    """Someone to append with."""
+    """A helper that appends to a store directly."""
     return Scribe()

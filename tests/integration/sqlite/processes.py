@@ -1,4 +1,4 @@
-"""Starting processes that write to a log."""
+"""Starts processes that write to a log."""
 
 import subprocess
 import sys

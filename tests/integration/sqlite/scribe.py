@@ -1,4 +1,4 @@
-"""Appending to a bare store as the log would, without the log."""
+"""Appends to a store directly, with validated requests but without a log."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from seriatim.store.port import Outcome, ReadSpec, Store
 
 
 class Scribe:
-    """Prepares requests for stores; one scribe for two stores gives both the same event ids."""
+    """Prepares requests for stores; one instance gives two stores the same event ids."""
 
     def __init__(self, new_id: Callable[[], str] | None = None) -> None:
         numbers = itertools.count()
@@ -31,7 +31,7 @@ class Scribe:
         tenant_id: str = "default",
         door: Door = LOG,
     ) -> Request:
-        """Check events under the store's rules, as the log does before it submits them."""
+        """Validate events with the rules of the store, as the log does."""
         rules = store.rules()
         desk = Desk(tenant_id=tenant_id, new_id=self._new_id, rules=rules, door=door)
         conditions = check_conditions(condition, DEFAULT_LIMITS)
@@ -42,23 +42,23 @@ class Scribe:
         )
 
     def append(self, store: Store, *events: NewEvent, **options: Any) -> AppendResult:
-        """Append, or raise what the store answered."""
+        """Append and return the receipt, or raise the error of the store."""
         (outcome,) = store.append([self.request(store, events, **options)])
         return receipt(outcome)
 
 
 def receipt(outcome: Outcome) -> AppendResult:
-    """Return the receipt an outcome is, or raise it."""
+    """Return the receipt of an outcome, or raise its error."""
     if isinstance(outcome, AppendResult):
         return outcome
     raise outcome
 
 
 def everything(store: Store) -> list[EventRecord]:
-    """Read the whole log, of every tenant."""
+    """Return all events of all tenants."""
     return store.read(ReadSpec(tenant_id=None, limit=1_000_000))
 
 
 def facts(count: int, stream: tuple[str, str] | None = None) -> list[NewEvent]:
-    """Make a few plain events."""
+    """Return some events."""
     return [NewEvent("noted", {"number": number}, stream=stream) for number in range(count)]

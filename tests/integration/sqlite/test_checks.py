@@ -1,4 +1,4 @@
-"""What verify and doctor find in a sound file and in a spoiled one."""
+"""Findings of verify and doctor in a sound and in a damaged file."""
 
 import sqlite3
 from pathlib import Path

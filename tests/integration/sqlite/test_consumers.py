@@ -1,4 +1,4 @@
-"""Cursors, leases, commands and declarations in the file, equal to the model's."""
+"""Cursors, leases, commands and declarations behave like the reference in memory."""
 
 import itertools
 from collections.abc import Callable

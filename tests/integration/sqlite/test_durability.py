@@ -1,4 +1,4 @@
-"""What was acknowledged is there after the worst that can happen to a process."""
+"""Acknowledged events survive a killed process."""
 
 import pytest
 

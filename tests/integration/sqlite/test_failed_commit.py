@@ -1,4 +1,4 @@
-"""A COMMIT that SQLite itself refuses: a failure for the caller, and nothing is stored."""
+"""A COMMIT that SQLite refuses is an error for the caller, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WAYS: dict[str, Callable[[Log], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_append_whose_commit_fails_has_no_receipt(log: Log, path: str, way: str) -> None:
-    """L2: what was rolled back is reported as certainly not stored, and the log goes on."""
+    """L2: what was rolled back is reported as certainly not stored, and the log keeps working."""
     with full_disk(path), pytest.raises(BackendFailure) as failure:
         WAYS[way](log)
 

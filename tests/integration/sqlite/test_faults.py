@@ -1,4 +1,4 @@
-"""Files that are damaged, missing, forbidden, or on a full disk."""
+"""Files that are damaged, missing, not writable, or on a full disk."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def test_a_file_that_may_not_be_written_is_named(public_folder: Path, exists: bo
 
 
 def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, scribe: Scribe) -> None:
-    """L2: no receipt without a stored event, no event without room, and no damage after it."""
+    """L2: on a full disk no receipt is returned without a stored event, and nothing is damaged."""
     SqliteStore(path).close()
     writer = start_writer(path, 100_000, "full", 2_000_000)
     *receipts, last = writer.communicate()[0].splitlines()

@@ -1,4 +1,4 @@
-"""The database itself keeps the log's rules, whoever writes to the file."""
+"""The database enforces the rules of the log for every writer of the file."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def test_what_is_stored_cannot_be_changed(
 
 
 def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **changes: Any) -> None:
-    """Insert a copy of an event, changed; a new id and the next position unless told otherwise."""
+    """Insert a copy of an event, changed; a new id and the next position by default."""
     cursor = intruder.execute("select * from events where position = ?", (like,))
     row = dict(zip([name for name, *_ in cursor.description], cursor.fetchone(), strict=True))
     row |= {"position": 5, "append_position": 5, "event_key": b"x" * 16, "event_id": "x"} | changes

@@ -1,4 +1,4 @@
-"""The SQLite store answers as the model in memory does, whatever it is asked."""
+"""The SQLite store returns the same results as the reference in memory."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Every read the contract promises at any size is answered by its index."""
+"""Every read with a promised cost uses its index."""
 
 import sqlite3
 from collections.abc import Iterator

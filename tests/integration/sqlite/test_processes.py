@@ -1,4 +1,4 @@
-"""Several processes on one file, and one process that becomes two."""
+"""Several processes on one file, and forks."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Making and migrating the schema, and meeting a file of another program or time."""
+"""Creation and migration of the schema, and files of other programs or versions."""
 
 import re
 import sqlite3
@@ -102,7 +102,7 @@ def change(path: str, *statements: str) -> None:
 def test_a_newer_schema_that_this_program_can_share_is_shared(
     store: SqliteStore, path: str
 ) -> None:
-    """F3: a program one version older goes on working through an upgrade."""
+    """F3: a program one version older keeps working through an upgrade."""
     store.close()
     change(path, "pragma user_version = 4", "update seriatim_schema set version = 4")
     again = SqliteStore(path)
@@ -134,7 +134,7 @@ def test_the_file_of_another_program_is_left_alone(path: str) -> None:
 
 
 def test_no_log_is_made_when_none_is_asked_for(path: str) -> None:
-    """L3: with create=False a wrong path is an error, and leaves no file behind."""
+    """L3: with create=False a wrong path is an error, and leaves no file."""
     with pytest.raises(BackendFailure, match="no log at"):
         SqliteStore(path, create=False)
     assert not Path(path).exists()

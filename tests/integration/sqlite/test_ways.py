@@ -1,4 +1,4 @@
-"""The ways of an append into the file: one statement, assume_new the indexes, and fully decided."""
+"""The paths of an append: one statement, the fast path, and the validated path."""
 
 import sqlite3
 import threading

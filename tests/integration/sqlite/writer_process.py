@@ -1,4 +1,4 @@
-"""A process that appends to a log and prints the position of each append it has a receipt for.
+"""A program that appends to a log and prints the position of each acknowledged append.
 
 Usage: writer_process.py PATH COUNT NAME [FILE_BYTES_MAX]
 """
@@ -14,7 +14,7 @@ from tests.integration.sqlite.scribe import Scribe
 
 
 def main() -> None:
-    """Append until the count is reached, or someone kills us."""
+    """Append until the count is reached or the process is killed."""
     path, count, name, *limit = sys.argv[1:]
     numbers = iter(range(int(count) + 1))
     scribe = Scribe(lambda: uuid7(1_700_000_000_000, hash(name) % 2**40 + next(numbers)))
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def say(line: str) -> None:
-    """Tell whoever started us."""
+    """Print a line for the parent process."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Logs on each backend, and places on each kind of storage."""
+"""Fixtures for logs on each backend and archives on each kind of storage."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["folder", "s3"])
 def at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A place for an archive."""
+    """The location of an archive."""
     if request.param == "folder":
         return f"{tmp_path}/archive"
     found: str = request.getfixturevalue("s3_url")
@@ -28,7 +28,7 @@ def at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite-folder", "postgres-s3"])
 def log_and_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """An empty log and a place, for tests that take long: each backend and each storage once."""
+    """An empty log and an archive location; each backend and storage once, for slow tests."""
     if request.param == "sqlite-folder":
         return f"sqlite:///{tmp_path}/log.db", f"{tmp_path}/archive"
     return request.getfixturevalue("postgres_url"), request.getfixturevalue("s3_url")
@@ -38,7 +38,7 @@ def log_and_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, 
 def another_url(
     log_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[], str]]:
-    """Make the URLs of further logs on the same backend."""
+    """Return a function that creates URLs of further logs on the same backend."""
     made: list[str] = []
 
     def make() -> str:

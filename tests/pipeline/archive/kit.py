@@ -1,4 +1,4 @@
-"""Logs with everything in them, for tests of what copies logs."""
+"""Helpers that fill logs with events of every shape."""
 
 from contextlib import closing
 from typing import Any
@@ -14,7 +14,7 @@ from seriatim.testing.factories import trace
 
 
 def fill(url: str, events: int, *, tenant_id: str = "default") -> None:
-    """Append plain events to some streams, in batches."""
+    """Append events to some streams in batches."""
     with closing(seriatim.open(url, tenant_id=tenant_id)) as log:
         for start in range(0, events, 500):
             size = min(500, events - start)

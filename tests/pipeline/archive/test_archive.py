@@ -1,4 +1,4 @@
-"""The log goes to sealed segments and comes back, whole and in any number of runs."""
+"""The log is archived in sealed segments and restored, in any number of runs."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -186,7 +186,7 @@ def test_a_log_that_lost_events_is_refused(spark: SparkSession, tmp_path: Path) 
 def test_a_new_epoch_is_compared_before_going_on(
     spark: SparkSession, log_url: str, tmp_path: Path
 ) -> None:
-    """F8: after a restore or promotion the archive goes on only if it still is the log's past."""
+    """F8: after a restore or promotion the archive continues only if it still is the log's past."""
     at = str(tmp_path / "archive")
     fill(log_url, 10)
     archive(spark, log_url, at, segment_events=5)
@@ -239,7 +239,7 @@ def test_a_lost_tail_comes_back_from_the_archive(spark: SparkSession, tmp_path: 
 
 
 def test_what_cannot_be_an_archive_is_refused(spark: SparkSession, log_url: str) -> None:
-    """L1: a bad place and a missing archive are told apart."""
+    """L1: a bad place and a missing archive are distinguished."""
     for bad in ("", "http://host/x", "s3://", "file://host/x"):
         with pytest.raises(InvalidArgument):
             open_place(bad)

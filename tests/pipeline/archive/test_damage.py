@@ -1,4 +1,4 @@
-"""Whatever becomes of an archive or of its log, verifying names what and where."""
+"""Verification reports every kind of damage to an archive or its log."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A sealed segment that was replaced or lost is never read as fewer or other events (J1)."""
+"""A replaced or lost segment is never read as fewer or different events (J1)."""
 
 import json
 import shutil

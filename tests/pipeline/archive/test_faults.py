@@ -33,7 +33,7 @@ def leftovers(at: str) -> list[str]:
 def test_archivers_killed_at_a_seal(
     spark: SparkSession, postgres_server: PostgresServer, s3_url: str, tmp_path: Path
 ) -> None:
-    """J1: whatever was sealed stays, whatever was not is nothing, and the next run goes on."""
+    """J1: whatever was sealed stays, whatever was not is nothing, and the next run continues."""
     points = {"before the second seal": 1, "after the second seal": 2}
     killed = []
     for point, sealed in points.items():
@@ -81,7 +81,7 @@ def test_an_archiver_killed_in_the_middle_of_a_file(
 def test_restores_killed_in_the_middle_are_continued(
     spark: SparkSession, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    """J1: a restore goes on where the last one died, and the log is the same in the end."""
+    """J1: a restore continues where the last one died, and the log is the same in the end."""
     databases = ("killed_log", "killed_copy")
     urls = [[f"sqlite:///{tmp_path}/{name}.db" for name in databases]]
     urls += [[postgres_server.create_database(name) for name in databases]]
@@ -128,7 +128,7 @@ def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, st
 
 
 def test_two_archivers_with_other_sizes(spark: SparkSession, tmp_path: Path) -> None:
-    """J1: one who cuts otherwise goes on from what the other has sealed; no position twice."""
+    """J1: one who cuts otherwise continues from what the other has sealed; no position twice."""
     url, at = f"sqlite:///{tmp_path}/log.db", str(tmp_path / "archive")
     fill(url, 200)
     start = threading.Barrier(2)
@@ -199,7 +199,7 @@ def test_a_connection_cut_in_the_middle_of_a_segment(
 def test_a_server_that_goes_away_and_comes_back(
     spark: SparkSession, postgres_url: str, through_proxy: tuple[str, TcpProxy]
 ) -> None:
-    """L2: a place that cannot be reached is a failure that says so; the next run goes on."""
+    """L2: a place that cannot be reached is a failure that says so; the next run continues."""
     at, proxy = through_proxy
     fill(postgres_url, 300)
 

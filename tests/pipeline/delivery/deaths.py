@@ -1,7 +1,7 @@
-"""Where a task kills its own process, once: after a claim, around an effect, before a mark.
+"""Points at which a task kills its own process once, such as after a claim.
 
-What is sent to a task arms its process when it arrives there. Only the first death of a handler
-happens: a file tells that it has.
+An object that is sent to a task arms the process that unpickles it. Only the first crash of a
+handler happens: a flag file records it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _armed: dict[str, tuple[str, Path]] = {}
 
 
 def die_at(point: str, handler: str) -> None:
-    """End this process as if by power cut, if it is to die here."""
-    wanted, flag = _armed.get(handler, ("", Path()))
-    if wanted != point or flag.exists():
+    """Kill this process if it is armed for this point."""
+    armed_point, flag = _armed.get(handler, ("", Path()))
+    if armed_point != point or flag.exists():
         return
     flag.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Doom:
-    """Arms every process that it comes to."""
+    """Arms every process that unpickles it."""
 
     def __init__(self, handler: str, point: str, flag: Path) -> None:
         self._state = (handler, point, flag)
@@ -45,7 +45,7 @@ class Doom:
         _patch()
 
     def around(self, run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        """Return a handler's function that dies before or after its effect."""
+        """Return a handler function that crashes before or after its effect."""
 
         def doomed(event: Any, context: Any) -> None:
             name = self._state[0]
@@ -60,7 +60,7 @@ _patched = False
 
 
 def _patch() -> None:
-    global _patched  # noqa: PLW0603 - once a process
+    global _patched  # noqa: PLW0603 - once per process
     if _patched:
         return
     _patched = True

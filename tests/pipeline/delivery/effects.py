@@ -20,7 +20,7 @@ def _made(name: str, run: Any, parts: dict[str, Any]) -> Handler:
 
 
 def transactional(name: str = "ledger", **parts: Any) -> Handler:
-    """Make a handler that writes a row in the registry's own transaction."""
+    """Return a handler that writes a row in the transaction of the registry."""
 
     def write(event: Any, context: Any) -> None:
         values = (event.event_id, event.stream_id, event.stream_seq, os.getpid())
@@ -32,7 +32,7 @@ def transactional(name: str = "ledger", **parts: Any) -> Handler:
 
 
 def posting(url: str, name: str = "poster", **parts: Any) -> Handler:
-    """Make a handler that posts to an HTTP server, with its key."""
+    """Return a handler that posts to an HTTP server with an idempotency key."""
 
     def post(event: Any, context: Any) -> None:
         body = json.dumps(
@@ -48,7 +48,7 @@ def posting(url: str, name: str = "poster", **parts: Any) -> Handler:
 
 
 def noting(folder: Path, name: str = "noter", **parts: Any) -> Handler:
-    """Make a handler that adds a line to a file; those that it finds in `poison` it refuses."""
+    """Return a handler that appends a line to a file; it fails for events in `poison`."""
 
     def note(event: Any, _context: Any) -> None:
         poison = folder / "poison"
@@ -63,7 +63,7 @@ def noting(folder: Path, name: str = "noter", **parts: Any) -> Handler:
 
 
 def notes(folder: Path) -> list[tuple[str, str, str]]:
-    """Return what was noted, in order."""
+    """Return the written lines in order."""
     file = folder / "notes"
     if not file.exists():
         return []

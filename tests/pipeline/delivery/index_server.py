@@ -1,4 +1,4 @@
-"""A search index on loopback: documents with external versions, as such servers have them."""
+"""A search index on loopback with external document versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 
 class IndexServer:
-    """Refuses a version that is not higher than the one it has."""
+    """An HTTP server that refuses versions not higher than the stored one."""
 
     def __init__(self) -> None:
         self.documents: dict[str, tuple[int, Any]] = {}
@@ -41,7 +41,7 @@ class IndexServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:
@@ -55,13 +55,13 @@ class IndexServer:
 
 
 class HttpIndex:
-    """A client of it."""
+    """A client of the index server."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
     def put(self, key: str, version: int, document: Any) -> None:
-        """Store a document unless a newer one is there."""
+        """Store a document unless a newer version exists."""
         connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
         headers = {"Version": str(version)}
         connection.request("PUT", f"/{quote(key, safe='')}", json.dumps(document), headers)

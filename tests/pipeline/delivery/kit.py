@@ -1,4 +1,4 @@
-"""What the tests of the publisher and of workers share: logs, topics, and handlers that count."""
+"""Helpers for tests of the publisher and of workers: logs, topics and messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 30.0
 
 
 def filled(url: str, streams: int = 5, each: int = 20, *, kind: str = "order") -> int:
-    """Append events to streams in turn, and some without one; return how many there are."""
+    """Append events to streams in turn, and some without a stream; return their number."""
     with seriatim.open(url) as log:
         for number in range(each):
             log.append(
@@ -36,7 +36,7 @@ def filled(url: str, streams: int = 5, each: int = 20, *, kind: str = "order") -
 
 
 def made_topic(url: str, partitions: int = 3) -> Target:
-    """Make the topic of a URL."""
+    """Create the topic of a URL."""
     target = parse_target(url)
     assert target.one_topic is not None
     make_topics(target, [target.one_topic], partitions, 1)
@@ -70,13 +70,13 @@ def records(target: Target, topic: str | None = None) -> list[EventRecord]:
 
 
 def headers(message: Message) -> dict[str, str]:
-    """Return a message's headers as texts."""
+    """Return the headers of a message as strings."""
     found: Any = message.headers() or []
     return {name: value.decode() for name, value in found}
 
 
 def until(true: Callable[[], bool], seconds: float = 180.0) -> None:
-    """Wait until something is true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

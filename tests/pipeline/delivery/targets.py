@@ -1,4 +1,4 @@
-"""An HTTP server that counts effects: with idempotency keys, or without."""
+"""An HTTP server that counts effects, with or without idempotency keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 
 class CountingServer:
-    """A target on loopback; `keyed` remembers idempotency keys as a careful server does."""
+    """A server on loopback; `keyed` makes it apply each idempotency key once."""
 
     def __init__(self, *, keyed: bool) -> None:
         self.effects: list[dict[str, Any]] = []
@@ -40,12 +40,12 @@ class CountingServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/"
 
     @property
     def counts(self) -> Counter[str]:
-        """How many effects each event had."""
+        """The number of effects of each event."""
         return Counter(one["event"] for one in self.effects)
 
     def __enter__(self) -> Self:

@@ -267,7 +267,7 @@ def test_a_broker_that_is_killed_in_mid_publish(
 
 
 def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
-    """H1: SASL and TLS: published, reconciled and handled through a door with passwords."""
+    """H1: with SASL and TLS, events are published, reconciled and handled."""
     count = filled(postgres_url, each=2)
     with KafkaBroker(guarded=True) as broker:
         made_topic(f"kafka://{broker.servers}/guarded")

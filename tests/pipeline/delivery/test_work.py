@@ -122,7 +122,7 @@ def test_a_stream_from_zero(spark: SparkSession, log_url: str, tmp_path: Path) -
 
 
 def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
-    """G5: a poisonous event parks its stream; others go on; after the fix it is retried."""
+    """G5: a poisonous event parks its stream; others continue; after the fix it is retried."""
     count = filled(log_url, each=5)
     bad = next(one for one in stored(log_url) if one.stream_id == "o-2")
     (tmp_path / "poison").write_text(bad.event_id)
@@ -234,7 +234,7 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
 
 
 def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Path) -> None:
-    """G5: a message that is no event is a dead letter, and the rest goes on."""
+    """G5: a message that is no event is a dead letter, and the rest continues."""
     from confluent_kafka import Producer
 
     url = f"sqlite:///{tmp_path}/log.db"

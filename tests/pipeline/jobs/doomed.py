@@ -1,4 +1,4 @@
-"""A driver that does several jobs at once, and is killed -9 when each has come to its point.
+"""A driver that runs several jobs and kills itself when each has reached its point.
 
 Every job has a thread of its own; the last one to come to its point kills the process. So one death
 is the crash of them all, and costs one start of Spark.
@@ -35,12 +35,12 @@ _lock = threading.Lock()
 
 
 def die() -> None:
-    """End as if by power cut."""
+    """Kill this process with SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Doom:
-    """Where the jobs wait for each other, and then die together: before or after a call.
+    """A barrier at which the jobs wait for each other before the process is killed.
 
     They gather before the call, where they hold no lock that another would miss, and only then go
     on to the point itself.
@@ -51,7 +51,7 @@ class Doom:
         self._end = threading.Barrier(jobs, action=die, timeout=PATIENCE_S)
 
     def around(self, act: Act, *, gather: int = 0, before: int = 0, after: int = 0) -> Act:
-        """Gather before the so manieth call of a function, and die before or after it."""
+        """Wait at the barrier before the n-th call of a function, and die before or after it."""
         calls = 0
 
         def counted(*arguments: Any, **options: Any) -> Any:
@@ -69,7 +69,7 @@ class Doom:
         return counted
 
     def around_mine(self, owner: Any, name: str, call: int, when: str) -> None:
-        """Do so with the calls of a function that this thread makes."""
+        """Do the same for the calls of a function by this thread."""
         with _lock:
             others: Act = getattr(owner, name)
             mine = self.around(others, gather=call, **{when: call})
@@ -115,7 +115,7 @@ def project(
     commits: int = 1,
     batch_events: int = 200_000,
 ) -> None:
-    """Catch up, follow live or rebuild, up to a point of the given commit.
+    """Catch up, follow live or rebuild, up to a point of a given commit.
 
     Live, the commits are those of the stream, which gets its events when it has begun.
     """
@@ -144,7 +144,7 @@ streams: dict[str, Callable[[], None]] = {}  # what to do when a log's stream be
 
 
 class FedStream(Stream):
-    """A stream for which events come as soon as it has begun."""
+    """A stream that receives events as soon as it has started."""
 
     def __init__(self, job: Job, *arguments: Any) -> None:
         streams[job.url]()
@@ -154,7 +154,7 @@ class FedStream(Stream):
 
 
 def main(jobs: list[dict[str, Any]]) -> None:
-    """Do the jobs until the death of all; a job that fails or ends ends everything."""
+    """Run the jobs until all are killed; a job that fails or ends stops everything."""
     spark = session("local[2]", settings={"spark.driver.memory": "1g"})
     doom = Doom(len(jobs))
     running.Stream = FedStream  # type: ignore[attr-defined, assignment]

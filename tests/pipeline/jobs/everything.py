@@ -1,4 +1,4 @@
-"""All jobs of the pipeline one after another."""
+"""All jobs of the pipeline, one after another."""
 
 import os
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from tests.pipeline.project.kit import seats, stored_digest
 
 
 def whereabouts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Tell for every batch how many rows it has, and in which executor."""
+    """Yield the number of rows and the executor of each batch."""
     for batch in batches:
         here = psutil.Process(os.getppid()).ppid()
         yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "executor": [here]})
 
 
 def main(spark: SparkSession, url: str, place: str) -> dict[str, Any]:
-    """Do everything; return what came of it."""
+    """Run all jobs and return their results."""
     seen = (
         events(spark, url, partitions=4)
         .mapInArrow(whereabouts, "rows bigint, executor bigint")

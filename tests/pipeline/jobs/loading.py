@@ -1,4 +1,4 @@
-"""What most tests need of Spark, once: a stream, a fold, an archive and an audit."""
+"""Runs the parts of Spark that most tests use: a stream, a fold, an archive, an audit."""
 
 import sys
 import tempfile
@@ -13,12 +13,12 @@ from tests.pipeline.project.kit import seats
 
 
 def take(frame: DataFrame, _batch: int) -> None:
-    """Take a batch of the stream."""
+    """Collect a batch of the stream."""
     frame.collect()
 
 
 def main(url: str, place: str) -> None:
-    """Do all of it on a log that has some events."""
+    """Run all of them on a log with some events."""
     spark = session("local[2]", settings={"spark.driver.memory": "1g"})
     with Projector(spark, seats, url) as job:
         job.run()

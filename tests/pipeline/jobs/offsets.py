@@ -1,4 +1,4 @@
-"""A driver that is killed -9 right before it remembers how far it has read a topic."""
+"""A driver that kills itself right before it stores the offsets of a topic."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.pipeline.delivery.test_documents import index_of
 
 
 def main() -> None:
-    """Handle what a topic holds, and die."""
+    """Handle the messages of a topic, then crash."""
     port, target, place = json.loads(sys.argv[1])
 
     def die(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A projection of seats that takes a while, and leaves marks where it is folded."""
+"""A slow projection that leaves marker files for the tasks that fold it."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from tests.pipeline.project.kit import SEAT, seat
 
 
 def slow_seats(marks: str, seconds: float) -> Projection:
-    """Declare seats whose fold leaves a mark and takes a while, once in each task."""
+    """Declare a projection whose fold writes a marker and sleeps, once in each task."""
     seen: set[int] = set()
 
     def apply(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
@@ -30,7 +30,7 @@ def slow_seats(marks: str, seconds: float) -> Projection:
 def main(
     spark: SparkSession, url: str, do: str, marks: str, seconds: float
 ) -> dict[str, int | str | bool]:
-    """Catch up or rebuild; return where it ended."""
+    """Catch up or rebuild; return the final position."""
     with Projector(spark, slow_seats(marks, seconds), url) as job:
         if do == "run":
             return {"position": job.run().position}

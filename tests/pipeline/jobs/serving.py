@@ -1,4 +1,4 @@
-"""A driver that does one job after another, as it is told: a line in, a line with the answer out.
+"""A driver that runs jobs on request: a line of input per job, a line of output per result.
 
 A cluster's executors and a driver take longer to start than a job takes to run.
 """
@@ -17,7 +17,7 @@ POLL_S = 0.05
 
 
 def wait_for_executors(spark: SparkSession, count: int) -> None:
-    """Wait until all executors are there, so that each gets its share; one may be a new one."""
+    """Wait until all executors are registered, so that each gets a share of the work."""
     context = spark.sparkContext._jsc.sc()
     deadline = time.monotonic() + START_TIMEOUT_S
     while context.getExecutorMemoryStatus().size() != count + 1:  # the driver is one of them
@@ -27,7 +27,7 @@ def wait_for_executors(spark: SparkSession, count: int) -> None:
 
 
 def main(executors: int) -> None:
-    """Do jobs until the input ends, or one fails."""
+    """Run jobs until the input ends or a job fails."""
     spark = session(settings={"spark.sql.shuffle.partitions": "4"})
     for line in sys.stdin:
         name, arguments = json.loads(line)

@@ -1,4 +1,4 @@
-"""A Python data source and a function on Arrow batches, and which processes ran them."""
+"""A Python data source and a function on Arrow batches that report their processes."""
 
 import os
 import time
@@ -16,7 +16,7 @@ ROWS = 1000  # in each partition
 
 
 class Numbers(DataSource):
-    """Rows that name the partition, and the process that read them."""
+    """A data source whose rows contain their partition and process."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +33,7 @@ class Numbers(DataSource):
 
 
 class Reader(DataSourceReader):
-    """Reads the same numbers from every try of a partition."""
+    """Reads the same numbers in every attempt of a partition."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -43,7 +43,7 @@ class Reader(DataSourceReader):
         return [InputPartition(number) for number in range(int(self._options["partitions"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Leave a mark that this try has begun, take a while, and give the rows."""
+        """Write a marker for this attempt, sleep, and yield the rows."""
         Path(self._options["marks"], f"{partition.value}-{executor()}").touch()
         time.sleep(float(self._options["seconds"]))
         first = partition.value * ROWS
@@ -53,12 +53,12 @@ class Reader(DataSourceReader):
 
 
 def executor() -> int:
-    """Return the pid of the executor that this Python works for: the daemon's parent."""
+    """Return the pid of this Python's executor, the parent of the daemon."""
     return psutil.Process(os.getppid()).ppid()
 
 
 def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Add which executor this function ran on."""
+    """Add the executor that ran this function."""
     for batch in batches:
         yield pa.RecordBatch.from_arrays(
             [*batch.columns, pa.array([executor()] * batch.num_rows)],
@@ -67,7 +67,7 @@ def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(spark: SparkSession, marks: str, partitions: int, seconds: float) -> dict[str, Any]:
-    """Read and map everything; return the sum and who did it."""
+    """Read and map all rows; return the sum and the processes."""
     spark.dataSource.register(Numbers)
     options = {"marks": marks, "partitions": str(partitions), "seconds": str(seconds)}
     rows = (

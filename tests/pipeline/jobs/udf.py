@@ -1,4 +1,4 @@
-"""The smallest job that needs all of Spark: a Python function on rows, and what Java ran it."""
+"""A minimal job with a Python function on rows, which also prints the Java home."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A log in a Delta and in an Iceberg table: each event once, whatever happens on the way."""
+"""Exports to Delta and Iceberg tables: each event once."""
 
 import threading
 from collections.abc import Callable
@@ -120,7 +120,7 @@ def test_a_table_holds_the_log(
 
 
 def test_a_log_that_grew_is_continued(spark: SparkSession, log_url: str, lake: Lake) -> None:
-    """J1: the next run goes on behind the last exported position."""
+    """J1: the next run continues after the last exported position."""
     fill(log_url, 25)
     lake.export(spark, log_url, file_events=5, until=17)
     assert positions(lake) == list(range(1, 18))
@@ -212,7 +212,7 @@ def test_exporters_killed_at_a_commit(
 
 
 def test_two_exporters_at_once(spark: SparkSession, tmp_path: Path, lake: Lake) -> None:
-    """J1: who loses the race for a commit goes on behind the winner's."""
+    """J1: who loses the race for a commit continues after the winner's."""
     url = f"sqlite:///{tmp_path}/log.db"
     fill(url, 100)
     lake.export(spark, url, file_events=5, until=5)

@@ -1,4 +1,4 @@
-"""A log on each database, and projections of it on the shared session."""
+"""Fixtures for a log on each database and projectors on the shared session."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ def log(url: str) -> Iterator[Log]:
 
 @pytest.fixture
 def start(spark: SparkSession, url: str, log: Log) -> Iterator[Start]:
-    """Make projectors of the test's log."""
+    """Return a function that creates projectors of the log."""
     register(spark)
     with ExitStack() as stack:
 
@@ -45,7 +45,7 @@ def start(spark: SparkSession, url: str, log: Log) -> Iterator[Start]:
 
 @pytest.fixture(params=["driver", "shares", "shuffle"])
 def folding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where batches are folded: in the driver, or in tasks that read or are sent their keys."""
+    """The place where batches are folded: in the driver, or in tasks."""
     if request.param != "driver":
         monkeypatch.setattr("seriatim.pipeline.project.applying.SMALL_EVENTS", 0)
     if request.param == "shuffle":

@@ -1,4 +1,4 @@
-"""What the tests of projections share: a few projections, a log to project, and the plain fold."""
+"""Projections, logs and a reference fold for tests of projections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEAT = {"taken": int, "guests": list, "share": float}
 
 
 def seat(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
-    """Count the seats of a show; an emptied show has no row."""
+    """Count the seats of a show; a show without seats has no row."""
     if event.event_type == "seat.emptied":
         return None
     known = state or {"taken": 0, "guests": []}
@@ -27,7 +27,7 @@ def seat(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | N
 
 
 def seats_of(**options: Any) -> Projection:
-    """Declare the seats of shows, with what a test wants otherwise."""
+    """Declare the projection of seats with overrides."""
     declared = {"key": "stream_id", "events": ["seat.*"], "columns": SEAT, **options}
     return projection("seats", **declared)(options.pop("apply", seat))
 
@@ -36,7 +36,7 @@ seats = projection("seats", key="stream_id", events=["seat.*"], columns=SEAT)(se
 
 
 def fill(log: Log, count: int, *, shows: int = 7, start: int = 0) -> None:
-    """Append seats of some shows, other things among them."""
+    """Append seats of some shows, mixed with other events."""
     events = []
     for number in range(start, start + count):
         event_type = "seat.reserved" if number % 4 else "other.thing"
@@ -49,7 +49,7 @@ def fill(log: Log, count: int, *, shows: int = 7, start: int = 0) -> None:
 
 
 def fill_traces(log: Log, count: int) -> None:
-    """Append whole traces, the last one unfinished; all speak of one entity."""
+    """Append complete traces about one entity; the last one is unfinished."""
     for number in range(count):
         trace_id = f"t-{number}"
         types = list(PAYLOADS) if number < count - 1 else list(PAYLOADS)[:4]
@@ -71,7 +71,7 @@ def _envelope(trace_id: str, seq: int, event_type: str) -> dict[str, Any]:
 
 
 def plain_fold(records: Iterable[EventRecord], made: Projection) -> Fold:
-    """Fold records with nothing but Python."""
+    """Fold records in plain Python."""
     fold = Fold(made)
     for record in records:
         wanted = any(
@@ -90,7 +90,7 @@ def plain_fold(records: Iterable[EventRecord], made: Projection) -> Fold:
 
 
 def key_of(made: Projection, record: EventRecord) -> str | None:
-    """Return the key of a record as the declaration says."""
+    """Return the key of a record according to the declaration."""
     if made.stream_types is not None and record.stream_type not in made.stream_types:
         return None
     return made.key_of(record)
@@ -111,13 +111,13 @@ def plain_digest(records: Iterable[EventRecord], made: Projection) -> str:
 
 
 def stored_digest(job: Projector) -> str:
-    """Return the digest of what is in the read model."""
+    """Return the digest of the stored read model."""
     with job.model.moment() as moment:
         return moment.digest(job.projection).text()
 
 
 def rows_of(job: Projector, table: str | None = None) -> dict[Any, dict[str, Any]]:
-    """Return a table's rows by their first key column."""
+    """Return the rows of a table by their first key column."""
     wanted = job.projection.table(table) if table else job.projection.tables[0]
     key = next(iter(wanted.key))
     with job.model.moment() as moment:

@@ -1,4 +1,4 @@
-"""Catch-up in batches of any size, a rebuild and a plain Python fold are the same (I1, I3)."""
+"""Catch-up in batches of any size, a rebuild and a fold in Python are equal (I1, I3)."""
 
 from collections.abc import Callable
 from pathlib import Path

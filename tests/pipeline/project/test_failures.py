@@ -1,4 +1,4 @@
-"""A poisonous event at each policy, and what an operator does about it (I7)."""
+"""A poison event with each failure policy, and the operations on it (I7)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def poison(log: Log) -> int:
 
 
 def test_stop(start: Start, log: Log, folding: str) -> None:
-    """I7: the projection stands right before the event, says which it is, and goes on mended."""
+    """I7: the projection stands right before the event, says which it is, and continues mended."""
     at = poison(log)
     job = start(counting(fussy))
     with pytest.raises(ProjectionFailed, match=f"position {at}.*'s-1'.*KeyError.*no such guest"):
@@ -99,7 +99,7 @@ def test_park(start: Start, log: Log, folding: str) -> None:
 
 
 def test_park_and_pass_over(start: Start, log: Log) -> None:
-    """I7: a key goes on after the event that is passed over."""
+    """I7: a key continues after the event that is passed over."""
     at = poison(log)
     job = start(counting(fussy, on_failure="park"), batch_events=20)
     job.run()
@@ -111,7 +111,7 @@ def test_park_and_pass_over(start: Start, log: Log) -> None:
 
 
 def test_skip(start: Start, log: Log) -> None:
-    """I7: with the policy skip the event is noted and its key goes on; a retry makes it whole."""
+    """I7: with the policy skip the event is noted and its key continues; a retry makes it whole."""
     at = poison(log)
     job = start(counting(fussy, on_failure="skip"))
     job.run()

@@ -1,4 +1,4 @@
-"""Every path of Spark finds the keys that core defines (I1)."""
+"""Every path on Spark computes the keys that core defines (I1)."""
 
 from __future__ import annotations
 

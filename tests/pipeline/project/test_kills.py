@@ -73,7 +73,7 @@ def test_drivers_killed_again_and_again(parties: Parties) -> None:
 
 
 def test_rebuilds_killed_in_the_middle(parties: Parties) -> None:
-    """I4: what a killed rebuild leaves behind harms nothing, and is gone after the next one."""
+    """I4: what a killed rebuild leaves harms nothing, and is gone after the next one."""
     rebuilding = [parties[f"{backend} rebuild"] for backend in BACKENDS]
     before = []
     for log, job in rebuilding:

@@ -1,4 +1,4 @@
-"""A key that was parked and is folded anew leaves what a rebuild would leave (I3, I7)."""
+"""A parked key that is folded again equals a rebuild (I3, I7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One runner, any checkpoint, the right log: what a run goes by is its cursor (F8, I2, I8)."""
+"""One runner at a time, any checkpoint, the right log: a run follows its cursor (F8, I2, I8)."""
 
 import shutil
 import threading
@@ -172,7 +172,7 @@ def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
 
 
 def test_live_pause_and_resume(start: Start, log: Log) -> None:
-    """I1, I7: a live run follows the log, stands still while paused, and goes on."""
+    """I1, I7: a live run follows the log, stands still while paused, and continues."""
     job, hand = start(seats), start(seats)
     failed: list[BaseException] = []
     stop = threading.Event()

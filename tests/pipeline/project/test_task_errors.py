@@ -1,4 +1,4 @@
-"""Whatever ends a task is told in one message, and a live run outlives what may pass (I7)."""
+"""A failed task is reported in one message, and a live run survives transient ones (I7)."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Canonical JSON: one text for each value, and the refusal of what JSON has not."""
+"""Canonical JSON: one text for each value, and refusal of values outside JSON."""
 
 import json
 from collections import OrderedDict

@@ -385,7 +385,7 @@ def test_batches_are_the_unit() -> None:
 
 
 def test_commands() -> None:
-    """C5: a twin replays with its response; another request under the key is refused."""
+    """C5: a duplicate returns the stored response; another request with the key is refused."""
     command = Command(actor="a", endpoint="e", key="k", request={"n": 1}, response={"ok": True})
     shelf = Shelf().add("w").add("x", "y", command=command)
 
@@ -450,7 +450,7 @@ def test_ids_that_share_a_key_within_one_append() -> None:
 
 
 def test_an_id_without_any_key_left() -> None:
-    """C3, L2: the eighth id in the way is told, and none is stored wrongly."""
+    """C3, L2: the eighth id in the way is reported, and none is stored wrongly."""
     shelf = Shelf()
     for key in event_keys("order-1"):
         shelf.add(NewEvent("a", event_id=uuid_of(key)))

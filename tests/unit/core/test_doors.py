@@ -1,4 +1,4 @@
-"""Doors: what each asks of an event, and the code each kind of flaw has there."""
+"""Profile rules: their requirements for an event, and the error code of each flaw."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ CODES = {
 
 @pytest.mark.parametrize("door", [LOG, FACTS, AGGREGATES, TRACES], ids=lambda door: door.name)
 def test_codes(door: Any) -> None:
-    """L3: envelope, JSON, payload and shape have the codes of their door."""
+    """L3: flaws of envelope, JSON, payload and shape have the codes of the profile."""
     parts: tuple[Part, ...] = ("envelope", "json", "payload", "shape")
     found = [door.error(Flaw(part, "$.x", "is wrong"), 4) for part in parts]
 

@@ -1,4 +1,4 @@
-"""The envelope: every field has its check, every door its demands."""
+"""The envelope: the check of every field, and the requirements of every profile."""
 
 from collections import OrderedDict
 from types import MappingProxyType
@@ -153,7 +153,7 @@ def test_the_aggregates_door() -> None:
 
 
 def test_traces() -> None:
-    """A7: a trace's event has all of its envelope, through every door."""
+    """A7: an event of a trace needs its whole envelope, in every profile."""
     for door in (LOG, TRACES):
         assert check(trace_event("TraceStarted", "t", 0), door=door) is True
         for field in (

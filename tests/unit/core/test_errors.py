@@ -1,4 +1,4 @@
-"""The error tree: one code each, one shape, whole across processes."""
+"""The error classes: unique codes, one shape, and pickling."""
 
 import pickle
 from typing import Any
@@ -65,7 +65,7 @@ def test_ambiguity_is_marked() -> None:
 
 
 def test_flaws_are_no_errors_of_the_tree() -> None:
-    """L3: a flaw has no code until a door gives it one."""
+    """L3: a flaw has no code until a profile assigns one."""
     flaw = errors.Flaw("shape", "$.a", "is required")
 
     assert not isinstance(flaw, errors.SeriatimError)

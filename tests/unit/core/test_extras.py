@@ -1,4 +1,4 @@
-"""Which extra brings what is missing."""
+"""The extra that provides a missing module."""
 
 import pytest
 

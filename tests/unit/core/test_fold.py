@@ -1,4 +1,4 @@
-"""Folds: batches of any size give the same, rubbish is refused, failures do as they are told."""
+"""Folds: any batch size gives the same result, invalid values are refused, failure policies."""
 
 from __future__ import annotations
 
@@ -395,7 +395,7 @@ def poisoned(policy: Literal["stop", "park", "skip"], **options: Any) -> Fold:
     [("stop", {"1a": 1}), ("park", {"1a": 1, "1b": 5}), ("skip", {"1a": 4, "1b": 5})],
 )
 def test_policies(policy: Any, changed: dict[str, int]) -> None:
-    """I7: stop there, go on with the other keys, or go on with all."""
+    """I7: stop there, continue with the other keys, or continue with all."""
     fold = poisoned(policy)
 
     assert {key: position for (_, key), position in fold.changed.items()} == changed
@@ -405,7 +405,7 @@ def test_policies(policy: Any, changed: dict[str, int]) -> None:
 
 
 def test_parked_keys_take_nothing() -> None:
-    """I7: a key that was parked before stays so; the same key of another tenant goes on."""
+    """I7: a key that was parked before stays so; the same key of another tenant continues."""
     fold = folded(
         seats(counted, on_failure="park"),
         ("1a", event(1)),
@@ -590,7 +590,7 @@ def test_every_value_counts() -> None:
 
 
 def test_a_value_does_not_move_to_its_neighbour() -> None:
-    """I3: columns are told apart by name."""
+    """I3: columns are distinguished by name."""
     table = Table("t", {"k": str}, {"a": str, "b": str})
     one, other = {"k": "k", "a": "x", "b": None}, {"k": "k", "a": None, "b": "x"}
 

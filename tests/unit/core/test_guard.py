@@ -1,4 +1,4 @@
-"""The guards: what each refuses, where it says so, and that the quick way sees all."""
+"""The guards: what each refuses, the reported path, and the prefilter."""
 
 import re
 from collections.abc import Iterator

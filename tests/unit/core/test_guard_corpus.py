@@ -1,4 +1,4 @@
-"""Realistic payloads of other systems pass the guards: webhooks, manifests, locks, addresses."""
+"""Realistic payloads pass the guards: webhooks, manifests, lock files, addresses."""
 
 import base64
 import random

@@ -1,4 +1,4 @@
-"""The cost of a scan is bounded by that of plain text, whatever the text is made of."""
+"""The cost of a scan is bounded by that of plain text, for any text."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Every token family that the default guard names is found, and its beginning alone is not."""
+"""Every token family of the default guard is found, and its prefix alone is not."""
 
 import random
 

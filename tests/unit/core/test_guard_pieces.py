@@ -1,4 +1,4 @@
-"""A long text is scanned in pieces, and no cut between two of them hides or makes a secret."""
+"""Long texts are scanned in chunks, and no boundary hides or creates a match."""
 
 import random
 import re
@@ -129,7 +129,7 @@ def test_keys_at_a_cut_are_seen() -> None:
 
 
 def test_a_key_does_not_end_the_scan_of_values() -> None:
-    """K1: a guard that scans no keys goes on after what it finds in one."""
+    """K1: a guard that scans no keys continues after what it finds in one."""
     guard = PatternGuard("values", CREDENTIALS, keys=False)
     payload = {"AKIA" + "IOSFODNN7EXAMPLE": "x" * LENGTH, "z": "password=hunter2"}
 

@@ -1,4 +1,4 @@
-"""Handlers as users declare them, deliveries, and the policy of retries."""
+"""Declarations of handlers, deliveries, and retry policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids, keys and what stands for them in indexes."""
+"""Ids, keys and their index representation."""
 
 import re
 import uuid

@@ -1,4 +1,4 @@
-"""Paths into payloads, and the keys of what stands there."""
+"""Paths into payloads, and the index keys of their values."""
 
 from typing import Any
 

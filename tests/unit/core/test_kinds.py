@@ -1,4 +1,4 @@
-"""Stream kinds, event types, and the look-up of all declarations."""
+"""Stream kinds, event types, and the lookup of declarations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The bounds of a log, and what going over them says."""
+"""The limits of a log, and the errors above them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""JSON paths: plain where a key is a plain name, quoted where it is not."""
+"""JSON paths: plain for simple keys, quoted for others."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Event types as users name them: exact, by pattern, or all."""
+"""Event type patterns: exact, prefix, or all."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Predicates: what they cost, and that the cheap way means the same as D3's own words."""
+"""Predicates: their cost, and the equivalence of the fast and the reference matcher."""
 
 from typing import Any
 

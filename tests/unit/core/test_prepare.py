@@ -1,4 +1,4 @@
-"""Preparing a batch: the order of checks, keys, twins, shapes, guard and size."""
+"""Validation of a batch: the order of checks, keys, duplicates, shapes, guard and size."""
 
 import itertools
 from typing import Any
@@ -32,7 +32,7 @@ SECRET = "AKIA" + "A" * 16
 
 
 def desk(**options: Any) -> Any:
-    """Make a desk whose new ids are counted."""
+    """Return a validation context with sequential ids."""
     numbers = itertools.count(1)
     return Desk(tenant_id="t", new_id=lambda: f"new-{next(numbers)}", **options)
 
@@ -96,7 +96,7 @@ def test_batches() -> None:
     [(None, "$"), ("x", "$"), ({"position": 1}, "position"), ({"event_type": ""}, "event_type")],
 )
 def test_the_index_is_told(event: Any, field: Any) -> None:
-    """B2: a malformed event is named by its index, with the code of the door."""
+    """B2: an invalid event is reported with its index and the error code of the profile."""
     batch = [NewEvent("x"), event]
     error = refusal(batch)
     assert isinstance(error, InvalidEvent)
@@ -172,7 +172,7 @@ def test_payloads() -> None:
 
 
 def test_the_order_of_checks() -> None:
-    """B4: key, then JSON, then shape, then guard decide which error is told."""
+    """B4: key, then JSON, then shape, then guard decide which error is reported."""
     nan, secret = {"x": float("nan")}, {"workflow": SECRET}
     assert refusal([NewEvent("x", nan, idempotency_key="")]).details["field"] == "idempotency_key"
     assert refusal([NewEvent("x", nan, event_id="")]).details["field"] == "event_id"
@@ -186,7 +186,7 @@ def test_the_order_of_checks() -> None:
 
 
 def test_guards() -> None:
-    """K1: traces have their own guard, everything else the log's; the index is told."""
+    """K1: traces have their own guard, everything else the log's; the index is reported."""
     error = refusal([NewEvent("x"), NewEvent("x", {"a": SECRET})])
     assert error.details == {"guard": "default", "rule": "aws_key_id", "path": "$.a", "index": 1}
     error = refusal([NewEvent("x", {"a": "jane@example.com"})], guard=PERSONAL)
@@ -235,7 +235,7 @@ def test_declared_shapes() -> None:
 
 
 def test_sizes() -> None:
-    """K3: events, bytes of a payload and bytes of an append are bounded, the index is told."""
+    """K3: events, bytes of a payload and bytes of an append are bounded, the index is reported."""
     error = refusal([NewEvent("x")] * 3, limits=Limits(append_events=2))
     assert isinstance(error, LimitExceeded)
     assert error.details == {"limit": "append_events", "bound": 2, "actual": 3}

@@ -1,4 +1,4 @@
-"""Declarations of projections: what runs, what is refused and why; and upcasters."""
+"""Declarations of projections, their refusals, and upcasters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key of an event in a projection, as every engine finds it."""
+"""The key of an event in a projection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys lead to what matches a query, and where in the log they do."""
+"""The index keys that find the matches of a query."""
 
 from collections.abc import Sequence
 from typing import Any

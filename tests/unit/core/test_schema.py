@@ -1,4 +1,4 @@
-"""Payload schemas: checked, made from classes, and read back into instances."""
+"""Payload schemas: validated, derived from classes, and decoded into instances."""
 
 import enum
 import os

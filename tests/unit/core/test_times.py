@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps: which are valid, and which instant they name."""
+"""RFC 3339 timestamps: validity, and the instant they denote."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tokens are looked up by the head of their prefix, and shared names are scanned once."""
+"""Tokens are looked up by prefix, and shared names are scanned once."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_token_among_many_prefixes_is_found() -> None:
 
 @pytest.mark.parametrize("stream", [None, ("order", "o-1")])
 def test_names_are_scanned(stream: tuple[str, str] | None) -> None:
-    """K1: a secret as the type of an event is refused, also by a desk that knows other types."""
+    """K1: a secret as the type of an event is refused, also with other declared types."""
     desk = Desk(tenant_id="t", new_id=lambda: "e-1")
     prepare(desk, [NewEvent("order.placed", stream=stream)])
 

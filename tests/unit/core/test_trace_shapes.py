@@ -1,4 +1,4 @@
-"""The ten trace payloads: what each must have, may have and must not have."""
+"""The ten trace payloads: required, optional and forbidden fields."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Kept values: each kind has one form, which is what a database gives back."""
+"""Stored values of read models: each kind has one form, which databases preserve."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_times_of_summer_are_told_apart() -> None:
 
 
 def test_unreadable_time_is_not_lost_in_silence() -> None:
-    """A row that somebody spoiled by hand is told, not taken for another time."""
+    """A row that somebody spoiled by hand is reported, not taken for another time."""
     with pytest.raises(ValueError, match="is not a timestamp"):
         text_time("yesterday")
 

@@ -1,4 +1,4 @@
-"""A profile's errors name its own fields, and other errors pass untouched."""
+"""The errors of a profile name its own fields, and other errors are unchanged."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_only_the_subject_of_a_message_is_renamed() -> None:
 
 
 def test_an_error_that_names_nothing_is_the_same_error() -> None:
-    """L1: nothing to translate, nothing is made anew."""
+    """L1: an error without fields to translate is returned unchanged."""
     error = InvalidArgument("no", details={"argument": "timeout", "stored": 3})
 
     assert WORDS.translated(error) is error

@@ -1,1 +1,1 @@
-"""The scenes of `seriatim demo`: each shows one promise of the log and checks that it holds."""
+"""The steps of `seriatim demo`, one module each."""

@@ -1,4 +1,4 @@
-"""A deployment control plane: aggregates of two organisations, and a command sent twice."""
+"""Demo step: aggregates of two organisations, and a command that is sent twice."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from seriatim.core.kinds import StreamKind
 from seriatim.core.request import Command
 from seriatim.profiles.aggregates import AggregateAppendResult
 
-_WHO: dict[str, Any] = {"actor_type": "user", "actor_id": "dana", "request_id": "req-1"}
-_WEB: dict[str, Any] = {"aggregate_type": "deployment", "aggregate_id": "web", "env_id": "prod"}
+_ACTOR: dict[str, Any] = {"actor_type": "user", "actor_id": "dana", "request_id": "req-1"}
+_DEPLOYMENT: dict[str, Any] = {
+    "aggregate_type": "deployment",
+    "aggregate_id": "web",
+    "env_id": "prod",
+}
 
 
 def play(stage: Stage) -> None:
-    """Deploy for one organisation, repeat the command, look from another organisation."""
+    """Run a command twice, reuse its key, append with a stale number, read as each organisation."""
     stage.scene(
-        "aggregates: commands that run once, organisations that never meet",
-        "Proves: expected numbers, stored responses for a repeated command, and org scoping.",
+        "aggregates: commands that run once, organisations that are isolated",
+        "Proves: expected sequence numbers, stored responses of repeated commands, org scoping.",
     )
     stage.log.declare(StreamKind(name="cluster", infrastructure=True))
     first, again = _deploy(stage, "v7"), _deploy(stage, "v7")
@@ -29,9 +33,9 @@ def play(stage: Stage) -> None:
         again.replayed and again.response == first.response and again.events == first.events,
     )
     _reuse_key(stage)
-    _go_on(stage)
-    _show(stage)
-    _scopes(stage)
+    _append_with_stale_number(stage)
+    _print_events(stage)
+    _check_scopes(stage)
 
 
 def _deploy(stage: Stage, version: str) -> AggregateAppendResult:
@@ -49,8 +53,8 @@ def _deploy(stage: Stage, version: str) -> AggregateAppendResult:
             request={"app": "web", "image": f"web:{version}"},
             response={"deployment": "web", "status": 202},
         ),
-        **_WEB,
-        **_WHO,
+        **_DEPLOYMENT,
+        **_ACTOR,
     )
 
 
@@ -63,33 +67,33 @@ def _reuse_key(stage: Stage) -> None:
     stage.refused("the same key for another request", refusal)
 
 
-def _go_on(stage: Stage) -> None:
+def _append_with_stale_number(stage: Stage) -> None:
     healthy = {"event_type": "DeploymentHealthy", "payload": {"replicas": 3}}
     aggregates = stage.log.aggregates
-    aggregates.append([healthy], org_id="acme", expected_seq=2, **_WEB, **_WHO)
+    aggregates.append([healthy], org_id="acme", expected_seq=2, **_DEPLOYMENT, **_ACTOR)
     refusal = None
     try:
-        aggregates.append([healthy], org_id="acme", expected_seq=2, **_WEB, **_WHO)
+        aggregates.append([healthy], org_id="acme", expected_seq=2, **_DEPLOYMENT, **_ACTOR)
     except EventSequenceInvalid as error:
         refusal = error
-    stage.refused("a writer that read number 2", refusal)
-    stage.check("the late writer is told where the aggregate is now", refusal is not None)
+    stage.refused("a second writer that expects number 2", refusal)
+    stage.check("the late writer gets a conflict with the current number", refusal is not None)
 
 
-def _show(stage: Stage) -> None:
+def _print_events(stage: Stage) -> None:
     web = stage.log.aggregates.load("deployment", "web", org_id="acme")
-    shown = sheet("event_id", "seq", "event", "payload", "key", right=("event_id", "seq"))
+    table = sheet("event_id", "seq", "event", "payload", "key", right=("event_id", "seq"))
     for event in web.events:
         kind = Text(event.event_type, style="green")
         key = event.idempotency_key or ""
-        shown.add_row(str(event.event_id), str(event.aggregate_seq), kind, event.payload_json, key)
-    stage.show(shown)
+        table.add_row(str(event.event_id), str(event.aggregate_seq), kind, event.payload_json, key)
+    stage.show(table)
 
 
-def _scopes(stage: Stage) -> None:
+def _check_scopes(stage: Stage) -> None:
     aggregates = stage.log.aggregates
     node = {"event_type": "NodeJoined", "payload": {"node": "n-1"}}
-    aggregates.append([node], aggregate_type="cluster", aggregate_id="eu-1", **_WHO)
+    aggregates.append([node], aggregate_type="cluster", aggregate_id="eu-1", **_ACTOR)
     counts = {
         "acme": len(aggregates.read(org_id="acme").events),
         "globex": len(aggregates.read(org_id="globex").events),
@@ -97,4 +101,4 @@ def _scopes(stage: Stage) -> None:
     }
     seen = ", ".join(f"{name} {count}" for name, count in counts.items())
     held = counts == {"acme": 3, "globex": 0, "infrastructure": 1}
-    stage.check(f"each sees its own events only: {seen}", held)
+    stage.check(f"each organisation reads only its own events: {seen}", held)

@@ -1,4 +1,4 @@
-"""A decision trace of a deal desk: opened, told step by step, closed for ever."""
+"""Demo step: the trace of a decision, from its first event to its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEAL = {"entity_type": "opportunity", "entity_id": "opp-789", "system": "salesf
 _AGENT = {"actor_type": "agent", "actor_id": "deal_agent"}
 _PERSON = {"actor_type": "person", "actor_id": "vp_sales"}
 
-_STORY: tuple[tuple[str, dict[str, Any], dict[str, str], str], ...] = (
+_EVENTS: tuple[tuple[str, dict[str, Any], dict[str, str], str], ...] = (
     (
         "TraceStarted",
         {"workflow": "deal_approval", "title": "Discount for a clinic", "primary_entity": _DEAL},
@@ -81,7 +81,7 @@ _STORY: tuple[tuple[str, dict[str, Any], dict[str, str], str], ...] = (
 def envelope(
     seq: int, type_: str, payload: dict[str, Any], actor: dict[str, str]
 ) -> dict[str, Any]:
-    """Return one event of the trace as its producer gives it."""
+    """Return one event of the trace as its producer sends it."""
     return {
         "event_id": f"{TRACE}-event-{seq}",
         "trace_id": TRACE,
@@ -97,31 +97,33 @@ def envelope(
 
 
 def play(stage: Stage) -> None:
-    """Append the trace, read it back, and try to go on after its end."""
+    """Append the trace, read it back, and try to append after its end."""
     stage.scene(
-        "traces: a decision, told as it happened",
-        "Proves: a trace opens once, its numbers have no gap, and after its end nothing is added.",
+        "traces: a decision, recorded step by step",
+        "Proves: a trace opens once, its numbers have no gaps, and nothing is added after its end.",
     )
     traces = stage.log.traces
-    for seq, (type_, payload, actor, _) in enumerate(_STORY):
+    for seq, (type_, payload, actor, _) in enumerate(_EVENTS):
         traces.append_event(envelope(seq, type_, payload, actor))
     stored = traces.get_trace_events(TRACE)
-    shown = sheet("log_seq", "trace_seq", "event", "who", "what", right=("log_seq", "trace_seq"))
-    for event, (_, _, actor, what) in zip(stored, _STORY, strict=True):
-        shown.add_row(
+    table = sheet(
+        "log_seq", "trace_seq", "event", "actor", "summary", right=("log_seq", "trace_seq")
+    )
+    for event, (_, _, actor, summary) in zip(stored, _EVENTS, strict=True):
+        table.add_row(
             str(event.log_seq),
             str(event.trace_seq),
             Text(event.event_type, style="green"),
             actor["actor_id"],
-            what,
+            summary,
         )
-    stage.show(shown)
+    stage.show(table)
     numbers = [event.trace_seq for event in stored]
-    stage.check("the trace reads back whole, numbered 0 to 7", numbers == list(range(8)))
-    _go_on(stage)
+    stage.check("the trace reads back completely, numbered 0 to 7", numbers == list(range(8)))
+    _append_after_end(stage)
 
 
-def _go_on(stage: Stage) -> None:
+def _append_after_end(stage: Stage) -> None:
     late = envelope(8, "PrecedentCited", {"cited_trace_id": "x", "reason": "late"}, _AGENT)
     refusal = None
     try:
@@ -130,4 +132,4 @@ def _go_on(stage: Stage) -> None:
         refusal = error
     stage.refused("a ninth event", refusal)
     finished = stage.log.traces.is_trace_finished(TRACE)
-    stage.check("the finished trace stays as it is", finished and refusal is not None)
+    stage.check("the finished trace is unchanged", finished and refusal is not None)

@@ -1,4 +1,4 @@
-"""A tail in another process, receiving while this one appends."""
+"""Demo step: a live tail in another process while this process appends."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ APPENDS = 24
 _TYPE = "order.line"
 _WAIT_S = 60.0
 
-# For each batch: its positions, and how long after its append it was here.
+# For each batch: its positions, and the seconds from its append to its arrival.
 Received = list[tuple[list[int], float]]
 
 
 def follow(url: str, pipe: Connection, expected: int) -> None:
-    """Follow the log in a process of its own and report what came, batch by batch."""
+    """Follow the log and send the received batches through the pipe; runs in its own process."""
     received: Received = []
     with open_log(url) as log:
         tail = log.tail(Query([Filter(types=[_TYPE])]), idle_timeout=_WAIT_S / 4)
         pipe.send("ready")
         for batch in tail:
-            took = time.time() - batch[-1].data["sent"]
-            received.append(([record.position for record in batch], took))
+            latency = time.time() - batch[-1].data["sent"]
+            received.append(([record.position for record in batch], latency))
             if len(received) == expected:
                 break
     pipe.send(received)
 
 
 def play(stage: Stage) -> None:
-    """Append while another process tails, and compare."""
+    """Append while another process tails the log, and compare both sides."""
     stage.scene(
         "a live tail in another process",
-        "Proves: every append arrives once, whole and in order, while other writers are at work.",
+        "Proves: every append arrives once, complete and in order, with other writers active.",
     )
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    follower = context.Process(target=follow, args=(stage.url, there, APPENDS), daemon=True)
+    local, remote = context.Pipe()
+    follower = context.Process(target=follow, args=(stage.url, remote, APPENDS), daemon=True)
     follower.start()
-    if not here.poll(_WAIT_S):
+    if not local.poll(_WAIT_S):
         stage.check("the other process follows the log", held=False)
         return
-    here.recv()
+    local.recv()
     sent = _append(stage)
-    received: Received = here.recv() if here.poll(_WAIT_S) else []
+    received: Received = local.recv() if local.poll(_WAIT_S) else []
     follower.join(_WAIT_S)
     _compare(stage, sent, received)
 
@@ -74,16 +74,17 @@ def _append(stage: Stage) -> list[list[int]]:
 
 
 def _compare(stage: Stage, sent: list[list[int]], received: Received) -> None:
-    took = sorted(seconds * 1000 for _, seconds in received) or [0.0]
-    shown = sheet("", "appends", "events", "positions", right=("appends", "events"))
-    for who, batches in (("appended here", sent), ("received there", [one for one, _ in received])):
+    latencies_ms = sorted(seconds * 1000 for _, seconds in received) or [0.0]
+    table = sheet("", "appends", "events", "positions", right=("appends", "events"))
+    arrived = [positions for positions, _ in received]
+    for side, batches in (("appended", sent), ("received", arrived)):
         count = sum(map(len, batches))
         span = f"{batches[0][0]} … {batches[-1][-1]}" if batches else "none"
-        shown.add_row(who, str(len(batches)), str(count), span)
-    stage.show(shown)
-    median = statistics.median(took)
-    stage.show(f"from append to arrival: median {median:.0f} ms, slowest {took[-1]:.0f} ms")
+        table.add_row(side, str(len(batches)), str(count), span)
+    stage.show(table)
+    median = statistics.median(latencies_ms)
+    stage.show(f"from append to arrival: median {median:.0f} ms, slowest {latencies_ms[-1]:.0f} ms")
     stage.check(
-        "the same batches in the same order, nothing skipped, nothing twice",
-        [positions for positions, _ in received] == sent,
+        "the same batches in the same order, none missing, none repeated",
+        arrived == sent,
     )

@@ -1,4 +1,4 @@
-"""The log on Spark: read models made, killed, resumed, rebuilt and proved; and a picture."""
+"""Demo step: read models on Spark, killed, resumed and rebuilt; and a decision graph."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from seriatim.pipeline.session import Spark
 
 _NAME = "decision_graph"
-_PARTS = 8  # batches that the log is cut into, so that a kill falls between
+_BATCHES = 8  # enough for the kill to hit the runner between two batches
 _WAIT_S = 120.0
 
 
 def play(stage: Stage) -> None:
-    """Project the log on Spark; kill the first runner half-way."""
+    """Project the log on Spark, after killing a first runner half-way."""
     if importlib.util.find_spec("pyspark") is None:
-        stage.scene("the pipeline", "Needs Spark: pip install 'seriatim[spark]'.")
+        stage.scene("read models on Spark", "Skipped: pip install 'seriatim[spark]'.")
         return
     stage.scene(
-        "the pipeline: read models on Spark, killed half-way and proved",
-        "Proves: each event counts once, whatever dies; a rebuild from nothing gives the same.",
+        "read models on Spark: killed half-way, resumed, rebuilt",
+        "Proves: each event counts once despite a crash, and a rebuild gives the same result.",
     )
-    reached = _kill(stage, _start_runner(stage))
-    from seriatim.pipeline.session import session  # noqa: PLC0415 - an extra
+    reached = _kill_runner(stage, _start_runner(stage))
+    from seriatim.pipeline.session import session  # noqa: PLC0415 - needs the extra `spark`
 
     spark = session()
     try:
@@ -57,10 +57,10 @@ def play(stage: Stage) -> None:
 
 
 def _start_runner(stage: Stage) -> subprocess.Popen[bytes]:
-    size = str(max(1, stage.log.head() // _PARTS))
+    size = str(max(1, stage.log.head() // _BATCHES))
     command = [sys.executable, "-m", "seriatim", "project", "run", _NAME, "--live"]
     options = ["--all-tenants", "--batch-events", size, "--url", stage.url]
-    return subprocess.Popen(  # noqa: S603 - this program itself
+    return subprocess.Popen(  # noqa: S603 - runs this program
         [*command, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -68,46 +68,48 @@ def _start_runner(stage: Stage) -> subprocess.Popen[bytes]:
     )
 
 
-def _kill(stage: Stage, victim: subprocess.Popen[bytes]) -> int:
-    """Kill the runner, with all it started, when it has made some way; return how far it was."""
+def _kill_runner(stage: Stage, runner: subprocess.Popen[bytes]) -> int:
+    """Kill the runner and its processes after its first batch; return its last cursor."""
     reached = 0
     with closing(open_read_model(read_model_url(stage.url, EVERY_TENANT))) as model:
         deadline = time.monotonic() + _WAIT_S
-        while not reached and victim.poll() is None and time.monotonic() < deadline:
+        while not reached and runner.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
             progress = model.progress(_NAME)
             reached = progress.position if progress else 0
-        os.killpg(victim.pid, signal.SIGKILL)
-        victim.wait()
+        os.killpg(runner.pid, signal.SIGKILL)
+        runner.wait()
         progress = model.progress(_NAME)
         return progress.position if progress else 0
 
 
 def _project(stage: Stage, spark: Spark, head: int) -> None:
-    from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - an extra
+    from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - needs the extra `spark`
     from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415
 
-    shown = sheet("projection", "rows", "position", "caught up", "rebuilt", right=("rows",))
+    listing = sheet("projection", "rows", "position", "caught up", "rebuilt", right=("rows",))
     equal = True
-    for name in sorted(SHIPPED, key=lambda one: one == _NAME):  # the killed one's lease runs out
+    for name in sorted(
+        SHIPPED, key=lambda name: name == _NAME
+    ):  # last: the lease of the killed runner must expire
         with Projector(spark, SHIPPED[name], stage.url, tenant_id=EVERY_TENANT) as job:
             position = job.run().position
             proof = job.rebuild()
             equal = equal and proof.equal and position == head
             stored = (proof.stored_digest or "")[-12:]
             cells = (name, f"{proof.rows:,}", f"{position:,}", f"…{stored}")
-            shown.add_row(*cells, Text(f"…{proof.digest[-12:]}", style="green"))
+            listing.add_row(*cells, Text(f"…{proof.digest[-12:]}", style="green"))
             if name == _NAME:
-                picture = _picture(job)
-    stage.show(shown)
-    stage.check("resumed after the kill, every read model equals its rebuild", equal)
-    stage.show(picture)
+                graph = _draw_graph(job)
+    stage.show(listing)
+    stage.check("after the kill and a restart, every read model equals its rebuild", equal)
+    stage.show(graph)
 
 
-def _picture(job: Projector) -> Tree:
-    """Draw the graph of one trace, from its tables."""
+def _draw_graph(job: Projector) -> Tree:
+    """Draw the decision graph of one trace from its read model."""
     tree = Tree(Text(f"trace {TRACE}", style="bold magenta"))
-    for edge in _edges(job):
+    for edge in _read_edges(job):
         kind = edge["edge_type"].removeprefix("trace_").replace("_", " ")
         origin = "" if edge["from_node_id"] == f"trace:{TRACE}" else f"{edge['from_node_id']} "
         tree.add(
@@ -118,10 +120,10 @@ def _picture(job: Projector) -> Tree:
     return tree
 
 
-def _edges(job: Projector) -> Iterator[dict[str, Any]]:
+def _read_edges(job: Projector) -> Iterator[dict[str, Any]]:
     table = job.projection.table("edges")
-    with job.model.moment() as moment:
-        found = [row for _, row, _ in moment.rows(job.projection, table)]
+    with job.model.moment() as snapshot:
+        found = [row for _, row, _ in snapshot.rows(job.projection, table)]
     yield from sorted(
         (row for row in found if row["trace_id"] == TRACE), key=lambda row: int(row["log_seq"])
     )

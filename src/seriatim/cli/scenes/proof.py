@@ -1,4 +1,4 @@
-"""The whole log read again at the end, and proved."""
+"""Demo step: verify the whole log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
 def play(stage: Stage) -> None:
-    """Verify everything that the scenes left behind."""
+    """Verify the log with all events of the previous steps."""
     stage.scene(
-        "verify: the whole log read again",
-        "Proves: no gaps, contiguous streams, right hashes, right indexes, after all of the above.",
+        "verify: the whole log, read again",
+        "Proves: no gaps, contiguous streams, correct hashes and indexes after all steps above.",
     )
     report = verify(stage.log.store)
-    shown = sheet("", "check", "finding")
-    for one in report.findings:
-        shown.add_row(Text(one.level, style=_STYLES[one.level]), one.check, one.message)
-    stage.show(shown)
+    table = sheet("", "check", "finding")
+    for finding in report.findings:
+        level = Text(finding.level, style=_STYLES[finding.level])
+        table.add_row(level, finding.check, finding.message)
+    stage.show(table)
     stage.check(f"{report.events:,} events in {report.appends:,} appends are sound", report.ok)

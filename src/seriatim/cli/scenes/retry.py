@@ -1,4 +1,4 @@
-"""One append sent many times at once, and once more with other content."""
+"""Demo step: one append sent many times concurrently, and once with different content."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def _pay(stage: Stage, amount: str) -> AppendResult:
 
 
 def play(stage: Stage) -> None:
-    """Send a payment from many threads, then with another amount."""
+    """Send a payment from many threads, then with a different amount."""
     stage.scene(
-        f"an idempotent retry: the same payment sent {TWINS} times at once",
-        "Proves: one record, and every caller gets its receipt; another amount is refused.",
+        f"an idempotent retry: the same payment sent {TWINS} times concurrently",
+        "Proves: one event is stored, every caller gets its receipt, other content is refused.",
     )
     before = stage.log.head()
     with ThreadPoolExecutor(TWINS) as pool:
         receipts = list(pool.map(lambda _: _pay(stage, "1250.00"), range(TWINS)))
     ids = {receipt.records[0].event_id for receipt in receipts}
-    fresh = sum(not receipt.replayed for receipt in receipts)
-    where = receipts[0].first_position
-    stage.show(f"{TWINS} receipts, all for position {where}: {fresh} stored, the rest replayed")
-    stage.check(f"{TWINS} calls, 1 record", len(ids) == fresh == stage.log.head() - before == 1)
+    stored = sum(not receipt.replayed for receipt in receipts)
+    position = receipts[0].first_position
+    stage.show(f"{TWINS} receipts for position {position}: {stored} stored, the rest replayed")
+    stage.check(f"{TWINS} calls, 1 event", len(ids) == stored == stage.log.head() - before == 1)
     refusal = None
     try:
         _pay(stage, "9999.00")
     except IdempotencyConflict as error:
         refusal = error
-    stage.refused("the same key with another amount", refusal)
-    stage.check("a changed retry is no retry", refusal is not None)
+    stage.refused("the same key with a different amount", refusal)
+    stage.check("a retry with different content is refused", refusal is not None)

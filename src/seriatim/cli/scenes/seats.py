@@ -1,4 +1,4 @@
-"""Seats of a show as plain facts: ask first, append only if the answer still holds."""
+"""Demo step: seats of a show as facts, reserved with conditional appends."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from seriatim.core.query import Filter, Query
 
 
 def seat_query(seat: str) -> Query:
-    """Return the context of one seat: everything that was ever said about it."""
+    """Return the query for all events about one seat."""
     return Query([Filter(types=["seat.reserved", "seat.released"], payload=[{"seat": seat}])])
 
 
 def reservation(seat: str, guest: str) -> dict[str, Any]:
-    """Return the fact that a guest has a seat."""
+    """Return an event that reserves a seat for a guest."""
     payload = {"seat": seat, "guest": guest, "price": {"amount": 48.5, "currency": "EUR"}}
     return {"event_type": "seat.reserved", "payload": payload, "tags": ["show:hamlet"]}
 
 
 def play(stage: Stage) -> None:
-    """Reserve, try again with a stale version, release, and reserve anew."""
+    """Reserve a seat, try it again with a stale version, reserve another, and release one."""
     stage.scene(
-        "facts: ask, then append only if the answer still holds",
-        "Proves: append_if compares the context's version in the same transaction that appends.",
+        "facts: query, then append only if the result is still current",
+        "Proves: append_if compares the context version in the transaction that appends.",
     )
     facts = stage.log.facts
     seat = seat_query("12A")
-    shown = sheet("command", "context read", "answer")
+    table = sheet("command", "context read", "result")
     empty = facts.query(seat).current_context_version
     ann = facts.append_if([reservation("12A", "ann")], seat, empty)
-    shown.add_row("ann reserves 12A", _version(empty), _answer(ann))
+    table.add_row("ann reserves 12A", _format_version(empty), _format_result(ann))
     bob = facts.append_if([reservation("12A", "bob")], seat, empty)
-    shown.add_row("bob reserves 12A", _version(empty), _answer(bob))
+    table.add_row("bob reserves 12A", _format_version(empty), _format_result(bob))
     other = facts.append_if([reservation("12B", "bob")], seat_query("12B"), None)
-    shown.add_row("bob reserves 12B", _version(None), _answer(other))
+    table.add_row("bob reserves 12B", _format_version(None), _format_result(other))
     released = {"event_type": "seat.released", "payload": {"seat": "12A", "guest": "ann"}}
-    seen = facts.query(seat).current_context_version
-    gone = facts.append_if([released], seat, seen)
-    shown.add_row("ann releases 12A", _version(seen), _answer(gone))
-    stage.show(shown)
-    stage.check("the stale command was told, not stored", bool(ann) and not bob)
-    stage.check("another seat was never in its way", bool(other) and bool(gone))
-    history = [one.payload["guest"] for one in facts.query(seat).event_records]
-    stage.check("the log of 12A holds ann's two facts and none of bob's", history == ["ann"] * 2)
+    current = facts.query(seat).current_context_version
+    release = facts.append_if([released], seat, current)
+    table.add_row("ann releases 12A", _format_version(current), _format_result(release))
+    stage.show(table)
+    stage.check("the stale command got a conflict and stored nothing", bool(ann) and not bob)
+    stage.check("other seats were not affected", bool(other) and bool(release))
+    history = [event.payload["guest"] for event in facts.query(seat).event_records]
+    stage.check("seat 12A has ann's two events and none of bob's", history == ["ann"] * 2)
 
 
-def _version(version: int | None) -> str:
+def _format_version(version: int | None) -> str:
     return "nothing yet" if version is None else f"version {version}"
 
 
-def _answer(answer: Any) -> str:
-    if answer:
-        return f"stored at {answer.first_sequence_number}"
-    expected = _version(answer.expected_context_version)
-    return f"conflict: expected {expected}, found {_version(answer.actual_context_version)}"
+def _format_result(result: Any) -> str:
+    if result:
+        return f"stored at {result.first_sequence_number}"
+    expected = _format_version(result.expected_context_version)
+    return f"conflict: expected {expected}, found {_format_version(result.actual_context_version)}"

@@ -1,4 +1,4 @@
-"""How fast single durable appends are, alone and with many callers waiting at once."""
+"""Demo step: the throughput of durable single appends, with one and with many callers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 1.5
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """What one run measured."""
+    """The result of one measurement."""
 
     callers: int
     events: int
@@ -25,49 +25,49 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Acknowledged appends a second."""
+        """Acknowledged appends per second."""
         return self.events / self.seconds
 
 
 def play(stage: Stage) -> None:
-    """Measure both, and show that waiting callers share commits."""
+    """Measure appends with one and with many callers, which share commits."""
     stage.scene(
-        "single durable appends, measured here and now",
-        "Proves: callers that wait share a durable commit; no answer comes before the disk has it.",
+        "durable single appends, measured on this machine",
+        "Proves: concurrent callers share a durable commit; no receipt precedes the sync to disk.",
     )
     before = stage.log.head()
-    figures = [measured(stage, callers) for callers in (1, CALLERS)]
-    shown = sheet("callers", "appends", "events/s", "p50 ms", "p99 ms", right=_NUMBERS)
-    for one in figures:
-        cuts = statistics.quantiles(one.times_ms, n=100)
-        shown.add_row(
-            str(one.callers),
-            f"{one.events:,}",
-            f"{one.rate:,.0f}",
-            f"{cuts[49]:.2f}",
-            f"{cuts[98]:.2f}",
+    samples = [measured(stage, callers) for callers in (1, CALLERS)]
+    table = sheet("callers", "appends", "events/s", "p50 ms", "p99 ms", right=_NUMBERS)
+    for sample in samples:
+        percentiles = statistics.quantiles(sample.times_ms, n=100)
+        table.add_row(
+            str(sample.callers),
+            f"{sample.events:,}",
+            f"{sample.rate:,.0f}",
+            f"{percentiles[49]:.2f}",
+            f"{percentiles[98]:.2f}",
         )
-    stage.show(shown)
+    stage.show(table)
     stored = stage.log.head() - before
-    total = sum(one.events for one in figures)
-    stage.check(f"{total:,} answers, {stored:,} events in the log", stored == total)
+    total = sum(sample.events for sample in samples)
+    stage.check(f"{total:,} receipts, {stored:,} events in the log", stored == total)
 
 
 _NUMBERS = ("callers", "appends", "events/s", "p50 ms", "p99 ms")
 
 
 def measured(stage: Stage, callers: int) -> Figure:
-    """Append one event after another from so many threads, for a while."""
+    """Append single events from `callers` threads for some seconds."""
     times_ms: list[list[float]] = [[] for _ in range(callers)]
     deadline = time.perf_counter() + SECONDS
 
     def work(caller: int) -> None:
         stream = ("sensor", f"s-{callers}-{caller}")
-        mine = times_ms[caller]
+        own_times = times_ms[caller]
         while (started := time.perf_counter()) < deadline:
             reading = {"sensor": caller, "celsius": 21.5, "battery": 87, "note": "x" * 200}
             stage.log.append([NewEvent("sensor.read", reading, stream=stream)])
-            mine.append((time.perf_counter() - started) * 1000)
+            own_times.append((time.perf_counter() - started) * 1000)
 
     started = time.perf_counter()
     threads = [threading.Thread(target=work, args=(number,)) for number in range(callers)]
@@ -75,6 +75,6 @@ def measured(stage: Stage, callers: int) -> Figure:
         thread.start()
     for thread in threads:
         thread.join()
-    took = time.perf_counter() - started
-    every = [each for mine in times_ms for each in mine]
-    return Figure(callers, len(every), took, every)
+    elapsed = time.perf_counter() - started
+    latencies = [latency for own_times in times_ms for latency in own_times]
+    return Figure(callers, len(latencies), elapsed, latencies)

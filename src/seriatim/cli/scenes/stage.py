@@ -1,4 +1,4 @@
-"""What every scene plays on: a log, a console, and a list of what held."""
+"""The shared state of the demo steps: the log, the output and the results of all checks."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ WIDTH: Final = 100
 
 
 class Stage:
-    """Prints scenes and remembers whether each claim held."""
+    """Prints the steps of the demo and collects the results of their checks."""
 
     def __init__(self, console: Console, log: Log, url: str) -> None:
         self.log = log
         self.url = url
         self.claims: list[tuple[str, bool]] = []
         self._console = console
-        self._scenes = 0
+        self._steps = 0
 
     @property
     def ok(self) -> bool:
-        """Whether everything held."""
+        """Whether all checks so far have passed."""
         return all(held for _, held in self.claims)
 
     def scene(self, title: str, proves: str) -> None:
-        """Begin a scene with one line on what it proves."""
-        self._scenes += 1
+        """Print the heading of a step and one line about what it proves."""
+        self._steps += 1
         self._console.print()
-        heading = Text(f"{self._scenes} · {title}", style="bold cyan")
+        heading = Text(f"{self._steps} · {title}", style="bold cyan")
         self._console.print(Rule(heading, align="left", style="cyan"))
         self._console.print(Text(proves, style="italic"))
 
-    def show(self, shown: RenderableType) -> None:
-        """Print something of a scene."""
-        self._console.print(Padding(shown, (0, 0, 0, 2)))
+    def show(self, content: RenderableType) -> None:
+        """Print a part of a step, indented."""
+        self._console.print(Padding(content, (0, 0, 0, 2)))
 
     def check(self, claim: str, held: bool) -> None:
-        """Print a claim with its tick, and remember it."""
+        """Print a claim with the result of its check, and record it."""
         self.claims.append((claim, held))
-        mark, style = ("✓", "green") if held else ("✗ does not hold:", "bold red")
+        mark, style = ("✓", "green") if held else ("✗ failed:", "bold red")
         line = Text.assemble((f"  {mark} ", style), plain(claim))
         self._console.print(line)
 
-    def refused(self, what: str, error: SeriatimError | None) -> None:
-        """Show how an act was refused."""
+    def refused(self, action: str, error: SeriatimError | None) -> None:
+        """Print the error that refused an action; without an error, record a failed check."""
         if error is None:
-            self.check(f"{what} is refused", held=False)
+            self.check(f"{action} is refused", held=False)
             return
-        code = Text.assemble(f"{what} → ", (error.code, "yellow"), f": {plain(error.message)}")
-        self.show(code)
+        line = Text.assemble(f"{action} → ", (error.code, "yellow"), f": {plain(error.message)}")
+        self.show(line)
 
 
 def sheet(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table in the style of the demo."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return made
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table

@@ -1,0 +1,1 @@
+"""The append suite; each section takes the environment and returns figures."""

@@ -1,0 +1,83 @@
+"""Known bottlenecks of the figures that miss their goal, printed with them."""
+
+_CLIENT = (
+    "Python in the client: about 60 us of work per append, which take 100 us while the server "
+    "runs on the same two cores; the server needs about 60 us per row in groups of 16 and 40 us in "
+    "groups of 64, a third of it for indexes"
+)
+_BATCHES = (
+    "validation and encoding in Python take about 25 us per event on one core for all callers"
+)
+_STREAMS = (
+    "two random index pages per stream, a lookup of its last event, and another in the trigger"
+)
+
+# By the beginning of a figure's name.
+BOTTLENECKS: dict[str, str] = {
+    "singles, 1 caller": (
+        "0.3 ms of Python with cold caches after each wait, and 0.4 ms in which the server "
+        "prepares a one-row insert with seven indexes, checks and a trigger"
+    ),
+    "append beside a tenant at its bounds": (
+        "the interpreter lock: the event loop shares it with the threads that parse, validate and "
+        "match for the flooding tenant, whose appends use the same writer of the log"
+    ),
+    "/health beside a tenant at its bounds": (
+        "the interpreter lock: the event loop waits for the threads that parse, validate and match "
+        "for the flooding tenant, and for its own refusals of that tenant's requests"
+    ),
+    "memory growth by a tenant at its bounds": (
+        "not measured separately; probably the tenant's memory, work in progress, events that are "
+        "stored in memory meanwhile, and the page caches of SQLite"
+    ),
+    "singles, 32": _CLIENT,
+    "singles, 128": _CLIENT,
+    "batches of 100, few": _BATCHES,
+    "batches of 1,000, few": _BATCHES,
+    "batches of 100, many": _STREAMS,
+    "batches of 1,000, many": _STREAMS,
+    "import": "parsing, validation and encoding of each event in Python, on one core",
+    "throughput at": (
+        "index pages that do not fit into 1 GB of shared buffers: the log of 10 M events has "
+        "15 GB, 6 GB of it for tags and payload indexes"
+    ),
+    "plain beside worst": "both callers share two cores; the lock is not held longer for a context",
+    "SQLite": (
+        "Python: validation, encoding and, for tasks, a thread switch; and about six pages written "
+        "per append where the bare loop writes one"
+    ),
+    "batch read / COPY": (
+        "two cores for everything: of about 8 us per event the server takes 2.3, the driver and "
+        "Arrow 3, and Spark 2.8 to build rows of 27 columns, which COPY does not do"
+    ),
+    "rebuild by fold": (
+        "both sides run the same fold in Python: 4 us per event, and 5 us to read it; the second "
+        "core is shared with the server"
+    ),
+    "catch-up at": (
+        "the two checkpoint writes of Spark per batch, 0.1 to 0.2 s, and the start of its tasks, "
+        "in addition to 0.9 s for 200,000 events"
+    ),
+    "HTTP singles / no-op": (
+        "an append takes 220 us, the no-op 98 us: validation, hash and encoding as in process, and "
+        "the server and the load generator share two cores"
+    ),
+    "client singles": (
+        "every event is validated twice, in the client and in the service, about 100 us each, on "
+        "two cores shared with Postgres"
+    ),
+    "HTTP batches": "parsing, validation and encoding in Python, in one process",
+    "append beside a tenant's flood": (
+        "one event loop and two cores for both tenants, the load generator and Postgres"
+    ),
+    "live, append to row": (
+        "a task in a Python process and a frame collected to the driver, whereas the rate source "
+        "creates its row in the JVM"
+    ),
+}
+
+
+def find_bottleneck(name: str) -> str | None:
+    """Return the known bottleneck of a figure, by the longest matching prefix of its name."""
+    prefixes = [prefix for prefix in BOTTLENECKS if name.startswith(prefix)]
+    return BOTTLENECKS[max(prefixes, key=len)] if prefixes else None

@@ -1,0 +1,1 @@
+"""The delivery suite; each section takes the environment and returns figures."""

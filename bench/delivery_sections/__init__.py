@@ -1,1 +1,0 @@
-"""The sections of the benchmark of delivery."""

@@ -1,0 +1,1 @@
+"""The pipeline suite; each section takes the environment and returns figures."""

@@ -1,1 +1,0 @@
-"""The sections of the pipeline's benchmark, one file for each question."""

@@ -1,0 +1,68 @@
+"""Runs the sections of a suite, prints their table and writes the results."""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bench.bottlenecks import find_bottleneck
+from bench.chart import ASSETS, draw
+from bench.measurement import RESULTS, Figure, Stopwatch, carry_over_figures, table, write_results
+from bench.plan import GROWTH, BenchmarkPlan, format_count
+
+PARTIAL = Path(__file__).parent.parent / "build" / "bench"
+
+S = TypeVar("S")
+
+
+def print_conditions(conditions: Mapping[str, Any], indent: str = "") -> None:
+    """Print the conditions of a run: machine, versions, settings, sizes."""
+    for name, value in conditions.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}:")
+            print_conditions(value, indent + "  ")
+        else:
+            print(f"{indent}{name}: {value}")
+
+
+def measure(
+    plan: BenchmarkPlan,
+    sections: Mapping[str, Callable[[S], list[Figure]]],
+    environment: S,
+    watch: Stopwatch,
+) -> list[Figure]:
+    """Run the planned sections and return their figures."""
+    figures: list[Figure] = []
+    for name, section in sections.items():
+        if name in plan.only and (plan.large or name != GROWTH):
+            print(f"{name} ({watch.seconds:.0f} s so far)")
+            gc.collect()
+            figures += section(environment)
+    return figures
+
+
+def publish_results(
+    name: str,
+    title: str,
+    plan: BenchmarkPlan,
+    conditions: Mapping[str, Any],
+    figures: Sequence[Figure],
+) -> None:
+    """Print the table and write the results; only a full run replaces the published ones."""
+    published = list(figures)
+    if plan.whole and not plan.large:
+        published += carry_over_figures(
+            name, published, lambda figure: format_count(plan.large_events) in figure
+        )
+    published = [replace(figure, limited_by=find_bottleneck(figure.name)) for figure in published]
+    print()
+    print(table(published))
+    print()
+    if plan.large_events and not plan.large:
+        print(
+            f"Figures at {format_count(plan.large_events)} events are measured only with --large."
+        )
+    path = write_results(name, conditions, published, RESULTS if plan.whole else PARTIAL)
+    chart = draw(f"bench-{name}", title, published, ASSETS if plan.whole else PARTIAL)
+    print(f"{path}\n{chart}\n{conditions['seconds']} s in total")

@@ -1,0 +1,1 @@
+"""The service suite; each section takes the environment and returns figures."""

@@ -1,1 +1,0 @@
-"""Sections of the benchmark of the service."""

@@ -90,9 +90,9 @@ COPIES: dict[str, Act] = {
 }
 POINTS: dict[str, Callable[[Doom], None]] = {
     "none": lambda _: None,
-    "before the second seal": lambda d: d.around_mine(writing._Run, "_seal", 2, "before"),
-    "after the second seal": lambda d: d.around_mine(writing._Run, "_seal", 2, "after"),
-    "between two groups": lambda d: d.around_mine(restoring._Restoring, "_flush", 3, "after"),
+    "before the second seal": lambda d: d.around_mine(writing._ArchiveRun, "_seal", 2, "before"),
+    "after the second seal": lambda d: d.around_mine(writing._ArchiveRun, "_seal", 2, "after"),
+    "between two groups": lambda d: d.around_mine(restoring._RestoreRun, "_flush", 3, "after"),
     "before the second commit": lambda d: d.around_mine(exporting, "commit", 2, "before"),
     "after the second commit": lambda d: d.around_mine(exporting, "commit", 2, "after"),
 }

@@ -1,0 +1,116 @@
+"""Names are nouns and verbs of the field, each with one meaning."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from tests.tidy.source import ROOT, Module, committed_files, modules
+
+# Words of no other event store, with the term to use instead. See docs/reference/glossary.md.
+REPLACEMENTS = {
+    "desk": "context or store",
+    "desks": "contexts or stores",
+    "door": "profile rules or entry point",
+    "doors": "profile rules or entry points",
+    "lane": "committer",
+    "lanes": "committers",
+    "letters": "dead letters",
+    "manieth": "number",
+    "passenger": "pending append",
+    "passengers": "pending appends",
+    "tally": "counts",
+    "tip": "last event id",
+    "told": "reported",
+    "twin": "duplicate",
+    "twins": "duplicates",
+}
+ALLOWED_BEFORE = {"letters": "dead"}  # dead letters are the field's own word
+PHRASES = {
+    r"\bbehind (?:a|the|this|that)\b": "after (behind means lagging)",
+    r"\bwho waits\b": "waiting callers",
+    r"\bwhat waits\b": "queued requests",
+}
+# Nouns that only look like participles or gerunds.
+NOUNS = {"content_coding", "kafka_feed", "tracing"}
+CHECKED = {".md", ".py", ".sql", ".toml"}
+# The log of changes names what was renamed, and this file names all of it.
+EXEMPT = {"CHANGELOG.md", "tests/tidy/test_names.py"}
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def banned(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each banned word or phrase in a text, with its replacement."""
+    words = _WORD.findall(text)
+    lower = [word.lower() for word in words]
+    for at, word in enumerate(lower):
+        if word in REPLACEMENTS and ALLOWED_BEFORE.get(word) != (lower[at - 1] if at else None):
+            yield word, REPLACEMENTS[word]
+    for phrase, instead in PHRASES.items():
+        for found in re.findall(phrase, text, re.IGNORECASE):
+            yield found, instead
+
+
+def problems_in(path: str, text: str) -> list[str]:
+    """Name the banned words of one file by line."""
+    return [
+        f"{path}:{number}: {word!r}, use {instead}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for word, instead in banned(line)
+    ]
+
+
+def is_verbal(module: Module) -> bool:
+    """Tell whether a file is named by a gerund or participle instead of a noun."""
+    stem = module.path.stem
+    return bool(re.search(r"(?:ing|ed)$", stem)) and stem not in NOUNS
+
+
+def class_places(found: tuple[Module, ...]) -> dict[str, list[str]]:
+    """Return where each public class is defined."""
+    places = defaultdict(list)
+    for module in found:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module.place)
+    return places
+
+
+def test_files_are_named_by_nouns() -> None:
+    """A folder shows what is in it."""
+    assert [module.place for module in modules() if is_verbal(module)] == []
+
+
+def test_a_class_name_appears_once() -> None:
+    """A reader who finds a class by name has found the right one."""
+    twice = {name: places for name, places in class_places(modules()).items() if len(places) > 1}
+
+    assert twice == {}
+
+
+def test_no_private_words() -> None:
+    """Code and pages use the terms of the glossary."""
+    problems = []
+    for path in committed_files():
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix in CHECKED and name not in EXEMPT:
+            problems += problems_in(name, path.read_text(encoding="utf-8"))
+
+    assert problems == [], "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["self._lane", "class AccessDesk", "the twin of a command", "DOORS", "reads behind the head"],
+)
+def test_a_private_word_is_found(text: str) -> None:
+    """Words are found within identifiers, and phrases within sentences."""
+    assert len(problems_in("x.py", text)) == 1
+
+
+@pytest.mark.parametrize("text", ["dead_letters", "plane", "multiple", "behind by 5 events"])
+def test_a_common_word_is_not(text: str) -> None:
+    """Words that contain a private one are no private words."""
+    assert problems_in("x.py", text) == []

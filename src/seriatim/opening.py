@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from seriatim.access.desk import PURPOSE as ACCESS
+from seriatim.access.store import PURPOSE as ACCESS
 from seriatim.access.store import Access
 from seriatim.client.http import Http
 from seriatim.client.log import Remote

@@ -29,7 +29,7 @@ class Remote(BaseLog):
         return cast("HttpStore", self.store)
 
     @property
-    def _follow(self) -> type[Tail]:
+    def _tail_class(self) -> type[Tail]:
         # A store that is wrapped is followed by the acts of its wrapping.
         return RemoteTail if isinstance(self.store, HttpStore) else Tail
 
@@ -42,10 +42,10 @@ class Remote(BaseLog):
         """List the tenant's durable subscriptions, as the service sees them."""
         return list(self._service.subscription_statuses(self.tenant_id))
 
-    def _scanned(self, spec: ReadSpec) -> Page:
+    def _scan_page(self, spec: ReadSpec) -> Page:
         return Page(*self._service.page(spec))
 
-    def _found(self, query: Query, window: Window) -> QueryResult:
+    def _run_query(self, query: Query, window: Window) -> QueryResult:
         check_query(query, self.settings.limits)
         size, limit = window.check(self.settings.limits), window.limit
         records: list[EventRecord] = []

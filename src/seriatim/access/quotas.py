@@ -79,7 +79,7 @@ class Meter:
         Args:
             tenant_id: The tenant.
             now: The current time in seconds, from any monotonic clock.
-            own: How many bytes of the request itself are counted already.
+            charged_bytes: How many bytes of the request itself are counted already.
         """
         if not self._has_quotas:
             return
@@ -95,7 +95,7 @@ class Meter:
     def spend(self, tenant_id: str, events: int, size: int, now: float, own: int = 0) -> None:
         """Count the events and bytes of an append, or raise `LimitExceeded`.
 
-        `own` is how many bytes of the request are counted already.
+        `charged_bytes` is how many bytes of the request are counted already.
         """
         self.check(tenant_id, now, own)
         self._take(tenant_id, events, size, now)

@@ -97,7 +97,7 @@ class Access:
             tenant_id: The tenant, or `*` for all tenants (services only).
             rights: Any of `append`, `read`, `operate` and `act_as`.
             types: Event types or patterns that the token is limited to; none means all.
-            lasts_s: Seconds until the token expires; None means that it does not expire.
+            expires_in_s: Seconds until the token expires; None means that it does not expire.
             note: A remark for operators.
 
         Returns:

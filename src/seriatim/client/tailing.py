@@ -67,12 +67,12 @@ class RemoteTail(Tail):
             if line.records:
                 batch = all_incoming(line.records)
                 yield batch
-                # Only now: a consumer that leaves at the yield has not had this batch.
-                self.position, self._tip = batch[-1].position, batch[-1].event_id
+                # Only after the yield: a consumer that stops here has not processed the batch.
+                self.position, self._last_event_id = batch[-1].position, batch[-1].event_id
                 idle_since = time.monotonic()
             else:
                 if line.position > self.position:
-                    self.position, self._tip = line.position, ""
+                    self.position, self._last_event_id = line.position, ""
                 if self._on_scanned is not None:
                     self._on_scanned(self.position)
                 idle = time.monotonic() - idle_since
@@ -110,7 +110,7 @@ class RemoteTail(Tail):
             "query": self._text,
             "log_id": self._identity.log_id,
             "epoch": self._identity.epoch,
-            "tip": self._tip or None,
+            "tip": self._last_event_id or None,
             "keep_alive_s": keep_alive_s,
         }
         how: Any = {"tenant_id": self._tenant_id, "idle_s": keep_alive_s + _DEAD_S}

@@ -171,7 +171,7 @@ class Appender:
 
         Args:
             draft: The append.
-            carried: Trace headers to store in the metadata of events that have none.
+            trace_headers: Headers to store in the metadata of events that have none.
 
         Raises:
             SeriatimError: The append is invalid; the profile's rules choose the error.

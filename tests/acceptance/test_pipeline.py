@@ -82,7 +82,7 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
         (("project", "run", "seats"), "none that is shipped"),
         (("project", "status", "--failures", "seats"), "there are no projections at"),
         (("project", "pause", "seats"), "there are no projections at"),
-        (("project", "status", "--target", "ftp://x"), "the read model lives in a database"),
+        (("project", "status", "--target", "ftp://x"), "the read model must be in a database"),
         (("archive",), "says where the segments go"),
         (("lake", "iceberg", "a.b", "--catalog", "uri"), "is written key=value"),
     ],

@@ -59,7 +59,7 @@ class Access:
     """The tokens, quotas and stored responses of one log; safe for use by several threads.
 
     Example:
-        access = open_access("sqlite:///app.db")
+        access = open_access(access_url("sqlite:///app.db"))
         text, token = access.create(subject="billing", tenant_id="acme", rights=["append"])
     """
 

@@ -93,7 +93,6 @@ class Log(BaseLog):
                 return [] if records else [NewEvent("seat.booked", stream=("seat", "12A"))]
 
             log.decide(("seat", "12A"), book)
-
         """
         return decide_and_append(self, context, decider, **options)
 
@@ -136,7 +135,6 @@ def open_log(  # noqa: PLR0913 - public API
     Example:
         with seriatim.open("sqlite:///app.db") as log:
             log.append([NewEvent("order.placed", {"id": 1})])
-
     """
     log_url = url or default_url()
     if log_url is None:
@@ -208,7 +206,6 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
     Raises:
         InvalidArgument: The URL is that of a service, or of no known backend.
         BackendFailure: The store cannot be opened, or does not exist and `create` is false.
-
     """
     scheme = url.partition(":")[0]
     if scheme == "memory":
@@ -306,7 +303,6 @@ def open_registry(
 
     Raises:
         NotFound: The registry does not exist and `create` is false.
-
     """
     registry_settings = settings or registering()
     if not registry_settings.enabled and create:
@@ -338,7 +334,6 @@ def open_access(url: str, *, create: bool = True) -> Access:
 
     Raises:
         NotFound: The store does not exist and `create` is false.
-
     """
     resolved = access_url(url) if _has_no_schema(url) else url
     missing = NotFound(

@@ -35,7 +35,6 @@ def exchanged(
 
     Raises:
         NoResponse: The connection broke before the response was complete.
-
     """
     sent = False
     try:

@@ -57,7 +57,6 @@ class Connections:
             Closed: The log is closed.
             NoResponse: A new connection could not be made.
             BackendFailure: TLS failed, which a retry would not change.
-
         """
         self.check_open()
         with self._lock:

@@ -108,7 +108,6 @@ class HttpExchange:
 
         Raises:
             Deferred: The whole group may succeed on a retry.
-
         """
         self._timer.cancel()
         if self._broken:
@@ -144,7 +143,6 @@ class HttpExchange:
 
         Raises:
             BackendFailure: The response was not complete in time; the appends may be stored.
-
         """
         deadline = time.monotonic() + timeout
         self._timer.cancel()

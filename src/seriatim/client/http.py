@@ -49,7 +49,6 @@ class Http:
 
     Raises:
         InvalidArgument: The URL is malformed.
-
     """
 
     def __init__(
@@ -234,7 +233,6 @@ class Http:
             body: With a body, the request is a POST.
             tenant_id: The tenant.
             idle_s: Seconds without a line after which the connection counts as broken.
-
         """
         method, target, data = "GET", _make_target(path, params), None
         if body is not None:

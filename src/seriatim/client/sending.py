@@ -31,7 +31,6 @@ def send(http: Http, group: Sequence[Request], timeout: float | None = None) -> 
 
     Returns:
         The outcome of each append, in order.
-
     """
     left = http.timeout_s if timeout is None else timeout
     known_position = http.known_position

@@ -48,7 +48,6 @@ class AsyncLog:
     Example:
         async with seriatim.open("sqlite:///app.db").aio as log:
             await log.append([NewEvent("order.placed", {"id": 1})])
-
     """
 
     def __init__(self, log: BaseLog, in_thread: InThread = asyncio.to_thread) -> None:

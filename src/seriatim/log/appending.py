@@ -175,7 +175,6 @@ class Appender:
 
         Raises:
             SeriatimError: The append is invalid; the profile's rules choose the error.
-
         """
         context = self._find_context(draft)
         conditions = (
@@ -215,7 +214,6 @@ class Appender:
 
         Raises:
             SeriatimError: The append is invalid, refused by a condition, timed out or failed.
-
         """
         deadline = time.monotonic() + (timeout or self._settings.timeout_s)
         telemetry = Watch(self._telemetry, draft.tenant_id)

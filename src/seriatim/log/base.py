@@ -142,7 +142,6 @@ class BaseLog:
         Example:
             event = NewEvent("seat.booked", {"seat": "12A"}, stream=("flight", "LH1"))
             receipt = log.append([event], ExpectedSeq(("flight", "LH1"), None))
-
         """
         draft = self.draft(LOG, events, condition, idempotency_key, command)
         return self.append_draft(draft, timeout=timeout, connection=connection)
@@ -247,7 +246,6 @@ class BaseLog:
         Example:
             for record in log.read(types=["seat.*"], newest_first=True, limit=10):
                 print(record.position, record.event_type)
-
         """
         checked_limit = check_count("limit", limit)
         batches = self.read_batches(batch_size=batch_size, **filters)
@@ -310,7 +308,6 @@ class BaseLog:
         Args:
             idempotency_key: The key of a whole append, or of one of its events.
             producer_id: The producer of the events; keys are unique per producer.
-
         """
         return receipt(stored_by_key(self, idempotency_key, producer_id))
 
@@ -366,7 +363,6 @@ class BaseLog:
             query = Query([Filter(types=["seat.booked"])])
             result = log.query(query)
             log.append(events, ExpectedContext(query, result.context_version))
-
         """
         window = Window(limit, after, until, head, newest_first)
         with tracing.span("seriatim.query") as span:
@@ -385,7 +381,6 @@ class BaseLog:
         Raises:
             InvalidArgument: A value is not a declaration.
             Conflict: The log has a declaration of that name which cannot be changed to this one.
-
         """
         for one in declarations:
             if isinstance(one, StreamKind):
@@ -419,7 +414,6 @@ class BaseLog:
         Example:
             for batch in log.subscribe("mailer", Query([Filter(types=["order.paid"])])):
                 send_mails(batch)
-
         """
         check_query(query, self.settings.limits)
         check_name("name", name)
@@ -442,7 +436,6 @@ class BaseLog:
         Example:
             for one in log.subscriptions():
                 print(one.name, one.owner, one.position, one.lag_events, one.last_error)
-
         """
         return list(statuses(cast("ServedStore", self.store), self.tenant_id))
 

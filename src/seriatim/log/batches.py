@@ -25,7 +25,6 @@ def whole_appends(
         after: The exclusive start position.
         page_events: The maximum number of events of a page.
         max_bytes: About how many bytes of payloads a page may have.
-
     """
     pending: Batch = []
     for page in pages_after(read, after, most, max_bytes):

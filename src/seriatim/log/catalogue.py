@@ -44,7 +44,6 @@ class Catalogue:
 
         log.catalogue.include(catalogue)
         log.append([log.catalogue.new_event(OrderPlaced("o-1"))])
-
     """
 
     def __init__(self, log: BaseLog | None = None) -> None:
@@ -76,7 +75,6 @@ class Catalogue:
 
         Raises:
             Conflict: The version is bound to another class, or declared with another schema.
-
         """
 
         def bind(bound: C) -> C:
@@ -95,7 +93,6 @@ class Catalogue:
 
         Raises:
             Conflict: The version has another upcaster.
-
         """
         check_event_type(EventType(event_type=event_type, event_version=from_version))
 
@@ -147,7 +144,6 @@ class Catalogue:
 
         Raises:
             InvalidArgument: The class is not bound to an event type.
-
         """
         entry = self._classes.get(type(instance))
         if entry is None:
@@ -168,7 +164,6 @@ class Catalogue:
         Raises:
             SchemaViolation: No class is bound, an upcaster is missing or failed, or the payload
                 does not fit the class.
-
         """
         bound = self._bindings.get(record.event_type)
         if not bound:
@@ -186,7 +181,6 @@ class Catalogue:
 
         Raises:
             SchemaViolation: The record is newer than that, or an upcaster is missing or failed.
-
         """
         target = self.newest(record.event_type) if to_version is None else to_version
         if target is None:

@@ -52,7 +52,6 @@ def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
     Raises:
         Conflict: The cursor was stored with another query.
         LogIdentityChanged: The log was restored or replaced since the cursor was stored.
-
     """
     if cursor.query != query:
         msg = (

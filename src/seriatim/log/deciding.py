@@ -73,7 +73,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InvalidArgument: An event has another producer than the decision. Keys are stored per
                 producer, so a retry would not find the append.
-
         """
         decided = list(events)
         if self.idempotency_key is not None:
@@ -102,7 +101,6 @@ def decide_and_append(
     Raises:
         ConditionalAppendConflict: The context changed at every attempt.
         EventSequenceInvalid: The stream changed at every attempt.
-
     """
     decision = Decision(context=context, **options)
     for attempt in range(decision.attempts):

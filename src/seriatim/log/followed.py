@@ -24,7 +24,6 @@ async def followed(iterator: Iterator[T], stop: Callable[[], None]) -> AsyncGene
     Args:
         iterator: The blocking iterator.
         stop: Called to make a blocked step of the iterator return.
-
     """
     thread = ThreadPoolExecutor(1, "seriatim-following")
     try:

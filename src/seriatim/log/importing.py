@@ -109,7 +109,6 @@ def import_events(
     Example:
         with open("export.ndjson", "rb") as lines:
             report = import_events(log, lines)
-
     """
     if tenant_id is not None:
         check_tenant(tenant_id)

@@ -72,7 +72,6 @@ class Lane:
 
         Raises:
             SeriatimError: The append was refused, timed out or failed.
-
         """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()

@@ -22,7 +22,6 @@ def stored_by_key(
 
     Raises:
         InvalidArgument: The key or the producer id is malformed.
-
     """
     if problem := key_problem(idempotency_key):
         raise bad("idempotency_key", problem)
@@ -36,7 +35,6 @@ def stored_by_command(log: BaseLog, actor: str, endpoint: str, key: str) -> Stor
 
     Raises:
         InvalidArgument: The actor, the endpoint or the key is malformed.
-
     """
     for name, value in (("actor", actor), ("endpoint", endpoint)):
         if problem := id_problem(value):
@@ -53,7 +51,6 @@ def find_decided(
 
     Raises:
         IdempotencyKeyReuse: The command's key was used for another request.
-
     """
     prepared = log.appender.prepare_command(log.tenant_id, command)
     if prepared is not None:

@@ -52,7 +52,6 @@ def first_records(
         limit: The maximum number of records.
         size: About how many bytes of memory the records may take.
         step: About how many bytes of payloads to read at a time.
-
     """
     found: list[EventRecord] = []
     while left := limit - len(found):

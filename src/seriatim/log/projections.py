@@ -39,7 +39,6 @@ class Places:
     Args:
         find: Opens the read model at a URL; returns None if there is none.
         beside: Returns the default URL of a tenant's read model; None if the log has no default.
-
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Places:
 
         Raises:
             InvalidArgument: The log has no default, as in memory.
-
         """
         if self._default_url is None:
             msg = (
@@ -104,7 +102,6 @@ class Projections:
             NotFound: There is no such projection.
             InvalidArgument: The position is after the head.
             LogIdentityChanged: The log was restored or replaced.
-
         """
         deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
         self.check(position)
@@ -124,7 +121,6 @@ class Projections:
         Raises:
             ProjectionOutOfDate: The projection has not reached the position.
             NotFound: There is no such projection.
-
         """
         self.check(position)
         progress = self.look(name)
@@ -171,7 +167,6 @@ class Projections:
             NotFound: There is no such projection.
             Conflict: It belongs to another tenant.
             LogIdentityChanged: The log was restored or replaced since it last ran.
-
         """
         found = self._model(check_name("name", name)).progress(name)
         if found is None:

@@ -47,7 +47,6 @@ class Tail:
         idle_timeout: Seconds without an event after which the iteration ends; None: never.
         poll_s: How often to look for new events if no wake-up arrives.
         on_scanned: Called with the position up to which the log was scanned, when caught up.
-
     """
 
     def __init__(  # noqa: PLR0913 - see the class
@@ -131,7 +130,6 @@ class Subscription:
     Raises:
         Conflict: The subscription exists with another query.
         LogIdentityChanged: The log was restored or replaced since the cursor was stored.
-
     """
 
     def __init__(  # noqa: PLR0913 - see the class
@@ -280,7 +278,6 @@ class Subscription:
         Raises:
             BackendFailure: The log was closed.
             LogIdentityChanged: The log was restored or replaced.
-
         """
         while True:
             try:

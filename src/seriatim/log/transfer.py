@@ -123,7 +123,6 @@ def export_log(  # noqa: PLR0913 - public API
     Example:
         with open("export.ndjson", "wb") as file:
             export_log(log.store, file.write)
-
     """
     if tenant_id is not None:
         check_tenant(tenant_id)

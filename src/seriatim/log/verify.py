@@ -67,7 +67,6 @@ def verify(
     Example:
         report = verify(log.store)
         assert report.ok, report.findings
-
     """
     started = time.perf_counter()
     head = store.head()

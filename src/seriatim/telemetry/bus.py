@@ -57,7 +57,6 @@ class Telemetry:
 
         Example:
             unsubscribe = log.telemetry.subscribe(print)
-
         """
         # A new tuple: `emit` may be iterating over the old one in another thread.
         self._listeners = (*self._listeners, listener)

@@ -20,7 +20,6 @@ class LogMetrics:
     Example:
         metrics = Metrics()
         LogMetrics(metrics).observe(log)
-
     """
 
     def __init__(self, metrics: Metrics, *, names_max: int = NAMES_MAX) -> None:
@@ -51,7 +50,6 @@ class LogMetrics:
 
         Returns:
             A function that stops collecting.
-
         """
         gauges = Gauges(log, tenants or (lambda: (DEFAULT_TENANT,)), self._names_max, keep_s)
         stop_functions = (

@@ -38,7 +38,6 @@ def bound(
     Example:
         with bind_fields(request_id="r-1", tenant="acme"):
             log.append(events)
-
     """
     given = {"request_id": request_id, "tenant": tenant, "error_code": error_code}
     fields = {name: value for name, value in given.items() if value is not None}
@@ -66,7 +65,6 @@ def write_logs(
 
     Returns:
         A function that stops writing.
-
     """
     handler = _Handler(stream)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
@@ -89,7 +87,6 @@ def write_every_log(form: Format, *, stream: TextIO | None = None) -> Callable[[
 
     Returns:
         A function that restores the previous state.
-
     """
     root = logging.getLogger()
     if any(isinstance(one, _Handler) for one in root.handlers):

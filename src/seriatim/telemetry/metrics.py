@@ -52,7 +52,6 @@ class Metrics:
 
     Raises:
         BackendFailure: The Prometheus client is not installed.
-
     """
 
     def __init__(self) -> None:
@@ -80,7 +79,6 @@ class Metrics:
 
         Returns:
             A function that removes the reader.
-
         """
         collector = _Collector(self._client, read)
         self.shown.register(collector)
@@ -102,7 +100,6 @@ class Shown:
 
     Raises:
         InvalidArgument: The address is malformed or in use.
-
     """
 
     def __init__(self, metrics: Metrics, address: str) -> None:

@@ -41,7 +41,6 @@ def use(provider: Any) -> Callable[[], None]:
 
     Returns:
         A function that restores the previous provider.
-
     """
     previous, _Choice.provider = _Choice.provider, provider
 
@@ -84,7 +83,6 @@ def span(
     Example:
         with tracing.span("import", attributes={"file": name}) as span:
             span.set({"count": import_file(name)})
-
     """
     tracer = _find_tracer()
     if tracer is None:

@@ -144,7 +144,6 @@ def received(event: WireEvent) -> NewEvent:
 
     Raises:
         Flaw: The stream is given twice, or the payload is not valid JSON.
-
     """
     stream: Any = event.stream
     if event.stream_type is not None or event.stream_id is not None:

@@ -1,4 +1,4 @@
-"""Opening a log by its address, and the log with every profile on it."""
+"""Open logs, read models, registries and access stores by URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from seriatim.access.desk import PURPOSE as ACCESS
+from seriatim.access.store import PURPOSE as ACCESS
 from seriatim.access.store import Access
 from seriatim.client.http import Http
 from seriatim.client.log import Remote
@@ -43,59 +43,70 @@ from seriatim.store.readmodel.port import PURPOSE as READ_MODEL
 from seriatim.store.sqlite.engine import SqliteEngine
 from seriatim.store.sqlite.store import SqliteStore
 
-_PLAIN_MAX = 16
-_SCHEMA_MAX = 41  # what a log's own schema may have
-
-
-_SERVICES = ("http:", "https:")
+_NAME_MAX = 16
+_SCHEMA_MAX = 41  # the longest schema name that a log accepts
+_SERVICE_SCHEMES = ("http:", "https:")
 # Of libpq: password, sslpassword, passfile, sslkey, scram_client_key, oauth_client_secret …
 _SECRET_OPTIONS = ("pass", "key", "secret", "token")
 
 
 class Log(BaseLog):
-    """An open log: its own acts, the awaited ones, and the three profiles."""
+    """An open log, with its asyncio interface and the three profiles."""
 
     @property
     def aio(self) -> AsyncLog:
-        """The same log for asyncio."""
+        """The log for asyncio."""
         return AsyncLog(self)
 
     @property
     def traces(self) -> Traces:
-        """The log in the vocabulary of decision traces."""
+        """The profile of decision traces."""
         return Traces(self)
 
     @property
     def facts(self) -> Facts:
-        """The log in the vocabulary of facts and command contexts."""
+        """The profile of facts and command contexts."""
         return Facts(self)
 
     @property
     def aggregates(self) -> Aggregates:
-        """The log in the vocabulary of aggregates and organisations."""
+        """The profile of aggregates and organisations."""
         return Aggregates(self)
 
     def decide(
         self, context: StreamRef | Query, decider: Decider, **options: Any
     ) -> AppendResult | None:
-        """Load a stream or a context, decide, append; on a conflict load again, bounded.
+        """Load a stream or context, append the events that `decider` returns, retry on conflicts.
 
-        Options: `attempts` (10), and `idempotency_key` (with the events' `producer_id`) or
-        `command`, under which a retry returns the first receipt without running the decider.
+        Args:
+            context: The stream or query whose events the decider receives.
+            decider: A pure function from records to new events; it may be called several times.
+            **options: `attempts` (10); `idempotency_key` with the events' `producer_id`, or
+                `command`, under which a retry returns the first receipt without calling the
+                decider.
+
+        Returns:
+            The receipt, or None if the decider returns no events.
+
+        Example:
+            def book(records):
+                return [] if records else [NewEvent("seat.booked", stream=("seat", "12A"))]
+
+            log.decide(("seat", "12A"), book)
         """
         return decide_and_append(self, context, decider, **options)
 
 
 class RemoteLog(Remote, Log):
-    """A log in a service: the same acts, with as few round trips as each needs."""
+    """A log that is accessed through a service, with few round trips per call."""
 
 
 def default_settings() -> Settings:
-    """Return how a log behaves unless told otherwise, by the environment at most."""
+    """Return the default settings, with the values of environment variables."""
     return Settings(on_id_mismatch=mismatch_mode(), numbered_by=numbered_by())
 
 
-def open_log(  # noqa: PLR0913 - where a log is, and how it is used
+def open_log(  # noqa: PLR0913 - public API
     url: str | None = None,
     *,
     tenant_id: str | None = None,
@@ -105,30 +116,44 @@ def open_log(  # noqa: PLR0913 - where a log is, and how it is used
     token: str | None = None,
     verify: str | bool = True,
 ) -> Log:
-    """Open `memory:`, `sqlite:///file`, `postgresql://…` or the `https://…` of a service.
+    """Open a log.
 
-    Without a URL, $SERIATIM_URL. A log that is not there yet is made, unless `create` is false.
-    A service asks for a token ($SERIATIM_TOKEN, unless given), which says whose events there are;
-    `verify` names the file of the certificates that are trusted.
+    Args:
+        url: `memory:`, `sqlite:///file`, `postgresql://…`, or the `https://…` of a service; by
+            default the environment variable `SERIATIM_URL`.
+        tenant_id: The tenant; by default `default`, or the token's tenant for a service.
+        guard: The policy that refuses secrets and personal data, or its name.
+        settings: Settings of the log; by default those of the environment.
+        create: Whether to create a log that does not exist.
+        token: The token for a service; by default the environment variable `SERIATIM_TOKEN`.
+        verify: A file with trusted certificates for a service; False disables verification.
+
+    Raises:
+        InvalidArgument: The URL or another argument is malformed.
+        BackendFailure: The log cannot be opened.
+
+    Example:
+        with seriatim.open("sqlite:///app.db") as log:
+            log.append([NewEvent("order.placed", {"id": 1})])
     """
-    address = url or default_url()
-    if address is None:
+    log_url = url or default_url()
+    if log_url is None:
         msg = "no log was named: pass a URL such as sqlite:///app.db, or set SERIATIM_URL"
         raise InvalidArgument(msg, details={"argument": "url"})
-    known = settings or default_settings()
-    if address.startswith(_SERVICES):
-        return _open_remote(address, known, tenant_id, _guard(guard), token, verify)
+    log_settings = settings or default_settings()
+    if log_url.startswith(_SERVICE_SCHEMES):
+        return _open_remote(log_url, log_settings, tenant_id, _find_guard(guard), token, verify)
     if token is not None:
-        msg = "a token is for a service: this log is opened by its own address"
+        msg = "token is only for a service (https://…): omit it for a log in a database"
         raise InvalidArgument(msg, details={"argument": "token"})
-    store = open_store(address, known, create=create)
+    store = open_store(log_url, log_settings, create=create)
     try:
         return Log(
             store,
-            settings=known,
-            guard=_guard(guard),
+            settings=log_settings,
+            guard=_find_guard(guard),
             tenant_id=DEFAULT_TENANT if tenant_id is None else tenant_id,
-            places=_places(address),
+            places=_make_read_models(log_url),
         )
     except BaseException:
         store.close()
@@ -153,27 +178,35 @@ def _open_remote(  # noqa: PLR0913 - the arguments of open_log
         )
     )
     try:
-        whose = store.tenant() if tenant_id is None else tenant_id
-        with suppress(Forbidden):  # a retry of ours is told from a replay by the head
+        tenant = store.tenant() if tenant_id is None else tenant_id
+        # The head distinguishes a retry of this process from a replay of an older append.
+        with suppress(Forbidden):
             store.head()
-        places = Places(find_read_model, None)
-        return RemoteLog(store, settings=settings, guard=guard, tenant_id=whose, places=places)
+        read_models = Places(find_read_model, None)
+        return RemoteLog(
+            store, settings=settings, guard=guard, tenant_id=tenant, places=read_models
+        )
     except BaseException:
         store.close()
         raise
 
 
-def _guard(guard: str | Guard) -> Guard:
+def _find_guard(guard: str | Guard) -> Guard:
     if not isinstance(guard, str):
         return guard
     if guard not in BUILT_IN:
-        msg = f"there is no guard {guard!r}: {', '.join(sorted(BUILT_IN))}"
+        msg = f"there is no guard {guard!r}: choose from {', '.join(sorted(BUILT_IN))}"
         raise InvalidArgument(msg, details={"argument": "guard"})
     return BUILT_IN[guard]
 
 
 def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
-    """Open the backend that a URL names."""
+    """Open the store of a log by its URL.
+
+    Raises:
+        InvalidArgument: The URL is that of a service, or of no known backend.
+        BackendFailure: The store cannot be opened, or does not exist and `create` is false.
+    """
     scheme = url.partition(":")[0]
     if scheme == "memory":
         return MemoryStore(settings.read_timeout_s)
@@ -186,32 +219,34 @@ def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
             read_timeout_s=settings.read_timeout_s,
         )
     if scheme in ("postgresql", "postgres"):
-        found: Store = _postgres().PostgresStore(url, settings, create=create)
-        return found
-    if url.startswith(_SERVICES):
-        msg = "this needs the log's own database, not a service: name it by its own URL"
+        store: Store = _import_postgres().PostgresStore(url, settings, create=create)
+        return store
+    if url.startswith(_SERVICE_SCHEMES):
+        msg = "this needs direct access to the log's database: pass its URL, not the service's"
         raise InvalidArgument(msg, details={"argument": "url"})
-    msg = f"{scheme!r:.40} is no backend: use memory:, sqlite:///file, postgresql://… or https://…"
+    msg = (
+        f"unknown backend {scheme!r:.40}: use memory:, sqlite:///file, postgresql://… or https://…"
+    )
     raise InvalidArgument(msg, details={"argument": "url"})
 
 
 def is_service(url: str) -> bool:
-    """Tell whether a URL names a service, not a database."""
-    return url.startswith(_SERVICES)
+    """Return whether a URL is that of a service, not of a database."""
+    return url.startswith(_SERVICE_SCHEMES)
 
 
 def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
-    """Say what is wrong with the database under a log, also when the log cannot be opened."""
-    known = settings or Settings()
-    if url.startswith(_SERVICES):
-        with open_log(url, settings=known) as log:
+    """Check the database of a log and yield findings, also if the log cannot be opened."""
+    log_settings = settings or Settings()
+    if url.startswith(_SERVICE_SCHEMES):
+        with open_log(url, settings=log_settings) as log:
             yield from log.store.doctor()
         return
     if url.startswith(("postgresql:", "postgres:")):
-        yield from _postgres().examine(url, known)
+        yield from _import_postgres().examine(url, log_settings)
         return
     try:
-        store = open_store(url, known, create=False)
+        store = open_store(url, log_settings, create=False)
     except BackendFailure as error:
         cure = "run seriatim init" if "there is no log" in error.message else ""
         yield Finding("error", "opening", error.message, cure)
@@ -221,8 +256,11 @@ def examine(url: str, settings: Settings | None = None) -> Iterator[Finding]:
 
 
 def open_read_model(url: str) -> ReadModel:
-    """Open the place of read models that a URL names: a SQLite file or a Postgres schema."""
-    engine = _engine(_read_model_at(url), READ_MODEL)
+    """Open a read model in a SQLite file or a Postgres schema, creating it if needed.
+
+    For the URL of a log without a schema, its default read model is opened.
+    """
+    engine = _open_engine(_resolve_read_model_url(url), READ_MODEL)
     try:
         return ReadModel(engine)
     except BaseException:
@@ -231,17 +269,17 @@ def open_read_model(url: str) -> ReadModel:
 
 
 def find_read_model(url: str) -> ReadModel | None:
-    """Open the place of read models that a URL names, None unless it is there."""
+    """Open a read model, or return None if it does not exist; see `open_read_model`."""
     if url.startswith("sqlite:") and not Path(sqlite_path(url)).exists():
         return None
-    engine = _engine(_read_model_at(url), READ_MODEL)
-    found = None
+    engine = _open_engine(_resolve_read_model_url(url), READ_MODEL)
+    read_model = None
     try:
         if engine.ready():
-            found = ReadModel(engine)
-        return found
+            read_model = ReadModel(engine)
+        return read_model
     finally:
-        if found is None:
+        if read_model is None:
             engine.close()
 
 
@@ -254,164 +292,181 @@ def open_registry(
 ) -> Registry:
     """Open the processed-event registry in a SQLite file or a Postgres schema.
 
-    `log` is the log whose records are handled: a handler keeps to its identity, and stops with
-    `log_identity_changed` after a restore instead of taking new events for old ones.
-    One that is not there yet is made, unless `create` is false. Without settings the environment
-    is asked; a registry that is switched off there claims everything and remembers nothing.
+    Args:
+        url: The URL of the registry, or of a log whose default registry is meant.
+        settings: Settings of the registry; by default those of the environment. A registry that
+            is disabled there grants every claim and stores nothing.
+        log: The log whose records are handled. Handlers are bound to its identity: after a
+            restore they stop with `log_identity_changed` instead of mistaking new events for
+            processed ones.
+        create: Whether to create a registry that does not exist.
+
+    Raises:
+        NotFound: The registry does not exist and `create` is false.
     """
-    known = settings or registering()
-    if not known.enabled and create:
-        return unguarded(known)
-    place = registry_url(url) if _names_no_schema(url) else url
-    missing = f"there is no registry at {shown_url(place)}: seriatim work makes it"
-    if not create and place.startswith("sqlite:") and not Path(sqlite_path(place)).exists():
+    registry_settings = settings or registering()
+    if not registry_settings.enabled and create:
+        return unguarded(registry_settings)
+    resolved = registry_url(url) if _has_no_schema(url) else url
+    missing = f"there is no registry at {shown_url(resolved)}: run seriatim work to create it"
+    if not create and resolved.startswith("sqlite:") and not Path(sqlite_path(resolved)).exists():
         raise NotFound(missing)
-    engine = _engine(place, REGISTRY)
-    found = None
+    engine = _open_engine(resolved, REGISTRY)
+    registry = None
     try:
         if create or engine.ready(OLDEST_TABLE):
-            found = Registry(engine, known, None if log is None else LogOrigin(log.store))
+            origin = None if log is None else LogOrigin(log.store)
+            registry = Registry(engine, registry_settings, origin)
     finally:
-        if found is None:
+        if registry is None:
             engine.close()
-    if found is None:
+    if registry is None:
         raise NotFound(missing)
-    return found
+    return registry
 
 
 def open_access(url: str, *, create: bool = True) -> Access:
-    """Open the tokens, quotas and answers that a URL names: beside a log, or at another place.
+    """Open the access store: tokens, quotas and stored responses of a service.
 
-    What is not there yet is made, unless `create` is false.
+    Args:
+        url: The URL of the store, as returned by `access_url`; or the URL of a Postgres log.
+        create: Whether to create a store that does not exist.
+
+    Raises:
+        NotFound: The store does not exist and `create` is false.
     """
-    place = access_url(url) if _names_no_schema(url) else url
+    resolved = access_url(url) if _has_no_schema(url) else url
     missing = NotFound(
-        f"there are no tokens at {shown_url(place)}: seriatim token create makes one"
+        f"there are no tokens at {shown_url(resolved)}: run seriatim token create to create one"
     )
-    if not create and place.startswith("sqlite:") and not Path(sqlite_path(place)).exists():
+    if not create and resolved.startswith("sqlite:") and not Path(sqlite_path(resolved)).exists():
         raise missing
-    engine = _engine(place, ACCESS)
-    found = None
+    engine = _open_engine(resolved, ACCESS)
+    access = None
     try:
         if create or engine.ready():
-            found = Access(engine)
+            access = Access(engine)
     finally:
-        if found is None:
+        if access is None:
             engine.close()
-    if found is None:
+    if access is None:
         raise missing
-    return found
+    return access
 
 
 def shown_url(url: str) -> str:
-    """Return an address without its password, nor where passwords and keys are."""
-    place, asked, options = url.partition("?")
+    """Return a URL with passwords, keys and their files replaced by `***`."""
+    base, question_mark, options = url.partition("?")
     scheme, slashes, rest = url.partition("://")
-    authority, _, path = place.partition("://")[2].partition("/")
+    authority, _, path = base.partition("://")[2].partition("/")
     if slashes and "@" in rest and ("@" not in authority or "@" in path):
-        # Characters of a password that are not encoded: all before the last @ may be of it.
+        # The password has unencoded characters: everything before the last @ may belong to it.
         return f"{scheme}://{authority.partition(':')[0]}:***@{rest.rpartition('@')[2]}"
-    user, signed, hosts = authority.rpartition("@")
-    if signed and ":" in user:
-        place = place.replace(authority, f"{user.partition(':')[0]}:***@{hosts}", 1)
-    return place + asked + "&".join(_shown_option(one) for one in options.split("&"))
+    user, at_sign, hosts = authority.rpartition("@")
+    if at_sign and ":" in user:
+        base = base.replace(authority, f"{user.partition(':')[0]}:***@{hosts}", 1)
+    return base + question_mark + "&".join(_redact_option(one) for one in options.split("&"))
 
 
-def _shown_option(option: str) -> str:
+def _redact_option(option: str) -> str:
     name, is_set, _ = option.partition("=")
     secret = any(word in unquote(name).lower() for word in _SECRET_OPTIONS)
     return f"{name}=***" if is_set and secret else option
 
 
-def _engine(url: str, purpose: Purpose) -> Engine:
+def _open_engine(url: str, purpose: Purpose) -> Engine:
     if url.startswith("sqlite:"):
         return SqliteEngine(sqlite_path(url), purpose)
     if url.startswith(("postgresql:", "postgres:")):
-        _postgres()
+        _import_postgres()
         from seriatim.store.postgres import connecting, engine  # noqa: PLC0415 - an extra
 
         return engine.PostgresEngine(connecting.parse_url(url, Settings()), purpose)
-    msg = f"{purpose.what} lives in a database: sqlite:///file or postgresql://…"
+    msg = f"{purpose.what} must be in a database: use sqlite:///file or postgresql://…"
     raise InvalidArgument(msg, details={"argument": purpose.option.lstrip("-")})
 
 
-def _names_no_schema(url: str) -> bool:
+def _has_no_schema(url: str) -> bool:
+    """Return whether a Postgres URL names no schema, so that it is the URL of a log."""
     return not url.startswith("sqlite:") and "schema" not in split_options(url)[1]
 
 
-def _places(url: str) -> Places:
+def _make_read_models(url: str) -> Places:
     if url.startswith("memory:"):
         return Places(find_read_model, None)
     return Places(find_read_model, lambda tenant_id: read_model_url(url, tenant_id))
 
 
 def read_model_url(url: str, tenant_id: str = DEFAULT_TENANT) -> str:
-    """Return where a log's read models are unless told otherwise: beside it, each tenant apart."""
-    return _beside(url, "read", tenant_id)
+    """Return the default URL of a tenant's read model, derived from the log's URL."""
+    return _derive_url(url, "read", tenant_id)
 
 
 def registry_url(url: str) -> str:
-    """Return where a log's registry is unless told otherwise: beside it, for all tenants."""
-    return _beside(url, "delivery", DEFAULT_TENANT)
+    """Return the default URL of a log's registry, one for all tenants."""
+    return _derive_url(url, "delivery", DEFAULT_TENANT)
 
 
 def access_url(url: str) -> str:
-    """Return where a log's tokens and quotas are unless told otherwise: beside it."""
-    return _beside(url, "service", DEFAULT_TENANT)
+    """Return the default URL of a log's access store."""
+    return _derive_url(url, "service", DEFAULT_TENANT)
 
 
-def _read_model_at(url: str) -> str:
-    return read_model_url(url) if _names_no_schema(url) else url
+def _resolve_read_model_url(url: str) -> str:
+    return read_model_url(url) if _has_no_schema(url) else url
 
 
-def _beside(url: str, what: str, tenant_id: str) -> str:
-    part = _plain_name(tenant_id)
+def _derive_url(url: str, suffix: str, tenant_id: str) -> str:
+    """Return the URL of a sibling file, or of a sibling schema in the same database."""
+    part = _tenant_part(tenant_id)
     if url.startswith("sqlite:"):
         stem = urlsplit(url).path.removesuffix(".db")
-        return f"sqlite://{stem}.{part}.{what}.db" if part else f"sqlite://{stem}.{what}.db"
+        return f"sqlite://{stem}.{part}.{suffix}.db" if part else f"sqlite://{stem}.{suffix}.db"
     if url.startswith(("postgresql:", "postgres:")):
         check_postgres_url(url)
     base, options = split_options(url)
     schema = options.get("schema", "seriatim")
-    made = f"{schema}_{what}_{part}" if part else f"{schema}_{what}"
-    if len(made) > _SCHEMA_MAX:
-        made = f"{schema[:_PLAIN_MAX]}_{what}_{hash_key(schema, tenant_id).hex()[: _PLAIN_MAX + 2]}"
-    options["schema"] = made
+    derived = f"{schema}_{suffix}_{part}" if part else f"{schema}_{suffix}"
+    if len(derived) > _SCHEMA_MAX:
+        digest = hash_key(schema, tenant_id).hex()[: _NAME_MAX + 2]
+        derived = f"{schema[:_NAME_MAX]}_{suffix}_{digest}"
+    options["schema"] = derived
     return with_options(base, options)
 
 
-def _plain_name(tenant_id: str) -> str:
+def _tenant_part(tenant_id: str) -> str:
+    """Return the tenant's part of a derived name: its id if simple and short, else a hash."""
     if tenant_id == DEFAULT_TENANT:
         return ""
     if tenant_id == EVERY_TENANT:
         return "all"
     plain = tenant_id.isascii() and tenant_id.replace("_", "").isalnum() and tenant_id.islower()
-    if plain and tenant_id != "all" and len(tenant_id) <= _PLAIN_MAX:
+    if plain and tenant_id != "all" and len(tenant_id) <= _NAME_MAX:
         return tenant_id
-    return "t" + hash_key(tenant_id).hex()[:_PLAIN_MAX]
+    return "t" + hash_key(tenant_id).hex()[:_NAME_MAX]
 
 
 def absolute_url(url: str) -> str:
-    """Return a URL that means the same in every folder: for processes that start elsewhere."""
+    """Return a URL that does not depend on the working directory, for other processes."""
     if not url.startswith("sqlite:"):
         return url
     return f"sqlite:///{quote(str(Path(sqlite_path(url)).absolute()))}"
 
 
 def sqlite_path(url: str) -> str:
-    """Return the path that a SQLite URL names."""
+    """Return the file path of a SQLite URL; raises `InvalidArgument` if it is malformed."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path == "/":
-        msg = "a SQLite log is named sqlite:///relative.db or sqlite:////absolute/path.db"
+        msg = "a SQLite URL is sqlite:///relative.db or sqlite:////absolute/path.db"
         raise InvalidArgument(msg, details={"argument": "url"})
     return path[1:]
 
 
-def _postgres() -> ModuleType:
+def _import_postgres() -> ModuleType:
     try:
         from seriatim.store.postgres import store  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        msg = "a Postgres log needs its driver: pip install 'seriatim[postgres]'"
+        msg = "Postgres needs its driver: pip install 'seriatim[postgres]'"
         raise BackendFailure(msg, retryable=False) from error
     return store

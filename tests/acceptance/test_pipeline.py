@@ -82,7 +82,7 @@ def test_archive_audit_and_lake(sqlite: Program) -> None:
         (("project", "run", "seats"), "is not a shipped projection"),
         (("project", "status", "--failures", "seats"), "there are no projections at"),
         (("project", "pause", "seats"), "there are no projections at"),
-        (("project", "status", "--target", "ftp://x"), "the read model lives in a database"),
+        (("project", "status", "--target", "ftp://x"), "the read model must be in a database"),
         (("archive",), "is required: a folder or s3://bucket/prefix for the segments"),
         (("lake", "iceberg", "a.b", "--catalog", "uri"), "must be given as KEY=VALUE"),
     ],

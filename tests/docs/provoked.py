@@ -23,7 +23,7 @@ from seriatim.access.rights import Caller
 from seriatim.access.tokens import refused
 from seriatim.api.hub import replaced
 from seriatim.core.errors import ProjectionFailed, ProjectionOutOfDate, TimedOut
-from seriatim.log.projections import _behind, too_late
+from seriatim.log.projections import _lag_error, too_late
 from seriatim.opening import Log
 from seriatim.store.port import Cursor, Lease
 from seriatim.store.postgres.failures import failure
@@ -122,7 +122,7 @@ ACTS: list[Callable[[Log], Any]] = [
     lambda _: _raise(
         ProjectionFailed(details={"projection": "seats", "position": 7, "reason": "KeyError"})
     ),
-    lambda _: _raise(_behind(ProjectionOutOfDate, BEHIND, SEEN, 41)),
+    lambda _: _raise(_lag_error(ProjectionOutOfDate, BEHIND, SEEN, 41)),
     lambda log: log.append([_event(payload={"text": "x" * 2000})]),
     lambda _: _over_quota(),
     lambda log: log.traces.append_event({"event_type": "TraceStarted", **_TRACE, "payload": {}}),

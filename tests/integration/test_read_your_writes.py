@@ -156,7 +156,7 @@ def test_positions_are_of_this_log(log: Log, runner: Runner, position: Any) -> N
 @pytest.mark.parametrize("timeout", [0, -1, True, "1", float("nan"), float("inf"), None])
 def test_a_timeout_is_a_time(log: Log, runner: Runner, timeout: Any) -> None:
     """L2: a wait has an end."""
-    with pytest.raises(InvalidArgument, match="timeout_s must be a number of seconds above 0"):
+    with pytest.raises(InvalidArgument, match="timeout_s must be a positive number of seconds"):
         log.projections.wait_for("seats", 1, timeout_s=timeout)
 
 
@@ -205,7 +205,7 @@ def test_where_every_projection_stands(log: Log, runner: Runner) -> None:
     with pytest.raises(ProjectionTimeout) as caught:
         log.projections.wait_for("plan", 1, timeout_s=0.01)
     assert caught.value.details["status"] == "paused"
-    assert "it is paused and does not run" in caught.value.message
+    assert "it is paused and not running" in caught.value.message
 
 
 def test_no_projection_yet(log: Log) -> None:
@@ -218,7 +218,7 @@ def test_tenants_have_their_own(log: Log, url: str, runner: Runner) -> None:
     other = log.for_tenant("other")
     with pytest.raises(NotFound):
         other.projections.demand("seats", 0)
-    with pytest.raises(Conflict, match="is of another tenant"):
+    with pytest.raises(Conflict, match="belongs to another tenant"):
         other.projections_at(read_model_url(url)).demand("seats", 0)
     model = open_read_model(read_model_url(url, "other"))
     theirs = Runner(log, model, "other")
@@ -237,7 +237,7 @@ def test_another_place(log: Log, tmp_path: Path) -> None:
 
     assert log.projections_at(target).demand("seats", 3).position == 3
     assert log.for_tenant("x").projections_at(target).wait_for("seats", 3).position == 3
-    with pytest.raises(InvalidArgument, match="the read model lives in a database"):
+    with pytest.raises(InvalidArgument, match="the read model must be in a database"):
         log.projections_at("memory:").status()
     model.close()
 
@@ -253,7 +253,7 @@ def test_a_read_model_of_another_log_is_no_answer(log: Log, url: str) -> None:
         model.drop(seats, shadow=False)
     token = Runner(log, model).token
     model.commit(seats, step(0, 3), token=token)
-    with pytest.raises(LogIdentityChanged, match="has seen another event at position 3"):
+    with pytest.raises(LogIdentityChanged, match="was stored with another event at position 3"):
         log.projections.wait_for("seats", 1)
     model.close()
 

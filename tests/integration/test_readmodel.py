@@ -642,7 +642,7 @@ def test_a_dropped_projection_leaves_nothing(model: ReadModel) -> None:
 
 def test_no_read_model_is_in_memory() -> None:
     """I1: it lives in a database."""
-    with pytest.raises(InvalidArgument, match="the read model lives in a database"):
+    with pytest.raises(InvalidArgument, match="the read model must be in a database"):
         open_read_model("memory:")
 
 

@@ -262,7 +262,7 @@ def test_bad_addresses_say_what_to_do(tmp_path: Path) -> None:
         ("memory:", "another process's memory"),
         ("mysql://x", "unknown backend"),
         (f"sqlite:///{tmp_path}/none.db", "cannot open"),
-        ("sqlite://host/x", "is named sqlite:///"),
+        ("sqlite://host/x", "a SQLite URL is sqlite:///"),
     ):
         with pytest.raises((BackendFailure, InvalidArgument), match=words):
             head(url)

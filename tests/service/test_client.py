@@ -82,7 +82,7 @@ def test_a_wrong_address_is_refused(url: str) -> None:
 def test_what_is_no_service_is_named(scripted: tuple[str, type[Scripted]], body: bytes) -> None:
     """L2: another server's answer, good or bad, is backend_failure and says so."""
     url, script = scripted
-    for status, said in ((200, "shape"), (404, "no Seriatim service"), (500, "no Seriatim")):
+    for status, said in ((200, "format"), (404, "not a Seriatim service"), (500, "not a Seriatim")):
         script.answers[:] = [(status, {"content-type": "text/html"}, body)]
         with pytest.raises(BackendFailure, match=said):
             seriatim.open(url, token="x", settings=QUICK)

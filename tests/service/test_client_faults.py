@@ -242,7 +242,7 @@ def test_doubt_outlives_what_decides_nothing(
 
     assert isinstance(outcome, BackendFailure)
     assert outcome.ambiguous
-    assert "earlier try may have been stored" in outcome.message
+    assert "earlier attempt may have been stored" in outcome.message
     assert code in outcome.message
 
 

@@ -271,7 +271,7 @@ def test_a_waiting_twin_writes_nothing(quick: Running) -> None:
     first = access.reserve(command, 10)
     assert isinstance(first, Reserved)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(access, "_write", None)
+        patch.setattr(access, "_run_in_background", None)
         assert [access.reserve(command, 10) for _ in range(3)] == [None] * 3
         with pytest.raises(IdempotencyKeyReuse):
             access.reserve(Command("t", "twin", "other"), 10)

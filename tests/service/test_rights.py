@@ -38,7 +38,7 @@ def scoped(service: Running, *types: str, rights: tuple[str, ...] = ("append", "
 def test_a_tenant_cannot_be_given_more_than_reading(service: Running) -> None:
     """K4: only a service's token appends; a tenant's with that right cannot even be made."""
     for right in ("append", "operate", "act_as"):
-        with pytest.raises(Exception, match="tenants only read"):
+        with pytest.raises(Exception, match="a tenant's token may only read"):
             service.token(subject=None, tenant_id="t", rights=[right])
     answer = caller(service, subject=None, tenant_id="t", rights=["read"]).append(event())
 
@@ -96,7 +96,7 @@ def test_patterns_confine_appends(service: Running) -> None:
     assert who.append(event("order.paid"), event("noted")).status == 201
     for wrong in ("orders", "order", "ORDER.paid", "x"):
         assert who.append(event("order.paid"), event(wrong)).code == "forbidden"
-    with pytest.raises(Exception, match="exact types"):
+    with pytest.raises(Exception, match="exact event types"):
         scoped(service, "order.*")
 
 

@@ -93,7 +93,7 @@ def test_a_caller_that_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """H4: allocator off: the caller numbers streams, and must."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_ALLOCATOR_MODE", "off")
     with seriatim.open("memory:") as log:
-        with pytest.raises(InvalidEvent, match="the caller's to give"):
+        with pytest.raises(InvalidEvent, match="stream_seq is missing"):
             log.append([NewEvent("a", stream=("s", "1"))])
         log.append([NewEvent("a", stream=("s", "1"), stream_seq=1), NewEvent("b")])
         assert log.head() == 2

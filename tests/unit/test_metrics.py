@@ -269,6 +269,6 @@ def test_a_known_version_is_shown_as_asked() -> None:
 def test_a_file_that_another_process_has_just_made(tmp_path: Path) -> None:
     """M2: it holds nothing yet, which keeps nobody from seeing what the others hold."""
     (tmp_path / "counter_1.db").touch()
-    shared = metrics_module._Shared(metrics_module._client(), tmp_path)
+    shared = metrics_module._MultiprocessCollector(metrics_module._client(), tmp_path)
 
     assert list(shared.collect()) == []

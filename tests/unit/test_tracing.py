@@ -273,7 +273,7 @@ def test_a_tracer_that_fails(
     with caplog.at_level(logging.ERROR, "seriatim"):
         assert log.append([NewEvent("a")]).first_position == 1
 
-    assert "a tracer failed to" in caplog.text
+    assert "the tracer failed to" in caplog.text
 
 
 def test_nobody_traces(log: Log) -> None:

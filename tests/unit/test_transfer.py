@@ -324,7 +324,7 @@ def test_a_log_can_be_followed_by_exports_of_its_growth() -> None:
 )
 def test_a_file_that_is_no_export_stops_with_its_line(line: bytes) -> None:
     """B2: what is no event at all ends the import and names the line."""
-    with pytest.raises(InvalidEvent, match=r"line 1|this file"):
+    with pytest.raises(InvalidEvent, match=r"line 1|the file has the format"):
         import_events(new_log(), [line])
 
 

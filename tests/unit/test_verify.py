@@ -76,10 +76,10 @@ def changed(index: int, **fields: Any) -> Damage:
 @pytest.mark.parametrize(
     ("damage", "check", "message"),
     [
-        (changed(2, position=7), "positions", "position 7 stands where 3 belongs"),
-        (changed(3, append_position=1), "appends", "says its append began at 1"),
-        (changed(3, tenant_id="other"), "appends", "another tenant's"),
-        (changed(0, payload='{"n":2}'), "payloads", "does not have its hash"),
+        (changed(2, position=7), "positions", "position 7 where 3 was expected"),
+        (changed(3, append_position=1), "appends", "has the append position 1"),
+        (changed(3, tenant_id="other"), "appends", "another tenant than"),
+        (changed(0, payload='{"n":2}'), "payloads", "does not match its hash"),
         (changed(0, payload='{"n": 1}'), "payloads", "not canonical"),
         (changed(0, payload="{"), "payloads", "not JSON"),
         (changed(0, event_id=" x"), "envelopes", "event_id"),
@@ -121,8 +121,8 @@ def test_a_lost_row_is_a_gap_and_a_wrong_count() -> None:
     told = errors_of(verify(store))["positions"]
 
     assert told == [
-        "position 5 stands where 4 belongs",
-        "the log's head is 6, but 5 events were read",
+        "position 5 where 4 was expected",
+        "the head is 6, but 5 events were read",
     ]
 
 
@@ -178,7 +178,7 @@ def test_a_closed_trace_that_goes_on_is_an_error() -> None:
     told = errors_of(verify(store, lookups=1))["streams"]
 
     assert any("does not open with TraceStarted" in each for each in told)
-    assert any("goes on after it was closed" in each for each in told)
+    assert any("continues after it was closed" in each for each in told)
     assert any("opens a second time" in each for each in told)
 
 

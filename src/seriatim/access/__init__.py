@@ -1,1 +1,1 @@
-"""Who may do what with a log over HTTP, and how much of it: tokens, rights, quotas, answers."""
+"""Access control of the HTTP service: tokens, rights, quotas and stored responses."""

@@ -1,4 +1,4 @@
-"""What a caller may do: one tenant or all, some event types or all, append, read or operate."""
+"""Rights: which tenants, event types and operations a caller's token allows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ANONYMOUS = "anonymous"
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, as its token says; without a subject nobody is named as the actor of events."""
+    """An authenticated caller: its name, tenant, rights and event types.
+
+    `anonymous` calls without a token; it is never recorded as the actor of events.
+    """
 
     subject: str
     tenant_id: str = EVERY_TENANT
@@ -31,57 +34,68 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     token_id: str = ""
 
     def tenant(self, named: str | None) -> str:
-        """Return the tenant that a request is about, or refuse the one it names."""
-        wanted = self._named(named)
-        operates = self.service and "operate" in self.rights
-        if is_infrastructure(wanted) and not operates:
-            raise Forbidden("this token does not reach the tenant of the infrastructure")
-        return wanted
+        """Return the tenant of a request.
 
-    def _named(self, named: str | None) -> str:
+        Args:
+            named: The tenant that the request names, or None.
+
+        Raises:
+            Forbidden: The token does not allow that tenant.
+            InvalidArgument: The name is malformed.
+        """
+        tenant_id = self._select_tenant(named)
+        operates = self.service and "operate" in self.rights
+        if is_infrastructure(tenant_id) and not operates:
+            raise Forbidden("this token may not access the infrastructure's tenant")
+        return tenant_id
+
+    def _select_tenant(self, named: str | None) -> str:
         if self.tenant_id != EVERY_TENANT:
             if named not in (None, self.tenant_id):
                 raise Forbidden("this token is for another tenant")
             return self.tenant_id
-        wanted = DEFAULT_TENANT if named is None else named
-        check_one_tenant(wanted)
-        return wanted
+        tenant_id = DEFAULT_TENANT if named is None else named
+        check_one_tenant(tenant_id)
+        return tenant_id
 
     def demand(self, right: Right, *, service: bool = False) -> None:
-        """Refuse what the token does not allow."""
+        """Raise `Forbidden` if the token lacks a right, or is no service's although it must be."""
         if right not in self.rights:
             raise Forbidden(f"this token lacks the right {right}", details={"right": right})
         if service and not self.service:
             raise Forbidden("this needs the token of a service", details={"right": "service"})
 
-    def demand_types(self, wanted: Iterable[object]) -> None:
-        """Refuse event types outside the token's scope."""
+    def demand_types(self, types: Iterable[object]) -> None:
+        """Raise `Forbidden` for event types outside the token's scope."""
         if self.types is None:
             return
         allowed = Names.of(self.types)
-        for event_type in wanted:
+        for event_type in types:
             if not isinstance(event_type, str) or not allowed.allows(event_type):
-                raise Forbidden("this token is not for events of this type")
+                raise Forbidden("this token does not allow events of this type")
 
     def demand_all_types(self) -> None:
-        """Refuse what cannot be confined to a scope of event types."""
+        """Raise `Forbidden` if the token is limited to some event types.
+
+        For operations that cannot be restricted to event types.
+        """
         if self.types is not None:
-            raise Forbidden("this token is for some event types only, this is about all of them")
+            raise Forbidden("this operation covers all event types, and this token only some")
 
     def sees(self, event_type: str) -> bool:
-        """Tell whether a read may show events of a type."""
+        """Return whether the caller may read events of a type."""
         return self.types is None or Names.of(self.types).allows(event_type)
 
-    def scoped_types(self, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return the types that a read may show of those that it asks for."""
+    def scoped_types(self, types: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Restrict the event types of a read to the token's scope; None means all types."""
         if self.types is None:
-            return wanted
-        if wanted is None:
+            return types
+        if types is None:
             return self.types
-        return Names.of(wanted).both(Names.of(self.types)).texts()
+        return Names.of(types).both(Names.of(self.types)).texts()
 
     def scoped(self, query: Query) -> Query:
-        """Return a query that shows no types outside the scope."""
+        """Restrict every filter of a query to the token's scope."""
         if self.types is None:
             return query
         filters = query.filters or [Filter()]
@@ -97,34 +111,45 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_one_tenant(tenant_id: str) -> None:
-    """Refuse what is no name of one tenant."""
+    """Raise `InvalidArgument` unless this is the name of one tenant."""
     if problem := tenant_problem(tenant_id):
         raise InvalidArgument(f"the tenant {problem}", details={"argument": "tenant"})
 
 
 def check_rights(given: Iterable[str], *, service: bool) -> frozenset[Right]:
-    """Return the rights of a new token; who is no service only reads."""
+    """Return the rights of a token.
+
+    Raises:
+        InvalidArgument: A right is unknown, there is none, or a tenant's token may do more than
+            read.
+    """
     rights: set[Right] = set()
     for one in given:
         known = next((right for right in RIGHTS if right == one), None)
         if known is None:
-            msg = f"there is no right {one!r:.40}: {', '.join(RIGHTS)}"
+            msg = f"unknown right {one!r:.40}: choose from {', '.join(RIGHTS)}"
             raise InvalidArgument(msg, details={"argument": "rights"})
         rights.add(known)
     if not rights:
-        msg = f"a token needs a right: {', '.join(RIGHTS)}"
+        msg = f"a token needs at least one right: choose from {', '.join(RIGHTS)}"
         raise InvalidArgument(msg, details={"argument": "rights"})
     if not service and rights != {"read"}:
-        msg = "tenants only read: what else is to be done needs the token of a service"
+        msg = "a tenant's token may only read: name a service to grant other rights"
         raise InvalidArgument(msg, details={"argument": "rights"})
     return frozenset(rights)
 
 
 def check_types(types: Iterable[str], rights: frozenset[Right]) -> tuple[str, ...] | None:
-    """Return the scope of a new token; reads are confined by exact types alone."""
+    """Return the event types that a new token is limited to, or None for all.
+
+    Raises:
+        InvalidArgument: A type is malformed, a pattern is combined with the right to read, or any
+            type is combined with the right to operate.
+        LimitExceeded: There are more types than a query filter may have.
+    """
     given = tuple(types)
     if len(given) > (bound := DEFAULT_LIMITS.predicates):
-        # A token for more could not query: its types are those of each filter.
+        # The types are added to each filter of the caller's queries, so they share its limit.
         msg = f"a token has at most {bound} types, as many as a filter (predicates): {len(given)}"
         details = {"limit": "predicates", "bound": bound, "actual": len(given)}
         raise LimitExceeded(msg, details=details)
@@ -133,9 +158,9 @@ def check_types(types: Iterable[str], rights: frozenset[Right]) -> tuple[str, ..
             msg = f"{one!r:.80} is neither an event type nor a pattern such as order.*"
             raise InvalidArgument(msg, details={"argument": "types"})
         if Names.of([one]).prefixes and "read" in rights:
-            msg = f"reads are confined by exact types, not by {one!r:.80}"
+            msg = f"a token that may read needs exact event types, not the pattern {one!r:.80}"
             raise InvalidArgument(msg, details={"argument": "types"})
     if given and "operate" in rights:
-        msg = "operating is about all event types: give no types"
+        msg = "the right operate covers all event types: omit the types"
         raise InvalidArgument(msg, details={"argument": "types"})
     return given or None

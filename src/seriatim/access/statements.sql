@@ -1,8 +1,8 @@
--- Tokens, quotas and answers, in SQL that Postgres and SQLite share.
--- {at} is the schema, {now} the database's clock in microseconds.
+-- Tokens, quotas and stored responses, in SQL that Postgres and SQLite share.
+-- {at} is the schema prefix, {now} the current time of the database in microseconds.
 
 -- name: create_tokens
--- Of a token only the hash of its secret is kept.
+-- Only the hash of a token's secret is stored.
 create table if not exists {at}seriatim_tokens (
     token_id    text    not null primary key,
     secret_hash text    not null,
@@ -26,7 +26,8 @@ create table if not exists {at}seriatim_quotas (
 );
 
 -- name: create_answers
--- What was answered to a command that appends nothing: its twins get the same.
+-- Responses to commands that append nothing: duplicates receive the same response.
+-- A row without a status is a reservation, valid until until_us.
 create table if not exists {at}seriatim_answers (
     command_key  text    not null primary key,
     tenant_id    text    not null,
@@ -51,7 +52,7 @@ create table if not exists {at}seriatim_secrets (
 );
 
 -- name: create_token_uses
--- Beside the tokens, so that a store made by an older version gets it when it is opened.
+-- A table of its own, so that opening a store of an older version adds it.
 create table if not exists {at}seriatim_token_uses (
     token_id text   not null primary key,
     used_us  bigint not null
@@ -92,7 +93,7 @@ where {at}seriatim_token_uses.used_us < excluded.used_us
 select 1 from {at}seriatim_tokens limit 1
 
 -- name: ended_tokens
--- Tokens that were revoked, or expired, not longer ago than this.
+-- Tokens that were revoked or that expired within the last :since_us microseconds.
 select token_id
 from {at}seriatim_tokens
 where revoked_us > {now} - :since_us
@@ -118,7 +119,7 @@ set events_per_s = excluded.events_per_s,
 delete from {at}seriatim_quotas where tenant_id = :tenant_id returning tenant_id
 
 -- name: reserve
--- One of several twins gets to run; one whose runner died may run again.
+-- Of concurrent duplicates one gets the row; an expired reservation can be taken over.
 insert into {at}seriatim_answers
 (command_key, tenant_id, request_hash, owner, created_us, until_us)
 values (:command_key, :tenant_id, :request_hash, :owner, {now}, {now} + :patience_us)

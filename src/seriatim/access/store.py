@@ -1,9 +1,312 @@
-"""The whole access store: tokens, quotas and answers in one place."""
+"""The access store: tokens, quotas, stored responses and secrets in a database beside the log."""
 
-from seriatim.access.answers import Answers
-from seriatim.access.quotas import Quotas
-from seriatim.access.tokens import Tokens
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from seriatim.access.answers import (
+    PATIENCE_S,
+    Answer,
+    Command,
+    Reserved,
+    ResponseAllowance,
+    is_abandoned,
+    stored_response,
+)
+from seriatim.access.quotas import Quota, check_quota
+from seriatim.access.rights import Caller, check_rights, check_types
+from seriatim.access.tokens import (
+    Token,
+    check_holder,
+    check_lifetime,
+    check_reserved_tenant,
+    format_token,
+    hash_secret,
+    new_secret,
+    new_token_id,
+    refused,
+    split_token,
+    token_from_row,
+)
+from seriatim.core.errors import NotFound
+from seriatim.store.engine import Engine, Purpose, statements
+
+PURPOSE = Purpose(
+    what="the access store",
+    option="--access",
+    last_table="seriatim_token_uses",
+    remake="open it again to create the missing tables",
+)
+_CREATE = (
+    "create_tokens",
+    "create_quotas",
+    "create_answers",
+    "create_answers_age",
+    "create_answers_whose",
+    "create_secrets",
+    "create_token_uses",
+)
+_MICROSECONDS = 1_000_000
 
 
-class Access(Tokens, Quotas, Answers):
-    """Who may do what with a log, how much of it, and what was answered."""
+class Access:
+    """The tokens, quotas and stored responses of one log; safe for use by several threads.
+
+    Example:
+        access = open_access(access_url("sqlite:///app.db"))
+        text, token = access.create(subject="billing", tenant_id="acme", rights=["append"])
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._second: Engine | None = None
+        self._second_lock = threading.Lock()
+        self._sql = statements(__package__, engine)
+        self._allowance = ResponseAllowance()
+        if not engine.ready():
+            engine.prepare([self._sql[name] for name in _CREATE])
+
+    def close(self) -> None:
+        """Close the database connections."""
+        for engine in (self._engine, self._second):
+            if engine is not None:
+                engine.close()
+
+    # -- tokens
+
+    def create(  # noqa: PLR0913 - the columns of a token
+        self,
+        *,
+        subject: str | None,
+        tenant_id: str,
+        rights: Iterable[str],
+        types: Iterable[str] = (),
+        lasts_s: float | None = None,
+        note: str = "",
+    ) -> tuple[str, Token]:
+        """Create a token for a named service, or for a tenant.
+
+        Args:
+            subject: The name of the service; None makes a read-only token for the tenant.
+            tenant_id: The tenant, or `*` for all tenants (services only).
+            rights: Any of `append`, `read`, `operate` and `act_as`.
+            types: Event types or patterns that the token is limited to; none means all.
+            expires_in_s: Seconds until the token expires; None means that it does not expire.
+            note: A remark for operators.
+
+        Returns:
+            The token's text, which is not stored and cannot be shown again, and its description.
+
+        Raises:
+            InvalidArgument: An argument is malformed, or the combination is not allowed.
+            LimitExceeded: There are more types than a query filter may have.
+        """
+        service = subject is not None
+        holder = check_holder(subject, tenant_id)
+        check_lifetime(lasts_s)
+        allowed = check_rights(rights, service=service)
+        check_reserved_tenant(tenant_id, allowed, service=service)
+        scope = check_types(types, allowed)
+        token_id, secret = new_token_id(), new_secret()
+        self._run(
+            "add_token",
+            token_id=token_id,
+            secret_hash=hash_secret(secret),
+            subject=holder,
+            service=int(service),
+            tenant_id=tenant_id,
+            rights=",".join(sorted(allowed)),
+            types=None if scope is None else msgspec.json.encode(scope).decode(),
+            note=note,
+            lasts_us=None if lasts_s is None else int(lasts_s * _MICROSECONDS),
+        )
+        return format_token(token_id, secret), self.token(token_id)
+
+    def token(self, token_id: str) -> Token:
+        """Return one token; raises `NotFound` if there is none with this id."""
+        rows = self._read("token", token_id=token_id)
+        if not rows:
+            raise NotFound("there is no token with that id", details={"token_id": token_id})
+        return token_from_row(rows[0])
+
+    def tokens(self) -> list[Token]:
+        """Return all tokens, including expired and revoked ones."""
+        return [token_from_row(row) for row in self._read("tokens")]
+
+    def any(self) -> bool:
+        """Return whether any token was ever created."""
+        return bool(self._read("any_token"))
+
+    def revoke(self, token_id: str) -> None:
+        """Revoke a token; raises `NotFound` if it does not exist or is revoked already."""
+        if not self._run("revoke", token_id=token_id):
+            raise NotFound("there is no such token to revoke", details={"token_id": token_id})
+
+    def ended(self, since_s: float) -> list[str]:
+        """Return the ids of tokens that expired or were revoked in the last `since_s` seconds."""
+        return [row[0] for row in self._read("ended_tokens", since_us=int(since_s * _MICROSECONDS))]
+
+    def mark_used(self, ago_s: Mapping[str, float]) -> None:
+        """Store when tokens were last used, given as seconds ago by token id."""
+        with self._background().transaction() as session:
+            for token_id, seconds in ago_s.items():
+                values = {"token_id": token_id, "ago_us": int(seconds * _MICROSECONDS)}
+                session.run(self._sql["mark_used"], values)
+
+    def admit(self, text: str) -> tuple[Caller, int | None]:
+        """Authenticate a token.
+
+        Returns:
+            The caller, and the microseconds until the token expires (None if it does not).
+
+        Raises:
+            Unauthorized: The token is malformed, unknown, revoked or expired. The error is the
+                same in all four cases.
+        """
+        parts = split_token(text)
+        if parts is None:
+            raise refused()
+        token_id, secret = parts
+        rows = self._read("token", token_id=token_id)
+        # An unknown id costs the same comparison, so response times do not reveal which ids exist.
+        stored_hash = rows[0][11] if rows else hash_secret("")
+        genuine = hmac.compare_digest(stored_hash, hash_secret(secret))
+        if not rows or not genuine:
+            raise refused()
+        token, now = token_from_row(rows[0]), rows[0][12]
+        expires_us, revoked_us = rows[0][8], rows[0][9]
+        if revoked_us is not None or (expires_us is not None and expires_us <= now):
+            raise refused()
+        caller = Caller(
+            subject=token.subject,
+            tenant_id=token.tenant_id,
+            rights=check_rights(token.rights, service=token.service),
+            types=None if token.types is None else tuple(token.types),
+            service=token.service,
+            token_id=token.token_id,
+        )
+        return caller, None if expires_us is None else expires_us - now
+
+    # -- quotas
+
+    def quotas(self) -> list[Quota]:
+        """Return the quotas of individual tenants, by tenant."""
+        return [
+            Quota(tenant_id=tenant_id, events_per_s=events, bytes_per_s=size)
+            for tenant_id, events, size in self._read("quotas")
+        ]
+
+    def set_quota(self, quota: Quota) -> None:
+        """Set the quota of a tenant; raises `InvalidArgument` for a negative rate."""
+        check_quota(quota)
+        self._run("set_quota", **msgspec.structs.asdict(quota))
+
+    def remove_quota(self, tenant_id: str) -> bool:
+        """Apply the default quota to a tenant again; returns whether it had its own."""
+        return bool(self._run("remove_quota", tenant_id=tenant_id))
+
+    # -- stored responses
+
+    def reserve(self, command: Command, at_most: int) -> Reserved | Answer | None:
+        """Reserve the right to run a command, or return the response of an earlier run.
+
+        Args:
+            command: The command; duplicates have the same key.
+            at_most: How many responses the tenant may have stored.
+
+        Returns:
+            A reservation if the caller is to run the command, the stored response if it has run,
+            or None while a duplicate is running. Nothing is written while a duplicate runs.
+
+        Raises:
+            IdempotencyKeyReuse: The key was used for another request.
+            LimitExceeded: The tenant has `at_most` stored responses.
+        """
+        rows = self._read("answer", command_key=command.key)
+        if rows and not is_abandoned(rows[0]):
+            return stored_response(command, rows[0])
+        if not rows:
+            self._allowance.take(command.tenant_id, at_most, self._count_responses)
+        owner = secrets.token_hex(8)
+        reserved = self._run_in_background(
+            "reserve",
+            command_key=command.key,
+            tenant_id=command.tenant_id,
+            request_hash=command.request_hash,
+            owner=owner,
+            patience_us=int(PATIENCE_S * _MICROSECONDS),
+        )
+        if reserved:
+            return Reserved(command.key, owner)
+        rows = self._read("answer", command_key=command.key)
+        # No row: the other run has just released its reservation, so the next attempt may run.
+        return stored_response(command, rows[0]) if rows else None
+
+    def keep(self, reserved: Reserved, answer: Answer) -> None:
+        """Store the response of a command for its duplicates."""
+        self._run_in_background(
+            "keep_answer",
+            command_key=reserved.command_key,
+            owner=reserved.owner,
+            status=answer.status,
+            body=answer.body,
+        )
+
+    def give_up(self, reserved: Reserved) -> None:
+        """Release a reservation without a response, so that a duplicate may run."""
+        self._run_in_background(
+            "forget_answer", command_key=reserved.command_key, owner=reserved.owner
+        )
+
+    def purge_answers(self, older_than_s: float) -> int:
+        """Delete responses older than `older_than_s` seconds; returns how many were deleted."""
+        older_us = int(older_than_s * _MICROSECONDS)
+        return len(self._run_in_background("purge_answers", older_us=older_us))
+
+    def _count_responses(self, tenant_id: str, at_most: int) -> int:
+        with self._background().transaction(write=False) as session:
+            values = {"tenant_id": tenant_id, "at_most": at_most}
+            return int(session.run(self._sql["count_answers"], values)[0][0])
+
+    # -- secrets
+
+    def secret(self, name: str) -> bytes:
+        """Return a named secret of this log, creating it once for all service processes."""
+        if not (rows := self._read("secret", name=name)):
+            # Another process may insert it first: the statement then does nothing.
+            self._run("add_secret", name=name, value=secrets.token_hex(32))
+            rows = self._read("secret", name=name)
+        return bytes.fromhex(rows[0][0])
+
+    # -- statements
+
+    def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement that writes."""
+        with self._engine.at_once() as session:
+            return session.run(self._sql[statement], values)
+
+    def _read(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement that only reads."""
+        with self._engine.transaction(write=False) as session:
+            return session.run(self._sql[statement], values)
+
+    def _run_in_background(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement that writes on the second connection."""
+        with self._background().at_once() as session:
+            return session.run(self._sql[statement], values)
+
+    def _background(self) -> Engine:
+        """Return the second connection, opened on first use.
+
+        Slow statements run on it, so that authentication, on the first one, never waits for them.
+        """
+        with self._second_lock:
+            if self._second is None:
+                self._second = self._engine.another()
+            return self._second

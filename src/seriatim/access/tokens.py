@@ -1,19 +1,16 @@
-"""Tokens: made once, shown once, kept as hashes; they expire and can be revoked."""
+"""Tokens: their text, their checks, and their description without the secret."""
 
 from __future__ import annotations
 
-import hmac
 import re
 import secrets
-from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
-from seriatim.access.desk import Desk
-from seriatim.access.rights import ANONYMOUS, Caller, check_rights, check_types
-from seriatim.core.errors import InvalidArgument, NotFound, Unauthorized
+from seriatim.access.rights import ANONYMOUS, Right
+from seriatim.core.errors import InvalidArgument, Unauthorized
 from seriatim.core.ids import id_problem
 from seriatim.core.tenants import EVERY_TENANT, is_infrastructure
 from seriatim.core.times import format_us
@@ -22,14 +19,15 @@ PREFIX = "srt"
 _ID_BYTES = 8
 _SECRET_BYTES = 32
 _PARTS = 3
-# As they are made below: base64 has four characters for three bytes.
-_SHAPE = re.compile(
+_LIFETIME_MAX_S = 1e10  # about three centuries
+# Base64 has four characters for three bytes.
+_TOKEN_PATTERN = re.compile(
     rf"{PREFIX}_[0-9a-f]{{{2 * _ID_BYTES}}}_[A-Za-z0-9_-]{{{-(-_SECRET_BYTES * 4 // 3)}}}"
 )
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as operators see it: everything but its secret."""
+    """The description of a token: everything but its secret."""
 
     token_id: str
     subject: str
@@ -41,129 +39,85 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     expires_at: str | None
     revoked_at: str | None
-    last_used_at: str | None = None  # to about a minute
-
-
-class Tokens(Desk):
-    """The tokens of one log."""
-
-    def create(  # noqa: PLR0913 - what a token says
-        self,
-        *,
-        subject: str | None,
-        tenant_id: str,
-        rights: Iterable[str],
-        types: Iterable[str] = (),
-        lasts_s: float | None = None,
-        note: str = "",
-    ) -> tuple[str, Token]:
-        """Make a token for a service by its name, or for a tenant; the text is shown only now."""
-        service = subject is not None
-        named = tenant_id if subject is None else subject
-        for what, value in (("tenant", tenant_id), ("service", named)):
-            if problem := id_problem(value):
-                raise InvalidArgument(f"{what} {problem}", details={"argument": what})
-        if subject == ANONYMOUS:
-            msg = f"{ANONYMOUS} is who calls without a token: take another name"
-            raise InvalidArgument(msg, details={"argument": "service"})
-        if not service and tenant_id == EVERY_TENANT:
-            msg = "a tenant's token is for one tenant; for all of them name a service"
-            raise InvalidArgument(msg, details={"argument": "tenant"})
-        if lasts_s is not None and not 0 < lasts_s < 1e10:  # noqa: PLR2004 - three centuries
-            msg = "a token lasts some seconds, or without an end"
-            raise InvalidArgument(msg, details={"argument": "lasts"})
-        allowed = check_rights(rights, service=service)
-        if is_infrastructure(tenant_id) and not (service and "operate" in allowed):
-            msg = f"{tenant_id} is reached by a service with the right operate alone"
-            raise InvalidArgument(msg, details={"argument": "tenant"})
-        scope = check_types(types, allowed)
-        token_id = secrets.token_hex(_ID_BYTES)
-        secret = secrets.token_urlsafe(_SECRET_BYTES)
-        self._run(
-            "add_token",
-            token_id=token_id,
-            secret_hash=_hash(secret),
-            subject=named,
-            service=int(service),
-            tenant_id=tenant_id,
-            rights=",".join(sorted(allowed)),
-            types=None if scope is None else msgspec.json.encode(scope).decode(),
-            note=note,
-            lasts_us=None if lasts_s is None else int(lasts_s * 1_000_000),
-        )
-        return f"{PREFIX}_{token_id}_{secret}", self.token(token_id)
-
-    def token(self, token_id: str) -> Token:
-        """Return one token."""
-        found = self._look("token", token_id=token_id)
-        if not found:
-            raise NotFound("there is no token with that id", details={"token_id": token_id})
-        return _token(found[0])
-
-    def tokens(self) -> list[Token]:
-        """Return all tokens, also those that ended."""
-        return [_token(row) for row in self._look("tokens")]
-
-    def any(self) -> bool:
-        """Tell whether a token was ever made."""
-        return bool(self._look("any_token"))
-
-    def revoke(self, token_id: str) -> None:
-        """End a token now."""
-        if not self._run("revoke", token_id=token_id):
-            raise NotFound("there is no such token to revoke", details={"token_id": token_id})
-
-    def ended(self, since_s: float) -> list[str]:
-        """Return the ids of tokens that ended not longer ago than this."""
-        return [row[0] for row in self._look("ended_tokens", since_us=int(since_s * 1_000_000))]
-
-    def mark_used(self, ago_s: Mapping[str, float]) -> None:
-        """Keep how many seconds ago each token was used last."""
-        with self._apart().transaction() as session:
-            for token_id, seconds in ago_s.items():
-                values = {"token_id": token_id, "ago_us": int(seconds * 1_000_000)}
-                session.run(self._sql["mark_used"], values)
-
-    def admit(self, text: str) -> tuple[Caller, int | None]:
-        """Return who a token admits and, in microseconds, until when; refuse any other alike."""
-        if not is_token(text):
-            raise refused()
-        _, token_id, secret = text.split("_", _PARTS - 1)
-        found = self._look("token", token_id=token_id)
-        kept = found[0][11] if found else _hash("")
-        genuine = hmac.compare_digest(kept, _hash(secret))
-        if not found or not genuine:
-            raise refused()
-        token, now = _token(found[0]), found[0][12]
-        expires_us, revoked_us = found[0][8], found[0][9]
-        if revoked_us is not None or (expires_us is not None and expires_us <= now):
-            raise refused()
-        caller = Caller(
-            subject=token.subject,
-            tenant_id=token.tenant_id,
-            rights=check_rights(token.rights, service=token.service),
-            types=None if token.types is None else tuple(token.types),
-            service=token.service,
-            token_id=token.token_id,
-        )
-        return caller, None if expires_us is None else expires_us - now
+    last_used_at: str | None = None  # accurate to about a minute
 
 
 def is_token(text: str) -> bool:
-    """Tell whether a text looks as tokens do."""
-    return _SHAPE.fullmatch(text) is not None
+    """Return whether a text has the format of a token."""
+    return _TOKEN_PATTERN.fullmatch(text) is not None
 
 
-def refused() -> Unauthorized:
-    """Make the one answer to absent, malformed, unknown, revoked and expired tokens."""
-    return Unauthorized("a valid token is needed: Authorization: Bearer …")
+def split_token(text: str) -> tuple[str, str] | None:
+    """Return the id and the secret of a token's text, or None if it is not a token."""
+    if not is_token(text):
+        return None
+    _, token_id, secret = text.split("_", _PARTS - 1)  # the secret itself may contain "_"
+    return token_id, secret
 
 
-def _hash(secret: str) -> str:
+def format_token(token_id: str, secret: str) -> str:
+    """Return the text of a token."""
+    return f"{PREFIX}_{token_id}_{secret}"
+
+
+def new_token_id() -> str:
+    """Generate the id of a token."""
+    return secrets.token_hex(_ID_BYTES)
+
+
+def new_secret() -> str:
+    """Generate the secret of a token."""
+    return secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def hash_secret(secret: str) -> str:
+    """Return the hash under which a secret is stored.
+
+    A plain SHA-256 suffices: secrets are 32 random bytes, which nobody can guess.
+    """
     return sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def _token(row: tuple[Any, ...]) -> Token:
+def refused() -> Unauthorized:
+    """Return the one error for absent, malformed, unknown, revoked and expired tokens."""
+    return Unauthorized("a valid token is needed: Authorization: Bearer …")
+
+
+def check_holder(subject: str | None, tenant_id: str) -> str:
+    """Return the name that a new token authenticates: the service, or else the tenant.
+
+    Raises:
+        InvalidArgument: A name is malformed or reserved, or a tenant's token is for all tenants.
+    """
+    holder = tenant_id if subject is None else subject
+    for argument, value in (("tenant", tenant_id), ("service", holder)):
+        if problem := id_problem(value):
+            raise InvalidArgument(f"{argument} {problem}", details={"argument": argument})
+    if subject == ANONYMOUS:
+        msg = f"{ANONYMOUS} is reserved for calls without a token: choose another service name"
+        raise InvalidArgument(msg, details={"argument": "service"})
+    if subject is None and tenant_id == EVERY_TENANT:
+        msg = "a tenant's token is for one tenant: name a service to create a token for all tenants"
+        raise InvalidArgument(msg, details={"argument": "tenant"})
+    return holder
+
+
+def check_lifetime(lasts_s: float | None) -> None:
+    """Raise `InvalidArgument` unless a lifetime is positive, finite or None."""
+    if lasts_s is not None and not 0 < lasts_s < _LIFETIME_MAX_S:
+        msg = "expiry must be a positive number of seconds, or omitted"
+        raise InvalidArgument(msg, details={"argument": "lasts"})
+
+
+def check_reserved_tenant(tenant_id: str, rights: frozenset[Right], *, service: bool) -> None:
+    """Raise `InvalidArgument` if a token may not access the infrastructure's tenant."""
+    if is_infrastructure(tenant_id) and not (service and "operate" in rights):
+        msg = f"tenant {tenant_id} needs the token of a service with the right operate"
+        raise InvalidArgument(msg, details={"argument": "tenant"})
+
+
+def token_from_row(row: tuple[Any, ...]) -> Token:
+    """Return the token of a row of the statements `token` and `tokens`."""
     token_id, subject, service, tenant_id, rights, types, note = row[:7]
     created, expires, revoked, used = row[7:11]
     return Token(

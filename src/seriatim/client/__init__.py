@@ -1,1 +1,1 @@
-"""A log over HTTP: the store port, spoken to a service."""
+"""The HTTP client: a store that accesses a log through a service."""

@@ -1,9 +1,10 @@
-"""What a service answered, and what is made of an answer that is none, or a refusal."""
+"""Responses of a service, and the errors that they become."""
 
 from __future__ import annotations
 
 import http.client
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -12,11 +13,11 @@ from seriatim.client.connections import Unanswered
 from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError
 from seriatim.wire.problems import CONTENT_TYPE, Problem, error_of
 
-_problem = msgspec.json.Decoder(Problem).decode
+_decode_problem = msgspec.json.Decoder(Problem).decode
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a service answered."""
+    """A complete response of a service."""
 
     status: int
     headers: Any
@@ -30,7 +31,11 @@ def exchanged(
     body: bytes | None,
     headers: Mapping[str, str],
 ) -> Answer:
-    """Send one request and read the whole answer."""
+    """Send one request and read the whole response.
+
+    Raises:
+        NoResponse: The connection broke before the response was complete.
+    """
     sent = False
     try:
         connection.request(method, target, body=body, headers=dict(headers))
@@ -38,35 +43,39 @@ def exchanged(
         response = connection.getresponse()
         return Answer(response.status, response.headers, response.read())
     except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
-        # A kept connection that was closed before anything came back has done nothing for reads;
-        # for a write it may have, which its ids make harmless.
+        # A kept-alive connection that was closed without a response: a read can be sent again. A
+        # write may have been executed; its event ids make sending it again safe.
         raise Unanswered(error, sent=sent and method != "GET") from error
     except (OSError, http.client.HTTPException) as error:
         raise Unanswered(error, sent=sent) from error
 
 
 def may_help(failure: object) -> bool:
-    """Tell whether what failed so may succeed when it is asked again at once, or in a while."""
+    """Return whether an operation that failed this way may succeed when it is retried."""
     return isinstance(failure, BackendFailure | LimitExceeded) and failure.retryable
 
 
 def retry_after(answer: Answer, failure: SeriatimError) -> float:
-    """Return how long the service asks to wait: to the millisecond if it says so."""
+    """Return the seconds to wait before a retry: from the problem, or else the header."""
     if "retry_after_s" in failure.details:
         return failure.retry_after_s
-    told = answer.headers.get("retry-after", "")
-    return float(told) if told.isdigit() else 0.0
+    seconds = answer.headers.get("retry-after", "")
+    return float(seconds) if seconds.isdigit() else 0.0
 
 
 def refusal(answer: Answer, *, acts: bool) -> SeriatimError:
-    """Return the error of an answer; `acts` tells that more than reading was asked for."""
+    """Return the error of a response; `writes` means that the request was not only a read."""
     if answer.headers.get("content-type", "").startswith(CONTENT_TYPE):
         try:
-            return error_of(_problem(answer.body))
+            return error_of(_decode_problem(answer.body))
         except msgspec.MsgspecError:
             pass
-    msg = f"something that is no Seriatim service answered with status {answer.status}"
-    if acts and answer.status >= 500:  # noqa: PLR2004 - what stands before it knows nothing
-        msg += "; it may have been done"
+    msg = (
+        f"status {answer.status} from something that is not a Seriatim service: check the URL, "
+        "and proxies between client and service"
+    )
+    # A proxy in between does not know whether the service executed the request.
+    if acts and answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        msg += "; the request may have been executed"
         return BackendFailure(msg, details={"ambiguous": True})
     return BackendFailure(msg, retryable=answer.status in (502, 503, 504))

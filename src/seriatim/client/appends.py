@@ -1,4 +1,4 @@
-"""Appends on their way to a service and back: bodies, the parts that share one, and receipts."""
+"""Encode appends for a service, split groups into requests, and decode the outcomes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from seriatim.wire.problems import error_of
 from seriatim.wire.records import all_incoming, sent
 
 APPENDS = "/v1/appends"
-_BODY_BYTES = 12 * 1024 * 1024  # of one request: what is larger goes alone
+_BODY_BYTES = 12 * 1024 * 1024  # of one request; a larger append is sent alone
 _BODY_EVENTS = 10_000
 _encode = msgspec.json.Encoder().encode
-_outcomes = msgspec.json.Decoder(shapes.Outcomes).decode
+_decode_outcomes = msgspec.json.Decoder(shapes.Outcomes).decode
 
 
 def encoded(request: Request) -> bytes:
-    """Return an append as it travels."""
-    return _encode(_body(request))
+    """Return the body of an append as JSON."""
+    return _encode(_make_body(request))
 
 
-def _body(request: Request) -> shapes.AppendBody:
+def _make_body(request: Request) -> shapes.AppendBody:
     command = None
     if request.command is not None:
         given = request.command.command
@@ -36,7 +36,7 @@ def _body(request: Request) -> shapes.AppendBody:
         )
     return shapes.AppendBody(
         [sent(event) for event in request.events],
-        [_condition(one) for one in request.conditions],
+        [_to_wire_condition(one) for one in request.conditions],
         None,
         command,
         cast("shapes.Profile", request.door),
@@ -44,7 +44,7 @@ def _body(request: Request) -> shapes.AppendBody:
     )
 
 
-def _condition(condition: Condition) -> shapes.WireCondition:
+def _to_wire_condition(condition: Condition) -> shapes.WireCondition:
     if isinstance(condition, ExpectedSeq):
         return shapes.WireCondition(stream=condition.stream, seq=condition.seq)
     query = msgspec.Raw(_encode(condition.query.as_dict()))
@@ -52,32 +52,36 @@ def _condition(condition: Condition) -> shapes.WireCondition:
 
 
 class Again(bytes):
-    """An append that was sent before: whether it may be stored, and how long it was to wait."""
+    """An encoded append that was sent before.
+
+    `maybe_stored` means that an earlier attempt may have been stored; `wait_s` is the delay that
+    the service requested.
+    """
 
     doubt: bool
     wait_s: float
 
 
 def again(request: Request, *, doubt: bool, wait_s: float = 0.0) -> Request:
-    """Return an append that is to be sent once more."""
-    packed = Again(request.packed)
-    packed.doubt, packed.wait_s = doubt, wait_s
-    return msgspec.structs.replace(request, packed=packed)
+    """Return an append that is marked as sent before."""
+    encoded_again = Again(request.packed)
+    encoded_again.doubt, encoded_again.wait_s = doubt, wait_s
+    return msgspec.structs.replace(request, packed=encoded_again)
 
 
 def together(group: Sequence[Request]) -> dict[str, Any]:
-    """Return the body of a request with several appends."""
+    """Return the body of one request with several appends."""
     return {"appends": [msgspec.Raw(request.packed) for request in group]}
 
 
 def parts(group: Sequence[Request]) -> Iterator[list[Request]]:
-    """Yield neighbours of one tenant that fit a request together."""
+    """Split a group into consecutive parts, each of one tenant and small enough for a request."""
     part: list[Request] = []
     size = events = 0
     for request in group:
         size, events = size + len(request.packed), events + len(request.events)
-        other = part and part[0].tenant_id != request.tenant_id
-        if part and (other or size > _BODY_BYTES or events > _BODY_EVENTS):
+        other_tenant = part and part[0].tenant_id != request.tenant_id
+        if part and (other_tenant or size > _BODY_BYTES or events > _BODY_EVENTS):
             yield part
             part, size, events = [], len(request.packed), len(request.events)
         part.append(request)
@@ -85,29 +89,33 @@ def parts(group: Sequence[Request]) -> Iterator[list[Request]]:
 
 
 def answers_of(group: Sequence[Request], raw: bytes) -> list[Outcome]:
-    """Return what a service answered to each of a group's appends."""
+    """Decode the outcomes of a group from the body of a response."""
     try:
-        found = _outcomes(raw).outcomes
+        found = _decode_outcomes(raw).outcomes
         return [outcome(request, answer) for request, answer in zip(group, found, strict=True)]
-    except (msgspec.MsgspecError, ValueError) as error:  # another shape, or another number of them
+    except (msgspec.MsgspecError, ValueError) as error:  # another format, or another number of them
         failure = unknown_shape(error)
         failure.details["ambiguous"] = True
         return [failure] * len(group)
 
 
 def unknown_shape(error: Exception) -> BackendFailure:
-    """Make the error for an answer of another version, or of something else."""
-    msg = f"the service answered in a shape that this version does not know: {error}"
+    """Return the error for a response in an unknown format."""
+    msg = (
+        f"the service responded in a format that this version does not know ({error}): use the "
+        "same version of client and service"
+    )
     return BackendFailure(msg, retryable=False)
 
 
 def outcome(request: Request, answer: shapes.Outcome) -> Outcome:
-    """Return what a service answered to an append."""
+    """Return the receipt or error of one append."""
     if answer.problem is not None:
         return error_of(answer.problem)
     receipt = answer.receipt
     if receipt is None:
-        return BackendFailure("the service answered nothing", details={"ambiguous": True})
+        msg = "the service returned neither a receipt nor a problem; the append may be stored"
+        return BackendFailure(msg, details={"ambiguous": True})
     if receipt.records is not None:
         return AppendResult.replay(
             tuple(all_incoming(receipt.records)), receipt.response, tuple(receipt.id_mismatch)
@@ -115,17 +123,20 @@ def outcome(request: Request, answer: shapes.Outcome) -> Outcome:
     return AppendResult(
         receipt.first_position,
         receipt.last_position,
-        lambda: _records(request, receipt),
+        lambda: _make_records(request, receipt),
         replayed=answer.replayed,
         response=receipt.response,
         id_mismatch=tuple(receipt.id_mismatch),
     )
 
 
-def _records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ...]:
-    """Make the records of an append from what was sent and what the service says of it."""
+def _make_records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ...]:
+    """Return the records of an append, from the sent events and the receipt.
+
+    The service sends positions and times back, not the events themselves.
+    """
     added = receipt.added or shapes.Added()
-    made = []
+    records = []
     for event, place in zip(request.events, receipt.events, strict=True):
         record = event.record(place.position, receipt.first_position, place.stream_seq, 0)
         changes: dict[str, Any] = {
@@ -136,5 +147,5 @@ def _records(request: Request, receipt: shapes.Receipt) -> tuple[EventRecord, ..
             changes |= {"actor_type": added.actor_type, "actor_id": added.actor_id}
         if added.metadata:
             changes["metadata"] = {**added.metadata, **event.metadata}
-        made.append(msgspec.structs.replace(record, **changes))
-    return tuple(made)
+        records.append(msgspec.structs.replace(record, **changes))
+    return tuple(records)

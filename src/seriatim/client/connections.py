@@ -1,4 +1,4 @@
-"""Connections to a service: kept while idle, and all of them let go of when the log is closed."""
+"""The connection pool of a service: keeps idle connections, and closes all with the log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from seriatim.store.port import Closed
 _IDLE_MAX = 64
 
 
-class Unanswered(Exception):  # noqa: N818 - it is turned into an error where it is known what was asked
-    """The connection broke; `sent` tells that the request may have been received."""
+class Unanswered(Exception):  # noqa: N818 - internal: converted to an error by the caller
+    """The connection broke; `maybe_received` means that the service may have the request."""
 
     def __init__(self, cause: Exception, *, sent: bool) -> None:
         super().__init__(str(cause))
@@ -26,7 +26,7 @@ class Unanswered(Exception):  # noqa: N818 - it is turned into an error where it
 
 
 class Connections:
-    """The connections to one service; any number of threads may take them at once."""
+    """The connections to one service; safe for use by several threads."""
 
     def __init__(
         self, host: str, port: int | None, tls: ssl.SSLContext | None, connect_timeout_s: float
@@ -36,22 +36,28 @@ class Connections:
         self._tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._closed = False
-        self._plain = False  # whether answers come whole, with their length told
+        self._has_content_length = False  # of the last response
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Begin anew in a child process: connections are the parent's."""
+        """Forget all connections in a forked child: they belong to the parent."""
         self._idle: list[http.client.HTTPConnection] = []
         self._streams: set[socket.socket] = set()
         self._lock = threading.Lock()
 
     def check_open(self) -> None:
-        """Refuse what is asked of a closed log."""
+        """Raise `Closed` if the log is closed."""
         if self._closed:
             raise Closed
 
     def take(self, seconds: float) -> tuple[http.client.HTTPConnection, bool]:
-        """Return a connection for one request, and whether it was used before."""
+        """Return a connection for one request, and whether it was used before.
+
+        Raises:
+            Closed: The log is closed.
+            NoResponse: A new connection could not be made.
+            BackendFailure: TLS failed, which a retry would not change.
+        """
         self.check_open()
         with self._lock:
             connection = self._idle.pop() if self._idle else None
@@ -62,90 +68,94 @@ class Connections:
 
     @property
     def plain(self) -> bool:
-        """Whether an event loop can wait for answers itself: it knows when they are whole."""
-        return self._plain and hasattr(select, "poll")  # where there is none, loops watch nothing
+        """Whether responses have a Content-Length, so that an event loop can read them itself.
+
+        False where the platform has no `poll`.
+        """
+        return self._has_content_length and hasattr(select, "poll")
 
     def take_idle(self) -> http.client.HTTPConnection | None:
-        """Return a connection that is open and unused, None if none is at hand."""
+        """Return an idle connection that is still open, or None."""
         while True:
             with self._lock:
                 if self._closed or not self._idle:
                     return None
                 connection = self._idle.pop()
-            if connection.sock is not None and not _is_over(connection.sock):
+            if connection.sock is not None and not _is_readable(connection.sock):
                 return connection
             connection.close()
 
     def put_back(self, connection: http.client.HTTPConnection, headers: Any) -> None:
-        """Keep a connection for the next request, unless the service ends it."""
-        self._plain = "content-length" in headers
-        ends = headers.get("connection", "").lower() == "close"
+        """Keep a connection for the next request, unless the service closes it."""
+        self._has_content_length = "content-length" in headers
+        closes = headers.get("connection", "").lower() == "close"
         with self._lock:
-            if not ends and not self._closed and len(self._idle) < _IDLE_MAX:
+            if not closes and not self._closed and len(self._idle) < _IDLE_MAX:
                 self._idle.append(connection)
                 return
         connection.close()
 
     @contextmanager
     def streaming(self, idle_s: float) -> Iterator[http.client.HTTPConnection]:
-        """Lend a connection for one long answer, which ends when the log is closed."""
+        """Open a connection for one streamed response, which ends when the log is closed."""
         self.check_open()
         connection = self._new(idle_s)
-        # The connection forgets its socket when an answer says that it is the last.
-        used = connection.sock
+        # http.client drops its socket when a response closes the connection: keep a reference.
+        stream_socket = connection.sock
         try:
             with self._lock:
                 self.check_open()
-                self._streams.add(used)
+                self._streams.add(stream_socket)
             yield connection
         finally:
             with self._lock:
-                self._streams.discard(used)
+                self._streams.discard(stream_socket)
             connection.close()
 
     def _new(self, seconds: float) -> http.client.HTTPConnection:
-        patience = min(self._connect_timeout_s, seconds)
-        made: http.client.HTTPConnection
+        timeout = min(self._connect_timeout_s, seconds)
+        connection: http.client.HTTPConnection
         if self._tls is None:
-            made = http.client.HTTPConnection(self._host, self._port, timeout=patience)
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         else:
-            made = http.client.HTTPSConnection(
-                self._host, self._port, timeout=patience, context=self._tls
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout, context=self._tls
             )
         try:
-            made.connect()
+            connection.connect()
         except ssl.SSLError as error:
             raise self._tls_failure(error) from None
         except (OSError, http.client.HTTPException) as error:
             raise Unanswered(error, sent=False) from error
-        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.sock.settimeout(seconds)
-        return made
+        # Without TCP_NODELAY a small body may wait for the acknowledgement of its head.
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sock.settimeout(seconds)
+        return connection
 
     @property
     def at(self) -> str:
-        """Host and port, as messages have them."""
+        """Host and port, for messages."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port or (80 if self._tls is None else 443)}"
 
     def _tls_failure(self, error: ssl.SSLError) -> BackendFailure:
-        """Return why TLS failed, which another try would not change."""
+        """Return the error of a failed TLS handshake; a retry would not change it."""
         if isinstance(error, ssl.SSLCertVerificationError):
             msg = (
                 f"the certificate of the service at {self.at} does not verify "
-                f"({error.verify_message}): pass verify=FILE with the certificates that are "
-                "trusted (SSL_CERT_FILE for the command line), or call it by the name in it"
+                f"({error.verify_message}): pass verify=FILE with the trusted certificates "
+                "(SSL_CERT_FILE for the command line), or use the host name in the certificate"
             )
         else:
             reason = (error.reason or "no reason was given").replace("_", " ").lower()
             msg = (
-                f"the service at {self.at} does not speak TLS as expected ({reason}): check the "
-                "port, or use http:// where TLS ends before it"
+                f"the TLS handshake with the service at {self.at} failed ({reason}): check the "
+                "port, or use http:// if the service is not behind TLS"
             )
         return BackendFailure(msg, details={"ambiguous": False}, retryable=False)
 
     def close(self) -> None:
-        """Let go of what is idle, and end the answers that somebody still reads."""
+        """Close idle connections, and end the streamed responses that are being read."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -153,13 +163,14 @@ class Connections:
         for connection in idle:
             connection.close()
         for one in streams:
-            # Closing would not wake who reads from it; and TLS must not be spoken from two threads.
+            # Closing would not wake the thread that reads; and a TLS shutdown must not be sent from
+            # another thread, so only the plain socket is shut down.
             with suppress(OSError):
                 socket.socket.shutdown(one, socket.SHUT_RDWR)
 
 
-def _is_over(idle: socket.socket) -> bool:
-    """Tell whether the other side has closed a connection, or said something unasked."""
+def _is_readable(idle: socket.socket) -> bool:
+    """Return whether an idle socket is readable: the peer closed it, or sent unexpected data."""
     ready = select.poll()
     ready.register(idle, select.POLLIN)
     return bool(ready.poll(0))

@@ -1,4 +1,4 @@
-"""Appends on their way to a service over a socket that an event loop watches by itself."""
+"""A group of appends sent to a service over a socket that an event loop watches."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from seriatim.store.port import Deferred, Outcome, unanswered
 _CHUNK = 256 * 1024
 _END = b"\r\n\r\n"
 _OK = 200
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class HttpExchange:
-    """One group under way on a connection that is its own until it is answered.
+    """One group in flight, on a connection of its own until the response is complete.
 
-    What another try may help is deferred to the threads, which try again as they always do.
+    Appends that may succeed on a retry are deferred to the committer's threads, which retry them.
     """
 
-    def __init__(  # noqa: PLR0913 - a request, and what is done with its answer
+    def __init__(  # noqa: PLR0913 - a request and its callbacks
         self,
         connection: HTTPConnection,
         group: Sequence[Request],
@@ -40,106 +40,114 @@ class HttpExchange:
     ) -> None:
         self._connection = connection
         self._socket = connection.sock
-        self._number = self._socket.fileno()  # kept: a closed socket has none
+        self._fileno = self._socket.fileno()  # a closed socket has none
         self._group = group
         self._size = len(request)
         self._left = memoryview(request)
         self._give_back = give_back
         self._learn = learn
-        self._got = bytearray()
-        self._head_ends = -1
+        self._received = bytearray()
+        self._head_end = -1
         self._length = 0
         self._broken = False
         self._socket.setblocking(False)
-        # A service that is gone without a word is noticed by nothing else.
-        self._alarm = asyncio.get_running_loop().call_later(seconds, self._hang_up)
+        # Nothing else detects a service that disappears without closing the connection.
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._shut_down)
 
-    def _hang_up(self) -> None:
+    def _shut_down(self) -> None:
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def fileno(self) -> int:
-        """Return the socket to wait for."""
-        return self._number
+        """Return the file descriptor to watch."""
+        return self._fileno
 
     def flushed(self) -> bool:
-        """Send what is still to be sent; True when all of it is."""
+        """Send as much as the socket accepts; return whether everything is sent."""
         try:
             while self._left:
                 self._left = self._left[self._socket.send(self._left) :]
-        except _NOT_NOW:
+        except _WOULD_BLOCK:
             return False
         except OSError:
-            self._broken = True  # which the reading side learns, too
+            self._broken = True  # reading from the socket fails, too
         return True
 
     def answered(self) -> bool:
-        """Take in what has come; True when the answer is whole, or will never be."""
+        """Read what has arrived; return whether the response is complete, or broken."""
         try:
-            while not self._whole():
-                piece = self._socket.recv(_CHUNK)
-                if not piece:
+            while not self._is_complete():
+                chunk = self._socket.recv(_CHUNK)
+                if not chunk:
                     self._broken = True
                     return True
-                self._got += piece
-        except _NOT_NOW:
+                self._received += chunk
+        except _WOULD_BLOCK:
             return self._broken
         except OSError:
             self._broken = True
         return True
 
-    def _whole(self) -> bool:
-        if self._head_ends < 0:
-            self._head_ends = self._got.find(_END)
-            if self._head_ends < 0:
+    def _is_complete(self) -> bool:
+        if self._head_end < 0:
+            self._head_end = self._received.find(_END)
+            if self._head_end < 0:
                 return False
-            length = _header(bytes(self._got[: self._head_ends]), b"content-length")
+            length = _find_header(bytes(self._received[: self._head_end]), b"content-length")
             self._length = int(length) if length.isdigit() else -1
-        if self._length < 0:  # in pieces, say: not what this service has answered so far
+        if self._length < 0:  # chunked, for example, unlike the earlier responses of this service
             self._broken = True
             return True
-        return len(self._got) >= self._ends()
+        return len(self._received) >= self._end()
 
-    def _ends(self) -> int:
-        return self._head_ends + len(_END) + self._length
+    def _end(self) -> int:
+        return self._head_end + len(_END) + self._length
 
     def outcomes(self) -> list[Outcome | Deferred]:
-        """Return each append's own answer; what may succeed when it is sent again is deferred."""
-        self._alarm.cancel()
+        """Return the outcome of each append; retryable failures are returned as `Deferred`.
+
+        Raises:
+            Deferred: The whole group may succeed on a retry.
+        """
+        self._timer.cancel()
         if self._broken:
             self._connection.close()
             sent = len(self._left) < self._size
             raise Deferred([again(one, doubt=sent) for one in self._group])
-        answer = self._answer()
-        if len(self._got) == self._ends():
+        answer = self._parse_response()
+        if len(self._received) == self._end():
             self._give_back(self._connection, answer)
         else:
-            self._connection.close()  # it says more than it was asked
+            self._connection.close()  # more bytes than the response: not safe to reuse
         if answer.status == _OK:
             found = answers_of(self._group, answer.body)
             self._learn(found)
-            return [_or_again(*pair) for pair in zip(self._group, found, strict=True)]
+            return [_defer_retryable(*pair) for pair in zip(self._group, found, strict=True)]
         failure = refusal(answer, acts=True)
         if not may_help(failure):
             return [failure] * len(self._group)
         doubt, wait_s = bool(failure.details.get("ambiguous")), retry_after(answer, failure)
         raise Deferred([again(one, doubt=doubt, wait_s=wait_s) for one in self._group])
 
-    def _answer(self) -> Answer:
-        head = bytes(self._got[: self._head_ends])
+    def _parse_response(self) -> Answer:
+        head = bytes(self._received[: self._head_end])
         headers = Message()
         for line in head.split(b"\r\n")[1:]:
             name, _, value = line.partition(b":")
             headers[name.decode("latin-1")] = value.strip().decode("latin-1")
-        body = self._got[self._head_ends + len(_END) : self._ends()]
+        body = self._received[self._head_end + len(_END) : self._end()]
         return Answer(int(head.split(b" ", 2)[1]), headers, bytes(body))
 
     def wait(self, timeout: float) -> list[Outcome | Deferred]:
-        """Wait for the answers here; when time is up the connection is given up with them."""
-        until = time.monotonic() + timeout
-        self._alarm.cancel()
+        """Block until the response is complete, and return the outcomes.
+
+        Raises:
+            BackendFailure: The response was not complete in time; the appends may be stored.
+        """
+        deadline = time.monotonic() + timeout
+        self._timer.cancel()
         while not (self.flushed() and self.answered()):
-            left = until - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 self._connection.close()
                 raise unanswered()
@@ -147,18 +155,18 @@ class HttpExchange:
         return self.outcomes()
 
     def abandon(self) -> None:
-        """Let go of it: nobody will ask for its answers."""
-        self._alarm.cancel()
+        """Close the connection without reading the response."""
+        self._timer.cancel()
         self._connection.close()
 
 
-def _or_again(request: Request, outcome: Outcome) -> Outcome | Deferred:
+def _defer_retryable(request: Request, outcome: Outcome) -> Outcome | Deferred:
     if not may_help(outcome) or not isinstance(outcome, SeriatimError):
         return outcome
     doubt = bool(outcome.details.get("ambiguous"))
     return Deferred([again(request, doubt=doubt, wait_s=outcome.retry_after_s)])
 
 
-def _header(head: bytes, name: bytes) -> bytes:
+def _find_header(head: bytes, name: bytes) -> bytes:
     _, found, rest = head.lower().partition(b"\r\n" + name + b":")
     return rest.split(b"\r\n", 1)[0].strip() if found else b""

@@ -1,4 +1,4 @@
-"""HTTP for the client: kept connections, retries that are safe, and pauses that the server sets."""
+"""The HTTP client of a service: kept-alive connections, and retries with backoff."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -21,23 +22,34 @@ from seriatim.core.event import AppendResult
 from seriatim.core.request import Request
 from seriatim.telemetry import tracing
 
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
-_GRACE_S = 1.0  # the server's own bound ends first, and says more
-_LEAST_S = 0.001  # a service takes no shorter time
+_FIRST_DELAY_S = 0.05
+_LONGEST_DELAY_S = 2.0
+_GRACE_S = 1.0  # the service times out first, so that its error is received
+_TIMEOUT_MIN_S = 0.001  # the shortest timeout that a service accepts
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Doubt:
-    """Whether an earlier try of a request may have been done, for who must know."""
+    """Whether an earlier attempt of a request may have been executed."""
 
     def __init__(self) -> None:
         self.earlier = False
 
 
 class Http:
-    """A service by its address; any number of threads may use it at once."""
+    """A client of one service; safe for use by several threads.
+
+    Args:
+        url: `http://host:port` or `https://host`, with an optional path prefix.
+        token: The bearer token, or None.
+        timeout_s: How long a call may take, including retries.
+        connect_timeout_s: How long connecting may take.
+        verify: True, False, or a file with trusted certificates.
+
+    Raises:
+        InvalidArgument: The URL is malformed.
+    """
 
     def __init__(
         self,
@@ -50,37 +62,37 @@ class Http:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            msg = "a service is named http://host:port or https://host"
+            msg = "the URL of a service is http://host:port or https://host"
             raise InvalidArgument(msg, details={"argument": "url"})
         if parts.username or parts.query or parts.fragment:
-            msg = "a service's address has no user, query or fragment: pass token= for who you are"
+            msg = "the URL of a service has no user, query or fragment: pass token= instead"
             raise InvalidArgument(msg, details={"argument": "url"})
         try:
             self._host, port = parts.hostname, parts.port
         except ValueError as error:
             raise InvalidArgument(str(error), details={"argument": "url"}) from None
-        self._place = parts.netloc
+        self._netloc = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._token = token
         self.timeout_s = timeout_s
-        tls = _context(verify) if parts.scheme == "https" else None
+        tls = _make_tls_context(verify) if parts.scheme == "https" else None
         self._connections = Connections(self._host, port, tls, connect_timeout_s)
-        self.known_position = 0  # the highest position that the service has named
+        self.known_position = 0  # the highest position in any response
 
     def learn_positions(self, outcomes: Iterable[object]) -> None:
-        """Remember the last position of the receipts among these outcomes."""
+        """Update `known_position` with the receipts among these outcomes."""
         found = [one.last_position for one in outcomes if isinstance(one, AppendResult)]
         self.known_position = max([self.known_position, *found])
 
     def after_fork(self) -> None:
-        """Begin anew in a child process: connections are the parent's."""
+        """Forget all connections in a forked child: they belong to the parent."""
         self._connections.after_fork()
 
     def close(self) -> None:
-        """Let go of all connections, and end what is still followed over one."""
+        """Close all connections, and end the streamed responses that are being read."""
         self._connections.close()
 
-    # -- asking
+    # -- requests
 
     def get(
         self,
@@ -90,9 +102,12 @@ class Http:
         tenant_id: str | None = None,
         wait_s: float = 0.0,
     ) -> bytes:
-        """Read something; tried again while that may help."""
-        target = _target(path, params)
-        return self._ask("GET", target, None, tenant_id, self.timeout_s + wait_s, Doubt()).body
+        """Send a GET request, retrying transient failures, and return the body.
+
+        `wait_s` is how long the service itself may wait before it responds.
+        """
+        target = _make_target(path, params)
+        return self._request("GET", target, None, tenant_id, self.timeout_s + wait_s, Doubt()).body
 
     def post(
         self,
@@ -103,11 +118,14 @@ class Http:
         timeout_s: float | None = None,
         doubt: Doubt | None = None,
     ) -> bytes:
-        """Do something that does no harm when it is done twice; tried again while that may help."""
-        seconds = self.timeout_s if timeout_s is None else timeout_s
-        return self._ask("POST", path, _encode(body), tenant_id, seconds, doubt or Doubt()).body
+        """Send a POST request, retrying transient failures, and return the body.
 
-    def _ask(  # noqa: PLR0913 - a request, its time and its fate
+        The operation must be safe to repeat.
+        """
+        seconds = self.timeout_s if timeout_s is None else timeout_s
+        return self._request("POST", path, _encode(body), tenant_id, seconds, doubt or Doubt()).body
+
+    def _request(  # noqa: PLR0913 - a request, its timeout and its history
         self,
         method: str,
         target: str,
@@ -116,36 +134,36 @@ class Http:
         seconds: float,
         doubt: Doubt,
     ) -> Answer:
-        """Ask until there is an answer that another try would not change, or time is up."""
-        until = time.monotonic() + seconds
+        """Send a request until it succeeds, fails permanently, or time is up."""
+        deadline = time.monotonic() + seconds
         headers = self._headers(tenant_id, body)
-        for pause in pauses():
-            left = until - time.monotonic()
+        for delay in pauses():
+            left = deadline - time.monotonic()
             if left <= 0:
-                raise _too_late(doubt)
+                raise _timeout_error(doubt)
             if body is not None:
-                headers["seriatim-timeout-s"] = f"{max(left, _LEAST_S):.3f}"
+                headers["seriatim-timeout-s"] = f"{max(left, _TIMEOUT_MIN_S):.3f}"
             try:
-                answer = self._once(method, target, body, headers, left + _GRACE_S)
+                answer = self._request_once(method, target, body, headers, left + _GRACE_S)
             except Unanswered as error:
                 failure: SeriatimError = self._unreachable(error)
-                wait = pause
+                wait = delay
             else:
-                if answer.status < 400:  # noqa: PLR2004 - it was done
+                if answer.status < HTTPStatus.BAD_REQUEST:
                     return answer
                 failure = refusal(answer, acts=body is not None)
                 if not may_help(failure):
                     raise failure
-                wait = max(pause, retry_after(answer, failure))
-            if time.monotonic() + wait >= until:
+                wait = max(delay, retry_after(answer, failure))
+            if time.monotonic() + wait >= deadline:
                 if doubt.earlier:
                     failure.details["ambiguous"] = True
                 raise failure
             doubt.earlier = doubt.earlier or bool(failure.details.get("ambiguous"))
             time.sleep(wait)
-        raise AssertionError  # pauses never end
+        raise AssertionError  # the delays never end
 
-    def _once(
+    def _request_once(
         self,
         method: str,
         target: str,
@@ -153,14 +171,14 @@ class Http:
         headers: Mapping[str, str],
         seconds: float,
     ) -> Answer:
-        """Ask once; a kept connection that the server has closed meanwhile is replaced."""
+        """Send a request once; a kept-alive connection that the service has closed is replaced."""
         while True:
-            connection, kept = self._connections.take(seconds)
+            connection, reused = self._connections.take(seconds)
             try:
                 answer = exchanged(connection, method, self._prefix + target, body, headers)
             except Unanswered as error:
                 connection.close()
-                if kept and not error.sent:
+                if reused and not error.sent:
                     continue
                 raise
             except BaseException:
@@ -172,18 +190,18 @@ class Http:
     def begin(
         self, path: str, body: Any, group: Sequence[Request], tenant_id: str
     ) -> HttpExchange | None:
-        """Send a group without waiting for its answer, if a connection is at hand."""
+        """Send a group without waiting for the response; None if no connection is idle."""
         connection = self._connections.take_idle()
         if connection is None:
             return None
         data = _encode(body)
-        told = {
-            "host": self._place,
+        headers = {
+            "host": self._netloc,
             **self._headers(tenant_id, data),
             "seriatim-timeout-s": f"{self.timeout_s:.3f}",
             "content-length": str(len(data)),
         }
-        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         request = f"POST {self._prefix}{path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + data
         seconds = self.timeout_s + _GRACE_S
         return HttpExchange(
@@ -195,8 +213,8 @@ class Http:
 
     @property
     def swift(self) -> bool:
-        """Whether an event loop can send and receive by itself."""
-        return self._connections.plain and self._place.isascii()
+        """Whether an event loop can send requests and read responses itself."""
+        return self._connections.plain and self._netloc.isascii()
 
     def lines(
         self,
@@ -207,16 +225,24 @@ class Http:
         tenant_id: str | None,
         idle_s: float,
     ) -> Iterator[bytes]:
-        """Yield the lines of an answer that comes in pieces, until it ends or is left."""
-        method, target, sent = "GET", _target(path, params), None
+        """Yield the lines of a streamed response until it ends.
+
+        Args:
+            path: The path.
+            params: Query parameters.
+            body: With a body, the request is a POST.
+            tenant_id: The tenant.
+            idle_s: Seconds without a line after which the connection counts as broken.
+        """
+        method, target, data = "GET", _make_target(path, params), None
         if body is not None:
-            method, sent = "POST", _encode(body)
-        headers = {**self._headers(tenant_id, sent), "accept": "application/x-ndjson"}
+            method, data = "POST", _encode(body)
+        headers = {**self._headers(tenant_id, data), "accept": "application/x-ndjson"}
         try:
             with self._connections.streaming(idle_s) as connection:
-                connection.request(method, self._prefix + target, sent, headers)
+                connection.request(method, self._prefix + target, data, headers)
                 response = connection.getresponse()
-                if response.status >= 400:  # noqa: PLR2004
+                if response.status >= HTTPStatus.BAD_REQUEST:
                     answer = Answer(response.status, response.headers, response.read())
                     raise refusal(answer, acts=False)
                 while line := response.readline():
@@ -233,7 +259,7 @@ class Http:
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
         if tenant_id is not None:
-            # Ids may be any text; http.client writes headers as Latin-1 unless they are bytes.
+            # Ids may be any text, sent as UTF-8; http.client encodes header values as Latin-1.
             headers["seriatim-tenant"] = tenant_id.encode().decode("latin-1")
         if body is not None:
             headers["content-type"] = "application/json"
@@ -242,46 +268,46 @@ class Http:
         return headers
 
     def _unreachable(self, error: Unanswered) -> BackendFailure:
-        msg = f"the service at {self._connections.at} does not answer: {error}"
-        if cure := _cure(error.__cause__):
+        msg = f"the service at {self._connections.at} does not respond: {error}"
+        if cure := _find_cure(error.__cause__):
             msg = f"{msg}; {cure}"
         return BackendFailure(msg, details={"ambiguous": True} if error.sent else {})
 
 
-def _cure(cause: BaseException | None) -> str:
-    """Say what helps against a connection that could not be made or was lost."""
+def _find_cure(cause: BaseException | None) -> str:
+    """Return what to try for a connection that could not be made or was lost."""
     if isinstance(cause, socket.gaierror):
-        return "the host name cannot be resolved: correct the address, or check DNS"
+        return "the host name cannot be resolved: correct the URL, or check DNS"
     if isinstance(cause, ConnectionRefusedError):
         return "nothing listens there: start it with seriatim serve, or correct host and port"
     if isinstance(cause, TimeoutError):
         return "check host, port, network and firewall, or raise timeout_s"
     if isinstance(cause, http.client.BadStatusLine | ConnectionResetError):  # or disconnected
-        return "check that a service speaks HTTP there, and not TLS alone (https://)"
+        return "check that a service uses HTTP there, and not only TLS (https://)"
     return ""
 
 
-def _target(path: str, params: Mapping[str, Any]) -> str:
-    given = {name: value for name, value in params.items() if value is not None}
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+def _make_target(path: str, params: Mapping[str, Any]) -> str:
+    present = {name: value for name, value in params.items() if value is not None}
+    return f"{path}?{urlencode(present, doseq=True)}" if present else path
 
 
 def pauses() -> Iterator[float]:
-    """Yield growing pauses with jitter, for ever."""
-    longest = _FIRST_PAUSE_S
+    """Yield growing retry delays in seconds, with jitter, without end."""
+    longest = _FIRST_DELAY_S
     while True:
         yield random.uniform(longest / 2, longest)  # noqa: S311 - jitter
-        longest = min(longest * 2, _LONGEST_PAUSE_S)
+        longest = min(longest * 2, _LONGEST_DELAY_S)
 
 
-def _too_late(doubt: Doubt) -> SeriatimError:
+def _timeout_error(doubt: Doubt) -> SeriatimError:
     if doubt.earlier:
-        msg = "the service did not answer in time; it may have been done"
+        msg = "the service did not respond in time; the request may have been executed"
         return BackendFailure(msg, details={"ambiguous": True})
-    return TimedOut("the service did not answer in time")
+    return TimedOut("the service did not respond in time")
 
 
-def _context(verify: str | bool) -> ssl.SSLContext:
+def _make_tls_context(verify: str | bool) -> ssl.SSLContext:
     if verify is False:
         context = ssl.create_default_context()
         context.check_hostname = False

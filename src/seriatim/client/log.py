@@ -1,4 +1,4 @@
-"""What a log in a service does in one round trip where a store takes several."""
+"""The log of a service: operations that take one round trip instead of several."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ if TYPE_CHECKING:
 
 
 class Remote(BaseLog):
-    """The part of a log that is asked of a service as a whole."""
+    """Run reads, queries and status calls as one request to the service each."""
 
     @property
     def _service(self) -> HttpStore:
         return cast("HttpStore", self.store)
 
     @property
-    def _follow(self) -> type[Tail]:
-        # A store that is wrapped is followed by the acts of its wrapping.
+    def _tail_class(self) -> type[Tail]:
+        # A store that wraps the HTTP store is read through its own methods.
         return RemoteTail if isinstance(self.store, HttpStore) else Tail
 
     @property
     def projections(self) -> Projections:
-        """The projections beside the log that the service serves."""
+        """The projections of the service's log."""
         return RemoteProjections(self, self._service)
 
     def subscriptions(self) -> list[SubscriptionStatus]:
-        """List the tenant's durable subscriptions, as the service sees them."""
+        """List the tenant's durable subscriptions, with the lag that the service reports."""
         return list(self._service.subscription_statuses(self.tenant_id))
 
-    def _scanned(self, spec: ReadSpec) -> Page:
+    def _scan_page(self, spec: ReadSpec) -> Page:
         return Page(*self._service.page(spec))
 
-    def _found(self, query: Query, window: Window) -> QueryResult:
+    def _run_query(self, query: Query, window: Window) -> QueryResult:
         check_query(query, self.settings.limits)
         size, limit = window.check(self.settings.limits), window.limit
         records: list[EventRecord] = []
         while True:
-            wanted = msgspec.structs.replace(window, limit=size)
-            found = self._service.query(self.tenant_id, query, wanted)
+            page = msgspec.structs.replace(window, limit=size)
+            found = self._service.query(self.tenant_id, query, page)
             records += all_incoming(found.records)
             if not found.more or len(records) == limit:
                 break
-            on = {"after": records[-1].position}
+            start = {"after": records[-1].position}
             if window.newest_first:
-                on = {"until": records[-1].position - 1}
-            window = msgspec.structs.replace(window, head=found.head, **on)
+                start = {"until": records[-1].position - 1}
+            # The head of the first page keeps all pages in one snapshot.
+            window = msgspec.structs.replace(window, head=found.head, **start)
             size = size if limit is None else limit - len(records)
         last = records[-1].position if records else None
         return QueryResult(records, last, found.context_version, found.head, found.more)

@@ -1,4 +1,4 @@
-"""The projections of a log in a service, which does the waiting itself."""
+"""The projections of a service's log; the service itself waits for them."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from seriatim.client.store import HttpStore
     from seriatim.log.base import BaseLog
 
-_AT_ONCE_S = 0.0
-_WORTH_WAITING_S = 0.05
+_NO_WAIT_S = 0.0
+_WAIT_MIN_S = 0.05  # a shorter wait is not worth another request
 _WAIT_MAX_S = 60.0  # of one request
 
 
 class RemoteProjections(Projections):
-    """The projections beside the log that a service serves."""
+    """The projections of a service's log."""
 
     def __init__(self, log: BaseLog, store: HttpStore) -> None:
         super().__init__(log, "")
         self._store = store
 
     def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
-        """Wait until a projection has passed a position of the log, and return how far it is."""
+        """Wait until a projection has reached a position; see `Projections.wait_for`."""
         left = check_timeout(timeout_s, "timeout_s")
-        until = time.monotonic() + left
+        deadline = time.monotonic() + left
         while True:
             try:
                 return self._progress(name, position, min(left, _WAIT_MAX_S))
             except ProjectionTimeout:
-                left = until - time.monotonic()
-                if left < _WORTH_WAITING_S:
+                left = deadline - time.monotonic()
+                if left < _WAIT_MIN_S:
                     raise
 
     def demand(self, name: str, position: int) -> Progress:
-        """Return how far a projection is, or raise at once unless it has passed a position."""
-        return self._progress(name, position, _AT_ONCE_S)
+        """Require that a projection has reached a position; see `Projections.demand`."""
+        return self._progress(name, position, _NO_WAIT_S)
 
     def look(self, name: str) -> Progress:
-        """Return how far a projection of this log has come."""
-        return self._progress(name, 0, _AT_ONCE_S)
+        """Return the progress of a projection."""
+        return self._progress(name, 0, _NO_WAIT_S)
 
     def _progress(self, name: str, position: int, timeout_s: float) -> Progress:
         params = {
@@ -53,25 +53,25 @@ class RemoteProjections(Projections):
             "position": check_position("position", position),
             "timeout_s": timeout_s,
         }
-        found: Progress = self._ask("/v1/projections/wait", params, Progress, timeout_s)
+        found: Progress = self._get("/v1/projections/wait", params, Progress, timeout_s)
         return found
 
     def status(self) -> list[Standing]:
-        """Return where every projection stands."""
-        found: list[Standing] = self._ask(
+        """Return the position, lag and status of every projection."""
+        found: list[Standing] = self._get(
             "/v1/projections", {}, shapes.ProjectionsAnswer
         ).projections
         return found
 
     def failures(self, name: str) -> list[FailureRecord]:
-        """Return what a projection could not take, and what became of it."""
+        """Return the events that a projection could not process, and how each was resolved."""
         params = {"name": check_name("name", name)}
-        found: list[FailureRecord] = self._ask(
+        found: list[FailureRecord] = self._get(
             "/v1/projections/failures", params, shapes.FailuresAnswer
         ).failures
         return found
 
-    def _ask(self, path: str, params: dict[str, Any], kind: type[Any], wait_s: float = 0.0) -> Any:
+    def _get(self, path: str, params: dict[str, Any], kind: type[Any], wait_s: float = 0.0) -> Any:
         tenant_id = self._log.tenant_id
         raw = self._store.http.get(path, params, tenant_id=tenant_id, wait_s=wait_s)
         return self._store.decoded(raw, kind)

@@ -1,4 +1,4 @@
-"""The store port over HTTP: a log that lives in a service has the same interface as any other."""
+"""The store interface over HTTP: a log behind a service works like any other store."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from seriatim.wire import shapes
 from seriatim.wire.records import WireRecord, all_incoming, incoming
 
 _WAIT_MAX_S = 30.0
-_LIGHT_BYTES = 64 * 1024  # of an append
+_LOOP_BYTES = 64 * 1024  # larger appends are not sent by the event loop itself
 _STREAMS_MAX = 100  # in one request
-_CURSORS = 100  # of a page
+_CURSORS_PER_PAGE = 100
 
 
 class HttpStore:
-    """A log in a service."""
+    """The store of a log that is accessed through a service."""
 
     name = "http"
     best_writers = 2
@@ -58,7 +58,7 @@ class HttpStore:
         self._decoders: dict[type[Any], Any] = {}
 
     def decoded(self, raw: bytes, kind: type[Any]) -> Any:
-        """Return an answer as a value of its type."""
+        """Decode the body of a response; raises `BackendFailure` for an unknown format."""
         decoder = self._decoders.get(kind)
         if decoder is None:
             decoder = self._decoders[kind] = msgspec.json.Decoder(kind)
@@ -76,7 +76,7 @@ class HttpStore:
         return info
 
     def tenant(self) -> str:
-        """Return whose log this is, as the token says."""
+        """Return the tenant of the token, or the default tenant if it is for all."""
         found = self.decoded(self.http.get("/v1/token", {}), shapes.TokenInfo)
         return DEFAULT_TENANT if found.tenant_id == "*" else str(found.tenant_id)
 
@@ -91,27 +91,27 @@ class HttpStore:
     def packed(self, request: Request, rules: Rules) -> Request:
         del rules
         if request.door not in get_args(shapes.Profile):
-            raise _only_beside("importing")
+            raise _needs_database("importing")
         return msgspec.structs.replace(request, packed=appends.encoded(request))
 
     def append(self, group: Sequence[Request]) -> list[Outcome]:
-        """Send what waits in one request, or in as many as its size and its tenants take."""
-        answers: list[Outcome] = []
+        """Send a group, split into several requests by tenant and size if needed."""
+        outcomes: list[Outcome] = []
         for part in appends.parts(group):
-            answers += send(self.http, part)
-        return answers
+            outcomes += send(self.http, part)
+        return outcomes
 
     def at_once(self, request: Request, timeout: float) -> Outcome | None:
-        """Send an append alone."""
+        """Send a single append."""
         [outcome] = send(self.http, [request], timeout)
         return outcome
 
     def light(self, request: Request) -> bool:
-        """Tell whether an event loop may send an append by itself."""
-        return len(request.packed) <= _LIGHT_BYTES and self.http.swift
+        """Return whether an event loop may send this append itself."""
+        return len(request.packed) <= _LOOP_BYTES and self.http.swift
 
     def begin(self, group: Sequence[Request]) -> HttpExchange | None:
-        """Send a group whose answer an event loop waits for, if it fits one request."""
+        """Send a group and let the event loop read the response; None if it needs two requests."""
         tenant_id = group[0].tenant_id
         if len(list(appends.parts(group))) > 1:
             return None
@@ -119,12 +119,12 @@ class HttpStore:
 
     def append_in(self, connection: Any, request: Request) -> Any:
         del connection, request
-        msg = "an append in a transaction of yours needs the log's own database, not a service"
+        msg = "connection needs direct access to the log's database: open its own URL"
         raise InvalidArgument(msg, details={"argument": "connection"})
 
     def restore(self, events: Sequence[Restored]) -> None:
         del events
-        raise _only_beside("restoring an archive")
+        raise _needs_database("restoring an archive")
 
     # -- reads
 
@@ -132,8 +132,11 @@ class HttpStore:
         return self._info().head
 
     def page(self, spec: ReadSpec) -> tuple[list[EventRecord], int]:
-        """Read a page: records, and how far was scanned; large ones come in several answers."""
-        if spec.types == ():  # a list without members cannot be written in a query string
+        """Read a page; return its records and the last scanned position.
+
+        A page of large events is received in several responses.
+        """
+        if spec.types == ():  # an empty list cannot be written in a query string
             head = self.head()
             last = max(spec.after, head if spec.until is None else min(spec.until, head))
             return [], spec.after + 1 if spec.newest_first else last
@@ -146,14 +149,14 @@ class HttpStore:
             if not answer.cut or is_full(found, bounds.limit, bounds.max_bytes):
                 return found, answer.last_scanned
             limit = spec.limit - len(answer.records)
-            on = {"after": answer.last_scanned}
+            start = {"after": answer.last_scanned}
             if spec.newest_first:
-                on = {"until": answer.last_scanned - 1}
-            spec = msgspec.structs.replace(spec, limit=limit, **on)
+                start = {"until": answer.last_scanned - 1}
+            spec = msgspec.structs.replace(spec, limit=limit, **start)
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         if spec.tenant_id is None:
-            raise _only_beside("reading all tenants at once")
+            raise _needs_database("reading all tenants at once")
         return self.page(spec)[0]
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
@@ -191,8 +194,8 @@ class HttpStore:
 
     def event_id_at(self, position: int) -> str | None:
         raw = self.http.get("/v1/tip", {"position": position})
-        tip: str | None = self.decoded(raw, shapes.TipAnswer).tip
-        return tip
+        event_id: str | None = self.decoded(raw, shapes.TipAnswer).tip
+        return event_id
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         return self.last_of_streams(tenant_id, [stream])[0]
@@ -247,7 +250,7 @@ class HttpStore:
         return version
 
     def query(self, tenant_id: str, query: Query, window: Window) -> shapes.QueryAnswer:
-        """Run a query in one go: records, version and snapshot."""
+        """Run a query in one request: records, context version and head."""
         body = shapes.QueryBody(
             query.as_dict(),
             window.limit,
@@ -266,7 +269,7 @@ class HttpStore:
         try:
             raw = self.http.get("/v1/declarations", {})
         except Forbidden:
-            return NO_RULES  # a tenant's own token: the service checks by its rules anyway
+            return NO_RULES  # a tenant's token may not read them; the service validates anyway
         found = self.decoded(raw, shapes.Declarations)
         built_in = {kind.name for kind in BUILT_IN_KINDS}
         kinds = tuple(kind for kind in found.kinds if kind.name not in built_in)
@@ -295,11 +298,16 @@ class HttpStore:
         found: list[Cursor] = []
         while True:
             after = found[-1].name if found else None
-            params = {"purpose": purpose, "name": name, "after": after, "limit": _CURSORS}
+            params = {
+                "purpose": purpose,
+                "name": name,
+                "after": after,
+                "limit": _CURSORS_PER_PAGE,
+            }
             raw = self.http.get("/v1/cursors", params, tenant_id=tenant_id)
             page: list[Cursor] = self.decoded(raw, shapes.CursorsAnswer).cursors
             found += page
-            if len(page) < _CURSORS:
+            if len(page) < _CURSORS_PER_PAGE:
                 return found
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
@@ -308,7 +316,7 @@ class HttpStore:
     def put_cursor(self, cursor: Cursor, *, lease: Lease | None, reset: bool) -> None:
         self._put_cursor(cursor, lease=lease, reset=reset)
 
-    def _put_cursor(self, cursor: Cursor, **how: Any) -> Cursor:
+    def _put_cursor(self, cursor: Cursor, **options: Any) -> Cursor:
         body = shapes.CursorBody(
             purpose=cursor.purpose,
             name=cursor.name,
@@ -317,7 +325,7 @@ class HttpStore:
             epoch=cursor.epoch,
             tip=cursor.tip,
             query=cursor.query,
-            **how,
+            **options,
         )
         raw = self.http.post("/v1/cursors", body, tenant_id=cursor.tenant_id)
         stored: Cursor = self.decoded(raw, shapes.CursorAnswer).cursor
@@ -328,14 +336,14 @@ class HttpStore:
         self.http.post("/v1/subscriptions/failure", body, tenant_id=lease.tenant_id)
 
     def subscription_statuses(self, tenant_id: str) -> Iterator[SubscriptionStatus]:
-        """Yield the durable subscriptions of a tenant, with their lag as the service sees it."""
+        """Yield the status of a tenant's durable subscriptions, as the service reports it."""
         after: str | None = None
         while True:
-            params = {"after": after, "limit": _CURSORS}
+            params = {"after": after, "limit": _CURSORS_PER_PAGE}
             raw = self.http.get("/v1/subscriptions", params, tenant_id=tenant_id)
             page = self.decoded(raw, shapes.SubscriptionsAnswer).subscriptions
             yield from page
-            if len(page) < _CURSORS:
+            if len(page) < _CURSORS_PER_PAGE:
                 return
             after = page[-1].name
 
@@ -358,18 +366,18 @@ class HttpStore:
         body = shapes.PurgeBody(older_than_seconds / 3600)
         return int(self.decoded(self.http.post("/v1/commands/purge", body), shapes.Count).count)
 
-    # -- hints, checks, life
+    # -- wake-ups, checks, lifecycle
 
     def wait(self, position: int, timeout: float) -> None:
-        """Ask the service to answer once its head has passed a position."""
+        """Let the service respond when its head has passed a position, or time is up."""
         self._info(after=position, wait_s=min(timeout, _WAIT_MAX_S))
 
     def verify(self) -> Iterator[Finding]:
-        raise _only_beside("verifying")
+        raise _needs_database("verifying")
 
     def doctor(self) -> Iterator[Finding]:
         info = self._info()
-        yield Finding("ok", "service", f"it answers, version {info.version}, head {info.head}")
+        yield Finding("ok", "service", f"it responds, version {info.version}, head {info.head}")
 
     def after_fork(self) -> None:
         self.http.after_fork()
@@ -378,8 +386,8 @@ class HttpStore:
         self.http.close()
 
 
-def _only_beside(what: str) -> InvalidArgument:
-    msg = f"{what} needs the log's own database, not a service: open it by its URL"
+def _needs_database(operation: str) -> InvalidArgument:
+    msg = f"{operation} needs direct access to the log's database, not a service: open its own URL"
     return InvalidArgument(msg, details={"argument": "url"})
 
 
@@ -395,10 +403,10 @@ def _params(spec: ReadSpec) -> dict[str, Any]:
         "since_seq": spec.after_seq,
         "app_id": spec.app_id,
         "env_id": spec.env_id,
-        "occurred_after": _time(spec.occurred_after_us),
-        "occurred_until": _time(spec.occurred_until_us),
-        "recorded_after": _time(spec.recorded_after_us),
-        "recorded_until": _time(spec.recorded_until_us),
+        "occurred_after": _format_time(spec.occurred_after_us),
+        "occurred_until": _format_time(spec.occurred_until_us),
+        "recorded_after": _format_time(spec.recorded_after_us),
+        "recorded_until": _format_time(spec.recorded_until_us),
         "correlation_id": spec.correlation_id,
         "causation_id": spec.causation_id,
         "newest_first": "true" if spec.newest_first else None,
@@ -406,5 +414,5 @@ def _params(spec: ReadSpec) -> dict[str, Any]:
     }
 
 
-def _time(moment_us: int | None) -> str | None:
+def _format_time(moment_us: int | None) -> str | None:
     return None if moment_us is None else format_us(moment_us)

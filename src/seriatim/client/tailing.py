@@ -1,4 +1,4 @@
-"""Following a log in a service: what is appended comes by itself, over one long answer."""
+"""Tails of a service's log: new appends arrive over one streamed response."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from seriatim.log.subscription import Tail
 from seriatim.wire.problems import Problem, error_of
 from seriatim.wire.records import WireRecord, all_incoming
 
-_DEAD_S = 20.0  # without a line for so long beyond the promised one, the connection is dead
+_DEAD_S = 20.0  # a keep-alive line overdue for so long means that the connection is broken
 _LONGEST_KEEP_ALIVE_S = 15.0
-_LONGEST_IN_ADDRESS = 4096  # bytes of a query; services and what stands before them bound addresses
+_QUERY_STRING_MAX = 4096  # bytes; a longer query is sent in a body, since proxies limit URLs
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a tail: an append, a position that was reached without one, or a problem."""
+    """One line of a tail: an append, a position reached without a match, or a problem."""
 
     position: int = 0
     records: list[WireRecord] = []
@@ -35,9 +35,9 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 class RemoteTail(Tail):
-    """A tail that a service sends; a broken connection is made again, and nothing is lost."""
+    """A tail over HTTP; it reconnects at its position after a broken connection."""
 
-    def __init__(  # noqa: PLR0913 - the arguments of every tail
+    def __init__(  # noqa: PLR0913 - as in Tail
         self,
         store: Any,
         tenant_id: str,
@@ -67,12 +67,12 @@ class RemoteTail(Tail):
             if line.records:
                 batch = all_incoming(line.records)
                 yield batch
-                # Only now: a consumer that leaves at the yield has not had this batch.
-                self.position, self._tip = batch[-1].position, batch[-1].event_id
+                # Only after the yield: a consumer that stops here has not processed the batch.
+                self.position, self._last_event_id = batch[-1].position, batch[-1].event_id
                 idle_since = time.monotonic()
             else:
                 if line.position > self.position:
-                    self.position, self._tip = line.position, ""
+                    self.position, self._last_event_id = line.position, ""
                 if self._on_scanned is not None:
                     self._on_scanned(self.position)
                 idle = time.monotonic() - idle_since
@@ -82,47 +82,50 @@ class RemoteTail(Tail):
                 return
 
     def _lines(self) -> Iterator[Line]:
-        """Yield what the service sends; while it does not, try again for as long as is usual."""
-        until = time.monotonic() + self._http.timeout_s
-        waits = pauses()
+        """Yield the lines of the service, reconnecting for at most `timeout_s` without a line."""
+        deadline = time.monotonic() + self._http.timeout_s
+        delays = pauses()
         while not self._stopped.is_set():
             try:
-                for raw in self._asked():
-                    line = _read(raw)
+                for raw in self._open_stream():
+                    line = _parse_line(raw)
                     if line.problem is not None:
                         raise error_of(line.problem)
                     yield line
-                    until, waits = time.monotonic() + self._http.timeout_s, pauses()
-                wait = next(waits)  # it ended in order: the service stops, or begins anew
+                    deadline, delays = time.monotonic() + self._http.timeout_s, pauses()
+                wait = next(delays)  # the response ended normally: the service stops or restarts
             except SeriatimError as error:
-                wait = max(next(waits), error.retry_after_s)
-                if not error.retryable or time.monotonic() + wait >= until:
+                wait = max(next(delays), error.retry_after_s)
+                if not error.retryable or time.monotonic() + wait >= deadline:
                     raise
             if self._stopped.wait(wait):
                 return
 
-    def _asked(self) -> Iterator[bytes]:
+    def _open_stream(self) -> Iterator[bytes]:
         keep_alive_s = min(self._poll_s, _LONGEST_KEEP_ALIVE_S)
         if self._idle_timeout is not None:
             keep_alive_s = min(keep_alive_s, max(self._idle_timeout, 0.01))
-        wanted = {
+        params = {
             "after": self.position,
             "query": self._text,
             "log_id": self._identity.log_id,
             "epoch": self._identity.epoch,
-            "tip": self._tip or None,
+            "tip": self._last_event_id or None,
             "keep_alive_s": keep_alive_s,
         }
-        how: Any = {"tenant_id": self._tenant_id, "idle_s": keep_alive_s + _DEAD_S}
-        if len(quote_plus(self._text)) <= _LONGEST_IN_ADDRESS:
-            return self._http.lines("/v1/tail", wanted, **how)
-        body = {**wanted, "query": msgspec.Raw(self._text.encode())}
-        return self._http.lines("/v1/tail", {}, body, **how)
+        options: Any = {"tenant_id": self._tenant_id, "idle_s": keep_alive_s + _DEAD_S}
+        if len(quote_plus(self._text)) <= _QUERY_STRING_MAX:
+            return self._http.lines("/v1/tail", params, **options)
+        body = {**params, "query": msgspec.Raw(self._text.encode())}
+        return self._http.lines("/v1/tail", {}, body, **options)
 
 
-def _read(raw: bytes) -> Line:
+def _parse_line(raw: bytes) -> Line:
     try:
         return _decode(raw)
     except msgspec.MsgspecError as error:
-        msg = "the service sent a line that this version does not know"
+        msg = (
+            "the service sent a line in a format that this version does not know: use the same "
+            "version of client and service"
+        )
         raise BackendFailure(msg, retryable=False) from error

@@ -1,4 +1,4 @@
-"""From a caller's events to a future receipt: check under the current rules, submit, wait."""
+"""The append path of one log: validate under the current declarations, commit, return a receipt."""
 
 from __future__ import annotations
 
@@ -39,11 +39,14 @@ from seriatim.telemetry import tracing
 from seriatim.telemetry.bus import Telemetry, append_metadata, logger, reuse_metadata
 
 RULE_RELOADS = 20
-_DESKS_MAX = 4096
+_CONTEXTS_MAX = 4096
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """One append as the caller asked for it, kept so that it can be checked again."""
+    """An append as its caller passed it, kept so that it can be validated again.
+
+    It is validated again when the log's declarations change before it is committed.
+    """
 
     tenant_id: str
     door: Door
@@ -51,11 +54,14 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     condition: Any = None
     idempotency_key: str | None = None
     command: Command | None = None
-    on_id_mismatch: Literal["error", "warn"] | None = None  # None: as the log is set
+    on_id_mismatch: Literal["error", "warn"] | None = None  # None: the log's setting
 
 
 class IdMaker:
-    """Makes UUIDv7s that rise within this process, and so land at the end of their index."""
+    """Generate UUIDv7 ids that increase within this process.
+
+    Increasing ids are inserted at the end of their index, which keeps its pages hot.
+    """
 
     def __init__(self) -> None:
         self._last = self._counter = 0
@@ -64,6 +70,7 @@ class IdMaker:
     def __call__(self) -> str:
         """Return a new id."""
         now = time.time_ns() // 1_000_000
+        # Within a millisecond, and when the clock is set back, the random part counts up instead.
         with self._lock:
             if now > self._last:
                 self._last, self._counter = now, self._random.getrandbits(73)
@@ -72,14 +79,14 @@ class IdMaker:
             return uuid7(self._last, self._counter)
 
     def after_fork(self) -> None:
-        """Draw anew in a child process, which would count on from its parent's number."""
+        """Draw a new random part in a child process, which would repeat its parent's ids."""
         self._lock = threading.Lock()
-        self._random = random.Random()  # noqa: S311 - ids need not be secret; it seeds itself
+        self._random = random.Random()  # noqa: S311 - ids are not secret
         self._last = 0
 
 
 class Appender:
-    """The way of every append of one log, whatever door and tenant it comes from."""
+    """Validate and commit the appends of one log, for every profile and tenant."""
 
     def __init__(
         self, store: Store, settings: Settings, guard: Guard, telemetry: Telemetry
@@ -94,43 +101,44 @@ class Appender:
             limits=settings.limits,
             writers=settings.writers or store.best_writers,
         )
-        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = (
+        # Weak keys: an event loop that has ended takes its committer with it.
+        self._async_committers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = (
             weakref.WeakKeyDictionary()
         )
         self.reload_rules()
 
     def lane(self) -> Lane:
-        """Return the way of the running event loop's appends."""
+        """Return the committer of the running event loop, created on first use."""
         loop = asyncio.get_running_loop()
-        lane = self._lanes.get(loop)
-        if lane is None:
-            lane = Lane(loop, self._store, self.committer, self._settings.limits)
-            self._lanes[loop] = lane
-        return lane
+        found = self._async_committers.get(loop)
+        if found is None:
+            found = Lane(loop, self._store, self.committer, self._settings.limits)
+            self._async_committers[loop] = found
+        return found
 
     def after_fork(self) -> None:
-        """Begin anew in a child process."""
-        self._lanes = weakref.WeakKeyDictionary()
+        """Replace threads, queues and id state in a forked child process."""
+        self._async_committers = weakref.WeakKeyDictionary()
         self.committer.after_fork()
         self.new_id.after_fork()
 
     def close(self, timeout: float) -> None:
-        """Finish what was accepted, bounded by the timeout."""
-        for lane in list(self._lanes.values()):
-            lane.close(timeout)
+        """Stop accepting appends and wait, at most `timeout` seconds, for the accepted ones."""
+        for async_committer in list(self._async_committers.values()):
+            async_committer.close(timeout)
         self.committer.close(timeout)
 
     def reload_rules(self) -> None:
-        """Read the declarations anew, after this or another process changed them."""
-        self._desk = self._make_desk(self._store.rules())
-        self._desks: dict[tuple[str, str], Desk] = {}
+        """Read the declarations again, after this or another process changed them."""
+        self._context = self._make_context(self._store.rules())
+        self._contexts: dict[tuple[str, str], Desk] = {}
 
     @property
     def rules(self) -> Rules:
-        """The declarations as this process knows them."""
-        return self._desk.rules
+        """The declarations, as this process last read them."""
+        return self._context.rules
 
-    def _make_desk(self, rules: Rules) -> Desk:
+    def _make_context(self, rules: Rules) -> Desk:
         return Desk(
             tenant_id=DEFAULT_TENANT,
             new_id=self.new_id,
@@ -144,30 +152,40 @@ class Appender:
             },
         )
 
-    def _desk_for(self, draft: Draft) -> Desk:
-        """Return the desk of a tenant's door, made once for many appends."""
+    def _find_context(self, draft: Draft) -> Desk:
+        """Return the validation context of a tenant and profile, cached for later appends."""
         key = draft.tenant_id, draft.door.name
-        desk = self._desks.get(key)
-        if desk is None:
-            if len(self._desks) >= _DESKS_MAX:
-                self._desks = {}
+        context = self._contexts.get(key)
+        if context is None:
+            if len(self._contexts) >= _CONTEXTS_MAX:
+                self._contexts = {}
             check_tenant(draft.tenant_id)
-            desk = msgspec.structs.replace(self._desk, tenant_id=draft.tenant_id, door=draft.door)
-            self._desks[key] = desk
-        return desk
+            context = msgspec.structs.replace(
+                self._context, tenant_id=draft.tenant_id, door=draft.door
+            )
+            self._contexts[key] = context
+        return context
 
     def request(self, draft: Draft, carried: Mapping[str, str] | None = None) -> Request:
-        """Check a draft under the current rules; what is carried tells its events their trace."""
-        desk = self._desk_for(draft)
+        """Validate a draft under the current declarations and return the request to commit.
+
+        Args:
+            draft: The append.
+            trace_headers: Headers to store in the metadata of events that have none.
+
+        Raises:
+            SeriatimError: The append is invalid; the profile's rules choose the error.
+        """
+        context = self._find_context(draft)
         conditions = (
-            () if draft.condition is None else check_conditions(draft.condition, desk.limits)
+            () if draft.condition is None else check_conditions(draft.condition, context.limits)
         )
         command = self.prepare_command(draft.tenant_id, draft.command)
-        events, size = prepare(desk, draft.events, draft.idempotency_key)
+        events, size = prepare(context, draft.events, draft.idempotency_key)
         if self._settings.numbered_by == "caller":
             _check_numbered(events)
         if carried:
-            events = with_trace(events, carried, desk.guard, desk.limits)
+            events = with_trace(events, carried, context.guard, context.limits)
         request = Request(
             draft.tenant_id,
             events,
@@ -175,31 +193,42 @@ class Appender:
             command,
             draft.on_id_mismatch or self._settings.on_id_mismatch,
             size,
-            desk.rules.version,
+            context.rules.version,
             door=draft.door.name,
         )
-        return self._store.packed(request, desk.rules)
+        return self._store.packed(request, context.rules)
 
     def prepare_command(self, tenant_id: str, command: Command | None) -> PreparedCommand | None:
-        """Check a command and compute what it is stored under."""
+        """Validate a command and compute the keys that it is stored under."""
         return prepare_command(tenant_id, command, self._settings.limits, self._guard)
 
     def append(self, draft: Draft, timeout: float | None) -> AppendResult:
-        """Append and wait for the receipt."""
-        until = time.monotonic() + (timeout or self._settings.timeout_s)
-        watch = Watch(self._telemetry, draft.tenant_id)
-        with watch:
+        """Append and wait for the receipt.
+
+        Args:
+            draft: The append.
+            timeout: Seconds; None uses the setting `timeout_s`.
+
+        Returns:
+            The receipt.
+
+        Raises:
+            SeriatimError: The append is invalid, refused by a condition, timed out or failed.
+        """
+        deadline = time.monotonic() + (timeout or self._settings.timeout_s)
+        telemetry = Watch(self._telemetry, draft.tenant_id)
+        with telemetry:
             for _ in range(RULE_RELOADS):
-                watch.request = self.request(draft, watch.carried)
+                telemetry.request = self.request(draft, telemetry.carried)
                 try:
-                    return watch.done(self._commit(watch.request, until))
+                    return telemetry.done(self._commit(telemetry.request, deadline))
                 except StaleRules:
                     self.reload_rules()
             raise rules_kept_changing()
 
-    def _commit(self, request: Request, until: float) -> AppendResult:
-        """Commit at once when nobody else does, else with the others."""
-        seconds = time_left(until, time.monotonic())
+    def _commit(self, request: Request, deadline: float) -> AppendResult:
+        """Commit in this thread if the committer is idle, otherwise in a group with others."""
+        seconds = time_left(deadline, time.monotonic())
         try:
             outcome = self.committer.alone(lambda: self._store.at_once(request, seconds))
         except Deferred as deferred:
@@ -208,7 +237,7 @@ class Appender:
         if outcome is None:
             ticket = self.committer.submit(request)
             try:
-                return ticket.result(max(0.0, until - time.monotonic()))
+                return ticket.result(max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 raise give_up(ticket) from None
         if isinstance(outcome, AppendResult):
@@ -216,27 +245,30 @@ class Appender:
         raise outcome
 
 
-def time_left(until: float, now: float) -> float:
-    """Return what looking up has left of an append's time."""
-    if now >= until:
+def time_left(deadline: float, now: float) -> float:
+    """Return the seconds until an append's deadline; raises `TimedOut` if it has passed."""
+    if now >= deadline:
         raise looked_too_long()
-    return until - now
+    return deadline - now
 
 
 def looked_too_long() -> TimedOut:
-    """Make the error for an append whose time was over before it could be sent."""
-    msg = "the append's time was over before what it depends on was looked up; nothing was stored"
+    """Return the error for an append that timed out before it was sent."""
+    msg = "append timed out while evaluating its conditions; nothing was stored"
     return TimedOut(msg)
 
 
 def rules_kept_changing() -> BackendFailure:
-    """Make the error for a log whose declarations or contexts change too fast at every try."""
-    msg = "the log's declarations or the append's contexts kept changing; nothing was stored"
+    """Return the error for an append whose declarations or contexts changed at every attempt."""
+    msg = (
+        "the log's declarations or the append's contexts changed at every attempt; "
+        "nothing was stored, try again"
+    )
     return BackendFailure(msg)
 
 
 class Watch:
-    """Times and traces one append, in its caller's own context, and tells how it ended."""
+    """Measure and trace one append, in the context of its caller."""
 
     def __init__(self, telemetry: Telemetry, tenant_id: str) -> None:
         self._telemetry = telemetry
@@ -247,25 +279,27 @@ class Watch:
         self.carried: Mapping[str, str] | None = None
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Start the span, if tracing is active."""
         if tracing.active():
             self._span = tracing.span("seriatim.append", "producer")
             self._span.__enter__()
             self.carried = tracing.inject()
 
     def done(self, result: AppendResult) -> AppendResult:
-        """Report a receipt, and pass it on."""
+        """Report a receipt to log, span and telemetry, and return it."""
         request = self.request
         if result.id_mismatch:
-            logger.warning("an event id was reused with other %s", ", ".join(result.id_mismatch))
+            logger.warning(
+                "an event id was reused with different %s", ", ".join(result.id_mismatch)
+            )
         if self._span is not None:
-            told = append_attributes(request, self._tenant_id)
-            told |= {"seriatim.replayed": result.replayed, "seriatim.count": result.count}
-            self._span.set(told | {"seriatim.first_position": result.first_position})
+            attributes = append_attributes(request, self._tenant_id)
+            attributes |= {"seriatim.replayed": result.replayed, "seriatim.count": result.count}
+            self._span.set(attributes | {"seriatim.first_position": result.first_position})
         if self._telemetry.active:
-            took = time.perf_counter() - self._started
+            elapsed = time.perf_counter() - self._started
             metadata = append_metadata(request, self._tenant_id, replayed=result.replayed)
-            counts = {"duration_s": took, "count": result.count}
+            counts = {"duration_s": elapsed, "count": result.count}
             self._telemetry.emit("store.append.stop", counts, metadata)
             if result.replayed and result.records:
                 reused = reuse_metadata(result.records[0])
@@ -273,19 +307,19 @@ class Watch:
         return result
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Report an error, which goes on to the caller."""
+        """End the span and report an error, which propagates to the caller."""
         if self._span is not None:
             if error is not None:
                 self._span.set(append_attributes(self.request, self._tenant_id))
             self._span.__exit__(kind, error, trace)
         if isinstance(error, SeriatimError) and self._telemetry.active:
-            took = time.perf_counter() - self._started
+            elapsed = time.perf_counter() - self._started
             metadata = append_metadata(self.request, self._tenant_id, error_code=error.code)
-            self._telemetry.emit("store.append.exception", {"duration_s": took}, metadata)
+            self._telemetry.emit("store.append.exception", {"duration_s": elapsed}, metadata)
 
 
 def _check_numbered(events: Sequence[Prepared]) -> None:
     for index, event in enumerate(events):
         if event.stream_type is not None and event.given_seq is None:
-            msg = "stream_seq is the caller's to give: this log is opened so that it numbers none"
+            msg = "stream_seq is missing: with numbered_by=caller every event of a stream needs one"
             raise InvalidEvent(msg, details={"field": "stream_seq", "index": index})

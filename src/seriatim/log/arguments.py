@@ -1,4 +1,4 @@
-"""The checks of what callers pass to reads, made before anything runs."""
+"""Validation of arguments, before any statement runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seriatim.store.port import ReadSpec, Scope
 _POSITION_END = 1 << 63
 
 
-def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
+def read_spec(  # noqa: PLR0913 - all filters of a read
     limits: Limits,
     *,
     tenant_id: str | None,
@@ -40,16 +40,16 @@ def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
     causation_id: str | None = None,
     newest_first: bool = False,
 ) -> ReadSpec:
-    """Return a checked read, or refuse it naming the argument."""
+    """Validate the arguments of a read; raises `InvalidArgument` naming the malformed one."""
     check_position("after", after)
     if until is not None and check_position("until", until) < after:
-        raise bad("until", "must not lie before after")
+        raise bad("until", "must not be less than after")
     if since_seq is not None and (
         type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
     ):
-        raise bad("since_seq", "must be a whole number")
+        raise bad("since_seq", "must be a whole number from -1")
     if since_seq is not None and stream is None:
-        raise bad("since_seq", "needs a stream: numbers are a stream's own")
+        raise bad("since_seq", "needs a stream: sequence numbers belong to a stream")
     if not isinstance(newest_first, bool):
         raise bad("newest_first", "must be true or false")
     occurred = _window("occurred", occurred_after, occurred_until)
@@ -76,27 +76,27 @@ def read_spec(  # noqa: PLR0913 - the arguments of a read, all of them
 
 
 def check_position(name: str, value: object) -> int:
-    """Return a position, 0 meaning before the first."""
+    """Validate a position; 0 means before the first event."""
     if type(value) is not int or not 0 <= value < _POSITION_END:
         raise bad(name, "must be a whole number from 0")
     return value
 
 
 def check_name(name: str, value: object) -> str:
-    """Return an id that a caller named, or refuse it."""
+    """Validate an id or name."""
     if problem := id_problem(value):
         raise bad(name, problem)
     return str(value)
 
 
 def check_timeout(timeout: object, name: str = "timeout") -> float:
-    """Return a timeout in seconds."""
+    """Validate a timeout in seconds."""
     if (
         isinstance(timeout, bool)
         or not isinstance(timeout, int | float)
         or not 0 < timeout <= threading.TIMEOUT_MAX
     ):
-        raise bad(name, "must be a number of seconds above 0")
+        raise bad(name, "must be a positive number of seconds")
     return float(timeout)
 
 
@@ -108,7 +108,7 @@ def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
         bounds.append(None if text is None else instant_us(text))
     start, end = bounds
     if start is not None and end is not None and end < start:
-        raise bad(f"{name}_until", f"must not lie before {name}_after")
+        raise bad(f"{name}_until", f"must not be before {name}_after")
     return start, end
 
 
@@ -128,17 +128,17 @@ def _text(name: str, value: str | None) -> str | None:
 
 
 def check_count(name: str, value: object) -> int | None:
-    """Return how many records a caller wants at most; None: all."""
+    """Validate a maximum number of records; None means no maximum."""
     if value is not None and (type(value) is not int or value < 1):
         raise bad(name, "must be a whole number from 1")
     return value
 
 
 def bad(argument: str, problem: str) -> InvalidArgument:
-    """Make the error for an argument."""
+    """Return the error for a malformed argument."""
     return InvalidArgument(f"{argument} {problem}", details={"argument": argument})
 
 
 def is_async(connection: object) -> bool:
-    """Tell a caller's async connection from a sync one, whatever driver made it."""
+    """Return whether a caller's connection is asynchronous, whatever its driver."""
     return inspect.iscoroutinefunction(getattr(connection, "execute", None))

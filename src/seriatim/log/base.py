@@ -1,4 +1,4 @@
-"""The log as a user holds it: append, read, query, declare, follow; always within one tenant."""
+"""The synchronous log of one tenant: append, read, query, declare, follow."""
 
 from __future__ import annotations
 
@@ -64,14 +64,17 @@ Events = Iterable[NewEvent | Mapping[str, Any]]
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page of a read: pass `last_scanned` as the next `after`; it moves on even when empty."""
+    """One page of a read.
+
+    Pass `last_scanned` as the `after` of the next page; it advances even if no record matched.
+    """
 
     records: list[EventRecord]
     last_scanned: int
 
 
 class BaseLog:
-    """One tenant's door to a log."""
+    """A log as one tenant uses it; `seriatim.open` returns a subclass with the profiles."""
 
     def __init__(
         self,
@@ -94,16 +97,16 @@ class BaseLog:
         _OPEN_LOGS.add(self)
 
     def for_tenant(self, tenant_id: str) -> Self:
-        """Return this log as another tenant sees it; both share connections and committer."""
+        """Return this log for another tenant; both share connections and committer."""
         view = type(self).__new__(type(self))
-        # The parent is kept alive: a fork renews the logs it knows to be open.
+        # Keep the parent alive: after a fork only logs that still exist get new connections.
         view.__dict__.update(self.__dict__, _parent=self)
         view.tenant_id = check_tenant(tenant_id)
         return view
 
     # -- append
 
-    def append(  # noqa: PLR0913 - each is a separate promise of the contract
+    def append(  # noqa: PLR0913 - public API
         self,
         events: Events,
         condition: Condition | Sequence[Condition] | None = None,
@@ -113,10 +116,32 @@ class BaseLog:
         timeout: float | None = None,
         connection: Any = None,
     ) -> AppendResult:
-        """Append a batch, all or nothing, and return its receipt.
+        """Append a batch of events atomically and return its receipt.
 
-        With `connection` (Postgres) it happens in the caller's own transaction: the log's lock is
-        then held until the caller commits.
+        Args:
+            events: `NewEvent` values, or mappings with the same fields.
+            condition: One or several conditions that must hold, or nothing is stored.
+            idempotency_key: A key under which the append is stored once per producer; repeating
+                the append returns the receipt of the first.
+            command: A command whose response is stored with the append.
+            timeout: Seconds; by default the setting `timeout_s`.
+            connection: A psycopg connection (Postgres only). The append is then part of the
+                caller's transaction, and the log's lock is held until the caller commits.
+
+        Returns:
+            The receipt, with the positions of the events and whether it is a replay.
+
+        Raises:
+            InvalidEvent: An event is malformed; other subclasses of `SeriatimError` report schema
+                violations, refused data and exceeded limits.
+            ConditionalAppendConflict: A context is not as expected.
+            EventSequenceInvalid: A stream does not have the expected sequence number.
+            BackendFailure: The store failed. If `details["ambiguous"]` is true, the append may be
+                stored: repeat it with the same key or event ids.
+
+        Example:
+            event = NewEvent("seat.booked", {"seat": "12A"}, stream=("flight", "LH1"))
+            receipt = log.append([event], ExpectedSeq(("flight", "LH1"), None))
         """
         draft = self.draft(LOG, events, condition, idempotency_key, command)
         return self.append_draft(draft, timeout=timeout, connection=connection)
@@ -129,12 +154,13 @@ class BaseLog:
         idempotency_key: str | None = None,
         command: Command | None = None,
     ) -> Draft:
-        """Keep an append as it was asked for, through whichever door."""
-        kept = list(events) if isinstance(events, Iterator) else events
+        """Return an append that is not validated yet, under the rules of a profile."""
+        # An iterator could be read only once, and a draft may have to be validated again.
+        reusable = list(events) if isinstance(events, Iterator) else events
         return Draft(
             tenant_id=self.tenant_id,
             door=door,
-            events=kept,
+            events=reusable,
             condition=condition,
             idempotency_key=idempotency_key,
             command=command,
@@ -143,19 +169,19 @@ class BaseLog:
     def append_draft(
         self, draft: Draft, *, timeout: float | None = None, connection: Any = None
     ) -> AppendResult:
-        """Append what a door drafted."""
+        """Append a draft; see `append` for the arguments, the result and the errors."""
         if timeout is not None:
             check_timeout(timeout)
         if connection is None:
             return self.appender.append(draft, timeout)
         if is_async(connection):
-            raise bad("connection", "is async: await log.aio.append(…, connection=…) instead")
-        watch = Watch(self.telemetry, self.tenant_id)
-        with watch:
+            raise bad("connection", "is asynchronous: await log.aio.append(…, connection=…)")
+        telemetry = Watch(self.telemetry, self.tenant_id)
+        with telemetry:
             for _ in range(RULE_RELOADS):
-                watch.request = self.appender.request(draft, watch.carried)
+                telemetry.request = self.appender.request(draft, telemetry.carried)
                 try:
-                    return watch.done(self.store.append_in(connection, watch.request))
+                    return telemetry.done(self.store.append_in(connection, telemetry.request))
                 except StaleRules:
                     self.appender.reload_rules()
             raise rules_kept_changing()
@@ -166,36 +192,37 @@ class BaseLog:
         """Read one page by position: `after` exclusive, `until` inclusive, filters as in `read`.
 
         The page's `last_scanned` is the `after` of the next page. With `newest_first` the page
-        begins at `until` and goes down: the next page has `until=page.last_scanned - 1`, and there
-        is none when that is not above `after`.
+        starts at `until` and descends: the next page has `until=page.last_scanned - 1`; if that is
+        not greater than `after`, there is no next page.
         """
-        wanted = self.settings.limits.page if limit is None else limit
+        page_size = self.settings.limits.page if limit is None else limit
         spec = read_spec(
-            self.settings.limits, tenant_id=self.tenant_id, limit=wanted, scope=scope, **filters
+            self.settings.limits, tenant_id=self.tenant_id, limit=page_size, scope=scope, **filters
         )
         return self.page_of(spec)
 
     def page_of(self, spec: ReadSpec) -> Page:
-        """Read one page that is already checked."""
+        """Read one page by a validated specification."""
         with tracing.span("seriatim.read") as span:
-            page = self._page_of(spec)
+            page = self._read_measured(spec)
             span.set(read_attributes(spec, page))
         return page
 
-    def _page_of(self, spec: ReadSpec) -> Page:
+    def _read_measured(self, spec: ReadSpec) -> Page:
         started = time.perf_counter()
-        page = self._scanned(spec)
+        page = self._scan_page(spec)
         if self.telemetry.active:
             counts = {"duration_s": time.perf_counter() - started, "count": len(page.records)}
             metadata = {"tenant_id": spec.tenant_id or "*", "last_scanned": page.last_scanned}
             self.telemetry.emit("store.read_batch.stop", counts, metadata)
         return page
 
-    def _scanned(self, spec: ReadSpec) -> Page:
+    def _scan_page(self, spec: ReadSpec) -> Page:
         head = self.store.head()
-        # A position past the head may be promised to a commit under way: never scan beyond it.
+        # A position after the head may belong to a commit in flight, whose events would be missed
+        # if it were counted as scanned.
         until = head if spec.until is None else min(spec.until, head)
-        records = [] if until <= spec.after else self.store.read(_until(spec, until))
+        records = [] if until <= spec.after else self.store.read(_replace_until(spec, until))
         if records and is_full(records, spec.limit, spec.max_bytes):
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
@@ -203,22 +230,31 @@ class BaseLog:
     def read(
         self, *, limit: int | None = None, batch_size: int | None = None, **filters: Any
     ) -> Iterator[EventRecord]:
-        """Stream records in order up to the head as it is now, or until `limit`.
+        """Iterate over records in order, up to the current head.
 
-        Filters: after, until, stream, since_seq, types (exact ones, or patterns such as `seat.*`),
-        app_id, env_id, correlation_id, causation_id, occurred_after, occurred_until,
-        recorded_after, recorded_until. With `newest_first=True` the newest record comes first:
+        Args:
+            limit: The maximum number of records; None means all.
+            batch_size: How many records are read from the store at a time.
+            **filters: `after`, `until`, `stream`, `since_seq`, `types` (exact types, or patterns
+                such as `seat.*`), `app_id`, `env_id`, `correlation_id`, `causation_id`,
+                `occurred_after`, `occurred_until`, `recorded_after`, `recorded_until`; and
+                `newest_first=True` to read in descending order.
 
-            for record in log.read(types=["seat.*"], newest_first=True, limit=10): ...
+        Raises:
+            InvalidArgument: A filter is malformed.
+
+        Example:
+            for record in log.read(types=["seat.*"], newest_first=True, limit=10):
+                print(record.position, record.event_type)
         """
-        wanted = check_count("limit", limit)
+        checked_limit = check_count("limit", limit)
         batches = self.read_batches(batch_size=batch_size, **filters)
-        return _flatten(batches, wanted)
+        return _flatten(batches, checked_limit)
 
     def read_batches(
         self, *, batch_size: int | None = None, scope: Scope = "log", **filters: Any
     ) -> Iterator[list[EventRecord]]:
-        """Stream non-overlapping batches in order up to the head as it is now."""
+        """Iterate over batches of records in order, up to the current head; see `read`."""
         size = min(1000, self.settings.limits.page) if batch_size is None else batch_size
         spec = read_spec(
             self.settings.limits, tenant_id=self.tenant_id, limit=size, scope=scope, **filters
@@ -226,7 +262,7 @@ class BaseLog:
         return self.batches_of(spec)
 
     def batches_of(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
-        """Stream the batches of a read that is already checked."""
+        """Iterate over the batches of a validated specification, up to the current head."""
         head = self.store.head()
         until = head if spec.until is None else min(spec.until, head)
         after = spec.after
@@ -247,17 +283,17 @@ class BaseLog:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Iterator[EventRecord]:
-        """Stream one stream's records in order, those after number `since`."""
+        """Iterate over the records of a stream in order, after sequence number `since`."""
         return self.read(
             stream=check_stream(stream), since_seq=since, limit=limit, newest_first=newest_first
         )
 
     def last_event(self, stream: StreamRef) -> EventRecord | None:
-        """Return the last event of a stream, None when there is no such stream."""
+        """Return the last event of a stream, or None if the stream does not exist."""
         return self.store.last_of_stream(self.tenant_id, check_stream(stream))
 
     def event(self, event_id: str) -> EventRecord:
-        """Return one event by its id."""
+        """Return an event by its id; raises `NotFound` if there is none."""
         found = self.store.event(self.tenant_id, check_name("event_id", event_id))
         if found is None:
             msg = "there is no event with that id"
@@ -267,37 +303,42 @@ class BaseLog:
     def find_append(
         self, idempotency_key: str, *, producer_id: str | None = None
     ) -> AppendResult | None:
-        """Return the receipt of the append stored under a key, None when there is none.
+        """Return the receipt of the append stored under an idempotency key, or None.
 
-        The key is that of a whole append, or of one of its events; keys are per producer.
+        Args:
+            idempotency_key: The key of a whole append, or of one of its events.
+            producer_id: The producer of the events; keys are unique per producer.
         """
         return receipt(stored_by_key(self, idempotency_key, producer_id))
 
     def find_command(self, *, actor: str, endpoint: str, key: str) -> AppendResult | None:
-        """Return the receipt and the response stored under a command, None when there is none."""
+        """Return the receipt stored for a command, with its response, or None."""
         return receipt(stored_by_command(self, actor, endpoint, key))
 
     def head(self) -> int:
-        """Return the last position of the whole log, 0 when it is empty."""
+        """Return the last position of the log, across all tenants; 0 if it is empty."""
         return self.store.head()
 
     def identity(self) -> LogIdentity:
-        """Return which log this is, and its epoch."""
+        """Return the log's identity: its id and epoch."""
         return self.store.identity()
 
     def streams(
         self, stream_type: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> list[StreamSummary]:
-        """List streams in the order in which they began; page on with the last first_position."""
+        """List streams in the order of their first events.
+
+        For the next page, pass the `first_position` of the last stream as `after`.
+        """
         if stream_type is not None:
             check_name("stream_type", stream_type)
         check_position("after", after)
-        wanted = self.settings.limits.check_page("limit", limit)
-        return self.store.streams(self.tenant_id, stream_type, after, wanted)
+        page_size = self.settings.limits.check_page("limit", limit)
+        return self.store.streams(self.tenant_id, stream_type, after, page_size)
 
     # -- query
 
-    def query(  # noqa: PLR0913 - a query and its page
+    def query(  # noqa: PLR0913 - public API
         self,
         query: Query = EVERYTHING,
         *,
@@ -307,26 +348,40 @@ class BaseLog:
         until: int | None = None,
         newest_first: bool = False,
     ) -> QueryResult:
-        """Return the matching records and their context's version, from one snapshot.
+        """Return the matching records and the version of their context, from one snapshot.
 
-        Without a limit all records come, in as many pages as it takes. With one, page on by giving
-        `after` (the last returned position) and `head` of the first page; with `newest_first`, by
-        giving `until` (the last returned position, less one) and `head`. Neither `after` nor
-        `until` changes the context's version.
+        Without a limit all records are returned, read in as many pages as needed. With a limit, the
+        next page is read with `after` (the last returned position) and the `head` of the first
+        page; with `newest_first`, with `until` (the last returned position minus 1) and `head`.
+        `after` and `until` do not change the context's version.
+
+        Raises:
+            InvalidQuery: The query is malformed.
+            InvalidArgument: A position is malformed, or `head` is after the log's head.
+
+        Example:
+            query = Query([Filter(types=["seat.booked"])])
+            result = log.query(query)
+            log.append(events, ExpectedContext(query, result.context_version))
         """
         window = Window(limit, after, until, head, newest_first)
         with tracing.span("seriatim.query") as span:
-            found = self._found(query, window)
-            span.set(query_attributes(self.tenant_id, found))
-        return found
+            result = self._run_query(query, window)
+            span.set(query_attributes(self.tenant_id, result))
+        return result
 
-    def _found(self, query: Query, window: Window) -> QueryResult:
+    def _run_query(self, query: Query, window: Window) -> QueryResult:
         return run_query(self, query, window)
 
     # -- declare
 
     def declare(self, *declarations: Declaration) -> None:
-        """Declare stream kinds, event types and payload indexes in the store, for every process."""
+        """Store declarations of stream kinds, event types and payload indexes, for all processes.
+
+        Raises:
+            InvalidArgument: A value is not a declaration.
+            Conflict: The log has a declaration of that name which cannot be changed to this one.
+        """
         for one in declarations:
             if isinstance(one, StreamKind):
                 check_kind(one)
@@ -337,23 +392,38 @@ class BaseLog:
             elif isinstance(one, PayloadIndex):
                 check_payload_index(one)
             else:
-                raise bad("declarations", "are StreamKind, EventType or PayloadIndex values")
+                raise bad("declarations", "must be StreamKind, EventType or PayloadIndex values")
             self.store.declare(one)
         self.appender.reload_rules()
 
     # -- follow
 
     def subscribe(self, name: str, query: Query = EVERYTHING, **options: Any) -> Subscription:
-        """Follow the log under a durable name: catch up, then live; see `Subscription`."""
+        """Open a durable subscription: it catches up with the log, then follows it live.
+
+        Args:
+            name: The name under which the cursor is stored.
+            query: The events to receive.
+            **options: See `Subscription`.
+
+        Raises:
+            Conflict: The subscription exists with another query.
+            LogIdentityChanged: The log was restored or replaced since the cursor was stored.
+            LimitExceeded: The process has too many open subscriptions and tails.
+
+        Example:
+            for batch in log.subscribe("mailer", Query([Filter(types=["order.paid"])])):
+                send_mails(batch)
+        """
         check_query(query, self.settings.limits)
         check_name("name", name)
-        self._check_room_to_follow()
+        self._check_follower_limit()
         subscription = Subscription(
             self.store,
             self.tenant_id,
             name,
             query,
-            follow=self._follow,
+            follow=self._tail_class,
             telemetry=self.telemetry,
             **options,
         )
@@ -363,68 +433,78 @@ class BaseLog:
     def subscriptions(self) -> list[SubscriptionStatus]:
         """List this tenant's durable subscriptions: owner, cursor, lag and last error.
 
-        for one in log.subscriptions():
-            print(one.name, one.owner, one.position, one.lag_events, one.last_error)
+        Example:
+            for one in log.subscriptions():
+                print(one.name, one.owner, one.position, one.lag_events, one.last_error)
         """
         return list(statuses(cast("ServedStore", self.store), self.tenant_id))
 
     def reset_subscription(self, name: str, position: int, query: Query = EVERYTHING) -> None:
-        """Move a subscription anywhere, also after a restore, when it cannot be opened."""
+        """Set the cursor of a subscription to any position.
+
+        This also works after a restore, when the subscription cannot be opened.
+        """
         check_query(query, self.settings.limits)
         reset_subscription(self.store, self.tenant_id, check_name("name", name), position, query)
 
     def tail(self, query: Query = EVERYTHING, *, after: int | None = None, **options: Any) -> Tail:
-        """Follow the log from a position (now, by default), keeping no cursor; see `Tail`."""
+        """Follow the log from a position (by default the head) without a stored cursor.
+
+        See `Tail` for the options.
+        """
         check_query(query, self.settings.limits)
-        self._check_room_to_follow()
+        self._check_follower_limit()
         start = self.store.head() if after is None else check_position("after", after)
-        tail = self._follow(self.store, self.tenant_id, query, start, **options)
+        tail = self._tail_class(self.store, self.tenant_id, query, start, **options)
         self._followers.add(tail)
         return tail
 
     @property
-    def _follow(self) -> type[Tail]:
-        """How the log is followed from a position on."""
+    def _tail_class(self) -> type[Tail]:
+        """The class of this log's tails."""
         return Tail
 
-    def _check_room_to_follow(self) -> None:
+    def _check_follower_limit(self) -> None:
         self.settings.limits.check("subscriptions", len(self._followers) + 1)
 
     @property
     def projections(self) -> Projections:
-        """The projections whose read models lie beside this log."""
+        """The projections in this log's default read model."""
         return self.projections_at(self.places.beside(self.tenant_id))
 
     def projections_at(self, target: str) -> Projections:
-        """Return the projections whose read models lie at another place."""
+        """Return the projections in the read model at a URL."""
         return Projections(self, target)
 
-    # -- life
+    # -- maintenance
 
     def purge_commands(self, *, older_than_hours: float = 24.0) -> int:
-        """Forget command records older than this, which is never less than a day."""
+        """Delete command records older than `older_than_hours`, at least 24; returns how many.
+
+        A command that is repeated later than that runs again.
+        """
         hours = older_than_hours
         if type(hours) not in (int, float) or not 24 <= hours < math.inf:  # noqa: PLR2004 - C5
             raise bad("older_than_hours", "must be at least 24")
         return self.store.purge_commands(hours * 3600)
 
     def close(self) -> None:
-        """Finish what was accepted, bounded by the timeout, then let go of the store."""
+        """Wait for accepted appends, at most `timeout_s`, then close all connections."""
         self.appender.close(self.settings.timeout_s)
         self.places.close()
         self.store.close()
         _OPEN_LOGS.discard(self)
 
     def __enter__(self) -> Self:
-        """Use the log for a while."""
+        """Return the log, to be closed at the end of a `with` block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the log."""
         self.close()
 
 
-def _until(spec: ReadSpec, until: int) -> ReadSpec:
+def _replace_until(spec: ReadSpec, until: int) -> ReadSpec:
     return msgspec.structs.replace(spec, until=until)
 
 
@@ -442,7 +522,7 @@ _OPEN_LOGS: weakref.WeakSet[BaseLog] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Give a forked child committers and connections of its own."""
+    """Give a forked child process its own committers and connections."""
     for log in _OPEN_LOGS:
         log.appender.after_fork()
         log.store.after_fork()

@@ -1,4 +1,4 @@
-"""Whole appends from pages of records: what was committed together is handed on together."""
+"""Group pages of records into whole appends: events committed together stay together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ Batch = list[EventRecord]
 def whole_appends(
     read: Read, after: int, most: int = PAGE, *, max_bytes: int = PAGE_BYTES
 ) -> Iterator[Batch]:
-    """Yield whole appends after a position, read in pages of at most `most` events."""
+    """Yield whole appends after a position; an append may span two pages.
+
+    Args:
+        read: Reads one page.
+        after: The exclusive start position.
+        page_events: The maximum number of events of a page.
+        max_bytes: About how many bytes of payloads a page may have.
+    """
     pending: Batch = []
     for page in pages_after(read, after, most, max_bytes):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
@@ -31,7 +38,7 @@ def whole_appends(
         yield pending
 
 
-def matching_appends(  # noqa: PLR0913 - what to read, of whom, and how much at once
+def matching_appends(  # noqa: PLR0913 - a query, its range and page size
     store: Store,
     tenant_id: str,
     query: Query,
@@ -41,7 +48,7 @@ def matching_appends(  # noqa: PLR0913 - what to read, of whom, and how much at 
     *,
     max_bytes: int = PAGE_BYTES,
 ) -> Iterator[Batch]:
-    """Yield what of each append in (after, head] matches a query."""
+    """Yield the matching events of each append in (after, head], one list per append."""
     start = max(after, query.min_position or 0)
     if start >= head:
         return iter(())

@@ -1,4 +1,4 @@
-"""The catalogue as Python classes: bind event types to them, make events, read old versions."""
+"""The catalogue: event types bound to Python classes, and upcasters of older versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ U = TypeVar("U", bound=Upcaster)
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """A class, the entry it stands for, and the way from a payload to an instance."""
+    """A class, its catalogue entry, and the function that decodes a payload into an instance."""
 
     cls: type
     entry: EventType
@@ -31,8 +31,19 @@ class Binding(msgspec.Struct, frozen=True):
 class Catalogue:
     """Event types bound to dataclasses, msgspec Structs or pydantic models, and their upcasters.
 
-    A log's own catalogue declares in the store as it binds. A free one, made where the classes
-    are, is declared by `log.catalogue.include(free)` once a log is open.
+    Binding a class in the catalogue of a log declares its event type in the store. A catalogue
+    without a log can be filled where the classes are defined, and declared with
+    `log.catalogue.include(catalogue)` once a log is open.
+
+    Example:
+        catalogue = Catalogue()
+
+        @catalogue.event_type("order.placed")
+        class OrderPlaced(msgspec.Struct):
+            order_id: str
+
+        log.catalogue.include(catalogue)
+        log.append([log.catalogue.new_event(OrderPlaced("o-1"))])
     """
 
     def __init__(self, log: BaseLog | None = None) -> None:
@@ -54,7 +65,17 @@ class Catalogue:
     def event_type(
         self, event_type: str, cls: C | None = None, *, version: int = 1, kind: str | None = None
     ) -> C | Callable[[C], C]:
-        """Bind an event type at one version to a class; without one, return a decorator."""
+        """Bind one version of an event type to a class; without a class, return a decorator.
+
+        Args:
+            event_type: The event type.
+            cls: A dataclass, msgspec Struct or pydantic model; its JSON Schema is declared.
+            version: The event version that the class describes.
+            kind: The stream kind that the event type belongs to, if any.
+
+        Raises:
+            Conflict: The version is bound to another class, or declared with another schema.
+        """
 
         def bind(bound: C) -> C:
             schema = schema_of(bound)
@@ -68,7 +89,11 @@ class Catalogue:
         return bind if cls is None else bind(cls)
 
     def upcaster(self, event_type: str, *, from_version: int) -> Callable[[U], U]:
-        """Decorate what turns a payload of one version into one of the next."""
+        """Return a decorator for a function that turns a payload into the next version's.
+
+        Raises:
+            Conflict: The version has another upcaster.
+        """
         check_event_type(EventType(event_type=event_type, event_version=from_version))
 
         def register(upcast: U) -> U:
@@ -78,8 +103,8 @@ class Catalogue:
         return register
 
     def include(self, other: Catalogue) -> None:
-        """Take over what another catalogue binds, declaring all of it at once."""
-        self._adopt([one for kept in other._bindings.values() for one in kept.values()])
+        """Add all classes and upcasters of another catalogue; raises `Conflict` if they differ."""
+        self._adopt([one for versions in other._bindings.values() for one in versions.values()])
         for key, upcast in other._upcasters.items():
             self._adopt_upcaster(key, upcast)
 
@@ -89,102 +114,125 @@ class Catalogue:
         if self._log is not None:
             self._log.declare(*[one.entry for one in bindings])
         for one in bindings:
-            kept = self._bindings.setdefault(one.entry.event_type, {})
-            kept[one.entry.event_version] = one
+            versions = self._bindings.setdefault(one.entry.event_type, {})
+            versions[one.entry.event_version] = one
             self._classes[one.cls] = one.entry
 
     def _check_new(self, new: Binding) -> None:
         known = self._classes.get(new.cls)
         if known is not None and known != new.entry:
-            raise _bound_already(new.cls.__qualname__, known)
+            raise _already_bound(new.cls.__qualname__, known)
         entry = new.entry
         stored = self._bindings.get(entry.event_type, {}).get(entry.event_version)
         if stored is not None and stored.entry != entry:
-            raise _bound_already("another class", stored.entry)
+            raise _already_bound("another class", stored.entry)
 
     def _adopt_upcaster(self, key: tuple[str, int], upcast: Upcaster) -> None:
         if self._upcasters.get(key, upcast) is not upcast:
-            msg = f"{key[0]!r} has another upcaster from version {key[1]}"
+            msg = f"event type {key[0]!r} has another upcaster from version {key[1]}"
             raise Conflict(msg, details={"name": key[0], "from_version": key[1]})
         self._upcasters[key] = upcast
 
-    # -- make
+    # -- write
 
     def new_event(self, instance: Any, **fields: Any) -> NewEvent:
-        """Return the event that an instance of a bound class says; `fields` go around it."""
+        """Return a new event with an instance of a bound class as its payload.
+
+        Args:
+            instance: The instance.
+            **fields: Other fields of `NewEvent`, such as `stream`.
+
+        Raises:
+            InvalidArgument: The class is not bound to an event type.
+        """
         entry = self._classes.get(type(instance))
         if entry is None:
-            msg = f"{type(instance).__qualname__} is bound to no event type"
+            msg = (
+                f"{type(instance).__qualname__} is not bound to an event type: bind it with "
+                "catalogue.event_type"
+            )
             raise InvalidArgument(msg, details={"argument": "instance"})
         return NewEvent(
-            entry.event_type, _payload(instance), event_version=entry.event_version, **fields
+            entry.event_type, _to_payload(instance), event_version=entry.event_version, **fields
         )
 
     # -- read
 
     def decode(self, record: EventRecord) -> Any:
-        """Return a record as an instance of the newest bound version of its event type."""
+        """Return a record as an instance of the newest bound version of its event type.
+
+        Raises:
+            SchemaViolation: No class is bound, an upcaster is missing or failed, or the payload
+                does not fit the class.
+        """
         bound = self._bindings.get(record.event_type)
         if not bound:
-            raise _unreadable(record, None, "no class is bound to it")
+            raise _decode_error(record, None, "no class is bound to its event type")
         newest = max(bound)
         payload = self.upcast(record, newest)
         try:
             return bound[newest].decode(payload)
         except SchemaViolation as error:
             problem = f"it does not fit {bound[newest].cls.__name__}: {error.message}"
-            raise _unreadable(record, newest, problem) from error
+            raise _decode_error(record, newest, problem) from error
 
     def upcast(self, record: EventRecord, to_version: int | None = None) -> Any:
-        """Return a record's payload as of a version, the newest known by default."""
+        """Return a record's payload in a version, by default the newest known.
+
+        Raises:
+            SchemaViolation: The record is newer than that, or an upcaster is missing or failed.
+        """
         target = self.newest(record.event_type) if to_version is None else to_version
         if target is None:
             return record.data
         if record.event_version > target:
-            raise _unreadable(record, target, "it is newer than this program knows")
+            raise _decode_error(record, target, "it is newer than the versions known here")
         payload = record.data
         for version in range(record.event_version, target):
-            payload = self._step(record, version, payload)
+            payload = self._upcast_once(record, version, payload)
         return payload
 
     def newest(self, event_type: str) -> int | None:
-        """Return the newest version that is bound or that an upcaster leads to, if any."""
+        """Return the newest version that is bound or produced by an upcaster, or None."""
         known = set(self._bindings.get(event_type, ()))
         known.update(start + 1 for name, start in self._upcasters if name == event_type)
         return max(known, default=None)
 
-    def _step(self, record: EventRecord, version: int, payload: dict[str, Any]) -> dict[str, Any]:
+    def _upcast_once(
+        self, record: EventRecord, version: int, payload: dict[str, Any]
+    ) -> dict[str, Any]:
         upcast = self._upcasters.get((record.event_type, version))
         if upcast is None:
-            raise _unreadable(record, version + 1, f"no upcaster leads on from version {version}")
+            problem = f"there is no upcaster from version {version}"
+            raise _decode_error(record, version + 1, problem)
         try:
-            made = upcast(payload)
+            result = upcast(payload)
         except Exception as error:
-            # Its message may quote the payload, so only its type is told.
+            # The message may quote the payload, so only the type of the error is reported.
             problem = f"the upcaster from version {version} failed with {type(error).__name__}"
-            raise _unreadable(record, version + 1, problem) from error
-        if not isinstance(made, Mapping):
-            problem = f"the upcaster from version {version} returned no object"
-            raise _unreadable(record, version + 1, problem)
-        return dict(made)
+            raise _decode_error(record, version + 1, problem) from error
+        if not isinstance(result, Mapping):
+            problem = f"the upcaster from version {version} did not return a mapping"
+            raise _decode_error(record, version + 1, problem)
+        return dict(result)
 
 
-def _payload(instance: Any) -> Any:
+def _to_payload(instance: Any) -> Any:
     if hasattr(instance, "model_dump"):
         return instance.model_dump(mode="json", by_alias=True)
     return msgspec.to_builtins(instance, str_keys=True)
 
 
-def _bound_already(what: str, entry: EventType) -> Conflict:
+def _already_bound(class_name: str, entry: EventType) -> Conflict:
     name = f"{entry.event_type} v{entry.event_version}"
-    return Conflict(f"{what} is bound to {name} already", details={"name": name})
+    return Conflict(f"{class_name} is bound to {name} already", details={"name": name})
 
 
-def _unreadable(record: EventRecord, to_version: int | None, problem: str) -> SchemaViolation:
-    aim = "" if to_version is None else f" as version {to_version}"
+def _decode_error(record: EventRecord, to_version: int | None, problem: str) -> SchemaViolation:
+    target = "" if to_version is None else f" as version {to_version}"
     msg = (
         f"the event at position {record.position} ({record.event_type!r} "
-        f"version {record.event_version}) cannot be read{aim}: {problem}"
+        f"version {record.event_version}) cannot be decoded{target}: {problem}"
     )
     details = {
         "position": record.position,

@@ -1,4 +1,4 @@
-"""Cursors that know their log: made with its identity, checked against it before use."""
+"""Cursors: created with the log's identity and checked against it before use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seriatim.log.arguments import bad, check_position
 from seriatim.store.port import Cursor, Store
 
 
-def new_cursor(  # noqa: PLR0913 - a cursor is its fields
+def new_cursor(  # noqa: PLR0913 - the fields of a cursor
     store: Store,
     tenant_id: str,
     purpose: Literal["subscription", "projection"],
@@ -20,10 +20,10 @@ def new_cursor(  # noqa: PLR0913 - a cursor is its fields
     position: int,
     query: str = "",
 ) -> Cursor:
-    """Make a cursor at a position that the log has reached."""
+    """Return a cursor at a position; raises `InvalidArgument` if it is after the head."""
     check_position("position", position)
     if position > store.head():
-        raise bad("position", "must not lie beyond the head")
+        raise bad("position", "must not be after the head")
     identity = store.identity()
     return Cursor(
         tenant_id=tenant_id,
@@ -40,29 +40,40 @@ def new_cursor(  # noqa: PLR0913 - a cursor is its fields
 def reset_subscription(
     store: Store, tenant_id: str, name: str, position: int, query: Query
 ) -> None:
-    """Move a subscription anywhere, also backwards, and accept the log's present identity."""
+    """Set the cursor of a subscription to any position and accept the log's current identity."""
     text = canonical_text(query.as_dict())
     cursor = new_cursor(store, tenant_id, "subscription", name, position, text)
     store.put_cursor(cursor, lease=None, reset=True)
 
 
 def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
-    """Stop a consumer whose cursor has another query, another log or a lost future behind it."""
+    """Raise an error if a consumer cannot continue from its cursor.
+
+    Raises:
+        Conflict: The cursor was stored with another query.
+        LogIdentityChanged: The log was restored or replaced since the cursor was stored.
+    """
     if cursor.query != query:
-        msg = f"{cursor.name!r} is known with another query"
+        msg = (
+            f"{cursor.name!r} exists with another query: use another name, or reset it with the "
+            "new query"
+        )
         raise Conflict(msg, details={"name": cursor.name})
     seen = LogIdentity(cursor.log_id, cursor.epoch)
     problem = problem_with(store, seen, cursor.position, cursor.tip)
     if problem is not None:
         msg = (
             f"the cursor of {cursor.name!r} {problem}: the log was restored or replaced; "
-            "check what its consumer has seen, then reset the cursor"
+            "check which events its consumer has processed, then reset the cursor"
         )
         raise LogIdentityChanged(msg, details={"name": cursor.name, "position": cursor.position})
 
 
 def problem_with(store: Store, seen: LogIdentity, position: int, tip: str) -> str | None:
-    """Say why a consumer that has seen this log up to a position cannot go on with a store."""
+    """Return why a consumer cannot continue, or None if it can.
+
+    The consumer has read the log `seen` up to `position`, where the event was `last_event_id`.
+    """
     identity = store.identity()
     head = store.head()
     if seen.log_id != identity.log_id:
@@ -70,15 +81,16 @@ def problem_with(store: Store, seen: LogIdentity, position: int, tip: str) -> st
     if seen.epoch != identity.epoch:
         return f"is of epoch {seen.epoch}, the log is in epoch {identity.epoch}"
     if position > head:
-        return f"stands at {position}, the log ends at {head}"
+        return f"is at position {position}, after the head {head}"
     if position and store.event_id_at(position) != tip:
-        return f"has seen another event at position {position}"
+        return f"was stored with another event at position {position}"
     return None
 
 
 def check_same_log(store: Store, identity: LogIdentity, position: int, tip: str, head: int) -> None:
-    """Stop whoever follows the log when it was restored or replaced under them."""
-    grown_past = head > position > 0 and store.event_id_at(position) != tip
-    if head < position or store.identity() != identity or grown_past:
+    """Raise `LogIdentityChanged` if the log was restored or replaced while being followed."""
+    # After a restore the log may have grown past the position again, with other events.
+    diverged = head > position > 0 and store.event_id_at(position) != tip
+    if head < position or store.identity() != identity or diverged:
         msg = f"the log was restored or replaced while it was followed at position {position}"
         raise LogIdentityChanged(msg, details={"position": position, "head": head})

@@ -1,4 +1,4 @@
-"""The commonest loop of an application: load, decide, append, and on a conflict load again."""
+"""The decide loop: load events, call a decider, append its events; on a conflict, load again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CONFLICTS = (ConditionalAppendConflict, EventSequenceInvalid, IdempotencyConfli
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided on, and what makes a retry of it known."""
+    """A stream or context to decide on, and the key or command that identifies a retry."""
 
     context: StreamRef | Query
     attempts: int = 10
@@ -45,46 +45,62 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a retry can be told from a new decision."""
+        """Whether a retry can be distinguished from a new decision."""
         return self.idempotency_key is not None or self.command is not None
 
     def load(self, log: BaseLog) -> tuple[list[EventRecord], Condition, AppendResult | None]:
-        """Return the records, the condition that they still hold, and an earlier receipt.
+        """Return the records, the condition that they are unchanged, and an earlier receipt.
 
-        The receipt is looked up after the records are read: without one, they do not hold what an
-        earlier or a concurrent run of the same decision appended.
+        The receipt is looked up after the records are read. If there is none, the records contain
+        no events of an earlier or concurrent run of the same decision.
         """
         records, condition = _load(log, self.context)
         return records, condition, self.find(log)
 
     def find(self, log: BaseLog) -> AppendResult | None:
-        """Return the receipt of an earlier run of this decision."""
+        """Return the receipt of an earlier run of this decision, or None."""
         if not self.repeatable:
             return None
         return find_decided(log, self.idempotency_key, self.producer_id, self.command)
 
     def is_over(self, attempt: int, error: Exception) -> bool:
-        """Tell whether loading again cannot help, or was done often enough."""
+        """Return whether the loop ends: a retry cannot succeed, or no attempts are left."""
         return isinstance(error, IdempotencyConflict) or attempt == self.attempts - 1
 
     def check(self, events: Events) -> list[NewEvent | Mapping[str, Any]]:
-        """Refuse events whose key could not be looked up: keys are kept for each producer."""
-        made = list(events)
+        """Return the decided events as a list.
+
+        Raises:
+            InvalidArgument: An event has another producer than the decision. Keys are stored per
+                producer, so a retry would not find the append.
+        """
+        decided = list(events)
         if self.idempotency_key is not None:
-            for event in made:
-                given = event.get if isinstance(event, Mapping) else partial(getattr, event)
-                if given("producer_id", None) != self.producer_id:
-                    raise bad("producer_id", "of decide must be that of the decided events")
-        return made
+            for event in decided:
+                get = event.get if isinstance(event, Mapping) else partial(getattr, event)
+                if get("producer_id", None) != self.producer_id:
+                    raise bad("producer_id", "of decide must equal that of the decided events")
+        return decided
 
 
 def decide_and_append(
     log: BaseLog, context: StreamRef | Query, decider: Decider, **options: Any
 ) -> AppendResult | None:
-    """Append what `decider` makes of a stream or a context; None when it makes nothing.
+    """Load a stream or context, append the events that `decider` returns, retry on conflicts.
 
-    The decider may run up to `attempts` times, so it must be a pure function of what it is given.
-    With an `idempotency_key` or a `command` a retry returns the first receipt without running it.
+    Args:
+        log: The log.
+        context: The stream or query whose events the decider receives.
+        decider: A pure function from records to new events; it may be called for every attempt.
+        **options: `attempts` (10), `idempotency_key` with `producer_id`, `command`. With a key or
+            a command, a retry returns the first receipt without calling the decider.
+
+    Returns:
+        The receipt, or None if the decider returns no events.
+
+    Raises:
+        ConditionalAppendConflict: The context changed at every attempt.
+        EventSequenceInvalid: The stream changed at every attempt.
     """
     decision = Decision(context=context, **options)
     for attempt in range(decision.attempts):
@@ -102,9 +118,9 @@ def decide_and_append(
                 return found
             if decision.is_over(attempt, error):
                 raise
-            time.sleep(_pause(attempt))
+            time.sleep(_backoff_s(attempt))
         else:
-            # A concurrent duplicate may have decided on more events than this one.
+            # A concurrent duplicate may have appended more events than this one decided on.
             found = decision.find(log) if result.replayed else None
             return found or result
     return None
@@ -113,14 +129,18 @@ def decide_and_append(
 async def decide_and_append_async(
     aio: AsyncLog, log: BaseLog, context: StreamRef | Query, decider: AsyncDecider, **options: Any
 ) -> AppendResult | None:
-    """Do the same on an event loop; the decider may be a coroutine function."""
+    """Do the same as `decide_and_append` on an event loop.
+
+    The decider may be a coroutine function.
+    """
     decision = Decision(context=context, **options)
     for attempt in range(decision.attempts):
         records, condition, found = await aio.call(decision.load, log)
         if found is not None:
             return found
-        made = decider(records)
-        events = decision.check(await made if inspect.isawaitable(made) else made)
+        returned = decider(records)
+        decided = await returned if inspect.isawaitable(returned) else returned
+        events = decision.check(decided)
         if not events:
             return None
         try:
@@ -131,14 +151,14 @@ async def decide_and_append_async(
                 return found
             if decision.is_over(attempt, error):
                 raise
-            await asyncio.sleep(_pause(attempt))
+            await asyncio.sleep(_backoff_s(attempt))
         else:
             found = await aio.call(decision.find, log) if result.replayed else None
             return found or result
     return None
 
 
-def _pause(attempt: int) -> float:
+def _backoff_s(attempt: int) -> float:
     return random.uniform(0, 0.002 * 2 ** min(attempt, 6))  # noqa: S311 - jitter
 
 

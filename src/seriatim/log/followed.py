@@ -1,4 +1,4 @@
-"""Following awaited: each iterator is stepped, and left, in a thread of its own."""
+"""Asynchronous iteration over blocking iterators, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,46 +16,50 @@ _END: Any = object()
 
 
 async def followed(iterator: Iterator[T], stop: Callable[[], None]) -> AsyncGenerator[T, None]:
-    """Iterate over what waits for long, holding up neither the event loop nor its worker threads.
+    """Iterate over an iterator that may block for long, such as a tail.
 
-    Who is cancelled goes at once; who leaves otherwise waits, without the loop, until what the
-    iterator held is given back.
+    It blocks neither the event loop nor the loop's worker threads. A cancelled consumer returns at
+    once. A consumer that leaves otherwise waits until the iterator has released its resources.
+
+    Args:
+        iterator: The blocking iterator.
+        stop: Called to make a blocked step of the iterator return.
     """
     thread = ThreadPoolExecutor(1, "seriatim-following")
     try:
         while (item := await _step(thread, iterator)) is not _END:
             yield item
     except asyncio.CancelledError:
-        _leave(thread, iterator, stop)
+        _close_in_thread(thread, iterator, stop)
         raise
     except BaseException:
-        await asyncio.shield(asyncio.wrap_future(_leave(thread, iterator, stop)))
+        await asyncio.shield(asyncio.wrap_future(_close_in_thread(thread, iterator, stop)))
         raise
     thread.shutdown(wait=False)
 
 
 async def _step(thread: ThreadPoolExecutor, iterator: Iterator[T]) -> T:
-    known = copy_context()  # which trace it is about
+    context = copy_context()  # so that spans made in the thread join the caller's trace
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(thread, lambda: known.run(_next, iterator))
+    return await loop.run_in_executor(thread, lambda: context.run(_next, iterator))
 
 
 def _next(iterator: Iterator[T]) -> T:
     return next(iterator, _END)
 
 
-def _leave(
+def _close_in_thread(
     thread: ThreadPoolExecutor, iterator: Iterator[Any], stop: Callable[[], None]
 ) -> Future[None]:
-    """Stop the iterator, and close it in its thread once the step under way has ended."""
+    """Stop the iterator and close it in its thread, after the current step has returned."""
     stop()
-    left = thread.submit(_close, iterator)
+    closed = thread.submit(_close, iterator)
     thread.shutdown(wait=False)
-    return left
+    return closed
 
 
 def _close(iterator: Iterator[Any]) -> None:
     close = getattr(iterator, "close", None)
     if close is not None:
-        with suppress(SeriatimError):  # a lease that cannot be released runs out by itself
+        with suppress(SeriatimError):  # a lease that cannot be released expires
             close()

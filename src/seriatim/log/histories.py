@@ -1,4 +1,4 @@
-"""Whether a stream of an import has the same past here, so that no two histories are mixed."""
+"""Detect imported streams whose history differs from the log's, so that histories never mix."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _Stream = tuple[str, str, str]  # tenant, type, id
 
 
 class Histories:
-    """The ends of the streams that this log held before, compared with a file as it passes them.
+    """Compare the last events of the log's streams with the events of an import file.
 
-    Numbers are kept by an import, so a hole in a stream lets nothing behind it in; only events of
-    another past could fill it. Where the file has another event than the log at the number where
-    the log's stream ended, the rest of that stream stays out. Only streams that went another way
-    are remembered without a bound.
+    An import preserves sequence numbers, so a gap in a stream keeps all later events out; only
+    events of another history could fill it. If the file has another event than the log at the
+    sequence number where the log's stream ended, the rest of that stream is refused.
+
+    Memory is bounded except for the set of diverged streams.
     """
 
     def __init__(self, store: Store, tenant_id: str) -> None:
@@ -32,11 +33,14 @@ class Histories:
         self._diverged: set[_Stream] = set()
 
     def look_up(self, lines: Iterable[Line]) -> None:
-        """Find where the streams of these lines ended, all at once, before any of them is sent."""
+        """Load the last events of the streams of these lines, in one query per tenant.
+
+        Must be called before any of the lines is committed.
+        """
         if self._empty:
             return
         missing: dict[str, list[StreamRef]] = defaultdict(list)
-        for stream in {found for line in lines if (found := self._stream(line)) is not None}:
+        for stream in {found for line in lines if (found := self._stream_key(line)) is not None}:
             if stream not in self._ends:
                 missing[stream[0]].append(stream[1:])
         for tenant_id, streams in missing.items():
@@ -48,19 +52,19 @@ class Histories:
                 self._ends[tenant_id, *ref] = end
 
     def check(self, line: Line, number: int) -> None:
-        """Refuse an event of a stream that has gone another way here."""
-        if self._empty or (stream := self._stream(line)) is None:
+        """Raise `Conflict` for an event of a stream that has diverged."""
+        if self._empty or (stream := self._stream_key(line)) is None:
             return
-        if stream not in self._ends:  # more of them were looked up at once than are followed
+        if stream not in self._ends:  # evicted: the page had more streams than are tracked
             self.look_up([line])
         end = self._ends[stream]
         if end is not None and line.stream_seq == end[0] and line.event_id != end[1]:
             self._diverged.add(stream)
         if stream in self._diverged:
-            msg = f"line {number}: its stream holds other events here"
+            msg = f"line {number}: the log has a stream of that name with other events"
             raise Conflict(msg, details={"line": number})
 
-    def _stream(self, line: Line) -> _Stream | None:
+    def _stream_key(self, line: Line) -> _Stream | None:
         if line.stream_type is None or line.stream_id is None:
             return None
         return line.tenant_id or self._tenant_id, line.stream_type, line.stream_id

@@ -1,4 +1,4 @@
-"""What the lines of one append in a file say: its events, and whether they are a command's."""
+"""Convert the lines of one append in an import file into events."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from seriatim.core.event import NewEvent
 from seriatim.core.kinds import TRACE_KIND
 from seriatim.log.transfer import Line
 
-# What a line and an event have in common, behind type, payload and stream and before the tags.
-_kept_of = attrgetter(*NewEvent.__struct_fields__[3:-1])
+# The fields that lines and events share, in order: after type, payload and stream, before tags.
+_get_shared_fields = attrgetter(*NewEvent.__struct_fields__[3:-1])
 
-# The lines of one append, each with its number in the file.
+# The lines of one append, each with its line number in the file.
 Append = list[tuple[int, Line]]
 
 
 def shares_keys(append: Append) -> bool:
-    """Tell whether an append can only be a command's: a key twice, or keys on some events only."""
-    held = [
+    """Return whether only a command can have made this append.
+
+    A command's events may share a key, and only some of them may have one.
+    """
+    keys = [
         (line.producer_id, line.idempotency_key)
         for _, line in append
         if line.idempotency_key is not None
     ]
-    return len(set(held)) != len(held) or 0 < len(held) < len(append)
+    return len(set(keys)) != len(keys) or 0 < len(keys) < len(append)
 
 
 def of_a_command(append: Append) -> bool:
-    """Tell whether an append may have come through the aggregates' door."""
+    """Return whether an append may have been made through the aggregates profile."""
     return all(
         line.stream_type not in (None, TRACE_KIND)
         and line.request_id is not None
@@ -40,22 +43,25 @@ def of_a_command(append: Append) -> bool:
 
 
 def new_event(number: int, line: Line) -> NewEvent:
-    """Return the event that a line stands for, or refuse the line."""
+    """Return the event of a line; raises `InvalidEvent`, with the line number, if malformed."""
     if line.event_id is None and line.idempotency_key is None:
-        msg = f"line {number}: an event needs an event_id or a key, so that no import repeats it"
+        msg = (
+            f"line {number}: an event needs an event_id or an idempotency_key, so that importing "
+            "the file again does not store it twice"
+        )
         raise InvalidEvent(msg, details={"line": number, "field": "event_id"})
     stream = None
     if line.stream_type is not None and line.stream_id is not None:
         stream = (line.stream_type, line.stream_id)
     elif line.stream_type is not line.stream_id:
-        msg = f"line {number}: stream_type and stream_id come together"
+        msg = f"line {number}: stream_type and stream_id must be given together"
         raise InvalidEvent(msg, details={"line": number, "field": "stream_id"})
-    rest = (*_kept_of(line), tuple(line.tags))
-    return NewEvent(line.event_type, _payload(number, line), stream, *rest)
+    rest = (*_get_shared_fields(line), tuple(line.tags))
+    return NewEvent(line.event_type, _parse_payload(number, line), stream, *rest)
 
 
-def _payload(number: int, line: Line) -> Any:
-    """Read a payload: quickly when its hash will be checked, strictly when there is none."""
+def _parse_payload(number: int, line: Line) -> Any:
+    """Parse a payload: fast if it has a hash to be verified later, strictly if not."""
     try:
         raw = bytes(line.payload)
         return parse_json(raw) if line.payload_hash is None else read_json(raw)

@@ -1,4 +1,4 @@
-"""Appending the events of an export, in order, many appends to a commit, and none of them twice."""
+"""Import an export file: append its events in order, in groups, each at most once."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 GROUP_EVENTS = 2000
 GROUP_BYTES = 4 * 1024 * 1024
-IN_FLIGHT_MAX = 3  # groups: one is stored, the next one waits, and one is made ready
+IN_FLIGHT_MAX = 3  # groups: one being stored, one queued, one being prepared
 SHOWN_MAX = 20
 
 Found = Append | OversizedAppend
 
-# Whatever door an event once came through, it goes in as it was kept.
-_DOOR = Door(name="import", codes=LOG.codes, any_payload=True)
-_DOOR_SHARED_KEYS = Door(name="import", codes=LOG.codes, any_payload=True, keys_are_unique=False)
+# Events are imported as they were stored, whatever profile they were appended through.
+_IMPORT_RULES = Door(name="import", codes=LOG.codes, any_payload=True)
+_SHARED_KEY_RULES = Door(name="import", codes=LOG.codes, any_payload=True, keys_are_unique=False)
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """One append that the log did not take, and why."""
+    """An append that was refused, and why."""
 
     line: int
     events: int
@@ -56,9 +56,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
-    """What became of the events of a file; `refusals` shows the first few, `reasons` counts all.
+    """The result of an import, in numbers of events.
 
-    `undeclared` counts the file's declarations that the log does not have and was not given.
+    `refusals` lists the first refused appends; `reasons` counts all refused events by error code.
+    `undeclared` counts declarations of the file that the log does not have. `whole` is false if
+    the file is truncated.
     """
 
     appended: int = 0
@@ -72,7 +74,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether every event of a whole file is in the log now."""
+        """Whether the file is complete and the log has all its events."""
         return self.whole and not self.refused
 
 
@@ -84,57 +86,75 @@ def import_events(
     declarations: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ImportReport:
-    """Append what an export holds, of one tenant or of all; a second time it stores nothing.
+    """Import the events of an export; importing it again stores nothing.
 
-    With `declarations` the file's kinds, types and indexes are declared first: they apply to the
-    whole log, whatever tenant is imported. An append that the log refuses is reported and passed
-    over; a failing store ends the import, which can then be repeated.
+    Appends that the log refuses are reported and skipped. If the store fails, the import ends with
+    its error and can be repeated.
+
+    Args:
+        log: The log to append to.
+        lines: The lines of the file, as bytes.
+        tenant_id: Import only this tenant's events; None imports all.
+        declarations: Whether to declare the file's stream kinds, event types and payload indexes
+            first. They apply to the whole log, whatever tenant is imported.
+        progress: Called with the number of events of each append that is sent.
+
+    Returns:
+        The numbers of appended, reused, refused and skipped events.
+
+    Raises:
+        InvalidEvent: A line is not an event; the events before it are imported.
+        BackendFailure: The store failed.
+
+    Example:
+        with open("export.ndjson", "rb") as lines:
+            report = import_events(log, lines)
     """
     if tenant_id is not None:
         check_tenant(tenant_id)
     source = Source(lines)
-    undeclared = _undeclared(log, source.header)
+    undeclared = _find_undeclared(log, source.header)
     if declarations:
         log.declare(*undeclared)
         undeclared = []
     with ThreadPoolExecutor(1, "seriatim-import") as writer:
-        flight = _Flight(log, writer)
+        groups = _GroupWriter(log, writer)
         try:
-            for page in _pages(source.appends(log.settings.limits)):
-                flight.look_ahead(page)
+            for page in _iterate_pages(source.appends(log.settings.limits)):
+                groups.load_stream_ends(page)
                 for append in page:
-                    whose, events = _tenant_and_size(append)
-                    if tenant_id not in (None, whose or log.tenant_id):
-                        flight.report.skipped += events
+                    append_tenant, events = _tenant_and_size(append)
+                    if tenant_id not in (None, append_tenant or log.tenant_id):
+                        groups.report.skipped += events
                         continue
-                    flight.send(append)
+                    groups.send(append)
                     if progress is not None:
                         progress(events)
-            flight.land()
-        except InvalidEvent:  # a line that is none: what came before it goes in
-            flight.land()
+            groups.finish()
+        except InvalidEvent:  # a malformed line: import the appends before it
+            groups.finish()
             raise
         except BaseException:
             writer.shutdown(wait=False, cancel_futures=True)
             raise
-    flight.report.whole = source.whole
-    flight.report.undeclared = len(undeclared)
-    return flight.report
+    groups.report.whole = source.whole
+    groups.report.undeclared = len(undeclared)
+    return groups.report
 
 
-def _undeclared(log: BaseLog, header: Header | None) -> list[Declaration]:
-    """Return the declarations of a file that the log does not have; another rule is a conflict."""
+def _find_undeclared(log: BaseLog, header: Header | None) -> list[Declaration]:
+    """Return the declarations of a file that the log does not have in the same form."""
     if header is None:
         return []
     rules = log.store.rules()
     return [
         *(one for one in header.kinds if rules.kinds.get(one.name) != one),
-        *(one for one in header.types if rules.types.get(_entry(one)) != one),
-        *(one for one in header.indexes if one not in [kept.declared for kept in rules.indexes]),
+        *(one for one in header.types if rules.types.get(_type_key(one)) != one),
+        *(one for one in header.indexes if one not in [index.declared for index in rules.indexes]),
     ]
 
 
-def _entry(declared: EventType) -> tuple[str, int]:
+def _type_key(declared: EventType) -> tuple[str, int]:
     return declared.event_type, declared.event_version
 
 
@@ -144,8 +164,8 @@ def _tenant_and_size(append: Found) -> tuple[str | None, int]:
     return append[0][1].tenant_id, len(append)
 
 
-def _pages(appends: Iterator[Found]) -> Iterator[list[Found]]:
-    """Yield some appends at a time; a bad line is told of after those that stand before it."""
+def _iterate_pages(appends: Iterator[Found]) -> Iterator[list[Found]]:
+    """Yield pages of appends; raise the error of a malformed line after the appends before it."""
     page: list[Found] = []
     lines = size = 0
     try:
@@ -164,7 +184,7 @@ def _pages(appends: Iterator[Found]) -> Iterator[list[Found]]:
 
 
 class _Group(msgspec.Struct):
-    """Appends that are stored together, all with conditions or all without."""
+    """Appends that are committed together, all with conditions or all without."""
 
     appends: list[Append] = []
     requests: list[Request] = []
@@ -176,39 +196,40 @@ class _Group(msgspec.Struct):
 _Sent = tuple[list[Append], "Future[list[Outcome]]"]
 
 
-class _Flight:
-    """Appends on their way, bounded; one writer keeps them in the order of the file."""
+class _GroupWriter:
+    """Commit appends in groups, a bounded number in flight; one thread keeps the file's order."""
 
     def __init__(self, log: BaseLog, writer: Executor) -> None:
         self.report = ImportReport()
         self._log = log
         self._writer = writer
-        self._histories = Histories(log.store, log.tenant_id)
+        self._divergence = Histories(log.store, log.tenant_id)
         self._open = _Group()
         self._sent: deque[_Sent] = deque()
 
-    def look_ahead(self, page: list[Found]) -> None:
-        """Look at what the log holds of the streams of some appends before they are sent."""
-        self._histories.look_up(
+    def load_stream_ends(self, page: list[Found]) -> None:
+        """Load the last events of the streams of a page, before any of its appends is sent."""
+        self._divergence.look_up(
             line for append in page if isinstance(append, list) for _, line in append
         )
 
     def send(self, append: Found) -> None:
-        """Check an append and let it go with those before it."""
+        """Validate an append and add it to the open group."""
         if isinstance(append, OversizedAppend):
             refusal = Refusal(append.line, append.events, LimitExceeded.code, append.message)
             self._report_refusal(refusal)
             return
         try:
             for number, line in append:
-                self._histories.check(line, number)
-            request = self._request(append, _DOOR)
+                self._divergence.check(line, number)
+            request = self._make_request(append, _IMPORT_RULES)
         except BackendFailure:
             raise
         except SeriatimError as error:
             self._refuse(append, error)
             return
-        # A store may commit the appends of a group in any order: only like ones travel together.
+        # A store may commit the appends of a group in any order, so appends with and without
+        # conditions never share one.
         conditional = bool(request.conditions)
         group = self._open
         if group.appends and (
@@ -216,7 +237,7 @@ class _Flight:
             or group.events + len(append) > GROUP_EVENTS
             or group.bytes + request.size > GROUP_BYTES
         ):
-            self._dispatch()
+            self._submit_group()
         group = self._open
         group.conditional = conditional
         group.appends.append(append)
@@ -224,8 +245,8 @@ class _Flight:
         group.events += len(append)
         group.bytes += request.size
 
-    def _dispatch(self) -> None:
-        """Hand the open group to the writer, when there is room for it."""
+    def _submit_group(self) -> None:
+        """Pass the open group to the writer thread, waiting if too many groups are in flight."""
         while len(self._sent) >= IN_FLIGHT_MAX:
             self._settle_oldest()
         group, self._open = self._open, _Group()
@@ -237,41 +258,41 @@ class _Flight:
             return self._log.store.append(requests)
         except SeriatimError as error:
             return [error] * len(requests)
-        except Exception as error:  # noqa: BLE001 - told like any failure of a store
+        except Exception as error:  # noqa: BLE001 - reported like any failure of a store
             return [unforeseen(error)] * len(requests)
 
-    def land(self) -> None:
-        """Wait for everything that is on its way."""
-        self._dispatch()
+    def finish(self) -> None:
+        """Commit the open group and wait for all groups in flight."""
+        self._submit_group()
         while self._sent:
             self._settle_oldest()
 
     def _settle_oldest(self) -> None:
-        answered = deque(self._answers(self._sent.popleft()))
-        while answered:
-            append, outcome = answered.popleft()
-            refusal = self._refusal(outcome)
+        outcomes = deque(self._wait_for(self._sent.popleft()))
+        while outcomes:
+            append, outcome = outcomes.popleft()
+            refusal = self._count(outcome)
             if refusal is None:
                 continue
-            # Declarations may have changed; and a command's key may stand on other events too (C7).
-            if isinstance(refusal, StaleRules) or self._key_is_shared(append, refusal):
-                again = [append, *self._failed_behind(answered)]
+            # Declarations may have changed, or events of a command may share a key (contract C7).
+            if isinstance(refusal, StaleRules) or self._may_share_key(append, refusal):
+                retried = [append, *self._collect_failed(outcomes)]
                 self._log.appender.reload_rules()
-                for one in again:
+                for one in retried:
                     self._send_alone(one)
                 return
             self._refuse(append, refusal)
 
-    def _answers(self, sent: _Sent) -> Iterator[tuple[Append, Outcome]]:
-        """Wait for the answers of a group."""
+    def _wait_for(self, sent: _Sent) -> Iterator[tuple[Append, Outcome]]:
+        """Wait until a group is committed, and return its outcomes."""
         appends, outcomes = sent
         try:
             return zip(appends, outcomes.result(self._log.settings.timeout_s), strict=True)
         except FutureTimeout:
             raise unanswered() from None
 
-    def _refusal(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
-        """Count a receipt or return a refusal; a failing store ends the import."""
+    def _count(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
+        """Count a receipt, or return the refusal; raises `BackendFailure` if the store failed."""
         if isinstance(outcome, BackendFailure):
             raise outcome
         if not isinstance(outcome, AppendResult):
@@ -282,51 +303,57 @@ class _Flight:
             self.report.appended += outcome.count
         return None
 
-    def _key_is_shared(self, append: Append, refusal: Exception) -> bool:
+    def _may_share_key(self, append: Append, refusal: Exception) -> bool:
         return isinstance(refusal, IdempotencyConflict) and of_a_command(append)
 
-    def _failed_behind(self, answered: Iterable[tuple[Append, Outcome]]) -> list[Append]:
-        """Let the rest land; return what failed, perhaps only for want of what comes before it."""
-        failed = [append for append, outcome in answered if self._refusal(outcome) is not None]
+    def _collect_failed(self, outcomes: Iterable[tuple[Append, Outcome]]) -> list[Append]:
+        """Wait for all groups and return the refused appends.
+
+        They may have failed only because an earlier append of their stream was missing.
+        """
+        failed = [append for append, outcome in outcomes if self._count(outcome) is not None]
         while self._sent:
-            answers = self._answers(self._sent.popleft())
-            failed += [one for one, outcome in answers if self._refusal(outcome) is not None]
+            later = self._wait_for(self._sent.popleft())
+            failed += [append for append, outcome in later if self._count(outcome) is not None]
         return failed
 
     def _send_alone(self, append: Append) -> None:
         refusal: Exception | None = None
-        for door in (_DOOR, _DOOR_SHARED_KEYS):
+        for rules in (_IMPORT_RULES, _SHARED_KEY_RULES):
             try:
-                request = self._request(append, door)
+                request = self._make_request(append, rules)
             except SeriatimError as error:
                 refusal = error
                 break
             sent = self._writer.submit(self._commit, [request])
-            [(_, outcome)] = self._answers(([append], sent))
-            refusal = self._refusal(outcome)
-            if refusal is None or not self._key_is_shared(append, refusal):
+            [(_, outcome)] = self._wait_for(([append], sent))
+            refusal = self._count(outcome)
+            if refusal is None or not self._may_share_key(append, refusal):
                 break
         if refusal is not None:
             self._refuse(append, refusal)
 
-    def _request(self, append: Append, door: Door) -> Request:
-        if door is _DOOR and shares_keys(append):
-            door = _DOOR_SHARED_KEYS
+    def _make_request(self, append: Append, rules: Door) -> Request:
+        if rules is _IMPORT_RULES and shares_keys(append):
+            rules = _SHARED_KEY_RULES
         draft = Draft(
             tenant_id=append[0][1].tenant_id or self._log.tenant_id,
-            door=door,
+            door=rules,
             events=[new_event(number, line) for number, line in append],
             condition=self._conditions(append),
         )
         request = self._log.appender.request(draft)
         for (number, line), event in zip(append, request.events, strict=True):
             if line.payload_hash not in (None, event.payload_hash):
-                msg = f"line {number}: the payload does not have its hash; the file was altered"
+                msg = (
+                    f"line {number}: the payload does not match its payload_hash; the file was "
+                    "altered"
+                )
                 raise InvalidEvent(msg, details={"line": number})
         return request
 
     def _conditions(self, append: Append) -> tuple[Condition, ...]:
-        """Expect what the file says, where a kind demands an expectation (B11)."""
+        """Return the expected sequence numbers for kinds that require them (contract B11)."""
         if not self._log.appender.rules.demands_expected_seq:
             return ()
         expected: dict[tuple[str, str], int | None] = {}
@@ -335,8 +362,8 @@ class _Flight:
                 continue
             kind = self._log.appender.rules.kind_of(line.stream_type)
             if kind.expected_seq_required:
-                before = None if line.stream_seq == kind.first_seq else line.stream_seq - 1
-                expected.setdefault((line.stream_type, line.stream_id), before)
+                previous = None if line.stream_seq == kind.first_seq else line.stream_seq - 1
+                expected.setdefault((line.stream_type, line.stream_id), previous)
         return tuple(ExpectedSeq(stream, seq) for stream, seq in expected.items())
 
     def _refuse(self, append: Append, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""How an awaited act runs what would hold its event loop up."""
+"""The interface by which asyncio code runs blocking calls in threads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 class InThread(Protocol):
-    """Runs something in a thread, as `asyncio.to_thread` does; it may bound how much there is."""
+    """Run a blocking call in a thread, like `asyncio.to_thread`; it may limit concurrency."""
 
-    def __call__(self, act: Callable[..., T], /, *args: Any, **kwargs: Any) -> Awaitable[T]:
-        """Return what the act returns."""
+    def __call__(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Awaitable[T]:
+        """Return an awaitable of the function's result."""
         ...

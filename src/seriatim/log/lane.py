@@ -1,8 +1,8 @@
-"""Group commit on an event loop: what one turn of the loop brings shares one statement.
+"""Group commit on an event loop: appends of one loop iteration are committed together.
 
-Where a store is reached through a socket, the loop itself sends a group and watches for the answer:
-no thread is woken, which costs more than an append. Everything else, and whatever the server does
-not take that way, goes to the committer and its threads.
+When the store is reached through a socket, the loop itself sends a group and watches the socket for
+the response. No thread is woken, which would cost more than an append. All other appends, and
+groups that the server does not accept this way, go to the committer and its threads.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ Waiter = asyncio.Future[AppendResult]
 
 
 class Passenger(Ticket):
-    """An append on this lane, and who waits for it."""
+    """An append of an event loop, and the future that its caller awaits."""
 
     __slots__ = ("waiter",)
 
     def __init__(self, request: Request, guard: threading.Lock, waiter: Waiter) -> None:
-        super().__init__(request, guard, _answers_itself)
+        super().__init__(request, guard, _ignore_outcome)
         self.waiter: Waiter | None = waiter
 
     def answer(self, outcome: Outcome) -> None:
-        """Hand the answer over, on the loop's own thread."""
+        """Complete the future, on the loop's own thread."""
         if self.waiter is not None:
-            _settle(self.waiter, outcome)
+            _complete(self.waiter, outcome)
 
 
-def _answers_itself(_: Outcome) -> None:
-    """Stand in for `tell`: a bound method would tie each ticket to itself, for the collector."""
+def _ignore_outcome(_: Outcome) -> None:
+    """Stand in for the callback: a bound method would make each append a reference cycle."""
 
 
 class Lane:
-    """The way of one event loop's appends into a store; it does not keep the loop alive."""
+    """Commit the appends of one event loop; holds only a weak reference to the loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, store: Store, committer: Committer, limits: Limits
@@ -56,30 +56,39 @@ class Lane:
         self._queue: Queue[Passenger] = Queue(limits)
         self._guard = threading.Lock()
         self._pid = os.getpid()
-        self._flights: dict[Exchange, Sequence[Passenger]] = {}
-        self._turn_asked = False
+        self._in_flight: dict[Exchange, Sequence[Passenger]] = {}
+        self._send_scheduled = False
         self._closed = False
         self._open: dict[Waiter, tuple[Ticket, float]] = {}
-        self._alarm_at: float | None = None
+        self._timer_at: float | None = None
         self._wakeups = Wakeups(loop)
 
     async def append(self, request: Request, seconds: float) -> AppendResult:
-        """Commit an append; cancelled before it was sent, it leaves nothing behind."""
+        """Commit an append and return its receipt; cancelled before it is sent, it stores nothing.
+
+        Args:
+            request: The validated append.
+            seconds: How long to wait.
+
+        Raises:
+            SeriatimError: The append was refused, timed out or failed.
+        """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         ticket: Ticket
         if self._closed or not self._store.light(request):
             ticket = self._submit(request, waiter)
         else:
-            ticket = passenger = Passenger(request, self._guard, waiter)
-            self._queue.put(passenger)
-            if not self._turn_asked:
-                self._turn_asked = True
-                loop.call_soon(self._turn)
+            ticket = pending = Passenger(request, self._guard, waiter)
+            self._queue.put(pending)
+            # Appends that are queued before this callback runs share its group.
+            if not self._send_scheduled:
+                self._send_scheduled = True
+                loop.call_soon(self._send_queued)
         deadline = loop.time() + seconds
         self._open[waiter] = ticket, deadline
-        if self._alarm_at is None or deadline < self._alarm_at:
-            self._set_alarm(deadline)
+        if self._timer_at is None or deadline < self._timer_at:
+            self._set_timer(deadline)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -89,22 +98,22 @@ class Lane:
             del self._open[waiter]
 
     def _submit(self, request: Request, waiter: Waiter) -> Ticket:
-        """Let the committer's threads do it."""
+        """Queue an append for the committer's threads."""
         wakeups = self._wakeups
         return self._committer.submit(request, lambda outcome: wakeups.announce(waiter, outcome))
 
     def _withdraw(self, waiter: Waiter) -> None:
         ticket, _ = self._open[waiter]
         if not ticket.cancel() and isinstance(ticket, Passenger):
-            ticket.waiter = None  # under way, but nobody waits for it any more
+            ticket.waiter = None  # sent, but its caller no longer waits for it
 
-    # -- flights
+    # -- groups in flight
 
-    def _turn(self) -> None:
-        """Send what waits, while there are writers for it."""
-        self._turn_asked = False
-        while self._queue and len(self._flights) < self._committer.writers:
-            under_way, writers = len(self._flights), self._committer.writers
+    def _send_queued(self) -> None:
+        """Send queued appends in groups, at most as many groups as there are writers."""
+        self._send_scheduled = False
+        while self._queue and len(self._in_flight) < self._committer.writers:
+            under_way, writers = len(self._in_flight), self._committer.writers
             if group := self._queue.share(under_way=under_way, writers=writers):
                 self._send(group)
 
@@ -113,12 +122,12 @@ class Lane:
         try:
             exchange = self._store.begin(requests)
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
-            self._answer(group, [unforeseen(error)] * len(group))
+            self._complete_group(group, [unforeseen(error)] * len(group))
             return
         if exchange is None:
             self._defer(group, requests)
             return
-        self._flights[exchange] = group
+        self._in_flight[exchange] = group
         loop = asyncio.get_running_loop()
         loop.add_reader(exchange.fileno(), self._read, exchange)
         if not exchange.flushed():
@@ -130,28 +139,30 @@ class Lane:
 
     def _read(self, exchange: Exchange) -> None:
         if exchange.answered():
-            self._land(exchange)
-            self._turn()
+            self._finish_exchange(exchange)
+            self._send_queued()
 
-    def _land(self, exchange: Exchange, timeout: float | None = None) -> None:
-        """Hand out the answers of a flight; with a timeout, wait for them here."""
+    def _finish_exchange(self, exchange: Exchange, timeout: float | None = None) -> None:
+        """Complete the appends of a group; with a timeout, block until the response is complete."""
         loop = self._loop()
         if loop is not None and not loop.is_closed():
             loop.remove_reader(exchange.fileno())
             loop.remove_writer(exchange.fileno())
-        group = self._flights.pop(exchange)
+        group = self._in_flight.pop(exchange)
         try:
             outcomes = exchange.outcomes() if timeout is None else exchange.wait(timeout)
         except Deferred as deferred:
             self._defer(group, deferred.requests)
         except SeriatimError as error:
-            self._answer(group, [error] * len(group))
+            self._complete_group(group, [error] * len(group))
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
-            self._answer(group, [unforeseen(error)] * len(group))
+            self._complete_group(group, [unforeseen(error)] * len(group))
         else:
-            self._answer(group, outcomes)
+            self._complete_group(group, outcomes)
 
-    def _answer(self, group: Sequence[Passenger], outcomes: Sequence[Outcome | Deferred]) -> None:
+    def _complete_group(
+        self, group: Sequence[Passenger], outcomes: Sequence[Outcome | Deferred]
+    ) -> None:
         for ticket, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, Deferred):
                 self._defer([ticket], outcome.requests)
@@ -159,37 +170,44 @@ class Lane:
                 ticket.answer(outcome)
 
     def _defer(self, group: Sequence[Passenger], requests: Sequence[Request]) -> None:
-        """Pass a group that cannot go this way to the committer, each append by itself."""
+        """Submit the appends of a group to the committer, which can commit every append."""
         for ticket, request in zip(group, requests, strict=True):
             waiter = ticket.waiter
             if waiter is None or waiter not in self._open:
-                continue
+                continue  # its caller has been cancelled
             try:
                 self._open[waiter] = self._submit(request, waiter), self._open[waiter][1]
             except SeriatimError as refusal:
                 ticket.answer(refusal)
 
-    # -- time and end
+    # -- timeouts and close
 
-    def _set_alarm(self, at: float) -> None:
-        self._alarm_at = at
-        asyncio.get_running_loop().call_at(at, self._look_at_the_clock, at)
+    def _set_timer(self, at: float) -> None:
+        self._timer_at = at
+        asyncio.get_running_loop().call_at(at, self._expire, at)
 
-    def _look_at_the_clock(self, alarm: float) -> None:
-        """Give up what is overdue: one alarm for all, since hardly any ever is."""
-        if alarm != self._alarm_at:
-            return  # another was set for earlier, and has seen to it
+    def _expire(self, at: float) -> None:
+        """Fail overdue appends.
+
+        All appends share one timer, set for the earliest deadline: a timer for each would cost
+        more than it is worth, since hardly any append ever times out.
+        """
+        if at != self._timer_at:
+            return  # replaced by an earlier timer
         now = asyncio.get_running_loop().time()
         for waiter, (ticket, deadline) in self._open.items():
             if deadline <= now and not waiter.done():
                 waiter.set_exception(give_up(ticket))
-        self._alarm_at = None
+        self._timer_at = None
         left = [deadline for _, deadline in self._open.values() if deadline > now]
         if left:
-            self._set_alarm(min(left))
+            self._set_timer(min(left))
 
     def close(self, timeout: float) -> None:
-        """Take no more, and see to it that all that was accepted gets its answer."""
+        """Stop accepting appends and complete the accepted ones, within `timeout` seconds.
+
+        May be called from any thread, also when the loop has ended.
+        """
         loop = self._loop()
         if loop is None or not loop.is_running() or loop is _running_loop():
             self._finish(timeout)
@@ -200,7 +218,7 @@ class Lane:
             self._finish(timeout)
             finished.set()
 
-        with suppress(RuntimeError):  # the loop has just been closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop has just been closed, and its tasks with it
             loop.call_soon_threadsafe(finish)
             finished.wait(timeout)
 
@@ -209,18 +227,18 @@ class Lane:
         while self._queue:
             group = self._queue.take()
             self._defer(group, [ticket.request for ticket in group])
-        for exchange in list(self._flights):
-            self._land(exchange, timeout)
+        for exchange in list(self._in_flight):
+            self._finish_exchange(exchange, timeout)
 
     def __del__(self) -> None:
-        """Let go of what a loop left under way when it ended."""
-        if self._pid == os.getpid():  # a forked child leaves its parent's connections alone
-            for exchange in self._flights:
+        """Abandon the groups that were in flight when the loop ended."""
+        if self._pid == os.getpid():  # a forked child must not close its parent's connections
+            for exchange in self._in_flight:
                 exchange.abandon()
 
 
-def _settle(waiter: Waiter, outcome: Outcome) -> None:
-    if waiter.done():
+def _complete(waiter: Waiter, outcome: Outcome) -> None:
+    if waiter.done():  # cancelled or timed out
         return
     if isinstance(outcome, AppendResult):
         waiter.set_result(outcome)
@@ -236,30 +254,30 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class Wakeups:
-    """Wakes an event loop once for all appends of a group: a wake-up costs more than an append."""
+    """Wake an event loop once for all appends of a group: a wake-up costs more than an append."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._ready: deque[tuple[Waiter, Outcome]] = deque()
         self._lock = threading.Lock()
-        self._called = False
+        self._scheduled = False
 
     def announce(self, waiter: Waiter, outcome: Outcome) -> None:
-        """Hand an answer over, from a writer's thread."""
+        """Pass an outcome to the loop, from a writer's thread."""
         with self._lock:
             self._ready.append((waiter, outcome))
-            if self._called:
+            if self._scheduled:
                 return
-            self._called = True
+            self._scheduled = True
         loop = self._loop()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, and its tasks with it
             if loop is not None:
                 loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         with self._lock:
-            self._called = False
+            self._scheduled = False
             ready = list(self._ready)
             self._ready.clear()
         for waiter, outcome in ready:
-            _settle(waiter, outcome)
+            _complete(waiter, outcome)

@@ -1,4 +1,4 @@
-"""Appends found again by the key or the command they were stored under."""
+"""Find appends by the idempotency key or the command they were stored under."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def stored_by_key(
     log: BaseLog, idempotency_key: str, producer_id: str | None
 ) -> StoredAppend | None:
-    """Return the append stored under a key, after checking the arguments."""
+    """Return the append stored under an idempotency key, or None.
+
+    Raises:
+        InvalidArgument: The key or the producer id is malformed.
+    """
     if problem := key_problem(idempotency_key):
         raise bad("idempotency_key", problem)
     if producer_id is not None and (problem := text_problem(producer_id)):
@@ -27,7 +31,11 @@ def stored_by_key(
 
 
 def stored_by_command(log: BaseLog, actor: str, endpoint: str, key: str) -> StoredAppend | None:
-    """Return the append stored under a command, after checking the arguments."""
+    """Return the append stored for a command, or None.
+
+    Raises:
+        InvalidArgument: The actor, the endpoint or the key is malformed.
+    """
     for name, value in (("actor", actor), ("endpoint", endpoint)):
         if problem := id_problem(value):
             raise bad(name, problem)
@@ -39,9 +47,10 @@ def stored_by_command(log: BaseLog, actor: str, endpoint: str, key: str) -> Stor
 def find_decided(
     log: BaseLog, idempotency_key: str | None, producer_id: str | None, command: Command | None
 ) -> AppendResult | None:
-    """Return the receipt of what was decided under this command or key before.
+    """Return the receipt of an earlier decision under this command or key, or None.
 
-    The command with another request raises `IdempotencyKeyReuse`.
+    Raises:
+        IdempotencyKeyReuse: The command's key was used for another request.
     """
     prepared = log.appender.prepare_command(log.tenant_id, command)
     if prepared is not None:
@@ -54,12 +63,13 @@ def find_decided(
     if idempotency_key is None:
         return None
     stored = stored_by_key(log, idempotency_key, producer_id)
-    # The look-up also finds a key of a single event, which may be another append's: k/0 of k.
+    # The lookup also finds the key of a single event, which may belong to another append. Events
+    # of an append with the key k have the keys k/0, k/1 and so on.
     if stored is None or stored.records[0].idempotency_key != f"{idempotency_key}/0":
         return None
     return receipt(stored)
 
 
 def receipt(found: StoredAppend | None) -> AppendResult | None:
-    """Return a stored append as its caller got it, None for none."""
+    """Return the receipt of a stored append, or None."""
     return None if found is None else AppendResult.replay(found.records, found.response)

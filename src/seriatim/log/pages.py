@@ -1,4 +1,4 @@
-"""Reading a long range page by page, in pages that stay small in bytes whatever is in them."""
+"""Read a range of the log page by page, with a bounded number of bytes in memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from seriatim.store.port import ReadSpec, Store
 from seriatim.store.reading import is_full
 
 PAGE_BYTES = 8 * MIB  # of payloads in one page
-# Of one read for a bounded answer: text with wide characters takes four times as much memory.
+# For responses of bounded size; text with wide characters takes four times as much memory.
 STEP_BYTES = 2 * MIB
 
 Read = Callable[[int, int, int], list[EventRecord]]
-"""Returns the records after a position: at most so many, and about so many bytes of payloads."""
+"""Reads records after a position: (position, maximum number, about how many bytes of payloads)."""
 
 
 def pages(store: Store, spec: ReadSpec) -> Iterator[list[EventRecord]]:
-    """Yield every page of a read up to its `until`, none with more events than its `limit`."""
+    """Yield the pages of a read, each with at most `spec.limit` events."""
 
     def read(after: int, limit: int, max_bytes: int) -> list[EventRecord]:
         return store.read(
@@ -33,7 +33,7 @@ def pages(store: Store, spec: ReadSpec) -> Iterator[list[EventRecord]]:
 def pages_after(
     read: Read, after: int, limit: int, max_bytes: int = PAGE_BYTES
 ) -> Iterator[list[EventRecord]]:
-    """Yield every page after a position, each with at most `limit` events."""
+    """Yield the pages after a position, each with at most `limit` events."""
     while page := read(after, limit, max_bytes):
         yield page
         if not is_full(page, limit, max_bytes):
@@ -44,7 +44,15 @@ def pages_after(
 def first_records(
     read: Read, after: int, limit: int, size: int, *, step: int = STEP_BYTES
 ) -> list[EventRecord]:
-    """Return the first records after a position: at most `limit`, and about `size` in memory."""
+    """Return the first records after a position.
+
+    Args:
+        read: Reads one page.
+        after: The exclusive start position.
+        limit: The maximum number of records.
+        size: About how many bytes of memory the records may take.
+        step: About how many bytes of payloads to read at a time.
+    """
     found: list[EventRecord] = []
     while left := limit - len(found):
         page = read(after, left, step)
@@ -57,6 +65,6 @@ def first_records(
 
 
 def memory_size(records: Sequence[EventRecord]) -> int:
-    """Return about how much memory records take: nearly all of it is payload."""
-    # A text with one wide character takes up to four bytes for each of its characters.
+    """Estimate the memory of records in bytes; nearly all of it is their payloads."""
+    # __sizeof__, not len: one wide character makes a string take up to four bytes a character.
     return sum(record.payload.__sizeof__() for record in records)

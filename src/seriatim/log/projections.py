@@ -1,4 +1,4 @@
-"""Reading one's own writes from read models: wait for a projection, or demand that it is fresh."""
+"""Read your own writes from read models: wait for a projection, or require that it is current."""
 
 from __future__ import annotations
 
@@ -28,86 +28,109 @@ from seriatim.store.readmodel.port import FailureRecord, Progress, Standing
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
 
-_FIRST_PAUSE_S = 0.002
-_LONGEST_PAUSE_S = 0.1
+_FIRST_DELAY_S = 0.002
+_LONGEST_DELAY_S = 0.1
 _GROWTH = 1.5
 
 
 class Places:
-    """The read models that a log has looked into, one connection to each.
+    """The read models that a log has opened, one connection for each URL.
 
-    `find` opens the one at a URL, None while there is none; `beside` names a tenant's own.
+    Args:
+        find: Opens the read model at a URL; returns None if there is none.
+        beside: Returns the default URL of a tenant's read model; None if the log has no default.
     """
 
     def __init__(
         self, find: Callable[[str], ReadModel | None], beside: Callable[[str], str] | None
     ) -> None:
-        self._find = find
-        self._beside = beside
-        # By process: what a fork inherits is not ours to use, nor to close.
+        self._find_read_model = find
+        self._default_url = beside
+        # Keyed by process: connections inherited by a fork may be neither used nor closed.
         self._open: dict[tuple[int, str], ReadModel] = {}
 
     def beside(self, tenant_id: str) -> str:
-        """Return where a tenant's read models are unless told otherwise."""
-        if self._beside is None:
+        """Return the default URL of a tenant's read model.
+
+        Raises:
+            InvalidArgument: The log has no default, as in memory.
+        """
+        if self._default_url is None:
             msg = (
-                "this log has no place for read models beside it: a log in memory has none, "
+                "this log has no default read model, because it is in memory: "
                 "name one with log.projections_at(url)"
             )
             raise InvalidArgument(msg, details={"argument": "target"})
-        return self._beside(tenant_id)
+        return self._default_url(tenant_id)
 
     def at(self, url: str) -> ReadModel | None:
-        """Return the read model at a URL, None while there is none."""
-        place = (os.getpid(), url)
-        if place in self._open:
-            return self._open[place]
-        made = self._find(url)
-        if made is None:
+        """Return the read model at a URL, or None if there is none yet."""
+        key = (os.getpid(), url)
+        if key in self._open:
+            return self._open[key]
+        opened = self._find_read_model(url)
+        if opened is None:
             return None
-        found = self._open.setdefault(place, made)
-        if found is not made:  # another thread was quicker
-            made.close()
+        found = self._open.setdefault(key, opened)
+        if found is not opened:  # another thread opened it first
+            opened.close()
         return found
 
     def close(self) -> None:
-        """Let go of them all."""
-        for place in [place for place in self._open if place[0] == os.getpid()]:
-            self._open.pop(place).close()
+        """Close all connections of this process."""
+        for key in [key for key in self._open if key[0] == os.getpid()]:
+            self._open.pop(key).close()
 
 
 class Projections:
-    """The projections of a log, as those see them who read their tables."""
+    """The progress of a log's projections, for readers of their tables."""
 
     def __init__(self, log: BaseLog, target: str) -> None:
         self._log = log
         self._target = target
 
     def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
-        """Wait until a projection has passed a position of the log, and return how far it is."""
-        until = time.monotonic() + check_timeout(timeout_s, "timeout_s")
+        """Wait until a projection has reached a position, and return its progress.
+
+        Args:
+            name: The projection.
+            position: A position of the log, such as `receipt.last_position`.
+            timeout_s: How long to wait.
+
+        Raises:
+            ProjectionTimeout: The projection did not reach the position in time.
+            NotFound: There is no such projection.
+            InvalidArgument: The position is after the head.
+            LogIdentityChanged: The log was restored or replaced.
+        """
+        deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
         self.check(position)
-        for pause in pauses():
-            found = self.look(name)
-            if found.position >= position:
-                return found
-            left = until - time.monotonic()
+        for delay in pauses():
+            progress = self.look(name)
+            if progress.position >= position:
+                return progress
+            left = deadline - time.monotonic()
             if left <= 0:
                 break
-            time.sleep(min(pause, left))
-        raise too_late(found, position, timeout_s)
+            time.sleep(min(delay, left))
+        raise too_late(progress, position, timeout_s)
 
     def demand(self, name: str, position: int) -> Progress:
-        """Return how far a projection is, or raise at once unless it has passed a position."""
+        """Return the progress of a projection if it has reached a position.
+
+        Raises:
+            ProjectionOutOfDate: The projection has not reached the position.
+            NotFound: There is no such projection.
+        """
         self.check(position)
-        found = self.look(name)
-        if found.position < position:
-            msg = f"projection {name} has reached {found.position}, not {position}"
-            raise _behind(ProjectionOutOfDate, msg, found, position)
-        return found
+        progress = self.look(name)
+        if progress.position < position:
+            msg = f"projection {name} has reached {progress.position}, not {position}"
+            raise _lag_error(ProjectionOutOfDate, msg, progress, position)
+        return progress
 
     def status(self) -> list[Standing]:
-        """Return where every projection stands."""
+        """Return the position, lag and status of every projection."""
         model = self._log.places.at(self._target)
         if model is None:
             return []
@@ -128,29 +151,35 @@ class Projections:
         ]
 
     def failures(self, name: str) -> list[FailureRecord]:
-        """Return what a projection could not take, and what became of it."""
+        """Return the events that a projection could not process, and how each was resolved."""
         self.look(name)
         return self._model(name).failures(name)
 
     def check(self, position: object) -> None:
-        """Refuse a position that the log has not reached: nothing will ever pass it by itself."""
+        """Raise `InvalidArgument` for a position after the head, which a wait might never reach."""
         if check_position("position", position) > self._log.head():
-            raise bad("position", "must not lie beyond the head")
+            raise bad("position", "must not be after the head")
 
     def look(self, name: str) -> Progress:
-        """Return how far a projection of this log has come."""
+        """Return the progress of a projection of this log.
+
+        Raises:
+            NotFound: There is no such projection.
+            Conflict: It belongs to another tenant.
+            LogIdentityChanged: The log was restored or replaced since it last ran.
+        """
         found = self._model(check_name("name", name)).progress(name)
         if found is None:
-            raise _unknown(name)
+            raise _not_found(name)
         if found.tenant_id not in (self._log.tenant_id, EVERY_TENANT):
-            msg = f"projection {name} is of another tenant"
+            msg = f"projection {name} belongs to another tenant"
             raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
         seen = LogIdentity(found.log_id, found.epoch)
         problem = problem_with(self._log.store, seen, found.position, found.tip)
         if problem is not None:
             msg = (
                 f"projection {name} {problem}: the log was restored or replaced; "
-                f"seriatim project rebuild {name} makes the read model of this log"
+                f"run seriatim project rebuild {name} to rebuild its read model"
             )
             raise LogIdentityChanged(msg, details={"projection": name})
         return found
@@ -158,62 +187,64 @@ class Projections:
     def _model(self, name: str) -> ReadModel:
         model = self._log.places.at(self._target)
         if model is None:
-            raise _unknown(name)
+            raise _not_found(name)
         return model
 
 
 class AsyncProjections:
-    """The same, awaited: only looks take a thread, pauses do not."""
+    """`Projections` for asyncio; a thread is used only while the read model is queried."""
 
     def __init__(self, projections: Projections, in_thread: InThread = asyncio.to_thread) -> None:
         self._projections = projections
-        self._in_thread = in_thread
+        self._execute = in_thread
 
     async def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
-        """Wait until a projection has passed a position; see `Projections.wait_for`."""
-        until = time.monotonic() + check_timeout(timeout_s, "timeout_s")
-        await self._in_thread(self._projections.check, position)
-        for pause in pauses():
-            found = await self._in_thread(self._projections.look, name)
-            if found.position >= position:
-                return found
-            left = until - time.monotonic()
+        """Wait until a projection has reached a position; see `Projections.wait_for`."""
+        deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
+        await self._execute(self._projections.check, position)
+        for delay in pauses():
+            progress = await self._execute(self._projections.look, name)
+            if progress.position >= position:
+                return progress
+            left = deadline - time.monotonic()
             if left <= 0:
                 break
-            await asyncio.sleep(min(pause, left))
-        raise too_late(found, position, timeout_s)
+            await asyncio.sleep(min(delay, left))
+        raise too_late(progress, position, timeout_s)
 
     async def demand(self, name: str, position: int) -> Progress:
-        """Raise unless a projection is fresh; see `Projections.demand`."""
-        return await self._in_thread(self._projections.demand, name, position)
+        """Require that a projection has reached a position; see `Projections.demand`."""
+        return await self._execute(self._projections.demand, name, position)
 
     async def status(self) -> list[Standing]:
-        """Return where every projection stands."""
-        return await self._in_thread(self._projections.status)
+        """Return the status of every projection; see `Projections.status`."""
+        return await self._execute(self._projections.status)
 
     async def failures(self, name: str) -> list[FailureRecord]:
-        """Return what a projection could not take."""
-        return await self._in_thread(self._projections.failures, name)
+        """Return the failures of a projection; see `Projections.failures`."""
+        return await self._execute(self._projections.failures, name)
 
 
 def pauses() -> Iterator[float]:
-    """Yield small growing pauses, for ever."""
-    pause = _FIRST_PAUSE_S
+    """Yield poll intervals that grow up to a maximum, without end."""
+    delay = _FIRST_DELAY_S
     while True:
-        yield pause
-        pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
+        yield delay
+        delay = min(delay * _GROWTH, _LONGEST_DELAY_S)
 
 
 def too_late(found: Progress, position: int, seconds: float) -> SeriatimError:
-    """Make the error for a wait that was in vain."""
+    """Return the error for a projection that did not reach a position in time."""
     msg = (
         f"projection {found.name} has reached {found.position}, not {position}, within "
-        f"{seconds:g} s: it is {found.status} and {'runs' if found.owner else 'does not run'}"
+        f"{seconds:g} s: it is {found.status} and {'running' if found.owner else 'not running'}"
     )
-    return _behind(ProjectionTimeout, msg, found, position)
+    return _lag_error(ProjectionTimeout, msg, found, position)
 
 
-def _behind(kind: type[SeriatimError], msg: str, found: Progress, position: int) -> SeriatimError:
+def _lag_error(
+    kind: type[SeriatimError], msg: str, found: Progress, position: int
+) -> SeriatimError:
     details = {
         "projection": found.name,
         "position": position,
@@ -223,6 +254,9 @@ def _behind(kind: type[SeriatimError], msg: str, found: Progress, position: int)
     return kind(msg, details=details)
 
 
-def _unknown(name: str) -> NotFound:
-    msg = f"there is no projection {name!r:.80} in this read model: seriatim project run"
+def _not_found(name: str) -> NotFound:
+    msg = (
+        f"there is no projection {name!r:.80} in this read model: create it with "
+        "seriatim project run"
+    )
     return NotFound(msg, details={"projection": name})

@@ -1,4 +1,4 @@
-"""A query: the matching records and the version of their context, from one snapshot."""
+"""Query execution: matching records and the version of their context, from one snapshot."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """What a query found in one snapshot of the log, whose head is `head`.
+    """The result of a query in a snapshot of the log with the head `head`.
 
-    `context_version` is the highest position of the whole context, whatever was returned; `more`
-    tells that the limit cut the records: ask again with `after` and `head` of this result.
+    `context_version` is the highest matching position of the snapshot, also if that record was not
+    returned. `more` means that the limit was reached: the next page has
+    `after=last_returned_position` and the same `head`.
     """
 
     records: list[EventRecord]
@@ -30,7 +31,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Which records of a query are returned; none of it changes the context's version."""
+    """The range of a query's records to return; it does not affect the context's version."""
 
     limit: int | None = None
     after: int | None = None
@@ -39,24 +40,24 @@ class Window(msgspec.Struct, frozen=True):
     newest_first: bool = False
 
     def check(self, limits: Limits, start: int = 0) -> int:
-        """Refuse what is no page; return how many records a page has at most."""
+        """Validate the range and return the page size; raises `InvalidArgument`."""
         for name in ("after", "until", "head"):
             if (value := getattr(self, name)) is not None:
                 check_position(name, value)
         if not isinstance(self.newest_first, bool):
             raise bad("newest_first", "must be true or false")
         if self.until is not None and self.until < max(start, self.after or 0):
-            raise bad("until", "must not lie before after")
+            raise bad("until", "must not be less than after")
         return limits.page if self.limit is None else limits.check_page("limit", self.limit)
 
 
 def run_query(log: BaseLog, query: Query, window: Window) -> QueryResult:
-    """Ask a log; see `Log.query`."""
+    """Run a query against the store; see `Log.query`."""
     check_query(query, log.settings.limits)
     size = window.check(log.settings.limits)
     snapshot = log.store.head()
     if window.head is not None and window.head > snapshot:
-        raise bad("head", "must not lie beyond the log's own")
+        raise bad("head", "must not be after the log's head")
     snapshot = snapshot if window.head is None else window.head
     start = max(query.min_position or 0, window.after or 0)
     end = snapshot if window.until is None else min(window.until, snapshot)
@@ -64,7 +65,8 @@ def run_query(log: BaseLog, query: Query, window: Window) -> QueryResult:
     records: list[EventRecord] = []
     more = version is not None and version > start
     while more and start < end:
-        page = _page(log, query, (start, end), size + 1, window)
+        # One record more than the page shows whether there is another page.
+        page = _read_page(log, query, (start, end), size + 1, window)
         more = len(page) > size
         records.extend(page[:size])
         if window.limit is not None or not more:
@@ -77,8 +79,8 @@ def run_query(log: BaseLog, query: Query, window: Window) -> QueryResult:
     return QueryResult(records, last, version, snapshot, more and bool(records))
 
 
-def _page(
-    log: BaseLog, query: Query, within: tuple[int, int], most: int, window: Window
+def _read_page(
+    log: BaseLog, query: Query, positions: tuple[int, int], limit: int, window: Window
 ) -> list[EventRecord]:
     newest_first = window.newest_first
-    return log.store.select(log.tenant_id, query, *within, most, newest_first=newest_first)
+    return log.store.select(log.tenant_id, query, *positions, limit, newest_first=newest_first)

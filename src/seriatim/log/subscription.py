@@ -1,12 +1,12 @@
-"""Following the log: catch up, then live, one committed append as one batch, nothing skipped.
+"""Tails and durable subscriptions: catch up, then follow live; one append is one batch.
 
-The life of a durable subscription:
+States of a durable subscription:
 
     waiting for the lease -> catching up -> live -> (handler fails -> backing off -> same batch)
                                   ^                                          |
                                   +------------------------------------------+
 
-Wake-ups are hints: a lost one costs the poll interval, never an event.
+Wake-ups are hints: a lost wake-up delays an event by the poll interval, and never loses it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,23 @@ from seriatim.telemetry.bus import Telemetry
 
 logger = logging.getLogger("seriatim")
 
-_SKIP_WORTH_STORING = 1000
+_STORE_SKIP_FROM = 1000  # positions without a match, after which the cursor is stored anyway
 
 
 class Tail:
-    """An iterator over batches from a position on; it ends when `stop` is called or idle too long.
+    """Iterate over the batches after a position, until `stop` is called or the log is idle.
 
-    `idle_timeout` ends it after so many seconds without an event; None follows for ever.
+    Args:
+        store: The store of the log.
+        tenant_id: The tenant whose events are read.
+        query: The events to receive.
+        position: The exclusive start; must not be after the head.
+        idle_timeout: Seconds without an event after which the iteration ends; None: never.
+        poll_s: How often to look for new events if no wake-up arrives.
+        on_scanned: Called with the position up to which the log was scanned, when caught up.
     """
 
-    def __init__(  # noqa: PLR0913 - where, what, from when, for how long
+    def __init__(  # noqa: PLR0913 - see the class
         self,
         store: Store,
         tenant_id: str,
@@ -54,10 +61,10 @@ class Tail:
         on_scanned: Callable[[int], None] | None = None,
     ) -> None:
         if position > store.head():
-            raise bad("after", "must not lie beyond the head")
+            raise bad("after", "must not be after the head")
         self.position = position
-        # What stands there now: a log restored meanwhile has another event, or none.
-        self._tip = _tip(store, position)
+        # A restored or replaced log has another event at this position, or none.
+        self._last_event_id = _event_id_at(store, position)
         self._identity = store.identity()
         self._store = store
         self._tenant_id = tenant_id
@@ -76,18 +83,18 @@ class Tail:
         idle_since = time.monotonic()
         while not self._stopped.is_set():
             head = self._store.head()
-            check_same_log(self._store, self._identity, self.position, self._tip, head)
+            check_same_log(self._store, self._identity, self.position, self._last_event_id, head)
             for batch in matching_appends(
                 self._store, self._tenant_id, self._query, self.position, head
             ):
                 yield batch
-                # Only now: a consumer that leaves at the yield has not had this batch.
-                self.position, self._tip = batch[-1].position, batch[-1].event_id
+                # Only after the yield: a consumer that stops here has not processed the batch.
+                self.position, self._last_event_id = batch[-1].position, batch[-1].event_id
                 idle_since = time.monotonic()
                 if self._stopped.is_set():
                     return
             if head > self.position:
-                self.position, self._tip = head, _tip(self._store, head)
+                self.position, self._last_event_id = head, _event_id_at(self._store, head)
             if self._on_scanned is not None:
                 self._on_scanned(self.position)
             idle = time.monotonic() - idle_since
@@ -97,17 +104,35 @@ class Tail:
             self._store.wait(self.position, min(self._poll_s, left))
 
 
-def _tip(store: Store, position: int) -> str:
+def _event_id_at(store: Store, position: int) -> str:
     return store.event_id_at(position) or "" if position else ""
 
 
 class Subscription:
-    """A durable, named way through the log: its cursor moves only after a batch was handled.
+    """A durable subscription: its cursor advances only after a batch was processed.
 
-    Iterate over it, or `run` a handler; either way one owner works at a time, others wait.
+    Iterate over it, or `run` a handler. A lease ensures one owner at a time; others wait for it.
+
+    Args:
+        store: The store of the log.
+        tenant_id: The tenant whose events are read.
+        name: The name under which the cursor is stored.
+        query: The events to receive.
+        start: The position after which a new subscription starts, or `"head"`.
+        lease_s: How long the lease lasts without being renewed.
+        poll_s: How often to look for new events if no wake-up arrives.
+        idle_timeout: Seconds without an event after which the iteration ends; None: never.
+        backoff_s: The delay after the first failure of a handler; it doubles each time.
+        backoff_cap_s: The longest such delay.
+        tail_class: The class of the tail that reads the log.
+        telemetry: Receives an event for every failure.
+
+    Raises:
+        Conflict: The subscription exists with another query.
+        LogIdentityChanged: The log was restored or replaced since the cursor was stored.
     """
 
-    def __init__(  # noqa: PLR0913 - where, what, and its manners
+    def __init__(  # noqa: PLR0913 - see the class
         self,
         store: Store,
         tenant_id: str,
@@ -126,7 +151,7 @@ class Subscription:
         self._telemetry = telemetry or Telemetry()
         self._lease: Lease | None = None
         self.name = name
-        self._follow = follow
+        self._tail_class = follow
         self.failures = 0
         self.last_error: Exception | None = None
         self._store = store
@@ -140,14 +165,14 @@ class Subscription:
         self._backoff_cap_s = backoff_cap_s
         self._stopped = threading.Event()
         self._tail: Tail | None = None
-        self._unreleased: list[tuple[int, str]] = []  # processes and owners that may hold the lease
+        self._unreleased: list[tuple[int, str]] = []  # (pid, owner) that may hold the lease
         self._cursor = self._open_cursor()
 
     def new_owner(self) -> str:
-        """Return an owner for one acquisition of the lease.
+        """Return an owner id for one acquisition of the lease.
 
-        It is a new one, also in a forked child, unless an acquisition of this process ended without
-        giving the lease back: that owner may have it again at once.
+        It is a new id, also in a forked child, unless an earlier acquisition in this process ended
+        without releasing the lease: its owner id can claim the lease again at once.
         """
         while self._unreleased:
             pid, owner = self._unreleased.pop()
@@ -156,29 +181,29 @@ class Subscription:
         return f"{os.getpid()}-{secrets.token_hex(6)}"
 
     def keep_owner(self, owner: str) -> None:
-        """Let the next acquisition take over a lease that could not be given back."""
+        """Let the next acquisition take over a lease that could not be released."""
         self._unreleased.append((os.getpid(), owner))
 
     def _open_cursor(self) -> Cursor:
-        wanted = canonical_text(self._query.as_dict())
+        query = canonical_text(self._query.as_dict())
         cursor = self._store.cursor(self._tenant_id, "subscription", self.name)
         if cursor is None:
             position = self._store.head() if self._start == "head" else self._start
-            made = new_cursor(
-                self._store, self._tenant_id, "subscription", self.name, position, wanted
+            created = new_cursor(
+                self._store, self._tenant_id, "subscription", self.name, position, query
             )
-            cursor = self._store.add_cursor(made)  # another first opener may have been faster
-        check_cursor(self._store, cursor, wanted)
+            cursor = self._store.add_cursor(created)  # returns another opener's cursor if it won
+        check_cursor(self._store, cursor, query)
         return cursor
 
     @property
     def position(self) -> int:
-        """The position up to which batches were handled, as stored."""
+        """The stored cursor: the position up to which batches were processed."""
         cursor = self._store.cursor(self._tenant_id, "subscription", self.name)
         return 0 if cursor is None else cursor.position
 
     def reset(self, position: int) -> None:
-        """Move the cursor anywhere, also backwards, and accept the log's present identity."""
+        """Set the cursor to any position, also backwards, and accept the log's current identity."""
         reset_subscription(self._store, self._tenant_id, self.name, position, self._query)
 
     def stop(self) -> None:
@@ -188,57 +213,71 @@ class Subscription:
             self._tail.stop()
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches; asking for the next one says that the last was handled."""
-        with _Ownership(self) as lease:
+        """Yield batches; requesting the next one confirms that the last was processed."""
+        with self._own() as lease:
             if lease is None:
                 return
             self._lease = lease
-            # Another owner may have moved the cursor while this one waited.
+            # Another owner may have advanced the cursor while this one waited for the lease.
             self._cursor = self._open_cursor()
             self._tail = self._make_tail(lease)
             lease_pid = os.getpid()
             for batch in self._tail:
                 yield batch
                 self._check_process(lease_pid)
-                self._move(batch[-1].position, batch[-1].event_id, lease)
-            self._skip_to(self._tail.position, lease, worth=1)
+                self._store_cursor(batch[-1].position, batch[-1].event_id, lease)
+            self._skip_to(self._tail.position, lease, min_skip=1)
+
+    def _own(self) -> _Ownership:
+        return _Ownership(
+            self,
+            self._store,
+            self._tenant_id,
+            lease_s=self._lease_s,
+            poll_s=self._poll_s,
+            stopped=self._stopped,
+        )
 
     def _check_process(self, lease_pid: int) -> None:
-        """Refuse to go on in a forked child: the lease is its parent's."""
+        """Raise `LeaseLost` in a forked child: the lease belongs to its parent."""
         if os.getpid() != lease_pid:
             msg = f"the lease of subscription {self.name!r:.80} belongs to the parent process"
             raise LeaseLost(msg)
 
     def _make_tail(self, lease: Lease) -> Tail:
-        tail = self._follow(
+        tail = self._tail_class(
             self._store,
             self._tenant_id,
             self._query,
             self._cursor.position,
             idle_timeout=self._idle_timeout,
             poll_s=self._poll_s,
-            on_scanned=lambda position: self._skip_to(position, lease, worth=_SKIP_WORTH_STORING),
+            on_scanned=lambda position: self._skip_to(position, lease, min_skip=_STORE_SKIP_FROM),
         )
         if self._stopped.is_set():
             tail.stop()
         return tail
 
-    def _skip_to(self, position: int, lease: Lease, *, worth: int) -> None:
-        """Pass over what the query does not match, so that a restart need not scan it again."""
-        if position - self._cursor.position >= worth:
-            self._move(position, self._store.event_id_at(position) or "", lease)
+    def _skip_to(self, position: int, lease: Lease, *, min_skip: int) -> None:
+        """Advance the cursor past events without a match, so that no restart rescans them."""
+        if position - self._cursor.position >= min_skip:
+            self._store_cursor(position, self._store.event_id_at(position) or "", lease)
 
-    def _move(self, position: int, tip: str, lease: Lease) -> None:
-        # The log's identity stays that of the opening: a log restored meanwhile is noticed.
-        cursor = msgspec.structs.replace(self._cursor, position=position, tip=tip)
+    def _store_cursor(self, position: int, last_event_id: str, lease: Lease) -> None:
+        # The cursor keeps the identity from when it was opened, so a restored log is detected.
+        cursor = msgspec.structs.replace(self._cursor, position=position, tip=last_event_id)
         self._store.put_cursor(cursor, lease=lease, reset=False)
         self._cursor = cursor
 
     def run(self, handler: Callable[[Batch], object]) -> None:
-        """Call a handler for each batch until stopped or idle; a failing one gets the same again.
+        """Call a handler for each batch until stopped or idle; retry a batch that fails.
 
-        A lost lease means waiting for it again, a store that fails or is busy means trying again;
-        a closed or restored log ends it.
+        If the lease is lost, it waits for the lease again. If the store fails or is busy, it
+        retries.
+
+        Raises:
+            BackendFailure: The log was closed.
+            LogIdentityChanged: The log was restored or replaced.
         """
         while True:
             try:
@@ -246,7 +285,7 @@ class Subscription:
             except LeaseLost as error:
                 self._report(error, 0.0)
             except SeriatimError as error:
-                if not _may_pass(error):
+                if not _is_transient(error):
                     self._report(error, None)
                     raise
                 delay = max(self._backoff_s, error.retry_after_s)
@@ -256,18 +295,18 @@ class Subscription:
 
     def _run_once(self, handler: Callable[[Batch], object]) -> None:
         for batch in self:
-            while (delay := self._handled(handler, batch)) is not None:
+            while (delay := self._call_handler(handler, batch)) is not None:
                 if self._stopped.wait(delay):
                     return
             self.failures = 0
 
-    def _handled(self, handler: Callable[[Batch], object], batch: Batch) -> float | None:
-        """Call a handler; return how long to wait before the next attempt, None if it succeeded."""
+    def _call_handler(self, handler: Callable[[Batch], object], batch: Batch) -> float | None:
+        """Call a handler; return the seconds until the next attempt, or None if it succeeded."""
         try:
             handler(batch)
         except LogIdentityChanged:
-            raise  # only an operator can tell what to do with a restored or replaced log
-        except Exception as error:  # noqa: BLE001 - whatever it is, the batch stays undelivered
+            raise  # an operator must decide what to do with a restored or replaced log
+        except Exception as error:  # noqa: BLE001 - whatever it is, the batch is retried
             self.failures += 1
             grown = self._backoff_s * 2.0 ** min(self.failures - 1, 16)
             delay = float(min(self._backoff_cap_s, grown))
@@ -276,21 +315,22 @@ class Subscription:
         return None
 
     def _report(self, error: Exception, delay: float | None, position: int | None = None) -> None:
-        """Log a failure, tell telemetry, and store it; the backoff bounds how often that happens.
+        """Log a failure, emit a telemetry event, and store it with the subscription.
 
-        `delay` is the time before the next attempt; None: there is none.
+        `delay` is the time until the next attempt, or None if there is none. The backoff limits
+        how often this happens.
         """
         self.last_error = error
         reason = reason_of(error)
-        what = "failed" if position is None else f"failed on the append at position {position}"
-        on = "it ends" if delay is None else f"next attempt in {delay:g} s"
+        event = "failed" if position is None else f"failed on the append at position {position}"
+        next_step = "giving up" if delay is None else f"next attempt in {delay:g} s"
         logger.warning(
             "subscription %r of tenant %r %s (attempt %d, %s): %s",
             self.name,
             self._tenant_id,
-            what,
+            event,
             max(self.failures, 1),
-            on,
+            next_step,
             reason,
         )
         if self._telemetry.active:
@@ -311,10 +351,12 @@ class Subscription:
         try:
             self._store.record_failure(lease, self.name, max(self.failures, 1), reason)
         except Exception as error:  # noqa: BLE001 - the failure itself was logged
-            logger.debug("the last error of %r was not stored: %s", self.name, reason_of(error))
+            logger.debug(
+                "the last error of subscription %r was not stored: %s", self.name, reason_of(error)
+            )
 
     def start(self, handler: Callable[[Batch], object]) -> threading.Thread:
-        """Run a handler in a thread of its own."""
+        """Run a handler in a new daemon thread; see `run`."""
         thread = threading.Thread(
             target=self.run, args=(handler,), name=f"seriatim-{self.name}", daemon=True
         )
@@ -322,18 +364,34 @@ class Subscription:
         return thread
 
 
-def _may_pass(error: SeriatimError) -> bool:
-    """Tell whether a run is tried again: neither on a closed log nor on a restored one."""
+def _is_transient(error: SeriatimError) -> bool:
+    """Return whether a run continues after an error: not on a closed or a restored log."""
     if isinstance(error, BackendFailure):
-        return not isinstance(error, Closed)  # an operator may mend even what lasts
+        # An operator may repair even a permanent failure while the subscription keeps retrying.
+        return not isinstance(error, Closed)
     return error.retryable
 
 
 class _Ownership:
-    """Holds a subscription's lease while it runs, renewing it in the background."""
+    """Hold the lease of a subscription while it runs, renewing it in a background thread."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(  # noqa: PLR0913 - the settings of its subscription
+        self,
+        subscription: Subscription,
+        store: Store,
+        tenant_id: str,
+        *,
+        lease_s: float,
+        poll_s: float,
+        stopped: threading.Event,
+    ) -> None:
         self._subscription = subscription
+        self._store = store
+        self._tenant_id = tenant_id
+        self._name = subscription.name
+        self._lease_s = lease_s
+        self._poll_s = poll_s
+        self._stopped = stopped
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease: Lease | None = None
@@ -341,44 +399,42 @@ class _Ownership:
         self._pid = os.getpid()
 
     def _claim(self) -> Lease | None:
-        one = self._subscription
-        name = lease_name(one.name)
+        name = lease_name(self._name)
         try:
-            return one._store.claim_lease(one._tenant_id, name, self._owner, one._lease_s)  # noqa: SLF001
+            return self._store.claim_lease(self._tenant_id, name, self._owner, self._lease_s)
         except SeriatimError:
-            one.keep_owner(self._owner)  # its answer may be lost, and the lease ours
+            # The response may be lost although the lease was granted.
+            self._subscription.keep_owner(self._owner)
             raise
 
     def __enter__(self) -> Lease | None:
-        one = self._subscription
-        while not one._stopped.is_set():  # noqa: SLF001 - two halves of one thing
+        while not self._stopped.is_set():
             lease = self._claim()
             if lease is not None:
                 self._lease = lease
                 self._thread = threading.Thread(target=self._renew, args=(lease,), daemon=True)
                 self._thread.start()
                 return lease
-            one._stopped.wait(min(one._poll_s, one._lease_s / 4))  # noqa: SLF001
+            self._stopped.wait(min(self._poll_s, self._lease_s / 4))
         return None
 
     def _renew(self, lease: Lease) -> None:
-        one = self._subscription
-        while not self._done.wait(one._lease_s / 3):  # noqa: SLF001
+        while not self._done.wait(self._lease_s / 3):
             try:
-                if not one._store.renew_lease(lease, one._lease_s):  # noqa: SLF001
-                    return  # the next move of the cursor is refused and says so
-            except Exception as error:  # noqa: BLE001 - tried again; the cursor is fenced anyway
-                one.last_error = error
+                if not self._store.renew_lease(lease, self._lease_s):
+                    return  # the next write of the cursor raises LeaseLost
+            except Exception as error:  # noqa: BLE001 - retried; the cursor is fenced anyway
+                self._subscription.last_error = error
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._done.set()
         if self._pid != os.getpid():
-            return  # a forked child: the thread and the lease are its parent's
+            return  # in a forked child: thread and lease belong to the parent
         if self._thread is not None:
             self._thread.join()
         if self._lease is not None and kind is not LeaseLost:
             try:
-                self._subscription._store.release_lease(self._lease)  # noqa: SLF001
+                self._store.release_lease(self._lease)
             except SeriatimError:
                 self._subscription.keep_owner(self._owner)
                 raise

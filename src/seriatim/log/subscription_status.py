@@ -1,4 +1,4 @@
-"""How durable subscriptions stand: who owns them, how far they lag, and what failed last."""
+"""The status of durable subscriptions: owner, lag and last error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 100
 
 
 def statuses(store: ServedStore, tenant_id: str) -> Iterator[SubscriptionStatus]:
-    """Yield every durable subscription of a tenant by name."""
+    """Yield the status of every durable subscription of a tenant, by name."""
     after = ""
     while page := status_page(store, tenant_id, after, PAGE):
         yield from page
@@ -28,7 +28,7 @@ def statuses(store: ServedStore, tenant_id: str) -> Iterator[SubscriptionStatus]
 def status_page(
     store: ServedStore, tenant_id: str, after: str, limit: int
 ) -> list[SubscriptionStatus]:
-    """Return a page of durable subscriptions by name."""
+    """Return one page of subscription statuses by name, after the name `after`."""
     head = store.head()
     return [_status(store, one, head) for one in store.subscriptions(tenant_id, after, limit)]
 

@@ -1,4 +1,4 @@
-"""What appends, reads and queries tell their spans, and the trace that events carry on."""
+"""Span attributes of appends, reads and queries, and trace headers in event metadata."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Events = tuple[Prepared, ...]
 
 
 def append_attributes(request: Request | None, tenant_id: str) -> dict[str, Any]:
-    """Describe an append by the first of its events; ids may stand here, payloads never."""
-    told: dict[str, Any] = {"seriatim.tenant": tenant_id}
+    """Return the attributes of an append: ids and types of its first event, never payloads."""
+    attributes: dict[str, Any] = {"seriatim.tenant": tenant_id}
     if request is not None:
         first = request.events[0]
-        told |= {
+        attributes |= {
             "seriatim.event_type": first.event_type,
             "seriatim.event_id": first.event_id,
             "seriatim.stream_type": first.stream_type,
             "seriatim.stream_id": first.stream_id,
             "seriatim.request_id": first.request_id,
         }
-    return told
+    return attributes
 
 
 def read_attributes(spec: ReadSpec, page: Page) -> dict[str, Any]:
-    """Describe a page that was read."""
+    """Return the attributes of a page read."""
     return {
         "seriatim.tenant": spec.tenant_id or "*",
         "seriatim.count": len(page.records),
@@ -45,7 +45,7 @@ def read_attributes(spec: ReadSpec, page: Page) -> dict[str, Any]:
 
 
 def query_attributes(tenant_id: str, found: QueryResult) -> dict[str, Any]:
-    """Describe what a query found."""
+    """Return the attributes of a query."""
     return {
         "seriatim.tenant": tenant_id,
         "seriatim.count": len(found.records),
@@ -55,21 +55,21 @@ def query_attributes(tenant_id: str, found: QueryResult) -> dict[str, Any]:
 
 
 def with_trace(events: Events, carried: Mapping[str, str], guard: Guard, limits: Limits) -> Events:
-    """Put a trace's headers into the metadata of events that have none.
+    """Add trace headers to the metadata of events that have none.
 
-    Whatever a tracer carries, no append is refused for it, nor can its export not be imported: what
-    the guard would refuse, or what would go over a bound, is left out.
+    A tracer must never make an append fail, nor make its export impossible to import: headers that
+    the guard would refuse, or that would exceed a limit, are left out.
     """
     if guard.scan(Scanned({}, "{}", metadata=carried)) is not None:
         return events
-    return tuple(_marked(event, carried, limits) for event in events)
+    return tuple(_add_headers(event, carried, limits) for event in events)
 
 
-def _marked(event: Prepared, carried: Mapping[str, str], limits: Limits) -> Prepared:
+def _add_headers(event: Prepared, carried: Mapping[str, str], limits: Limits) -> Prepared:
     if "traceparent" in event.metadata:
         return event
-    whole = {**event.metadata, **carried}
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in whole.items())
-    if len(whole) > limits.metadata_entries or size > limits.metadata_bytes:
+    metadata = {**event.metadata, **carried}
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items())
+    if len(metadata) > limits.metadata_entries or size > limits.metadata_bytes:
         return event
-    return msgspec.structs.replace(event, metadata=whole)
+    return msgspec.structs.replace(event, metadata=metadata)

@@ -1,8 +1,8 @@
-"""Taking a log out as NDJSON and into another log, again and again without storing anything twice.
+"""The export format: write a log as NDJSON, and read the lines of such a file.
 
-An export is a header line (which log, its declarations), one line a record, and an end line.
-An import gives every event its old id, so what is stored already is recognised; positions and
-`recorded_at` are the new log's own. Neither holds more than a few pages in memory.
+An export is a header line (the log's identity and declarations), one line per record, and a footer.
+An import keeps event ids, so events that are stored already are recognised; positions and
+`recorded_at` are assigned by the target log. Both keep only a few pages in memory.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from seriatim.store.port import ReadSpec, Store
 FORMAT = "seriatim-export"
 FORMAT_VERSION = 1
 PAGE = 1000
-_ENVELOPES = 4  # an append's lines may be so many times longer than its payloads may be
-_ESCAPED = 6  # bytes of JSON that stand for one byte of text at most
-_FIELDS = 32  # texts of an envelope, about
-_SMALL_LINE = 64 * 1024
+_LINES_PER_PAYLOADS = 4  # the lines of an append may be so many times the limit of its payloads
+_ESCAPE_FACTOR = 6  # JSON escapes one byte of text with at most six bytes
+_ENVELOPE_TEXTS = 32  # about how many text fields an envelope has
+_SMALL_LINE_BYTES = 64 * 1024
 
 Progress = Callable[[int, int], None]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of an export: where it comes from, and the rules of its events."""
+    """The first line of an export: the log's identity, the range, and the declarations."""
 
     format: str = FORMAT
     version: int = FORMAT_VERSION
@@ -50,14 +50,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
-    """The last line of an export: without it, the file was cut off."""
+    """The last line of an export; a file without it is truncated."""
 
     end: str = FORMAT
     events: int
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One event of an export, or of a file made by hand: then without what only a log can know."""
+    """One event of an export; a file written by hand omits the fields that a log assigns."""
 
     event_type: str
     payload: msgspec.Raw = msgspec.Raw(b"{}")
@@ -88,14 +88,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class _Outline(msgspec.Struct, frozen=True, gc=False):
-    """What is read of a large line first: whose it is, and the size of its payload."""
+    """The part of a large line that is decoded first, to check its size."""
 
     payload: msgspec.Raw = msgspec.Raw(b"{}")
     append_position: int | None = None
     tenant_id: str | None = None
 
 
-def export_log(  # noqa: PLR0913 - what, where to, from where to where
+def export_log(  # noqa: PLR0913 - public API
     store: Store,
     write: Callable[[bytes], object],
     *,
@@ -104,7 +104,26 @@ def export_log(  # noqa: PLR0913 - what, where to, from where to where
     until: int | None = None,
     progress: Progress | None = None,
 ) -> Footer:
-    """Write every event up to the head as it is now, of one tenant or of all."""
+    """Write the events up to the current head as NDJSON.
+
+    Args:
+        store: The store of the log.
+        write: Called with each part of the file.
+        tenant_id: Export only this tenant's events; None exports all.
+        after: The exclusive start position.
+        until: The inclusive end position; None means the head.
+        progress: Called with the position reached and the last position.
+
+    Returns:
+        The footer, with the number of events.
+
+    Raises:
+        LogIdentityChanged: The log was restored or replaced during the export.
+
+    Example:
+        with open("export.ndjson", "wb") as file:
+            export_log(log.store, file.write)
+    """
     if tenant_id is not None:
         check_tenant(tenant_id)
     head = store.head() if until is None else min(until, store.head())
@@ -120,7 +139,7 @@ def export_log(  # noqa: PLR0913 - what, where to, from where to where
         types=list(rules.types.values()),
         indexes=[index.declared for index in rules.indexes],
     )
-    write(_encoded(header))
+    write(_encode_line(header))
     events = 0
     for page in pages(store, ReadSpec(tenant_id=tenant_id, limit=PAGE, after=after, until=head)):
         write(b"".join(record_line(record) for record in page))
@@ -131,31 +150,29 @@ def export_log(  # noqa: PLR0913 - what, where to, from where to where
         msg = "the log was restored or replaced during the export; start it again"
         raise LogIdentityChanged(msg, details={"log_id": identity.log_id})
     footer = Footer(events=events)
-    write(_encoded(footer))
+    write(_encode_line(footer))
     return footer
 
 
 def record_line(record: EventRecord) -> bytes:
-    """Return one record as a line of JSON, its payload byte for byte as it is stored."""
+    """Return a record as a line of JSON, with the payload byte for byte as stored."""
     fields = msgspec.structs.asdict(record)
     fields["payload"] = msgspec.Raw(record.payload.encode())
-    return _encoded(fields)
+    return _encode_line(fields)
 
 
-def _encoded(value: Any) -> bytes:
+def _encode_line(value: Any) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
 _LINE = msgspec.json.Decoder(Line)
 _HEADER = msgspec.json.Decoder(Header)
 _FOOTER = msgspec.json.Decoder(Footer)
-
-
 _OUTLINE = msgspec.json.Decoder(_Outline)
 
 
 class OversizedAppend(msgspec.Struct, frozen=True):
-    """An append over a bound, of which only its place and its size were kept."""
+    """An append that exceeds a limit; only its first line number and its size are kept."""
 
     line: int
     events: int
@@ -164,7 +181,7 @@ class OversizedAppend(msgspec.Struct, frozen=True):
 
 
 class _Pending:
-    """The lines of one append while they are read; past a bound they are counted, not kept."""
+    """The lines of one append while they are read; over a limit they are counted, not kept."""
 
     def __init__(self, limits: Limits, number: int, line: Line | _Outline) -> None:
         self._limits = limits
@@ -175,34 +192,34 @@ class _Pending:
         self._problem: str | None = None
 
     def add(self, number: int, line: Line | _Outline, size: int) -> None:
-        """Take one more line of the append; of a line that is too large there is an outline."""
+        """Add a line of the append; a line that is too large is passed as its outline."""
         self.last = line
         self._events += 1
         self._payload_bytes += len(line.payload)
         self._bytes += size
-        self._problem = self._problem or self._problem_of(number, line)
+        self._problem = self._problem or self._find_problem(number, line)
         if self._problem or isinstance(line, _Outline):
             self._lines.clear()
         else:
             self._lines.append((number, line))
 
-    def _problem_of(self, number: int, line: Line | _Outline) -> str | None:
-        """Say which bound the append exceeds with this line."""
+    def _find_problem(self, number: int, line: Line | _Outline) -> str | None:
+        """Return which limit the append exceeds with this line, or None."""
         limits = self._limits
         if isinstance(line, _Outline):
-            if len(line.payload) > _ESCAPED * limits.payload_bytes:
+            if len(line.payload) > _ESCAPE_FACTOR * limits.payload_bytes:
                 return f"has a payload over {limits.payload_bytes} bytes (payload_bytes)"
             bounds = f"tags {limits.tags}, metadata_entries {limits.metadata_entries}"
             return f"has an envelope over its bounds ({bounds}) at line {number}"
         if self._events > limits.append_events:
             return f"has more than {limits.append_events} events (append_events)"
-        size = max(self._payload_bytes, self._bytes // _ENVELOPES)
+        size = max(self._payload_bytes, self._bytes // _LINES_PER_PAYLOADS)
         if size > limits.append_bytes:
             return f"has more than {limits.append_bytes} bytes (append_bytes)"
         return None
 
     def finish(self) -> list[tuple[int, Line]] | OversizedAppend:
-        """Return the append, or what is known of one that is too large."""
+        """Return the lines of the append, or a description of one that is too large."""
         if self._problem is None:
             return self._lines
         message = (
@@ -212,44 +229,45 @@ class _Pending:
         return OversizedAppend(self._first, self._events, self.last.tenant_id, message)
 
 
-class CutOff(Exception):  # noqa: N818 - not an error of the caller: the report says it
-    """The lines of a file end before the file does: it is cut off or damaged."""
+class CutOff(Exception):  # noqa: N818 - control flow, reported as `whole=False`
+    """Raised by an iterator of lines when the file is truncated or damaged."""
 
 
 class Source:
-    """The lines of an export, one append at a time; header and footer are kept aside.
+    """Read an export file one append at a time.
 
-    A file without a header is taken as events made by hand. `whole` tells, when all is read,
-    whether nothing is missing as far as the file shows it.
+    A file without a header is accepted as events written by hand. After all lines were read,
+    `whole` is true if the file is complete as far as its footer shows.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._cut_off = False
-        self._lines = enumerate(self._intact(lines), start=1)
-        self._held: tuple[int, bytes] | None = None
+        self._lines = enumerate(self._until_truncated(lines), start=1)
+        self._first: tuple[int, bytes] | None = None
         self.header: Header | None = None
         self.whole = False
         first = next(self._lines, None)
         if first is not None and first[1].startswith(b'{"format":'):
-            self.header = _decoded(_HEADER, *first)
+            self.header = _decode_line(_HEADER, *first)
             _check_header(self.header)
         else:
-            self._held = first
+            self._first = first
 
-    def _intact(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+    def _until_truncated(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         try:
             yield from lines
         except CutOff:
             self._cut_off = True
 
     def appends(self, limits: Limits) -> Iterator[list[tuple[int, Line]] | OversizedAppend]:
-        """Yield the numbered lines of each append: neighbours that say they began together.
+        """Yield the numbered lines of each append.
 
-        No more of one append is kept in memory than the limits let a log take.
+        Consecutive lines with the same append position and tenant form an append. Of an append
+        that exceeds the limits, the lines are not kept in memory.
         """
         pending: _Pending | None = None
         for number, line, size in self._events(limits):
-            if pending is not None and not _together(pending.last, line):
+            if pending is not None and not _is_same_append(pending.last, line):
                 yield pending.finish()
                 pending = None
             if pending is None:
@@ -259,31 +277,36 @@ class Source:
             yield pending.finish()
 
     def _events(self, limits: Limits) -> Iterator[tuple[int, Line | _Outline, int]]:
-        held = [] if self._held is None else [self._held]
+        first = [] if self._first is None else [self._first]
         events, declared = 0, None
-        for number, raw in chain(held, self._lines):
+        for number, raw in chain(first, self._lines):
             if raw.startswith(b'{"end":'):
-                declared = _decoded(_FOOTER, number, raw).events
+                declared = _decode_line(_FOOTER, number, raw).events
             elif raw.strip():
                 events += 1
-                yield number, _line(number, raw, limits), len(raw)
+                yield number, _parse_event(number, raw, limits), len(raw)
         complete = self.header is None if declared is None else declared == events
         self.whole = complete and not self._cut_off
 
 
-def _line(number: int, raw: bytes, limits: Limits) -> Line | _Outline:
-    """Read a line; of one that no log takes only an outline, since its tags may need far more."""
-    if len(raw) > _SMALL_LINE:
-        outline: _Outline = _decoded(_OUTLINE, number, raw)
+def _parse_event(number: int, raw: bytes, limits: Limits) -> Line | _Outline:
+    """Decode a line; return only its outline if no log could accept it.
+
+    Decoding such a line completely, with its tags and metadata, could take far more memory.
+    """
+    if len(raw) > _SMALL_LINE_BYTES:
+        outline: _Outline = _decode_line(_OUTLINE, number, raw)
         payload = len(outline.payload)
-        texts = limits.tags * limits.tag_bytes + limits.metadata_bytes + _FIELDS * ID_BYTES_MAX
-        if payload > _ESCAPED * limits.payload_bytes or len(raw) - payload > _ESCAPED * texts:
+        texts = limits.tags * limits.tag_bytes + limits.metadata_bytes
+        texts += _ENVELOPE_TEXTS * ID_BYTES_MAX
+        payload_max, rest_max = _ESCAPE_FACTOR * limits.payload_bytes, _ESCAPE_FACTOR * texts
+        if payload > payload_max or len(raw) - payload > rest_max:
             return outline
-    found: Line = _decoded(_LINE, number, raw)
-    return found
+    line: Line = _decode_line(_LINE, number, raw)
+    return line
 
 
-def _together(one: Line | _Outline, other: Line | _Outline) -> bool:
+def _is_same_append(one: Line | _Outline, other: Line | _Outline) -> bool:
     return (
         one.append_position is not None
         and one.append_position == other.append_position
@@ -291,17 +314,18 @@ def _together(one: Line | _Outline, other: Line | _Outline) -> bool:
     )
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], number: int, raw: bytes) -> Any:
+def _decode_line(decoder: msgspec.json.Decoder[Any], number: int, raw: bytes) -> Any:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        msg = f"line {number} is no event of an export: {error}"
+        msg = f"line {number} is not an event of an export: {error}"
         raise InvalidEvent(msg, details={"line": number}) from None
 
 
 def _check_header(header: Header) -> None:
     if header.format != FORMAT or header.version != FORMAT_VERSION:
         msg = (
-            f"this file is {header.format!r:.40} version {header.version}, which is not known here"
+            f"the file has the format {header.format!r:.40} version {header.version}; supported "
+            f"is {FORMAT!r} version {FORMAT_VERSION}"
         )
         raise InvalidEvent(msg, details={"line": 1})

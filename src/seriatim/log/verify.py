@@ -1,8 +1,9 @@
-"""Re-reading a whole log, across tenants and in flat memory, to prove that it is what it says.
+"""Verification: read the whole log, across tenants, and check that it is consistent.
 
-A page at a time goes through every check; what only an index or a query over the whole table can
-show is asked of the backend (`Store.verify`) at the end. Streams are followed in a bounded table:
-the predecessor of a stream that fell out of it is looked up, so memory stays flat at any size.
+Every record passes through every check, page by page. Checks that need an index or a query over the
+whole table are made by the backend (`Store.verify`) at the end. The last event of each stream is
+kept in a table of bounded size; the predecessor of an evicted stream is looked up, so memory does
+not grow with the log.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from seriatim.store.port import Finding, ReadSpec, Store
 PAGE = 2000
 SHOWN_MAX = 20
 
-_CURE = "find out why before appending more; restore a backup, or export what is sound"
+_CURE = "find the cause before appending more; restore a backup, or export the intact events"
 
 Progress = Callable[[int, int], None]
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a verification found: a line for every check, and the first few problems of each."""
+    """The result of a verification: a finding per passed check, or its first problems."""
 
     findings: list[Finding]
     head: int
@@ -46,7 +47,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; warnings do not count."""
+        """Whether there are no errors; warnings do not count."""
         return all(finding.level != "error" for finding in self.findings)
 
 
@@ -56,9 +57,16 @@ def verify(
     lookups: int | None = 1000,
     progress: Progress | None = None,
 ) -> Report:
-    """Re-read the log and check it; `lookups` is how many records are also fetched by their keys.
+    """Read the whole log and check it. Events appended meanwhile are not checked.
 
-    None looks every record up. Events appended meanwhile are left to the next verification.
+    Args:
+        store: The store of the log.
+        lookups: How many records are also looked up by their keys; None means all.
+        progress: Called with the position reached and the head.
+
+    Example:
+        report = verify(log.store)
+        assert report.ok, report.findings
     """
     started = time.perf_counter()
     head = store.head()
@@ -74,55 +82,55 @@ def verify(
     ]
     problems = _Problems()
     events = 0
-    for record in _all_records(store, head, progress):
+    for record in _iterate_records(store, head, progress):
         events += 1
         for check in checks:
             for problem in check.look(record):
                 problems.add(check.name, problem)
-    findings = [*_concluded(checks, problems, events, head), *_of_backend(store)]
+    findings = [*_summarize(checks, problems, events, head), *_verify_backend(store)]
     return Report(findings, head, events, appends.count, time.perf_counter() - started)
 
 
-def _all_records(store: Store, head: int, progress: Progress | None) -> Iterator[EventRecord]:
+def _iterate_records(store: Store, head: int, progress: Progress | None) -> Iterator[EventRecord]:
     for page in pages(store, ReadSpec(tenant_id=None, limit=PAGE, until=head)):
         yield from page
         if progress is not None:
             progress(page[-1].position, head)
 
 
-def _concluded(
+def _summarize(
     checks: Iterable[Check], problems: _Problems, events: int, head: int
 ) -> Iterator[Finding]:
     if events != head:
-        message = f"the log's head is {head}, but {events} events were read"
+        message = f"the head is {head}, but {events} events were read"
         problems.add(Positions.name, ("error", message))
     for check in checks:
-        found = problems.of(check.name)
+        found = problems.list(check.name)
         yield from found or [Finding("ok", check.name, check.holds())]
 
 
-def _of_backend(store: Store) -> Iterator[Finding]:
-    """Yield what the backend says of itself, told apart from what was read here."""
+def _verify_backend(store: Store) -> Iterator[Finding]:
+    """Yield the findings of the backend, with its name before each check."""
     for finding in store.verify():
         yield msgspec.structs.replace(finding, check=f"{store.name} {finding.check}")
 
 
 class _Problems:
-    """Counts every problem and keeps the first few of each check."""
+    """Count all problems and keep the first of each check."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, list[Finding]] = {}
+        self._findings: dict[str, list[Finding]] = {}
         self._counts: dict[tuple[str, Literal["warning", "error"]], int] = {}
 
     def add(self, check: str, problem: Problem) -> None:
         level, message = problem
         count = self._counts[check, level] = self._counts.get((check, level), 0) + 1
         if count <= SHOWN_MAX:
-            cure = _CURE if level == "error" else "nothing, if its kind was declared later"
-            self._shown.setdefault(check, []).append(Finding(level, check, message, cure))
+            cure = _CURE if level == "error" else "none, if the kind was declared later"
+            self._findings.setdefault(check, []).append(Finding(level, check, message, cure))
 
-    def of(self, check: str) -> list[Finding]:
-        found = self._shown.get(check, [])
+    def list(self, check: str) -> list[Finding]:
+        found = self._findings.get(check, [])
         for (name, level), count in self._counts.items():
             if name == check and count > SHOWN_MAX:
                 found.append(Finding(level, check, f"and {count - SHOWN_MAX} more of this kind"))

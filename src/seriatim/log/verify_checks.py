@@ -1,6 +1,6 @@
-"""The checks of a verification: each looks at every record once, in order, and remembers little."""
+"""The checks of a verification: each sees every record once, in order, in bounded memory."""
 
-# ruff: noqa: D102 - look and holds do what Check says
+# ruff: noqa: D102 - documented in RecordCheck
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from seriatim.store.port import ReadSpec, Store
 FOLLOWED_STREAMS_MAX = 100_000
 PREDICATE_BYTES_MAX = 4096
 
-# What is wrong with a record, and whether it may have an innocent reason.
+# The level and description of a problem; a warning may have a harmless reason.
 Problem = tuple[Literal["warning", "error"], str]
 
 
 class Check(Protocol):
-    """One property of the log."""
+    """A check of one property of the log."""
 
     name: str
 
     def look(self, record: EventRecord) -> Iterator[Problem]:
-        """Yield what is wrong with the next record."""
+        """Yield the problems of the next record."""
         ...
 
     def holds(self) -> str:
-        """Say what was proved, when nothing was wrong."""
+        """Describe the property that holds, if there were no problems."""
         ...
 
 
 class Positions:
-    """Positions rise by one from 1."""
+    """Check that positions increase by one from 1."""
 
     name = "positions"
 
@@ -50,14 +50,14 @@ class Positions:
     def look(self, record: EventRecord) -> Iterator[Problem]:
         expected, self._last = self._last + 1, record.position
         if record.position != expected:
-            yield "error", f"position {record.position} stands where {expected} belongs"
+            yield "error", f"position {record.position} where {expected} was expected"
 
     def holds(self) -> str:
-        return f"{self._head:,} positions from 1, in order, without a gap"
+        return f"{self._head:,} positions from 1, in order, without gaps"
 
 
 class Appends:
-    """Each append is one consecutive range of one tenant."""
+    """Check that each append is a contiguous range of one tenant."""
 
     name = "appends"
 
@@ -71,22 +71,20 @@ class Appends:
             self.count += 1
             self._first, self._tenant = record.position, record.tenant_id
         elif record.append_position != self._first:
-            claimed = (
-                f"position {record.position} says its append began at {record.append_position}"
-            )
-            yield "error", f"{claimed}, the append before it began at {self._first}"
+            claim = f"position {record.position} has the append position {record.append_position}"
+            yield "error", f"{claim}, but its append starts at {self._first}"
         elif record.tenant_id != self._tenant:
             yield (
                 "error",
-                f"position {record.position} is another tenant's than the rest of its append",
+                f"position {record.position} has another tenant than the rest of its append",
             )
 
     def holds(self) -> str:
-        return f"{self.count:,} appends, each one consecutive range of one tenant"
+        return f"{self.count:,} appends, each a contiguous range of one tenant"
 
 
 class Payloads:
-    """Payloads are canonical and have their hash."""
+    """Check that payloads are canonical JSON and match their hashes."""
 
     name = "payloads"
 
@@ -100,14 +98,14 @@ class Payloads:
         if canonical != text:
             yield "error", f"position {record.position}: the payload is not canonical JSON"
         if text_hash(text) != record.payload_hash:
-            yield "error", f"position {record.position}: the payload does not have its hash"
+            yield "error", f"position {record.position}: the payload does not match its hash"
 
     def holds(self) -> str:
-        return "every payload is canonical JSON and has its SHA-256"
+        return "every payload is canonical JSON and matches its SHA-256"
 
 
 class Envelopes:
-    """What stands around the payloads is well-formed."""
+    """Check that ids, keys, numbers and times are well-formed."""
 
     name = "envelopes"
 
@@ -134,22 +132,25 @@ def _envelope_problems(record: EventRecord) -> Iterator[tuple[str, str]]:
     if record.event_version < 1:
         yield "event_version", "is below 1"
     if instant_us(record.occurred_at) is None:
-        yield "occurred_at", "is no RFC 3339 timestamp"
+        yield "occurred_at", "is not an RFC 3339 timestamp"
     recorded = instant_us(record.recorded_at)
     if recorded is None or format_us(recorded) != record.recorded_at:
         yield "recorded_at", "is not in UTC with microseconds"
 
 
 class Streams:
-    """Follows the last number and type of each stream, of as many streams as memory allows."""
+    """Check sequence numbers, opening and closing types of streams.
+
+    The last event is kept for a bounded number of streams; for others it is looked up.
+    """
 
     name = "streams"
 
     def __init__(self, store: Store, rules: Rules) -> None:
         self._store = store
         self._rules = rules
-        self._ends: dict[bytes, tuple[int, str]] = {}
-        self._dropped = False
+        self._last: dict[bytes, tuple[int, str]] = {}  # sequence number and type
+        self._evicted = False
         self._count = 0
 
     def look(self, record: EventRecord) -> Iterator[Problem]:
@@ -157,22 +158,23 @@ class Streams:
         if stream is None or seq is None:
             return
         key = stream_key(record.tenant_id, *stream)
-        end = self._ends.pop(key, None) or self._looked_up(record, stream, seq)
-        self._follow(key, (seq, record.event_type))
-        yield from _step_problems(record, end, self._rules.kind_of(stream[0]))
-        self._count += end is None
+        last = self._last.pop(key, None) or self._find_predecessor(record, stream, seq)
+        self._remember(key, (seq, record.event_type))
+        yield from _find_stream_problems(record, last, self._rules.kind_of(stream[0]))
+        self._count += last is None
 
-    def _follow(self, key: bytes, end: tuple[int, str]) -> None:
-        self._ends[key] = end
-        if len(self._ends) > FOLLOWED_STREAMS_MAX:
-            del self._ends[next(iter(self._ends))]
-            self._dropped = True
+    def _remember(self, key: bytes, last: tuple[int, str]) -> None:
+        self._last[key] = last
+        if len(self._last) > FOLLOWED_STREAMS_MAX:
+            # Entries are inserted again on each use, so the first one is the least recently used.
+            del self._last[next(iter(self._last))]
+            self._evicted = True
 
-    def _looked_up(
+    def _find_predecessor(
         self, record: EventRecord, stream: StreamRef, seq: int
     ) -> tuple[int, str] | None:
-        """Fetch the predecessor of a stream that is not followed any more."""
-        if not self._dropped:
+        """Look up the previous event of a stream that may have been evicted."""
+        if not self._evicted:
             return None
         spec = ReadSpec(
             tenant_id=record.tenant_id,
@@ -185,36 +187,36 @@ class Streams:
         return (found[0].stream_seq or 0, found[0].event_type) if found else None
 
     def holds(self) -> str:
-        return f"{self._count:,} streams, each numbered without a gap, none going on after its end"
+        return f"{self._count:,} streams, each numbered without gaps, none continued after its end"
 
 
-def _step_problems(
-    record: EventRecord, end: tuple[int, str] | None, kind: StreamKind
+def _find_stream_problems(
+    record: EventRecord, last: tuple[int, str] | None, kind: StreamKind
 ) -> Iterator[Problem]:
-    """Say what is wrong with one step of a stream, from its end so far to this record.
+    """Yield the problems of a record after the previous event of its stream.
 
-    A kind may have been declared after a stream of its type began, so breaking its rules is only
-    a warning; the rules of traces are older than any log.
+    A kind may be declared after a stream of its type began, so violating its rules is only a
+    warning. The rules of traces are built in, so violating them is an error.
     """
     where = f"position {record.position}: stream ({record.stream_type}, {record.stream_id})"
     rule: Literal["warning", "error"] = "error" if kind.name == TRACE_KIND else "warning"
     seq = record.stream_seq
-    if end is None:
+    if last is None:
         if seq != kind.first_seq:
             yield (rule if seq in (0, 1) else "error"), f"{where} begins with number {seq}"
         if kind.opening_type not in (None, record.event_type):
             yield rule, f"{where} does not open with {kind.opening_type}"
         return
-    if seq != end[0] + 1:
-        yield "error", f"{where} has number {seq} after {end[0]}"
-    if end[1] in kind.closing_types:
-        yield rule, f"{where} goes on after it was closed by {end[1]}"
+    if seq != last[0] + 1:
+        yield "error", f"{where} has number {seq} after {last[0]}"
+    if last[1] in kind.closing_types:
+        yield rule, f"{where} continues after it was closed by {last[1]}"
     if record.event_type == kind.opening_type:
         yield rule, f"{where} opens a second time"
 
 
 class Lookups:
-    """Fetches a sample by every key, so that an index that lost a record is noticed."""
+    """Look a sample of records up by every key, to detect an index that misses a record."""
 
     name = "look-ups"
 
@@ -227,10 +229,10 @@ class Lookups:
         if record.position % self._step:
             return
         self._count += 1
-        for way in self._misses(record):
-            yield "error", f"position {record.position} is not found by its {way}"
+        for key in self._find_misses(record):
+            yield "error", f"position {record.position} is not found by its {key}"
 
-    def _misses(self, record: EventRecord) -> Iterator[str]:
+    def _find_misses(self, record: EventRecord) -> Iterator[str]:
         store, tenant = self._store, record.tenant_id
         if store.event(tenant, record.event_id) != record:
             yield "event id"
@@ -240,25 +242,25 @@ class Lookups:
             last = store.last_of_stream(tenant, record.stream)
             if last is None or last.position < record.position:
                 yield "stream"
-        if store.context_version(tenant, _query_for(record), record.position) != record.position:
+        if store.context_version(tenant, _make_query(record), record.position) != record.position:
             yield "type, tags and payload"
 
     def holds(self) -> str:
-        return f"{self._count:,} records found again by event id, position, stream and query"
+        return f"{self._count:,} records found by event id, position, stream and query"
 
 
-def _query_for(record: EventRecord) -> Query:
+def _make_query(record: EventRecord) -> Query:
     one = Filter(
         types=(record.event_type,),
-        payload=_predicate(record),
+        payload=_make_predicate(record),
         tags=record.tags or None,
         streams=None if record.stream is None else (record.stream,),
     )
     return Query((one,))
 
 
-def _predicate(record: EventRecord) -> tuple[object, ...] | None:
-    """Ask for the payload itself, unless it is large or broken, which another check reports."""
+def _make_predicate(record: EventRecord) -> tuple[object, ...] | None:
+    """Return the payload as a predicate; None if it is large, or malformed (reported elsewhere)."""
     if len(record.payload) > PREDICATE_BYTES_MAX:
         return None
     try:

@@ -1,1 +1,1 @@
-"""Telemetry events that a user can subscribe to."""
+"""Telemetry: in-process events, metrics, spans and structured logs."""

@@ -1,4 +1,4 @@
-"""In-process telemetry events: what happened, how long it took, and to whom.
+"""In-process telemetry events of a log.
 
 Names: `store.append.stop`, `store.append.exception`, `store.idempotency.reuse`,
 `store.read_batch.stop`, `subscription.exception`. Metadata never holds payloads.
@@ -28,7 +28,7 @@ Name = Literal[
 
 
 class TelemetryEvent(msgspec.Struct, frozen=True):
-    """One thing that happened: numbers in `measurements`, names in `metadata`."""
+    """A telemetry event: numbers in `measurements`, names and ids in `metadata`."""
 
     name: Name
     measurements: Mapping[str, float]
@@ -39,18 +39,26 @@ Listener = Callable[[TelemetryEvent], None]
 
 
 class Telemetry:
-    """The listeners of one log; without any, telemetry costs nothing."""
+    """The listeners of one log. Without listeners, no events are created."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
 
     @property
     def active(self) -> bool:
-        """Whether anybody listens."""
+        """Whether there are listeners."""
         return bool(self._listeners)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call a listener for every event, in the thread where it happens; returns its undoing."""
+        """Call a listener for every event, in the thread that causes it.
+
+        Returns:
+            A function that removes the listener.
+
+        Example:
+            unsubscribe = log.telemetry.subscribe(print)
+        """
+        # A new tuple: `emit` may be iterating over the old one in another thread.
         self._listeners = (*self._listeners, listener)
 
         def unsubscribe() -> None:
@@ -61,33 +69,33 @@ class Telemetry:
     def emit(
         self, name: Name, measurements: Mapping[str, float], metadata: Mapping[str, Any]
     ) -> None:
-        """Tell every listener; one that fails is logged and harms nobody."""
+        """Call every listener; an exception in a listener is logged, not raised."""
         event = TelemetryEvent(name, measurements, metadata)
         for listener in self._listeners:
             try:
                 listener(event)
             except Exception:
-                logger.exception("a telemetry listener failed on %s", name)
+                logger.exception("a telemetry listener failed on the event %s", name)
 
 
 def append_metadata(request: Request | None, tenant_id: str, **more: Any) -> dict[str, Any]:
-    """Describe an append by the first of its events."""
-    known: dict[str, Any] = {"tenant_id": tenant_id, **more}
-    return known if request is None else known | _described(request.events[0])
+    """Return the metadata of an append: its tenant, and fields of its first event."""
+    metadata: dict[str, Any] = {"tenant_id": tenant_id, **more}
+    return metadata if request is None else metadata | _describe(request.events[0])
 
 
 def reuse_metadata(record: EventRecord) -> dict[str, Any]:
-    """Describe a record that a retry got back."""
-    return {"tenant_id": record.tenant_id, **_described(record)}
+    """Return the metadata of a record that was returned by a replay."""
+    return {"tenant_id": record.tenant_id, **_describe(record)}
 
 
-_DESCRIBING = ("stream_type", "stream_id", "event_type", "producer_id", "request_id")
-_describing = attrgetter(*_DESCRIBING)
+_METADATA_FIELDS = ("stream_type", "stream_id", "event_type", "producer_id", "request_id")
+_get_metadata = attrgetter(*_METADATA_FIELDS)
 
 
-def _described(event: Prepared | EventRecord) -> dict[str, Any]:
+def _describe(event: Prepared | EventRecord) -> dict[str, Any]:
     return {
         name: value
-        for name, value in zip(_DESCRIBING, _describing(event), strict=True)
+        for name, value in zip(_METADATA_FIELDS, _get_metadata(event), strict=True)
         if value is not None
     }

@@ -1,4 +1,4 @@
-"""Spans on their way out: OpenTelemetry's SDK, sending by OTLP over HTTP, for processes of ours."""
+"""Span export for Seriatim's own processes: the OpenTelemetry SDK with OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -19,41 +19,47 @@ _FLUSH_MS = 5_000
 
 
 class Exporting(msgspec.Struct, frozen=True):
-    """How the spans of a job leave its processes: its tasks elsewhere are sent this."""
+    """The export settings of a job, passed on to its tasks in other processes."""
 
     service: str
     variables: Mapping[str, str]
 
 
 class _Process:
-    """What this process has set up."""
+    """The export of this process, if it has been set up."""
 
     exporting: Exporting | None = None
     provider: Any = None
 
 
 def current() -> Exporting | None:
-    """Return how this process sends spans, None if it does not."""
+    """Return the export settings of this process, or None if it exports no spans."""
     return _Process.exporting
 
 
 @contextmanager
 def spans_sent(service: str, *, wanted: bool | None = None) -> Iterator[None]:
-    """Send the spans of this process while a block runs, and what is left at its end.
+    """Export the spans of this process while a block runs, and flush them at its end.
 
-    Without a wish, the environment decides: it names an endpoint. A tracer that is there already,
-    by `opentelemetry-instrument` for one, is left in place.
+    A tracer that is set up already, for example by `opentelemetry-instrument`, is left in place.
+
+    Args:
+        service: The service name, unless the environment names another one.
+        enabled: Whether to export; None exports if the environment names an endpoint.
+
+    Raises:
+        BackendFailure: Export is enabled explicitly and OpenTelemetry is not installed.
     """
-    asked = spans_wanted() if wanted is None else wanted
-    if not asked or tracing.active():
+    enabled = spans_wanted() if wanted is None else wanted
+    if not enabled or tracing.active():
         yield
         return
     try:
-        provider = _begin(Exporting(service, otel_variables()))
+        provider = _start(Exporting(service, otel_variables()))
     except BackendFailure as error:
         if wanted:
             raise
-        logger.warning("no spans are sent: %s", error.message)
+        logger.warning("spans are not exported: %s", error.message)
         yield
         return
     try:
@@ -65,13 +71,16 @@ def spans_sent(service: str, *, wanted: bool | None = None) -> Iterator[None]:
 
 @contextmanager
 def joined(exporting: Exporting | None) -> Iterator[None]:
-    """Send the spans of a task as its job does; where that cannot be, the task runs without."""
+    """Export the spans of a task with the settings of its job, while a block runs.
+
+    If that fails, a warning is logged and the task runs without.
+    """
     if exporting is not None and _Process.provider is None and not tracing.active():
         adopt(exporting.variables)
         try:
-            _begin(exporting)
+            _start(exporting)
         except BackendFailure as error:
-            logger.warning("a task sends no spans: %s", error.message)
+            logger.warning("spans of a task are not exported: %s", error.message)
     try:
         yield
     finally:
@@ -79,8 +88,8 @@ def joined(exporting: Exporting | None) -> Iterator[None]:
             _Process.provider.force_flush(_FLUSH_MS)
 
 
-def _begin(exporting: Exporting) -> Any:
-    """Set the SDK up as this process's tracer."""
+def _start(exporting: Exporting) -> Any:
+    """Install the SDK as the tracer of this process."""
     try:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
@@ -90,19 +99,19 @@ def _begin(exporting: Exporting) -> Any:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        msg = f"spans need OpenTelemetry and miss {error.name}: pip install 'seriatim[otel]'"
+        msg = f"exporting spans needs {error.name}: pip install 'seriatim[otel]'"
         raise BackendFailure(msg, retryable=False) from error
-    provider = TracerProvider(resource=Resource.create(_resource(exporting)))
+    provider = TracerProvider(resource=Resource.create(_resource_attributes(exporting)))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     _Process.provider, _Process.exporting = provider, exporting
     return provider
 
 
-def _resource(exporting: Exporting) -> dict[str, str]:
-    """Return the service's name, unless the environment gives another one."""
-    said = exporting.variables
-    named = "OTEL_SERVICE_NAME" in said or "service.name=" in said.get(
+def _resource_attributes(exporting: Exporting) -> dict[str, str]:
+    """Return the service name, unless the environment sets one, which the SDK reads itself."""
+    variables = exporting.variables
+    named = "OTEL_SERVICE_NAME" in variables or "service.name=" in variables.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
     return {} if named else {"service.name": exporting.service}

@@ -1,4 +1,4 @@
-"""Every metric by its name, its labels and what it says: labels are names, never ids."""
+"""All metrics: name, type, help text and labels. Label values are names, never ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-# From half a millisecond, a lone append in memory, to the longest that an append may wait.
+# From half a millisecond, a single append in memory, to the default timeout of an append.
 SECONDS = (
     0.0005,
     0.001,
@@ -27,7 +27,7 @@ SECONDS = (
 
 
 class Family(msgspec.Struct, frozen=True):
-    """One metric; a histogram counts seconds in the buckets above."""
+    """One metric; histograms measure seconds in the buckets above."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -35,119 +35,134 @@ class Family(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
-# -- what a log tells as it happens
+# -- counted as events happen in a log
 
 APPENDS = Family(
     "seriatim_appends_total",
     "counter",
-    "Appends: stored, replayed, or the code of the error.",
+    "Appends by outcome: stored, replayed, or an error code.",
     ("tenant", "outcome"),
 )
 APPEND_EVENTS = Family(
     "seriatim_append_events_total",
     "counter",
-    "Events that were stored, by the type of the first in their append.",
+    "Stored events, by the type of the first event of their append.",
     ("tenant", "event_type"),
 )
 APPEND_SECONDS = Family(
-    "seriatim_append_seconds", "histogram", "How long appends took.", ("outcome",)
+    "seriatim_append_seconds", "histogram", "Duration of appends.", ("outcome",)
 )
 REUSES = Family(
     "seriatim_idempotent_reuses_total",
     "counter",
-    "Appends that were answered with what was stored before.",
+    "Appends that returned the receipt of an earlier append.",
     ("tenant",),
 )
 READ_BATCHES = Family(
-    "seriatim_read_batches_total", "counter", "Pages and batches that were read.", ("tenant",)
+    "seriatim_read_batches_total", "counter", "Pages and batches read.", ("tenant",)
 )
-READ_RECORDS = Family(
-    "seriatim_read_records_total", "counter", "Records that were read.", ("tenant",)
-)
+READ_RECORDS = Family("seriatim_read_records_total", "counter", "Records read.", ("tenant",))
 SUBSCRIPTION_FAILURES = Family(
     "seriatim_subscription_failures_total",
     "counter",
     "Failed attempts of durable subscriptions.",
     ("tenant", "consumer"),
 )
-READ_SECONDS = Family("seriatim_read_seconds", "histogram", "How long pages and batches took.")
+READ_SECONDS = Family("seriatim_read_seconds", "histogram", "Duration of reading a page or batch.")
 
-# -- what a log is asked when somebody looks
+# -- read from a log on each scrape
 
-LOG_UP = Family("seriatim_log_up", "gauge", "1 if the log could be asked, else 0.")
-LOG_HEAD = Family("seriatim_log_head_position", "gauge", "The last position: the log's size.")
+LOG_UP = Family("seriatim_log_up", "gauge", "1 if the log can be read, else 0.")
+LOG_HEAD = Family("seriatim_log_head_position", "gauge", "The last position of the log.")
 LOG_GROWTH = Family(
     "seriatim_log_growth_events_per_second",
     "gauge",
-    "How fast it grew within the last minute, whoever appended.",
+    "Events appended per second in the last minute, by all processes.",
 )
 PROJECTION_LAG = Family(
     "seriatim_projection_lag_events",
     "gauge",
-    "Positions that a projection has not passed.",
+    "Positions between a projection's cursor and the head.",
     ("tenant", "projection"),
 )
 PROJECTION_FAILURES = Family(
     "seriatim_projection_failures",
     "gauge",
-    "Events that a projection could not take.",
+    "Events that a projection could not process.",
     ("tenant", "projection"),
 )
 PROJECTION_RUNNING = Family(
     "seriatim_projection_running",
     "gauge",
-    "1 while somebody runs it.",
+    "1 while a process runs the projection.",
     ("tenant", "projection"),
 )
 CONSUMER_LAG = Family(
     "seriatim_consumer_lag_events",
     "gauge",
-    "Positions that a durable subscription has not passed.",
+    "Positions between a subscription's cursor and the head.",
     ("tenant", "consumer"),
 )
 
-# -- what the service counts
+# -- counted by the service
 
 HTTP_REQUESTS = Family(
     "seriatim_http_requests_total",
     "counter",
-    "Requests by their route and the class of their status, such as 2xx.",
+    "Requests by route, method and status class, such as 2xx.",
     ("route", "method", "status"),
 )
 HTTP_SECONDS = Family(
-    "seriatim_http_request_seconds", "histogram", "How long requests took.", ("route",)
+    "seriatim_http_request_seconds", "histogram", "Duration of requests.", ("route",)
 )
-HTTP_TAILS = Family("seriatim_http_open_tails", "gauge", "Tails that are open now.")
+HTTP_TAILS = Family("seriatim_http_open_tails", "gauge", "Open tails.")
 HTTP_REFUSALS = Family(
     "seriatim_http_quota_refusals_total",
     "counter",
-    "Requests that a quota refused.",
+    "Requests refused because of a quota.",
     ("tenant",),
 )
 HTTP_BOUNDS = Family(
     "seriatim_http_bounds_met_total",
     "counter",
-    "Requests, tails and connections that met a bound, by its name.",
+    "Requests, tails and connections that reached a limit, by limit.",
     ("limit", "tenant"),
 )
 HTTP_RECEIVED = Family(
-    "seriatim_http_received_bytes_total", "counter", "Bytes of request bodies.", ("route",)
+    "seriatim_http_received_bytes_total", "counter", "Bytes of request bodies received.", ("route",)
 )
 HTTP_SENT = Family(
-    "seriatim_http_sent_bytes_total", "counter", "Bytes of response bodies.", ("route",)
+    "seriatim_http_sent_bytes_total", "counter", "Bytes of response bodies sent.", ("route",)
 )
 
-# -- what jobs tell
+# -- reported by jobs
 
-JOB_POSITION = Family("seriatim_job_position", "gauge", "How far a job has come.", ("job",))
-JOB_LAG = Family("seriatim_job_lag_events", "gauge", "How many events are still to come.", ("job",))
-JOB_PACE = Family("seriatim_job_events_per_second", "gauge", "Its pace since it began.", ("job",))
-JOB_EVENTS = Family("seriatim_job_events", "gauge", "What became of events.", ("job", "outcome"))
+JOB_POSITION = Family(
+    "seriatim_job_position", "gauge", "The position that a job has reached.", ("job",)
+)
+JOB_LAG = Family(
+    "seriatim_job_lag_events", "gauge", "Events that a job has not processed yet.", ("job",)
+)
+JOB_PACE = Family(
+    "seriatim_job_events_per_second",
+    "gauge",
+    "Events per second since the job started.",
+    ("job",),
+)
+JOB_EVENTS = Family(
+    "seriatim_job_events", "gauge", "Events of a job by outcome.", ("job", "outcome")
+)
 REGISTRY_EVENTS = Family(
-    "seriatim_registry_events", "gauge", "What is open.", ("handler", "status")
+    "seriatim_registry_events",
+    "gauge",
+    "Unfinished events of a handler by status.",
+    ("handler", "status"),
 )
 REGISTRY_OUTAGE = Family(
-    "seriatim_registry_outage", "gauge", "1 while the registry is away.", ("handler",)
+    "seriatim_registry_outage",
+    "gauge",
+    "1 while the registry is unavailable.",
+    ("handler",),
 )
 
 FAMILIES: tuple[Family, ...] = tuple(

@@ -1,4 +1,4 @@
-"""What a job that runs for long tells: how far it is, what became of events, what is open."""
+"""Metrics of long-running jobs: progress, outcomes and registry entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATUSES = ("claimed", "expired", "failed", "blocked", "dead", "unknown")
 
 
 class JobMetrics:
-    """The jobs of one process."""
+    """The metrics of the jobs in one process."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._position = metrics.make(families.JOB_POSITION)
@@ -22,18 +22,18 @@ class JobMetrics:
         self._outage = metrics.make(families.REGISTRY_OUTAGE)
 
     def progress(self, job: str, position: int, lag: int, pace: float) -> None:
-        """Tell how far a job is."""
+        """Set the position, lag and events per second of a job."""
         self._position.labels(job).set(position)
         self._lag.labels(job).set(lag)
         self._pace.labels(job).set(pace)
 
     def outcomes(self, job: str, counts: Mapping[str, int]) -> None:
-        """Tell what became of events."""
+        """Set the number of events by outcome."""
         for outcome, count in counts.items():
             self._done.labels(job, outcome).set(count)
 
     def registry(self, handler: str, counts: Mapping[str, int], *, away: bool) -> None:
-        """Tell what is open in the registry, or that it cannot be asked."""
+        """Set the unfinished events of a handler by status, or that the registry is unavailable."""
         self._outage.labels(handler).set(int(away))
         if away:
             return

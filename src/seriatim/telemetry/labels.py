@@ -1,4 +1,4 @@
-"""Labels of metrics: a bounded number of names, the rest counts as one."""
+"""Bounded label values: each value costs memory in every scrape, so their number is limited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAMES_MAX = 1000
 
 
 class Bounded:
-    """The first so many names that come; whoever comes later is `other`."""
+    """Accept the first label values up to a limit; all later ones become `other`."""
 
     def __init__(self, most: int = NAMES_MAX) -> None:
         self._most = most
@@ -17,11 +17,12 @@ class Bounded:
         self._lock = threading.Lock()
 
     def name(self, name: str) -> str:
-        """Return a name that may stand as a label."""
+        """Return a value if it is accepted, else `other`."""
         return name if self.admits(name) else OTHER
 
     def admits(self, *names: str) -> bool:
-        """Tell whether names that stand together may be labels, remembering them if so."""
+        """Return whether a combination of label values is accepted, remembering it if so."""
+        # Reading a set is safe without the lock, and this is the common case.
         if names in self._known:
             return True
         with self._lock:

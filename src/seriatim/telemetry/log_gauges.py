@@ -1,4 +1,4 @@
-"""What a log is asked when somebody looks at its metrics: its head, its growth, who is behind."""
+"""Gauges read from a log on each scrape: head, growth and lag of consumers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _WINDOW_S = 60.0
 
 
 class Watched(Protocol):
-    """A log, as far as its metrics need it."""
+    """The part of a log that its metrics use."""
 
     telemetry: Telemetry
     store: Any
 
     @property
     def projections(self) -> Any:
-        """Where its projections stand."""
+        """The projections of the log."""
         ...
 
     def head(self) -> int:
@@ -33,12 +33,12 @@ class Watched(Protocol):
         ...
 
     def for_tenant(self, tenant_id: str) -> Watched:
-        """Return the log as another tenant sees it."""
+        """Return the log for another tenant."""
         ...
 
 
 class Gauges:
-    """Reads one log, at most once in a while however many look."""
+    """Read the gauges of one log, and cache them for `keep_s` seconds."""
 
     def __init__(
         self, log: Watched, tenants: Callable[[], Iterable[str]], names_max: int, keep_s: float
@@ -49,23 +49,24 @@ class Gauges:
         self._keep_s = keep_s
         self._lock = threading.Lock()
         self._heads: deque[tuple[float, int]] = deque()
-        self._kept: list[Reading] = []
+        self._cached: list[Reading] = []
         self._read_at = float("-inf")
 
     def readings(self) -> list[Reading]:
-        """Return how everything stands; a log that cannot be asked is shown as down."""
+        """Return all gauges; a log that cannot be read is reported as down."""
+        # The lock is held while reading: concurrent scrapes wait for one read and share it.
         with self._lock:
             if time.monotonic() - self._read_at >= self._keep_s:
-                self._kept = self._read()
+                self._cached = self._read()
                 self._read_at = time.monotonic()
-            return self._kept
+            return self._cached
 
     def _read(self) -> list[Reading]:
         try:
             head = self._log.head()
         except SeriatimError:
             return [Reading(families.LOG_UP, (), 0)]
-        made = [
+        readings = [
             Reading(families.LOG_UP, (), 1),
             Reading(families.LOG_HEAD, (), head),
             Reading(families.LOG_GROWTH, (), self._growth(head)),
@@ -74,13 +75,13 @@ class Gauges:
             view = self._log.for_tenant(tenant)
             for read in (self._projections, self._consumers):
                 try:
-                    made += islice(read(view, tenant, head), 3 * self._names_max)
-                except SeriatimError:  # it has no place for them, or they cannot be asked now
+                    readings += islice(read(view, tenant, head), 3 * self._names_max)
+                except SeriatimError:  # there is no read model, or it is unavailable
                     continue
-        return made
+        return readings
 
     def _growth(self, head: int) -> float:
-        """Return the mean of the last minute, so that it is the same for all who look."""
+        """Return the mean rate of the last minute, independent of how often metrics are read."""
         now = time.monotonic()
         while self._heads and now - self._heads[0][0] > _WINDOW_S:
             self._heads.popleft()

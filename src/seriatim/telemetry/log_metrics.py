@@ -1,4 +1,4 @@
-"""The metrics of a log: what it tells as it happens, and what it is asked when somebody looks."""
+"""The metrics of a log: counters from its telemetry events, gauges read on each scrape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ Tenants = Callable[[], Iterable[str]]
 
 
 class LogMetrics:
-    """One log; another one in the same process has a `Metrics` of its own."""
+    """The metrics of one log; another log in the same process needs its own `Metrics`.
+
+    Example:
+        metrics = Metrics()
+        LogMetrics(metrics).observe(log)
+    """
 
     def __init__(self, metrics: Metrics, *, names_max: int = NAMES_MAX) -> None:
         self._metrics = metrics
@@ -35,31 +40,40 @@ class LogMetrics:
     def watch(
         self, log: Watched, tenants: Tenants | None = None, *, keep_s: float = 5.0
     ) -> Callable[[], None]:
-        """Count what a log does, for whichever tenant; returns the undoing.
+        """Collect the metrics of a log, for all tenants.
 
-        Projections and subscriptions are looked at for the tenants that are named, else for the
-        default one, at most once in `keep_s` seconds.
+        Args:
+            log: The log.
+            tenants: Returns the tenants whose projections and subscriptions are read; by default
+                only the tenant `default`.
+            cache_s: How long these readings are cached.
+
+        Returns:
+            A function that stops collecting.
         """
         gauges = Gauges(log, tenants or (lambda: (DEFAULT_TENANT,)), self._names_max, keep_s)
-        undoings = (log.telemetry.subscribe(self.told), self._metrics.reads(gauges.readings))
+        stop_functions = (
+            log.telemetry.subscribe(self.told),
+            self._metrics.reads(gauges.readings),
+        )
 
-        def unwatch() -> None:
-            for undo in undoings:
-                undo()
+        def stop() -> None:
+            for function in stop_functions:
+                function()
 
-        return unwatch
+        return stop
 
     def told(self, event: TelemetryEvent) -> None:
-        """Count one event of a log's telemetry."""
+        """Count one telemetry event; the listener that `observe` registers."""
         tenant = self._tenants.name(event.metadata["tenant_id"])
         if event.name == "store.append.stop":
             replayed = event.metadata["replayed"]
-            self._appended(tenant, "replayed" if replayed else "stored", event)
+            self._count_append(tenant, "replayed" if replayed else "stored", event)
             if not replayed:
-                kind = self._type(tenant, event.metadata["event_type"])
+                kind = self._type_label(tenant, event.metadata["event_type"])
                 self._events.labels(tenant, kind).inc(event.measurements["count"])
         elif event.name == "store.append.exception":
-            self._appended(tenant, event.metadata["error_code"], event)
+            self._count_append(tenant, event.metadata["error_code"], event)
         elif event.name == "store.idempotency.reuse":
             self._reuses.labels(tenant).inc()
         elif event.name == "subscription.exception":
@@ -71,10 +85,10 @@ class LogMetrics:
             self._records.labels(tenant).inc(event.measurements["count"])
             self._read_seconds.observe(event.measurements["duration_s"])
 
-    def _appended(self, tenant: str, outcome: str, event: TelemetryEvent) -> None:
+    def _count_append(self, tenant: str, outcome: str, event: TelemetryEvent) -> None:
         self._appends.labels(tenant, outcome).inc()
         self._append_seconds.labels(outcome).observe(event.measurements["duration_s"])
 
-    def _type(self, tenant: str, event_type: str) -> str:
-        """Return a type that may stand beside this tenant: it is the pairs that are bounded."""
+    def _type_label(self, tenant: str, event_type: str) -> str:
+        """Return the label of an event type; the pairs of tenant and type are bounded."""
         return event_type if self._types.admits(tenant, event_type) else OTHER

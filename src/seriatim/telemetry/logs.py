@@ -1,4 +1,4 @@
-"""The logger `seriatim` as lines of JSON or of text, with who it was about and without secrets."""
+"""Structured logging: write the logger `seriatim` as JSON or text, without secrets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from seriatim.core.reasons import reason_of
 from seriatim.telemetry import tracing
 
 Format = Literal["text", "json"]
-REQUEST_FIELDS = ("method", "route", "status", "duration_ms")  # in text they are the message
+REQUEST_FIELDS = ("method", "route", "status", "duration_ms")  # in text: part of the message
 FIELDS = ("request_id", "tenant", "caller", "error_code", "limit", *REQUEST_FIELDS)
 
-_HIDDEN = "these words are not shown, they look like a secret"
+_REDACTED = "redacted: the text looks like a secret"
 _bound: ContextVar[dict[str, str]] = ContextVar("seriatim_log_fields", default={})  # noqa: B039
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -33,7 +33,12 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 def bound(
     *, request_id: str | None = None, tenant: str | None = None, error_code: str | None = None
 ) -> Iterator[None]:
-    """Say in every line that a block logs, in this thread or task, whom it is about."""
+    """Add fields to every line that this thread or task logs within a block.
+
+    Example:
+        with bind_fields(request_id="r-1", tenant="acme"):
+            log.append(events)
+    """
     given = {"request_id": request_id, "tenant": tenant, "error_code": error_code}
     fields = {name: value for name, value in given.items() if value is not None}
     token = _bound.set(_bound.get() | fields)
@@ -44,14 +49,23 @@ def bound(
 
 
 def bind(request_id: str) -> None:
-    """Say so in every line of this task, which ends with the request."""
+    """Add the request id to every line that the current task logs from now on."""
     _bound.set({"request_id": request_id})
 
 
 def write_logs(
     form: Format, *, level: int = logging.INFO, stream: TextIO | None = None
 ) -> Callable[[], None]:
-    """Write the logger `seriatim` to a stream, stderr if none is given; returns the undoing."""
+    """Write the logger `seriatim` to a stream.
+
+    Args:
+        format: `text` or `json`.
+        level: The minimum level.
+        stream: The stream; by default standard error.
+
+    Returns:
+        A function that stops writing.
+    """
     handler = _Handler(stream)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logger = logging.getLogger("seriatim")
@@ -67,10 +81,12 @@ def write_logs(
 
 
 def write_every_log(form: Format, *, stream: TextIO | None = None) -> Callable[[], None]:
-    """Write what any library logs, warns or raises in this process; returns the undoing.
+    """Write the logs, warnings and uncaught errors of all libraries in this process.
 
-    Other loggers than `seriatim` write warnings and errors. A second call in the same process
-    changes nothing.
+    Loggers other than `seriatim` write warnings and errors only. A second call has no effect.
+
+    Returns:
+        A function that restores the previous state.
     """
     root = logging.getLogger()
     if any(isinstance(one, _Handler) for one in root.handlers):
@@ -83,7 +99,7 @@ def write_every_log(form: Format, *, stream: TextIO | None = None) -> Callable[[
     logger.setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
     sys.excepthook = _log_uncaught
-    threading.excepthook = _log_uncaught_of_thread
+    threading.excepthook = _log_uncaught_in_thread
     sys.unraisablehook = _log_unraisable
 
     def undo() -> None:
@@ -99,11 +115,11 @@ def _log_uncaught(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        return  # the command says that it was interrupted
+        return  # the command line reports the interruption itself
     logging.getLogger("seriatim").error("uncaught error", exc_info=(kind, error, trace))
 
 
-def _log_uncaught_of_thread(args: Any) -> None:
+def _log_uncaught_in_thread(args: Any) -> None:
     if args.exc_value is not None:
         _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
 
@@ -114,34 +130,36 @@ def _log_unraisable(args: Any) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what is known beside it."""
+    """Format a record as one JSON object: time, level, logger, message and context fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line."""
-        made: dict[str, Any] = {
+        """Return a record as one line."""
+        fields: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record),
-            **_known(record),
+            **_context_fields(record),
         }
         if record.exc_info and record.exc_info[1] is not None:
             error, trace = record.exc_info[1], record.exc_info[2]
-            made["exception"] = reason_of(error)
-            made["stack"] = _stack(trace)
+            fields["exception"] = reason_of(error)
+            fields["stack"] = _stack(trace)
             if isinstance(error, SeriatimError):
-                made.setdefault("error_code", error.code)
-        return _encode(made).decode()
+                fields.setdefault("error_code", error.code)
+        return _encode(fields).decode()
 
 
 class TextLines(logging.Formatter):
-    """The same for people: time, level, message, and what is known beside it."""
+    """Format a record as readable text: time, level, message and context fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line, and under it the way to its error."""
-        fields = _known(record).items()
-        known = "".join(f" {name}={value}" for name, value in fields if name not in REQUEST_FIELDS)
-        line = f"{_time(record)} {record.levelname.lower()} {_message(record)}{known}"
+        """Return a record as one line, followed by the stack of its error."""
+        fields = _context_fields(record).items()
+        context = "".join(
+            f" {name}={value}" for name, value in fields if name not in REQUEST_FIELDS
+        )
+        line = f"{_time(record)} {record.levelname.lower()} {_message(record)}{context}"
         if record.exc_info and record.exc_info[1] is not None:
             error, trace = record.exc_info[1], record.exc_info[2]
             line = "\n  ".join([line, *_stack(trace), reason_of(error)])
@@ -149,7 +167,7 @@ class TextLines(logging.Formatter):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to stderr as it is at the moment: a progress bar may stand in for it."""
+    """Write to the current `sys.stderr`, which a progress bar may have replaced."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__(stream or sys.stderr)
@@ -167,28 +185,28 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    return _shown(record.getMessage())
+    return _redact(record.getMessage())
 
 
-def _shown(said: str) -> str:
-    """Return words as every reader of logs can take them, unless they look like a secret."""
-    if DEFAULT.refuses(said):
-        return _HIDDEN
-    return said.encode(errors="backslashreplace").decode()
+def _redact(text: str) -> str:
+    """Return a text as valid UTF-8, or a placeholder if it looks like a secret."""
+    if DEFAULT.refuses(text):
+        return _REDACTED
+    return text.encode(errors="backslashreplace").decode()
 
 
-def _known(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields that the record or its block gives, and the span that it stands in."""
-    known: dict[str, Any] = dict(_bound.get())
-    known |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
-    known = {
-        name: value if isinstance(value, int | float) else _shown(str(value))
-        for name, value in known.items()
+def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of the record, of the enclosing block, and of the current span."""
+    fields: dict[str, Any] = dict(_bound.get())
+    fields |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+    fields = {
+        name: value if isinstance(value, int | float) else _redact(str(value))
+        for name, value in fields.items()
     }
     ids = tracing.current_ids()
-    return known if ids is None else known | {"trace_id": ids[0], "span_id": ids[1]}
+    return fields if ids is None else fields | {"trace_id": ids[0], "span_id": ids[1]}
 
 
 def _stack(trace: TracebackType | None) -> list[str]:
-    """Return the way to an error, without the lines of code, which may hold anything."""
+    """Return file, line and function of each frame, without source code or values."""
     return [f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(trace)]

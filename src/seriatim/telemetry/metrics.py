@@ -1,4 +1,4 @@
-"""Metrics in Prometheus format: of one process, or of several that share a folder."""
+"""Metrics in Prometheus format, of one process or of several that share a directory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.telemetry.families import SECONDS, Family
 
 _PORTS = 65_536
-_NO_VERSION = re.compile(r"version=(?!\d{1,4}(\.\d{1,4}){0,3}\s*([;,]|$))", re.ASCII)
-_MORE: dict[str, dict[str, Any]] = {
+_INVALID_VERSION = re.compile(r"version=(?!\d{1,4}(\.\d{1,4}){0,3}\s*([;,]|$))", re.ASCII)
+_OPTIONS: dict[str, dict[str, Any]] = {
     "counter": {},
     "gauge": {"multiprocess_mode": "livesum"},
     "histogram": {"buckets": SECONDS},
@@ -25,7 +25,7 @@ _MORE: dict[str, dict[str, Any]] = {
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A gauge as it stands when somebody looks."""
+    """The value of a gauge, read on a scrape."""
 
     family: Family
     labels: tuple[str, ...]
@@ -33,22 +33,26 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Labelled:
-    """A metric whose labels were looked up once: the client takes longer for that than to count."""
+    """A metric with cached children: looking one up takes the client longer than counting."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric
-        self._known: dict[tuple[str, ...], Any] = {}
+        self._children: dict[tuple[str, ...], Any] = {}
 
     def labels(self, *values: str) -> Any:
-        """Return the metric with these labels; who calls keeps their number bounded."""
-        found = self._known.get(values)
-        if found is None:
-            found = self._known[values] = self._metric.labels(*values)
-        return found
+        """Return the metric with these label values; the caller bounds their number."""
+        child = self._children.get(values)
+        if child is None:
+            child = self._children[values] = self._metric.labels(*values)
+        return child
 
 
 class Metrics:
-    """What is told is kept here, what is asked when somebody looks is read by `reads`."""
+    """The metrics of a process: counters that it updates, and gauges read on each scrape.
+
+    Raises:
+        BackendFailure: The Prometheus client is not installed.
+    """
 
     def __init__(self) -> None:
         self._client = _client()
@@ -56,62 +60,73 @@ class Metrics:
         self.shown = self._own
         if folder := metrics_folder():
             self.shown = self._client.CollectorRegistry()
-            self.shown.register(_Shared(self._client, folder))
+            self.shown.register(_MultiprocessCollector(self._client, folder))
 
     def make(self, family: Family) -> Any:
-        """Return the client's counter, gauge or histogram of a family."""
+        """Create the counter, gauge or histogram of a metric family."""
         kinds = {
             "counter": self._client.Counter,
             "gauge": self._client.Gauge,
             "histogram": self._client.Histogram,
         }
-        made = kinds[family.kind](
-            family.name, family.says, family.labels, registry=self._own, **_MORE[family.kind]
+        metric = kinds[family.kind](
+            family.name, family.says, family.labels, registry=self._own, **_OPTIONS[family.kind]
         )
-        return Labelled(made) if family.labels else made
+        return Labelled(metric) if family.labels else metric
 
     def reads(self, read: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
-        """Ask for gauges each time that somebody looks; returns its undoing."""
+        """Call `read` on every scrape and report its gauges.
+
+        Returns:
+            A function that removes the reader.
+        """
         collector = _Collector(self._client, read)
         self.shown.register(collector)
         return lambda: self.shown.unregister(collector)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """Return everything as text, and its content type; it may have to ask a database."""
-        # The client compares versions and fails on one that is none: then it is the plain format.
-        known = "" if _NO_VERSION.search(accept) else accept
-        encode, content_type = self._client.exposition.choose_encoder(known)
+        """Return all metrics as text, and its content type; this may query a database.
+
+        `accept` is the value of an Accept header.
+        """
+        # The client raises on a malformed version in the header: use the plain format then.
+        accepted = "" if _INVALID_VERSION.search(accept) else accept
+        encode, content_type = self._client.exposition.choose_encoder(accepted)
         return encode(self.shown), content_type
 
 
 class Shown:
-    """Metrics at http://host:port/metrics, for a process that serves nothing else."""
+    """Serve metrics at http://host:port/metrics, for processes without an HTTP service.
+
+    Raises:
+        InvalidArgument: The address is malformed or in use.
+    """
 
     def __init__(self, metrics: Metrics, address: str) -> None:
-        host, port = _place(address)
+        host, port = _parse_address(address)
         try:
             self._server, self._thread = _client().start_http_server(
                 port, addr=host, registry=metrics.shown
             )
         except OSError as error:
-            msg = f"metrics cannot be shown at {address}: {error.strerror}"
+            msg = f"metrics cannot be served at {address}: {error.strerror}"
             raise InvalidArgument(msg, details={"argument": "metrics"}) from error
 
     @property
     def port(self) -> int:
-        """The port that was taken."""
-        found: int = self._server.server_address[1]
-        return found
+        """The port that it listens on."""
+        port: int = self._server.server_address[1]
+        return port
 
     def close(self) -> None:
-        """Show them no longer."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-class _Shared:
-    """What all processes of a folder have counted; of a gauge, what those that live say."""
+class _MultiprocessCollector:
+    """Merge the metrics of all processes in a directory; gauges only of living processes."""
 
     def __init__(self, client: ModuleType, folder: Path) -> None:
         self._library = client.multiprocess
@@ -120,22 +135,22 @@ class _Shared:
     def collect(self) -> Iterable[Any]:
         for file in self._folder.glob("gauge_live*_*.db"):
             process = int(file.stem.rpartition("_")[2])
-            if not _lives(process):
+            if not _is_alive(process):
                 self._library.mark_process_dead(process, str(self._folder))
-        # The library cannot read a file that another process has made and not begun to fill.
+        # The library cannot read a file that another process has created and not written yet.
         files = [str(file) for file in self._folder.glob("*.db") if _size(file)]
-        found: Iterable[Any] = self._library.MultiProcessCollector.merge(files)
-        return found
+        merged: Iterable[Any] = self._library.MultiProcessCollector.merge(files)
+        return merged
 
 
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except FileNotFoundError:  # of a process that has just died
+    except FileNotFoundError:  # its process has just died
         return 0
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -146,28 +161,28 @@ def _lives(process: int) -> bool:
 
 
 class _Collector:
-    """Readings in the shape that the client wants them in."""
+    """Convert readings to the metric families of the client."""
 
     def __init__(self, client: ModuleType, read: Callable[[], Iterable[Reading]]) -> None:
         self._client = client
         self._read = read
 
     def collect(self) -> Iterator[Any]:
-        made: dict[str, Any] = {}
+        families: dict[str, Any] = {}
         for one in self._read():
             family = one.family
-            if family.name not in made:
-                made[family.name] = self._client.core.GaugeMetricFamily(
+            if family.name not in families:
+                families[family.name] = self._client.core.GaugeMetricFamily(
                     family.name, family.says, labels=family.labels
                 )
-            made[family.name].add_metric(one.labels, one.value)
-        yield from made.values()
+            families[family.name].add_metric(one.labels, one.value)
+        yield from families.values()
 
 
-def _place(address: str) -> tuple[str, int]:
+def _parse_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isdigit() or int(port) >= _PORTS:
-        msg = f"metrics are shown at host:port, not at {address!r:.80}"
+        msg = f"the address of metrics must be host:port, not {address!r:.80}"
         raise InvalidArgument(msg, details={"argument": "metrics"})
     return host or "127.0.0.1", int(port)
 
@@ -178,7 +193,7 @@ def _client() -> ModuleType:
         import prometheus_client.core  # noqa: PLC0415 - the same
         import prometheus_client.multiprocess  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
-        msg = "metrics need their client: pip install 'seriatim[metrics]'"
+        msg = "metrics need the Prometheus client: pip install 'seriatim[metrics]'"
         raise BackendFailure(msg, retryable=False) from error
     found: Any = prometheus_client
     return found  # type: ignore[no-any-return]

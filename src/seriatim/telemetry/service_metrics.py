@@ -1,4 +1,4 @@
-"""What the HTTP service counts: requests, how long they took, tails, refusals, bytes."""
+"""Metrics of the HTTP service: requests, durations, tails, refusals and bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROUTES_MAX = 200
 
 
 class ServiceMetrics:
-    """The requests of one process; a route is its pattern, such as /v1/events/{event_id}."""
+    """The metrics of one service process; `route` is the path of a route, not of a request."""
 
     def __init__(self, metrics: Metrics, *, names_max: int = NAMES_MAX) -> None:
         self._requests = metrics.make(families.HTTP_REQUESTS)
@@ -28,7 +28,7 @@ class ServiceMetrics:
         self._tenants = Bounded(names_max)
         self._limits = Bounded(names_max)
 
-    def request(  # noqa: PLR0913 - what is to be known of a request
+    def request(  # noqa: PLR0913 - the labels and values of a request
         self,
         route: str,
         method: str,
@@ -38,20 +38,20 @@ class ServiceMetrics:
         received: int = 0,
         sent: int = 0,
     ) -> None:
-        """Count a request that has been answered."""
-        named = self._routes.name(route)
-        known = method if method in _METHODS else OTHER
-        self._requests.labels(named, known, f"{status // 100}xx").inc()
-        self._seconds.labels(named).observe(seconds)
-        self._received.labels(named).inc(received)
-        self._sent.labels(named).inc(sent)
+        """Count a completed request."""
+        route_label = self._routes.name(route)
+        method_label = method if method in _METHODS else OTHER
+        self._requests.labels(route_label, method_label, f"{status // 100}xx").inc()
+        self._seconds.labels(route_label).observe(seconds)
+        self._received.labels(route_label).inc(received)
+        self._sent.labels(route_label).inc(sent)
 
     def refused(self, tenant: str) -> None:
-        """Count a request that a quota refused."""
+        """Count a request refused because of a quota."""
         self._refusals.labels(self._tenants.name(tenant)).inc()
 
     def bound_met(self, limit: str, tenant: str) -> None:
-        """Count a request, tail or connection that met a bound."""
+        """Count a request, tail or connection that reached a limit."""
         self._bounds.labels(self._limits.name(limit), self._tenants.name(tenant)).inc()
 
     @contextmanager

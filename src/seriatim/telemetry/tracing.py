@@ -1,6 +1,6 @@
-"""Spans of OpenTelemetry around what the log does; where nobody traces, they cost next to nothing.
+"""OpenTelemetry spans around operations of the log; almost free if tracing is not set up.
 
-Nothing here imports OpenTelemetry: whoever set a tracer up has done so already.
+This module does not import OpenTelemetry at start: a process that traces has imported it already.
 """
 
 from __future__ import annotations
@@ -17,52 +17,56 @@ logger = logging.getLogger("seriatim")
 
 Kind = Literal["internal", "server", "client", "producer", "consumer"]
 Attributes = Mapping[str, str | bool | int | float | None]
-Parent = Any  # OpenTelemetry's own context, as `extract` gives it
+Parent = Any  # an OpenTelemetry context, as returned by `extract`
 
 TRACE_FIELDS = ("traceparent", "tracestate")
-_STATE_MAX = 512  # what W3C asks everyone to carry
+_STATE_MAX = 512  # the length of a tracestate that W3C requires everyone to propagate
 _API = "opentelemetry.trace"
 
 
 class _Choice:
-    """The provider that was chosen instead of the global one, and the tracer of the last one."""
+    """The provider to use instead of the global one, and a cached pair of provider and tracer."""
 
     provider: Any = None
-    known: tuple[Any, Any] = (None, None)
+    cached: tuple[Any, Any] = (None, None)
 
 
 def active() -> bool:
-    """Tell whether somebody traces."""
-    return _tracer() is not None
+    """Return whether a tracer is set up."""
+    return _find_tracer() is not None
 
 
 def use(provider: Any) -> Callable[[], None]:
-    """Trace with a tracer provider instead of the global one; returns its undoing."""
-    before, _Choice.provider = _Choice.provider, provider
+    """Trace with a tracer provider instead of the global one.
 
-    def undo() -> None:
-        _Choice.provider = before
+    Returns:
+        A function that restores the previous provider.
+    """
+    previous, _Choice.provider = _Choice.provider, provider
 
-    return undo
+    def restore() -> None:
+        _Choice.provider = previous
+
+    return restore
 
 
 class Span:
-    """A block of work that nobody traces; what it is told goes nowhere."""
+    """A span that is not recorded: the base class, used if tracing is not set up."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """End, however it ends."""
+        """End the span; an exception marks it as failed."""
 
     def set(self, attributes: Attributes) -> None:
-        """Add what became known; None is left out."""
+        """Add attributes; those with the value None are left out."""
 
     def rename(self, name: str) -> None:
-        """Take another name, such as a route once it is known."""
+        """Change the name, for example to a route once it is known."""
 
     def fail(self, code: str) -> None:
-        """Mark the work as failed, by a code or a reason without secrets."""
+        """Mark the span as failed with an error code, or a reason without secrets."""
 
 
 _NO_SPAN = Span()
@@ -74,13 +78,20 @@ def span(
     attributes: Attributes | None = None,
     parent: Parent | None = None,
 ) -> Span:
-    """Return a span for a `with` block: a child of the parent, else of the current one."""
-    tracer = _tracer()
-    return _NO_SPAN if tracer is None else _Live(tracer, name, kind, attributes or {}, parent)
+    """Return a span for a `with` block: a child of `parent`, or else of the current span.
+
+    Example:
+        with tracing.span("import", attributes={"file": name}) as span:
+            span.set({"count": import_file(name)})
+    """
+    tracer = _find_tracer()
+    if tracer is None:
+        return _NO_SPAN
+    return _RecordedSpan(tracer, name, kind, attributes or {}, parent)
 
 
 def inject() -> dict[str, str]:
-    """Return the headers that carry the current span on, none if nobody traces."""
+    """Return the W3C headers of the current span; empty if tracing is not set up."""
     carrier: dict[str, str] = {}
     if active():
         _propagator().inject(carrier)
@@ -90,7 +101,7 @@ def inject() -> dict[str, str]:
 
 
 def extract(headers: Mapping[str, str]) -> Parent | None:
-    """Return the span that headers or an event's metadata carry, as a parent of others."""
+    """Return the parent context in headers or in an event's metadata, or None."""
     if not headers or not active():
         return None
     carrier = {name.lower(): value for name, value in headers.items()}
@@ -104,18 +115,18 @@ def extract(headers: Mapping[str, str]) -> Parent | None:
 
 
 def current_ids() -> tuple[str, str] | None:
-    """Return the ids of the current trace and span, for logs."""
+    """Return the ids of the current trace and span, or None."""
     if not active():
         return None
     api: Any = sys.modules[_API]
-    here = api.get_current_span().get_span_context()
-    if not here.is_valid:
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
         return None
-    return api.format_trace_id(here.trace_id), api.format_span_id(here.span_id)
+    return api.format_trace_id(context.trace_id), api.format_span_id(context.span_id)
 
 
-class _Live(Span):
-    """A span that is traced; a tracer that fails is logged and harms nobody."""
+class _RecordedSpan(Span):
+    """A recorded span; an exception in the tracer is logged, not raised."""
 
     def __init__(
         self, tracer: Any, name: str, kind: Kind, attributes: Attributes, parent: Parent | None
@@ -138,7 +149,7 @@ class _Live(Span):
                 attributes=_present(self._attributes),
             )
         except Exception:
-            logger.exception("a tracer failed to begin %s", self._name)
+            logger.exception("the tracer failed to start the span %s", self._name)
             return self
         self._entered = api.use_span(
             self._span, record_exception=False, set_status_on_exception=False
@@ -155,7 +166,7 @@ class _Live(Span):
                 self.fail(error.code if isinstance(error, SeriatimError) else reason_of(error))
             self._span.end()
         except Exception:
-            logger.exception("a tracer failed to end %s", self._name)
+            logger.exception("the tracer failed to end the span %s", self._name)
 
     def set(self, attributes: Attributes) -> None:
         if self._span is not None:
@@ -176,19 +187,20 @@ def _present(attributes: Attributes) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _tracer() -> Any:
+def _find_tracer() -> Any:
+    """Return the tracer, or None if no provider is set up."""
     provider = _Choice.provider
     if provider is None:
         api: Any = sys.modules.get(_API)
         if api is None:
             return None
         provider = api.get_tracer_provider()
-        if isinstance(provider, api.ProxyTracerProvider):  # nobody set one up
+        if isinstance(provider, api.ProxyTracerProvider):  # no provider is set up
             return None
-    known = _Choice.known
-    if known[0] is not provider:
-        known = _Choice.known = (provider, provider.get_tracer("seriatim"))
-    return known[1]
+    cached = _Choice.cached
+    if cached[0] is not provider:
+        cached = _Choice.cached = (provider, provider.get_tracer("seriatim"))
+    return cached[1]
 
 
 def _propagator() -> Any:

@@ -1,1 +1,1 @@
-"""What travels between client and service: shapes, problems and paths that both ends share."""
+"""The HTTP protocol shared by client and service: messages, records and problems."""

@@ -1,4 +1,4 @@
-"""Errors over HTTP: each code's status, and problems (RFC 9457) made of errors and back."""
+"""Errors over HTTP: status codes, and conversion of errors to problems (RFC 9457) and back."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ STATUS: Mapping[str, int] = {
     "projection_timeout": 504,
     "timeout": 504,
 }
-BUSY = 429  # a bound that time lifts: a quota, a full queue
+BUSY = 429  # for limits that pass with time: a quota, a full queue
 _BY_CODE: Mapping[str, type[SeriatimError]] = {kind.code: kind for kind in ALL_ERRORS}
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong, in the one shape of every refusal."""
+    """The body of every error response (RFC 9457)."""
 
     type: str
     title: str
@@ -63,30 +63,30 @@ def status_of(error: SeriatimError) -> int:
 
 
 def problem_of(error: SeriatimError, request_id: str = "") -> Problem:
-    """Return an error as a problem."""
+    """Return the problem for an error."""
     status = status_of(error)
     return Problem(
         type=TYPE_PREFIX + error.code,
         title=HTTPStatus(status).phrase,
         status=status,
         code=error.code,
-        detail=_writable(error.message),
-        details=_writable(error.details),
+        detail=_encodable(error.message),
+        details=_encodable(error.details),
         retryable=error.retryable,
         request_id=request_id,
     )
 
 
-def _writable(said: Any) -> Any:
-    """Return what an error says, also when it quotes half a surrogate pair."""
+def _encodable(value: Any) -> Any:
+    """Return a value that can be encoded: a message may quote an unpaired surrogate."""
     try:
-        msgspec.json.encode(said)
+        msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return json.loads(json.dumps(said, ensure_ascii=False).encode(errors="replace"))
-    return said
+        return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
 
 
 def error_of(problem: Problem) -> SeriatimError:
-    """Return the error that a problem was made of."""
+    """Return the error for a problem; an unknown code becomes `BackendFailure`."""
     kind = _BY_CODE.get(problem.code, BackendFailure)
     return kind(problem.detail, details=problem.details, retryable=problem.retryable)

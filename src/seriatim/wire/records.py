@@ -1,4 +1,4 @@
-"""Events on the wire: payloads stand there as JSON, and keep the very text that was hashed."""
+"""Events over HTTP: payloads are embedded as JSON, with the exact text that was hashed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class WireRecord(msgspec.Struct, frozen=True, gc=False):
-    """An `EventRecord` whose payload is JSON in JSON, byte for byte."""
+    """An `EventRecord` with its payload embedded as JSON, byte for byte."""
 
     position: int
     append_position: int
@@ -53,14 +53,14 @@ _TAGS = EventRecord.__struct_fields__.index("tags")
 
 
 def outgoing(record: EventRecord) -> WireRecord:
-    """Return a record as it travels."""
+    """Return the wire form of a record."""
     fields = list(_fields_of(record))
     fields[_PAYLOAD] = msgspec.Raw(record.payload.encode())
     return WireRecord(*fields)
 
 
 def incoming(record: WireRecord) -> EventRecord:
-    """Return a record that has arrived."""
+    """Return the record of a wire form."""
     fields = list(_fields_of(record))
     fields[_PAYLOAD] = bytes(record.payload).decode()
     fields[_TAGS] = tuple(record.tags)
@@ -68,24 +68,24 @@ def incoming(record: WireRecord) -> EventRecord:
 
 
 def all_outgoing(records: Iterable[EventRecord]) -> list[WireRecord]:
-    """Return records as they travel."""
+    """Return the wire forms of records."""
     return [outgoing(record) for record in records]
 
 
 def all_incoming(records: Iterable[WireRecord]) -> list[EventRecord]:
-    """Return records that have arrived."""
+    """Return the records of wire forms."""
     return [incoming(record) for record in records]
 
 
-def _no_payload() -> msgspec.Raw:
+def _empty_payload() -> msgspec.Raw:
     return msgspec.Raw(b"{}")
 
 
 class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A `NewEvent` on its way to the service, as a caller writes it in JSON."""
+    """A `NewEvent` in a request."""
 
     event_type: str
-    payload: msgspec.Raw = msgspec.field(default_factory=_no_payload)
+    payload: msgspec.Raw = msgspec.field(default_factory=_empty_payload)
     stream_type: str | None = None
     stream_id: str | None = None
     stream_seq: int | None = None
@@ -106,11 +106,11 @@ class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, 
     env_id: str | None = None
     metadata: dict[str, str] = {}
     tags: list[str] = []
-    stream: tuple[str, str] | None = None  # both its type and its id
+    stream: tuple[str, str] | None = None  # type and id, instead of the two fields above
 
 
 def sent(event: Prepared) -> WireEvent:
-    """Return a checked event as it is sent; it carries its id, so that it can be sent again."""
+    """Return the wire form of a validated event; with its id it can be sent again safely."""
     return WireEvent(
         event.event_type,
         msgspec.Raw(event.payload.encode()),
@@ -138,9 +138,12 @@ def sent(event: Prepared) -> WireEvent:
 
 
 def received(event: WireEvent) -> NewEvent:
-    """Return an event that has arrived, for the log's own checks; may raise Flaw.
+    """Return the event of a wire form, to be validated by the log.
 
-    That no key stands twice was seen to before, in the whole body.
+    Duplicate keys in the payload must have been excluded before, in the whole body.
+
+    Raises:
+        Flaw: The stream is given twice, or the payload is not valid JSON.
     """
     stream: Any = event.stream
     if event.stream_type is not None or event.stream_id is not None:
@@ -150,7 +153,7 @@ def received(event: WireEvent) -> NewEvent:
         stream = event.stream_type, event.stream_id
     return NewEvent(
         event.event_type,
-        _payload(bytes(event.payload)),
+        _parse_payload(bytes(event.payload)),
         stream,
         event.stream_seq,
         event.event_id,
@@ -173,8 +176,8 @@ def received(event: WireEvent) -> NewEvent:
     )
 
 
-def _payload(text: bytes) -> Any:
+def _parse_payload(text: bytes) -> Any:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return parse_json(text)
+        return parse_json(text)  # slower, and names the error exactly

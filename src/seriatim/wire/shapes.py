@@ -1,4 +1,4 @@
-"""The bodies of requests and answers as types: parsed, shown and described from one place."""
+"""The bodies of requests and responses; the OpenAPI document is generated from them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Profile = Literal["log", "traces", "facts", "aggregates"]
 
 
 class WireCondition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What must hold for an append: a stream's last number, or a context's version.
+    """A condition of an append: the last sequence number of a stream, or a context's version.
 
-    A query has a `version` (none: nothing may match), or `after`: nothing that matches was appended
-    after this position.
+    With a `query`, give `version` (null: no event may match) or `after`: no matching event was
+    appended after this position.
     """
 
     stream: tuple[str, str] | None = None
@@ -32,7 +32,7 @@ class WireCondition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 class WireCommand(msgspec.Struct, forbid_unknown_fields=True):
-    """The command behind an append, named by the caller itself."""
+    """The command of an append, named by the caller."""
 
     actor: str
     endpoint: str
@@ -42,7 +42,7 @@ class WireCommand(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AppendBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One append: its events, what must hold, and what makes it repeatable."""
+    """One append: events, conditions, and an idempotency key or command."""
 
     events: list[WireEvent]
     conditions: list[WireCondition] = []
@@ -53,7 +53,7 @@ class AppendBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
 
 
 class AppendIfBody(msgspec.Struct, forbid_unknown_fields=True):
-    """An append that holds only while a context is as it was read."""
+    """An append of facts that is stored only if a context is unchanged since it was read."""
 
     events: list[WireEvent]
     query: msgspec.Raw
@@ -63,13 +63,13 @@ class AppendIfBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AppendsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Several appends that share a request and nothing else; each gets its own answer."""
+    """Several independent appends in one request; each has its own outcome."""
 
     appends: list[AppendBody]
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
-    """Where one event of an append has its place."""
+    """The position and sequence number of one event of an append."""
 
     position: int
     event_id: str
@@ -77,7 +77,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Added(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the service wrote into events that did not say it themselves."""
+    """Fields that the service added to events which did not have them."""
 
     actor_type: str | None = None
     actor_id: str | None = None
@@ -85,7 +85,7 @@ class Added(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an append was stored as; `records` are there when it was stored before."""
+    """The receipt of an append; `records` are included if it is a replay."""
 
     first_position: int
     last_position: int
@@ -98,7 +98,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to one of several appends: a receipt or a problem."""
+    """The outcome of one of several appends: a receipt or a problem."""
 
     receipt: Receipt | None = None
     problem: Problem | None = None
@@ -106,13 +106,13 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outcomes(msgspec.Struct, frozen=True):
-    """The answers to several appends, in their order."""
+    """The outcomes of several appends, in the order of the request."""
 
     outcomes: list[Outcome]
 
 
 class FoundAppend(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An append found by its key or command; a command has a request hash and a response."""
+    """An append found by its key or command; with a command also request hash and response."""
 
     first_position: int
     last_position: int
@@ -122,7 +122,7 @@ class FoundAppend(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says; the tenant `*` stands for all of them, no types for all types."""
+    """The caller's token. The tenant `*` means all tenants; null `types` means all types."""
 
     subject: str
     service: bool
@@ -132,7 +132,7 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogInfo(msgspec.Struct, frozen=True):
-    """Which log this is, how far it reaches, and for whom it was asked."""
+    """The identity and head of the log, and the tenant of the request."""
 
     log_id: str
     epoch: int
@@ -142,9 +142,9 @@ class LogInfo(msgspec.Struct, frozen=True):
 
 
 class PageAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One page of a read: ask on with `after` = `last_scanned`, which moves on even when empty.
+    """One page of a read; the next page has `after` = `last_scanned`, even if this one is empty.
 
-    `cut` tells that it would be longer, were its events not so large.
+    `cut` means that the page ended early because its events are large.
     """
 
     records: list[WireRecord]
@@ -165,19 +165,22 @@ class StreamsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LastRecords(msgspec.Struct, frozen=True):
-    """The last event of each stream, null where there is no such stream."""
+    """The last event of each stream; null if the stream does not exist."""
 
     records: list[WireRecord | None]
 
 
 class StreamsAnswer(msgspec.Struct, frozen=True):
-    """Streams in the order in which they began; page on with the last first_position."""
+    """Streams in the order of their first events.
+
+    The next page has `after` = the last `first_position`.
+    """
 
     streams: list[StreamSummary]
 
 
 class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A query, and which page of its snapshot is wanted."""
+    """A query, and the range of its snapshot to return."""
 
     query: dict[str, Any] = {}
     limit: int | None = None
@@ -188,7 +191,7 @@ class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
-    """What a query found; give `head` and the last position back to page on in its snapshot."""
+    """The result of a query; the next page has the same `head` and the last position."""
 
     records: list[WireRecord]
     last_returned_position: int | None
@@ -208,33 +211,33 @@ class SelectBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RecordsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Events in order; `cut` tells that there would be more of them, were they not so large."""
+    """Events in order; `cut` means that the list ended early because the events are large."""
 
     records: list[WireRecord]
     cut: bool = False
 
 
 class VersionBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A query whose context's version is wanted, as it was when the log ended at `until`."""
+    """A query whose context version is requested, as of the head `until`."""
 
     query: dict[str, Any]
     until: int
 
 
 class VersionAnswer(msgspec.Struct, frozen=True):
-    """The highest position that matches, null when nothing does."""
+    """The highest matching position; null if no event matches."""
 
     context_version: int | None
 
 
 class TipAnswer(msgspec.Struct, frozen=True):
-    """What stands at a position: an id if it is the caller's own, else a mark that says nothing."""
+    """The id of the event at a position, or an opaque value if the caller may not read it."""
 
     tip: str | None
 
 
 class Declarations(msgspec.Struct, frozen=True):
-    """What is declared in a log."""
+    """The declarations of a log."""
 
     version: int
     kinds: list[StreamKind]
@@ -243,7 +246,7 @@ class Declarations(msgspec.Struct, frozen=True):
 
 
 class DeclareBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What is to be declared."""
+    """Declarations to store."""
 
     kinds: list[StreamKind] = []
     types: list[EventType] = []
@@ -251,13 +254,13 @@ class DeclareBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
 
 
 class CursorsAnswer(msgspec.Struct, frozen=True):
-    """How far consumers have come."""
+    """The cursors of consumers."""
 
     cursors: list[Cursor]
 
 
 class CursorBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Where a cursor is to stand; `only_new` keeps one that is there already."""
+    """A cursor to store; `only_new` does not change an existing one."""
 
     purpose: Literal["subscription", "projection"]
     name: str
@@ -272,7 +275,7 @@ class CursorBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
 
 
 class CursorAnswer(msgspec.Struct, frozen=True):
-    """A cursor as it is stored."""
+    """The stored cursor."""
 
     cursor: Cursor | None
 
@@ -284,7 +287,7 @@ class SubscriptionsAnswer(msgspec.Struct, frozen=True):
 
 
 class FailureBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a subscription failed with, told by the owner of its lease."""
+    """The last error of a subscription, reported by the owner of its lease."""
 
     name: str
     lease: Lease
@@ -293,7 +296,7 @@ class FailureBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Who wants to do a named thing, and for how long."""
+    """The name and owner of a lease, and how many seconds it lasts."""
 
     name: str
     owner: str
@@ -301,55 +304,55 @@ class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
-    """The lease, null when another has it."""
+    """The lease; null if another owner holds it."""
 
     lease: Lease | None
 
 
 class RenewBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A lease that is to go on."""
+    """A lease to renew, and for how many seconds."""
 
     lease: Lease
     seconds: float
 
 
 class RenewAnswer(msgspec.Struct, frozen=True):
-    """Whether it is still the caller's."""
+    """Whether the caller still holds the lease."""
 
     held: bool
 
 
 class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A lease that is given back."""
+    """A lease to release."""
 
     lease: Lease
 
 
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How old command records must be to be forgotten: a day at least."""
+    """The minimum age of the command records to delete; at least 24 hours."""
 
     older_than_hours: float = 24.0
 
 
 class ProjectionsAnswer(msgspec.Struct, frozen=True):
-    """Where projections stand."""
+    """The status of projections."""
 
     projections: list[Standing]
 
 
 class FailuresAnswer(msgspec.Struct, frozen=True):
-    """What a projection could not take, and what became of it."""
+    """Events that a projection could not process, and how each was resolved."""
 
     failures: list[FailureRecord]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many."""
+    """A number of affected items."""
 
     count: int
 
 
 class Done(msgspec.Struct, frozen=True):
-    """It was done."""
+    """The operation succeeded."""
 
     done: bool = True

@@ -180,7 +180,7 @@ def test_a_missing_upcaster_is_named(catalogue: Catalogue, log: seriatim.Log) ->
     ("upcast", "told"),
     [
         (lambda payload: {"row": int(payload["seat"])}, "failed with ValueError"),
-        (lambda payload: payload["seat"], "returned no object"),
+        (lambda payload: payload["seat"], "did not return a mapping"),
         (lambda payload: {"row": payload["seat"], "letter": "A"}, "does not fit"),
     ],
 )
@@ -207,7 +207,7 @@ def test_what_cannot_be_decoded(catalogue: Catalogue, log: seriatim.Log) -> None
 
     with pytest.raises(seriatim.SchemaViolation, match="no class is bound"):
         catalogue.decode(unbound)
-    with pytest.raises(seriatim.SchemaViolation, match="newer than this program"):
+    with pytest.raises(seriatim.SchemaViolation, match="newer than the versions known"):
         catalogue.decode(newer)
 
 

@@ -287,7 +287,7 @@ def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
         Projector(spark, seats, "ftp://x")
     with pytest.raises(seriatim.SeriatimError):
         Projector(spark, seats, f"sqlite:///{tmp_path}/absent.db")
-    with pytest.raises(seriatim.SeriatimError, match="the read model lives in a database"):
+    with pytest.raises(seriatim.SeriatimError, match="the read model must be in a database"):
         start(seats, target="ftp://x")
     with pytest.raises(seriatim.InvalidArgument, match="no field of an event"):
         projection("seats", key="seat", columns=SEAT)(seat)

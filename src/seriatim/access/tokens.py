@@ -73,7 +73,7 @@ def new_secret() -> str:
 def hash_secret(secret: str) -> str:
     """Return the hash under which a secret is stored.
 
-    A plain SHA-256 suffices: secrets are 32 random bytes, which nobody can guess.
+    A plain SHA-256 suffices: secrets are 32 random bytes and cannot be guessed.
     """
     return sha256(secret.encode(errors="replace")).hexdigest()
 

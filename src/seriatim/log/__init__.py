@@ -1,1 +1,1 @@
-"""One log, validated, decided and committed: what every door and profile stands on."""
+"""The log: validate, commit, read, query and follow events, for all profiles."""

@@ -105,7 +105,7 @@ def _summarize(
         message = f"the head is {head}, but {events} events were read"
         problems.add(Positions.name, ("error", message))
     for check in checks:
-        found = problems.list(check.name)
+        found = problems.collect(check.name)
         yield from found or [Finding("ok", check.name, check.holds())]
 
 
@@ -129,7 +129,7 @@ class _Problems:
             cure = _CURE if level == "error" else "none, if the kind was declared later"
             self._findings.setdefault(check, []).append(Finding(level, check, message, cure))
 
-    def list(self, check: str) -> list[Finding]:
+    def collect(self, check: str) -> list[Finding]:
         found = self._findings.get(check, [])
         for (name, level), count in self._counts.items():
             if name == check and count > SHOWN_MAX:

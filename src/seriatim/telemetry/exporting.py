@@ -50,8 +50,8 @@ def spans_sent(service: str, *, wanted: bool | None = None) -> Iterator[None]:
     Raises:
         BackendFailure: Export is enabled explicitly and OpenTelemetry is not installed.
     """
-    enabled = spans_wanted() if wanted is None else wanted
-    if not enabled or tracing.active():
+    export = spans_wanted() if wanted is None else wanted
+    if not export or tracing.active():
         yield
         return
     try:

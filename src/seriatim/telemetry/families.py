@@ -1,4 +1,4 @@
-"""All metrics: name, type, help text and labels. Label values are names, never ids."""
+"""All metrics by name, type, help text and labels; label values are names, never ids."""
 
 from __future__ import annotations
 

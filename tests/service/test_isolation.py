@@ -18,6 +18,7 @@ import pytest
 
 from seriatim.api import app as app_module
 from seriatim.api import tail_matcher
+from seriatim.api.request_queue import RequestQueue
 from tests.faults.support import wait_until
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.service import Running
@@ -290,6 +291,36 @@ def test_a_body_that_never_came_is_not_charged(serving: Callable[..., Running]) 
 def hostile(values: int) -> dict[str, Any]:
     """Return a query whose predicate wants many values of an array."""
     return {"filters": [{"payload": [{"a": [f"v{n}" for n in range(values)]}]}]}
+
+
+def test_requests_of_tenants_are_queued(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: every request of a tenant starts by the queue, and a health check does not."""
+    queued: list[str] = []
+    charged: list[tuple[str, float]] = []
+    run, charge = RequestQueue.run, RequestQueue.charge
+
+    async def noted_run(queue: RequestQueue, tenant_id: str, act: Any) -> Any:
+        queued.append(tenant_id)
+        return await run(queue, tenant_id, act)
+
+    def noted_charge(queue: RequestQueue, tenant_id: str, seconds: float) -> None:
+        charged.append((tenant_id, seconds))
+        charge(queue, tenant_id, seconds)
+
+    monkeypatch.setattr(RequestQueue, "run", noted_run)
+    monkeypatch.setattr(RequestQueue, "charge", noted_charge)
+    service = serving()
+    loud = caller(service, tenant_id="loud")
+    charged.clear()
+    assert loud.append(event(payload={"text": "x" * 500_000})).status == 201
+    assert loud("GET", "/v1/events").status == 200
+    assert Caller(service.port)("GET", "/health").status == 200
+
+    assert queued == ["loud", "loud"]
+    assert {tenant_id for tenant_id, _ in charged} == {"loud"}
+    assert sum(seconds for _, seconds in charged) > 0
 
 
 def test_a_tail_is_matched_off_the_loop(

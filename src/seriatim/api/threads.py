@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,8 +23,11 @@ _ACCESS_THREADS = 2
 class Threads:
     """The threads of one process; `reads` says how many of them a tenant may have."""
 
-    def __init__(self, count: int, reads: Turns, seconds: float) -> None:
+    def __init__(
+        self, count: int, reads: Turns, seconds: float, charge: Callable[[str, float], None]
+    ) -> None:
         self._reads = reads
+        self._charge = charge  # a tenant for the processor time that was used for it
         self.busy = 0  # how many work for tenants now
         self._seconds = seconds
         self._log = ThreadPoolExecutor(count, "seriatim-api")
@@ -44,13 +48,14 @@ class Threads:
         """Run what a tenant asks for, in its turn, which lasts until the thread has ended."""
         async with self._in_time():
             await self._reads.take(tenant_id, self._seconds)
+            spent: list[float] = []
             try:
-                work = _begun(self._log, act, args)
+                work = _begun(self._log, _timed, (spent, act, *args))
             except BaseException:
                 self._reads.give(tenant_id)
                 raise
             self.busy += 1
-            work.add_done_callback(partial(self._ended, tenant_id))
+            work.add_done_callback(partial(self._ended, tenant_id, spent))
             # A thread cannot be ended: it stops at its next check of the request's cancellation.
             return await asyncio.shield(work)
 
@@ -58,8 +63,9 @@ class Threads:
         """Do something with a body of that size: with a large one in a thread, in a turn."""
         return act() if size <= LARGE_BYTES else await self.run_for(tenant_id, act)
 
-    def _ended(self, tenant_id: str, work: asyncio.Future[Any]) -> None:
+    def _ended(self, tenant_id: str, spent: list[float], work: asyncio.Future[Any]) -> None:
         self.busy -= 1
+        self._charge(tenant_id, sum(spent))
         self._reads.give(tenant_id)
         if not work.cancelled():
             work.exception()  # who waited has it; if nobody does, nobody is to be told
@@ -76,6 +82,15 @@ class Threads:
         """Begin nothing more."""
         for threads in (self._log, self._access):
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _timed(spent: list[float], act: Callable[..., T], *args: Any) -> T:
+    """Run something, and note the processor time that it took."""
+    began = time.thread_time()
+    try:
+        return act(*args)
+    finally:
+        spent.append(time.thread_time() - began)
 
 
 def _begun(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _END: Any = object()
 _LOOP_CHARACTERS = 1 << 15  # in payloads: their guard and their hash take as long
+_VALUE_CHARACTERS = 8  # that one value counts, whatever it is
 _LOOP_EVENTS = 250  # looked at on the loop: some milliseconds, a thread's change included
 
 
@@ -248,14 +249,15 @@ def _is_large(events: object) -> bool:
     todo: list[Any] = [getattr(event, "payload", event) for event in events]
     while todo and left > 0:
         value = todo.pop()
-        left -= 8
         if type(value) is str:
             left -= len(value)
-        elif type(value) is dict:
+        elif type(value) is dict or type(value) is list:
+            left -= _VALUE_CHARACTERS * len(value)
+            if left <= 0:
+                break  # before all of it is copied
             todo += value
-            todo += value.values()
-        elif type(value) is list:
-            todo += value
+            if type(value) is dict:
+                todo += value.values()
     return left <= 0
 
 

@@ -25,8 +25,8 @@ LIMITS: dict[str, str] = {
         "for the flooding tenant, and for its own refusals of that tenant's requests"
     ),
     "memory growth by a tenant at its bounds": (
-        "not measured apart; likely, beside the tenant's memory and the work in progress, the "
-        "events stored meanwhile in memory, and the page caches of SQLite"
+        "the tenant's memory of 128 MiB, up to 32 MiB of work in progress, and copies that are "
+        "made while bodies are read and answers are written"
     ),
     "singles, 32": _CLIENT,
     "singles, 128": _CLIENT,

@@ -121,9 +121,7 @@ class Service:
             serving.tenant_reads_waiting,
             "reads",
         )
-        self._threads = Threads(
-            serving.threads, reads, serving.request_timeout_s, self.queue.charge
-        )
+        self._threads = Threads(serving.threads, reads, serving.request_timeout_s, self.queue)
         self.run, self.run_access = self._threads.run, self._threads.run_access
         self.run_for, self.at_its_size = self._threads.run_for, self._threads.at_its_size
         general = Quota(
@@ -267,7 +265,9 @@ class Service:
             if len(self._views) >= _VIEWS_MAX:
                 self._views = {}
             log = self.log.for_tenant(tenant_id)
-            found = self._views[tenant_id] = log, AsyncLog(log, partial(self.run_for, tenant_id))
+            run, compute = self._threads.run_for, self._threads.compute_for
+            aio = AsyncLog(log, partial(run, tenant_id), partial(compute, tenant_id))
+            found = self._views[tenant_id] = log, aio
         return found
 
     @property

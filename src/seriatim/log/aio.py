@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from seriatim.core.decide import StaleRules
@@ -43,12 +44,19 @@ _LOOP_EVENTS = 250  # looked at on the loop: some milliseconds, a thread's chang
 class AsyncLog:
     """A log for asyncio; a cancelled append that was not yet sent leaves nothing behind.
 
-    What would hold the event loop up runs `in_thread`, which may bound how much of it there is.
+    What would hold the event loop up runs `in_thread`, which may bound how much of it there is;
+    what needs the processor and waits for nothing runs by `compute`, if that is given.
     """
 
-    def __init__(self, log: BaseLog, in_thread: InThread = asyncio.to_thread) -> None:
+    def __init__(
+        self,
+        log: BaseLog,
+        in_thread: InThread = asyncio.to_thread,
+        compute: InThread | None = None,
+    ) -> None:
         self._log = log
         self._in_thread = in_thread
+        self._compute = compute or in_thread
 
     async def append(  # noqa: PLR0913 - the arguments of the sync append
         self,
@@ -84,31 +92,32 @@ class AsyncLog:
                 if draft.condition is None and not _is_large(draft.events):
                     watch.request = log.appender.request(draft, watch.carried)
                 else:  # looking a condition up, or at thousands of events, would hold the loop
-                    ask = log.appender.request
-                    watch.request = await self._in_time(until, ask, draft, watch.carried)
+                    ask = partial(log.appender.request, draft, watch.carried)
+                    run = self._compute if draft.condition is None else self._in_thread
+                    watch.request = await self._in_time(until, ask, run)
                 try:
                     if connection is not None:
                         return watch.done(await log.store.append_in(connection, watch.request))
                     left = time_left(until, now())
                     return watch.done(await log.appender.lane().append(watch.request, left))
                 except StaleRules:
-                    await self._in_time(until, log.appender.reload_rules)
+                    await self._in_time(until, log.appender.reload_rules, self._in_thread)
             raise rules_kept_changing()
 
-    async def _in_time(self, until: float, act: Callable[..., T], *args: Any) -> T:
+    async def _in_time(self, until: float, act: Callable[[], T], run: InThread) -> T:
         """Look something up for an append, of whose time it takes."""
         try:
             async with asyncio.timeout_at(until):
-                return await self._while_awaited(act, *args)
+                return await self._while_awaited(act, run)
         except TimeoutError:
             raise looked_too_long() from None
 
-    async def _while_awaited(self, act: Callable[..., T], *args: Any) -> T:
+    async def _while_awaited(self, act: Callable[[], T], run: InThread | None = None) -> T:
         """Read in a thread; the read ends with whoever awaits it."""
         cancellation = Cancellation()
         try:
             with cancellable(cancellation):
-                return await self._in_thread(act, *args)
+                return await (run or self._in_thread)(act)
         finally:
             cancellation.cancel()
 

@@ -74,6 +74,26 @@ async def test_the_tenant_that_has_used_less_goes_first() -> None:
     assert started == ["calm", "loud", "loud", "loud"]
 
 
+async def test_a_tenant_alone_starts_more_at_once() -> None:
+    """K3: the appends of a tenant that is alone share commits: more of them start at once."""
+    clock = Clock()
+    queue = RequestQueue(1.0, clock)
+    queue._busy_s = clock
+    counts: dict[str, int] = {}
+
+    async def work() -> None:
+        clock.now += 0.5
+
+    for name, tenants in (("alone", ["a"] * 20), ("beside", ["b"] + ["a"] * 20)):
+        tasks = [asyncio.create_task(queue.run(one, work)) for one in tenants]
+        await asyncio.sleep(0)
+        counts[name] = sum(task.done() for task in tasks)
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    assert counts["alone"] == 10
+    assert counts["beside"] == 2
+
+
 async def test_used_time_is_forgotten() -> None:
     """K3: a tenant that was loud a while ago is as good as any other."""
     clock = Clock()

@@ -27,8 +27,8 @@ BOTTLENECKS: dict[str, str] = {
         "for the flooding tenant, and for its own refusals of that tenant's requests"
     ),
     "memory growth by a tenant at its bounds": (
-        "not measured separately; probably the tenant's memory, work in progress, events that are "
-        "stored in memory meanwhile, and the page caches of SQLite"
+        "the tenant's memory of 128 MiB, up to 32 MiB of work in progress, and copies made while "
+        "request bodies are read and responses are written"
     ),
     "singles, 32": _CLIENT,
     "singles, 128": _CLIENT,

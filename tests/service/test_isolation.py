@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import signal
@@ -11,13 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from seriatim.api import app as app_module
-from seriatim.api import tail_matcher
+from seriatim.api import tail_matcher, tailing
+from seriatim.api.memory_budget import MemoryBudget
+from seriatim.api.request_queue import RequestQueue
+from seriatim.api.tails import Piece, Tail
+from seriatim.core.query import Query
 from tests.faults.support import wait_until
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.service import Running
@@ -196,6 +202,48 @@ def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., Running]) -> N
     wait_until(lambda: not service.service.memory._tenants, "nothing is held", within_s=40)
 
 
+def texts_kept() -> int:
+    """Return how many texts of appends the tails of this process keep."""
+    return sum(1 for one in gc.get_objects() if type(one) is Piece and one.records)
+
+
+def test_a_tail_keeps_nothing_that_was_sent(serving: Callable[..., Running]) -> None:
+    """K3: a tail that has sent everything keeps no text, of which nothing is counted any more."""
+    who = caller(serving(), tenant_id="t")
+    who.append(event(payload={"a": "x" * 100_000}))
+    with following(who, after=0, keep_alive_s=60) as tail:
+        assert len([next(tail.lines()) for _ in range(2)]) == 2
+        wait_until(lambda: not texts_kept(), "the past is kept no longer")
+        who.append(event(payload={"a": "x" * 100_000}))
+        next(tail.lines())
+        wait_until(lambda: not texts_kept(), "the last append is kept no longer")
+
+
+async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3: the page that a tail has sent is let go of before it waits for the next one."""
+    kept: list[int] = []
+
+    async def read(*_: Any) -> Any:
+        kept.append(texts_kept())
+        return [Piece(one, b"{}") for one in (2 * len(kept) - 1, 2 * len(kept))], 2 * len(kept), 0
+
+    async def run_for(_: str, act: Callable[[], int]) -> int:
+        return act()
+
+    monkeypatch.setattr(tailing, "_held_past", read)
+    log = SimpleNamespace(head=lambda: 6, identity=lambda: None)
+    hub, memory = SimpleNamespace(stopped=False), MemoryBudget(1)
+    service: Any = SimpleNamespace(log=log, hub=hub, memory=memory, run_for=run_for)
+    identity: Any = None
+    sent = 0
+    async for piece in tailing._caught_up(service, Tail("t", Query(), 0, 10), identity):
+        sent += len(piece.records)
+        del piece
+
+    assert sent == 12
+    assert kept == [0, 0, 0]
+
+
 def test_strangers_are_bounded(serving: Callable[..., Running]) -> None:
     """K3: connections without a token are few, and those with one are served."""
     service = serving(unauthenticated_connections=20, unauthenticated_bytes=MIB)
@@ -290,6 +338,36 @@ def test_a_body_that_never_came_is_not_charged(serving: Callable[..., Running]) 
 def hostile(values: int) -> dict[str, Any]:
     """Return a query whose predicate wants many values of an array."""
     return {"filters": [{"payload": [{"a": [f"v{n}" for n in range(values)]}]}]}
+
+
+def test_requests_of_tenants_are_queued(
+    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: every request of a tenant starts by the queue, and a health check does not."""
+    queued: list[str] = []
+    charged: list[tuple[str, float]] = []
+    run, charge = RequestQueue.run, RequestQueue.charge
+
+    async def noted_run(queue: RequestQueue, tenant_id: str, act: Any) -> Any:
+        queued.append(tenant_id)
+        return await run(queue, tenant_id, act)
+
+    def noted_charge(queue: RequestQueue, tenant_id: str, seconds: float) -> None:
+        charged.append((tenant_id, seconds))
+        charge(queue, tenant_id, seconds)
+
+    monkeypatch.setattr(RequestQueue, "run", noted_run)
+    monkeypatch.setattr(RequestQueue, "charge", noted_charge)
+    service = serving()
+    loud = caller(service, tenant_id="loud")
+    charged.clear()
+    assert loud.append(event(payload={"text": "x" * 500_000})).status == 201
+    assert loud("GET", "/v1/events").status == 200
+    assert Caller(service.port)("GET", "/health").status == 200
+
+    assert queued == ["loud", "loud"]
+    assert {tenant_id for tenant_id, _ in charged} == {"loud"}
+    assert sum(seconds for _, seconds in charged) > 0
 
 
 def test_a_tail_is_matched_off_the_loop(

@@ -285,14 +285,14 @@ class App:
         request.tenant_id = caller.tenant(request.header(b"seriatim-tenant"))
         request.known = True
         _check_rights(route, request)
-        return await self._handled(route, request)
+        handle = partial(self._handled, route, request)
+        return await self.service.queue.run(request.tenant_id, handle)
 
     async def _handled(self, route: Route, request: Request) -> Response | Stream:
         service = self.service
         if route.params is not None:
-            return _response(
-                route, await route.handler(service, request, request.params(route.params))
-            )
+            params = request.params(route.params)
+            return _response(route, await route.handler(service, request, params))
         raw = await self._body(route, request)
         if not _is_json(request.headers.get(b"content-type", b"")):
             msg = "the body is JSON: send Content-Type: application/json"

@@ -26,6 +26,7 @@ from seriatim.api.fairness import Turns
 from seriatim.api.http import Request
 from seriatim.api.hub import Hub
 from seriatim.api.memory_budget import MemoryBudget
+from seriatim.api.request_queue import RequestQueue
 from seriatim.api.tails import Tail
 from seriatim.api.threads import Threads
 from seriatim.core.errors import BackendFailure, Forbidden, SeriatimError
@@ -110,6 +111,7 @@ class Service:
         self.access = access
         self.serving = serving
         self.registry = registry
+        self.queue = RequestQueue()
         self.turns = Turns(
             serving.tenant_in_flight, serving.tenant_in_flight_beside, serving.tenant_waiting
         )
@@ -119,7 +121,7 @@ class Service:
             serving.tenant_reads_waiting,
             "reads",
         )
-        self._threads = Threads(serving.threads, reads, serving.request_timeout_s)
+        self._threads = Threads(serving.threads, reads, serving.request_timeout_s, self.queue)
         self.run, self.run_access = self._threads.run, self._threads.run_access
         self.run_for, self.at_its_size = self._threads.run_for, self._threads.at_its_size
         general = Quota(
@@ -263,7 +265,9 @@ class Service:
             if len(self._views) >= _VIEWS_MAX:
                 self._views = {}
             log = self.log.for_tenant(tenant_id)
-            found = self._views[tenant_id] = log, AsyncLog(log, partial(self.run_for, tenant_id))
+            run, compute = self._threads.run_for, self._threads.compute_for
+            aio = AsyncLog(log, partial(run, tenant_id), partial(compute, tenant_id))
+            found = self._views[tenant_id] = log, aio
         return found
 
     @property

@@ -152,6 +152,7 @@ async def _pieces(
                 async for piece in past:
                     for part in form.piece(piece):
                         yield part
+                    del piece  # its text is not kept while the next one is awaited
             if followed.failure is not None:
                 raise followed.failure
             if not hub.enter(followed):
@@ -161,6 +162,7 @@ async def _pieces(
                 async for piece in _live(service, request, followed, identity, keep_alive_s):
                     for part in form.piece(piece):
                         yield part
+                    del piece
             finally:
                 hub.leave(followed)
     except SeriatimError as error:
@@ -190,6 +192,7 @@ async def _live(
         if piece is not None:
             followed.position = max(followed.position, piece.position)
             yield piece
+        del piece
 
 
 async def _caught_up(
@@ -205,12 +208,15 @@ async def _caught_up(
         if followed.position >= head:
             return
         pieces, scanned, size = await _held_past(service, followed, head)
+        pieces.reverse()
         try:
-            for piece in pieces:
+            while pieces:
                 if followed.failure is not None:
                     raise followed.failure
+                piece = pieces.pop()
                 yield piece
                 followed.position = piece.position
+                del piece  # the text of a page that was sent is counted no longer: nothing keeps it
         finally:
             service.memory.give(followed.tenant_id, size)
         followed.position = scanned

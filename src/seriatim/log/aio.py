@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from seriatim.core.decide import StaleRules
@@ -37,22 +38,31 @@ T = TypeVar("T")
 _END: Any = object()
 # Appends up to this size are validated on the event loop; a thread switch would cost more.
 _LOOP_CHARACTERS = 1 << 15  # of payload text
+_VALUE_CHARACTERS = 8  # the share of one value in this size, whatever its type
 _LOOP_EVENTS = 250
 
 
 class AsyncLog:
     """A log for asyncio; a cancelled append that was not yet sent stores nothing.
 
-    Calls that would block the event loop run in the executor, which may limit their concurrency.
+    Calls that would block the event loop run in the executor `in_thread`, which may limit their
+    concurrency; validation of large appends, which uses the processor and waits for nothing, runs
+    in the executor `compute`.
 
     Example:
         async with seriatim.open("sqlite:///app.db").aio as log:
             await log.append([NewEvent("order.placed", {"id": 1})])
     """
 
-    def __init__(self, log: BaseLog, in_thread: InThread = asyncio.to_thread) -> None:
+    def __init__(
+        self,
+        log: BaseLog,
+        in_thread: InThread = asyncio.to_thread,
+        compute: InThread | None = None,
+    ) -> None:
         self._log = log
         self._execute = in_thread
+        self._compute = compute or in_thread
 
     async def append(  # noqa: PLR0913 - as in BaseLog.append
         self,
@@ -88,9 +98,9 @@ class AsyncLog:
                 if draft.condition is None and not _is_large(draft.events):
                     telemetry.request = log.appender.request(draft, telemetry.carried)
                 else:  # evaluating a condition, or many events, would block the loop
-                    telemetry.request = await self._run_before(
-                        deadline, log.appender.request, draft, telemetry.carried
-                    )
+                    prepare = partial(log.appender.request, draft, telemetry.carried)
+                    run = self._compute if draft.condition is None else self._execute
+                    telemetry.request = await self._run_before(deadline, prepare, run)
                 request = telemetry.request
                 try:
                     if connection is not None:
@@ -98,23 +108,25 @@ class AsyncLog:
                     left = time_left(deadline, now())
                     return telemetry.done(await log.appender.lane().append(request, left))
                 except StaleRules:
-                    await self._run_before(deadline, log.appender.reload_rules)
+                    await self._run_before(deadline, log.appender.reload_rules, self._execute)
             raise rules_kept_changing()
 
-    async def _run_before(self, deadline: float, function: Callable[..., T], *args: Any) -> T:
+    async def _run_before(self, deadline: float, function: Callable[[], T], run: InThread) -> T:
         """Run a part of an append in a thread; raises `TimedOut` at the append's deadline."""
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._run_cancellable(function, *args)
+                return await self._run_cancellable(function, run=run)
         except TimeoutError:
             raise looked_too_long() from None
 
-    async def _run_cancellable(self, function: Callable[..., T], *args: Any) -> T:
+    async def _run_cancellable(
+        self, function: Callable[..., T], *args: Any, run: InThread | None = None
+    ) -> T:
         """Run a read in a thread and cancel it in the store when the awaiting task ends."""
         cancellation = Cancellation()
         try:
             with cancellable(cancellation):
-                return await self._execute(function, *args)
+                return await (run or self._execute)(function, *args)
         finally:
             cancellation.cancel()
 
@@ -255,14 +267,15 @@ def _is_large(events: object) -> bool:
     pending: list[Any] = [getattr(event, "payload", event) for event in events]
     while pending and left > 0:
         value = pending.pop()
-        left -= 8
         if type(value) is str:
             left -= len(value)
-        elif type(value) is dict:
+        elif type(value) is dict or type(value) is list:
+            left -= _VALUE_CHARACTERS * len(value)
+            if left <= 0:
+                break  # before all of it is copied
             pending += value
-            pending += value.values()
-        elif type(value) is list:
-            pending += value
+            if type(value) is dict:
+                pending += value.values()
     return left <= 0
 
 

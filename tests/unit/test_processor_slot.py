@@ -1,0 +1,111 @@
+"""One thread computes for tenants at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim.api.fairness import Turns
+from seriatim.api.request_queue import RequestQueue
+from seriatim.api.threads import LARGE_BYTES, ProcessorSlot, Threads
+from seriatim.core.event import NewEvent
+from seriatim.core.request import ExpectedSeq
+from seriatim.log.aio import AsyncLog
+
+
+async def _pass_iterations() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def _take(slot: ProcessorSlot, *tenants: str) -> list[asyncio.Task[None]]:
+    tasks = [asyncio.create_task(slot.take(one)) for one in tenants]
+    await _pass_iterations()
+    return tasks
+
+
+async def test_the_tenant_that_has_used_the_least_computes_next() -> None:
+    """K3: one at a time, whoever came first, and a tenant's own in order."""
+    slot = ProcessorSlot({"loud": 2.0, "calm": 1.0}.__getitem__)
+    holder, *waiting = await _take(slot, "loud", "loud", "loud", "calm")
+    done = [[one.done() for one in waiting]]
+    for _ in waiting:
+        slot.give()
+        await _pass_iterations()
+        done.append([one.done() for one in waiting])
+
+    assert holder.done()
+    assert done == [
+        [False, False, False],
+        [False, False, True],
+        [True, False, True],
+        [True, True, True],
+    ]
+
+
+async def test_who_gives_up_does_not_keep_the_slot() -> None:
+    """K3: a wait that is cancelled, even one that was granted just before, blocks nobody."""
+    slot = ProcessorSlot(lambda _: 0.0)
+    _, left, granted, last = await _take(slot, "a", "b", "c", "d")
+    left.cancel()
+    await _pass_iterations()
+    slot.give()
+    granted.cancel()
+    await asyncio.wait_for(last, 10)
+
+    assert left.cancelled()
+    assert granted.cancelled()
+    slot.give()
+    await asyncio.wait_for(slot.take("a"), 10)
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    """The threads of a process, with two reads for each tenant."""
+    made = Threads(8, Turns(2, 2, 100, "reads"), 60.0, RequestQueue())
+    yield made
+    made.stop()
+
+
+async def test_large_bodies_are_handled_one_at_a_time(threads: Threads) -> None:
+    """K3: two tenants' large bodies never share the interpreter; reads go on meanwhile."""
+    ended = threading.Event()
+    first = asyncio.create_task(threads.at_its_size("a", LARGE_BYTES + 1, ended.wait))
+    await _pass_iterations()
+    second = asyncio.create_task(threads.at_its_size("b", LARGE_BYTES + 1, lambda: "second"))
+    await _pass_iterations()
+    busy = threads.busy
+    read = await threads.run_for("b", lambda: "read")
+    ended.set()
+
+    assert (busy, read) == (1, "read")
+    assert await asyncio.wait_for(first, 10)
+    assert await asyncio.wait_for(second, 10) == "second"
+    assert threads.busy == 0
+
+
+async def test_a_large_append_is_checked_in_the_slot() -> None:
+    """K3: the checks of a large append take the slot, those that may wait for a database do not."""
+    used: list[str] = []
+
+    def run(name: str) -> Any:
+        async def noted(act: Callable[..., Any], *args: Any) -> Any:
+            used.append(name)
+            return await asyncio.to_thread(act, *args)
+
+        return noted
+
+    log = seriatim.open("memory:")
+    aio = AsyncLog(log, run("in_thread"), run("compute"))
+    large = [NewEvent("note.taken", {"a": "x" * 100_000}, stream=("note", "1"))]
+    await aio.append([NewEvent("note.taken", {"a": 1})])
+    await aio.append(large)
+    await aio.append(large, ExpectedSeq(("note", "1"), 1))
+    log.close()
+
+    assert used == ["compute", "in_thread"]

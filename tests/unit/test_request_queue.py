@@ -1,0 +1,178 @@
+"""The order in which requests of tenants start on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import pairwise
+
+from seriatim.api.request_queue import HALF_LIFE_S, YIELD_S, RequestQueue
+
+TURNS = 50  # iterations of the loop, more than any test needs
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def __call__(self) -> float:
+        """Return the time that was set."""
+        return self.now
+
+
+async def _pass_iterations(count: int = TURNS) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def _record(started: list[str], name: str) -> Callable[[], Awaitable[None]]:
+    async def act() -> None:
+        started.append(name)
+
+    return act
+
+
+async def _waiting(
+    queue: RequestQueue, *tenants: str
+) -> tuple[list[str], list[asyncio.Task[None]]]:
+    """Send requests all at once, and return the list of those that have started."""
+    started: list[str] = []
+    tasks = [asyncio.create_task(queue.run(one, _record(started, one))) for one in tenants]
+    await asyncio.sleep(0)
+    return started, tasks
+
+
+async def test_other_callbacks_run_between_two_requests() -> None:
+    """K3: a flood of requests starts one at a time, so that a health check gets in between."""
+    started, tasks = await _waiting(RequestQueue(0.0, Clock()), *["loud"] * 20)
+    counts = []
+    while not all(task.done() for task in tasks):
+        counts.append(len(started))
+        await asyncio.sleep(0)
+
+    assert max(after - before for before, after in pairwise(counts)) == 1
+
+
+async def test_requests_start_at_once_while_there_is_time() -> None:
+    """K3: no request waits while the loop has time."""
+    started, _ = await _waiting(RequestQueue(60.0, Clock()), "a", "b", "a")
+
+    assert started == ["a", "b", "a"]
+
+
+async def test_the_tenant_that_has_used_less_goes_first() -> None:
+    """K3: a request is started before those of a tenant that has used more processor time."""
+    queue = RequestQueue(0.0, Clock())
+    queue.charge("loud", 0.5)
+    queue.charge("calm", 0.1)
+    started, tasks = await _waiting(queue, "loud", "loud", "loud", "calm")
+    await asyncio.gather(*tasks)
+
+    assert started == ["calm", "loud", "loud", "loud"]
+
+
+async def test_a_tenant_alone_starts_more_at_once() -> None:
+    """K3: the appends of a tenant that is alone share commits: more of them start at once."""
+    clock = Clock()
+    queue = RequestQueue(1.0, clock)
+    queue._busy_s = clock
+    counts: dict[str, int] = {}
+
+    async def work() -> None:
+        clock.now += 0.5
+
+    for name, tenants in (("alone", ["a"] * 20), ("beside", ["b"] + ["a"] * 20)):
+        tasks = [asyncio.create_task(queue.run(one, work)) for one in tenants]
+        await asyncio.sleep(0)
+        counts[name] = sum(task.done() for task in tasks)
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    assert counts["alone"] == 10
+    assert counts["beside"] == 2
+
+
+async def test_used_time_is_forgotten() -> None:
+    """K3: a tenant that was loud a while ago is as good as any other."""
+    clock = Clock()
+    queue = RequestQueue(0.0, clock)
+    queue.charge("loud", 0.8)
+    clock.now += 3 * HALF_LIFE_S
+
+    assert round(queue.used("loud"), 6) == 0.1
+
+
+async def test_a_heavier_tenant_waits_for_a_request_in_progress() -> None:
+    """K3: a tenant that has used more starts nothing until the other's request has ended."""
+    queue = RequestQueue(0.0, Clock())
+    queue.charge("loud", 0.5)
+    gate = asyncio.Event()
+    calm = asyncio.create_task(queue.run("calm", gate.wait))
+    await _pass_iterations()
+    started, tasks = await _waiting(queue, "loud", "loud")
+    await _pass_iterations()
+
+    assert started == []
+    gate.set()
+    await asyncio.wait_for(asyncio.gather(calm, *tasks), 10)
+    assert started == ["loud", "loud"]
+
+
+async def test_a_heavier_tenant_does_not_wait_for_long() -> None:
+    """K3: a request that takes long, as one that waits for new events, holds nobody up."""
+    clock = Clock()
+    queue = RequestQueue(0.0, clock)
+    queue.charge("loud", 0.5)
+    gate = asyncio.Event()
+    calm = asyncio.create_task(queue.run("calm", gate.wait))
+    await _pass_iterations()
+    started, tasks = await _waiting(queue, "loud", "loud")
+    clock.now += YIELD_S
+    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    assert started == ["loud", "loud"]
+    gate.set()
+    await calm
+
+
+async def test_a_tenant_does_not_wait_for_its_own_requests() -> None:
+    """K3: the requests of one tenant run side by side."""
+    queue = RequestQueue(0.0, Clock())
+    gate = asyncio.Event()
+    running = [asyncio.create_task(queue.run("loud", gate.wait)) for _ in range(3)]
+    await _pass_iterations()
+    started, tasks = await _waiting(queue, "loud")
+    await asyncio.gather(*tasks)
+
+    assert started == ["loud"]
+    gate.set()
+    await asyncio.gather(*running)
+
+
+async def test_a_cancelled_request_keeps_nobody_waiting() -> None:
+    """K3: a request that is cancelled in the queue is passed over."""
+    queue = RequestQueue(0.0, Clock())
+    started, tasks = await _waiting(queue, "a", "b", "c")
+    tasks[0].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert started == ["b", "c"]
+
+
+async def test_errors_reach_the_caller() -> None:
+    """K3: a request that fails ends as any other."""
+    queue = RequestQueue(0.0, Clock())
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    ended = await asyncio.gather(
+        *map(partial(queue.run, act=fail), ["a", "b"]), return_exceptions=True
+    )
+    started, tasks = await _waiting(queue, "c")
+    await asyncio.gather(*tasks)
+
+    assert [type(one) for one in ended] == [ValueError, ValueError]
+    assert started == ["c"]

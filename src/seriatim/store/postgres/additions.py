@@ -31,24 +31,22 @@ def find_additions(
             "them, rebuild, and create them again"
         )
         raise Conflict(msg, details={"table": table, "found": obstacles})
-    statements = [
-        f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)
-    ]
-    statements.append(_REVOKE.replace("{table}", table.replace("'", "''")))
-    statements += [
+    repeated = [f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)]
+    repeated.append(_REVOKE.replace("{table}", table.replace("'", "''")))
+    repeated += [
         _build_grant(table, *found)
         for found in session.run(sql["grants"], named)
         if found[1] is None or found[1] in columns
     ]
-    statements += [
+    repeated += [
         _build_comment(table, *found)
         for found in session.run(sql["comments"], named)
         if found[0] is None or found[0] in columns
     ]
     for what in ("indexes", "statistics"):
-        statements += [found[0] for found in session.run(sql[what], named)]
+        repeated += [found[0] for found in session.run(sql[what], named)]
     last = session.run(sql["last_settings"], named)
-    return statements + [f"alter table {table} {found[0]}" for found in last]
+    return repeated + [f"alter table {table} {found[0]}" for found in last]
 
 
 # Default privileges may grant more on the new table than users left on the old one.

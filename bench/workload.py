@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from seriatim import Filter, NewEvent, PayloadIndex, Query
-from seriatim.log.appending import IdMaker
+from seriatim.log.appender import IdGenerator
 
 STREAM_TYPE = "order"
 EVENTS_PER_STREAM = 20
@@ -24,7 +24,7 @@ NOTE = (
     "thanks a lot, Ada Byron"
 )
 
-new_id = IdMaker()
+new_id = IdGenerator()
 
 
 def customer(index: int) -> str:

@@ -7,7 +7,7 @@ pytest_plugins = [
     "tests.fixtures.pgbouncer",
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
-    "tests.fixtures.quick_java",
+    "tests.fixtures.jvm_class_cache",
     "tests.fixtures.s3_server",
     "tests.fixtures.spark",
     "tests.fixtures.spark_cluster",

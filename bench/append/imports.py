@@ -10,8 +10,8 @@ from bench.baselines import CopyBaseline
 from bench.measurement import Figure, Sample, Stopwatch, Subject, interleave, ratio, reference
 from bench.workload import EVENTS_PER_STREAM, STREAM_TYPE, new_id, payload
 from seriatim import NewEvent
-from seriatim.log.importing import import_events
-from seriatim.log.transfer import export_log
+from seriatim.log.export_format import export_log
+from seriatim.log.importer import import_events
 
 GOAL = 0.7
 SHAPES = {"exported appends of 1,000": 1000, "exported single appends": 1}

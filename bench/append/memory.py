@@ -15,7 +15,7 @@ import psutil
 import seriatim
 from bench.append.plan import AppendEnvironment
 from bench.measurement import Figure, Stopwatch
-from seriatim.log.transfer import export_log
+from seriatim.log.export_format import export_log
 
 GROWTH_GOAL_MIB = 16.0
 EVENTS_MAX = 400_000

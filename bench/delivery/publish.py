@@ -7,14 +7,14 @@ from confluent_kafka import Producer
 
 from bench.delivery.plan import DeliveryEnvironment
 from bench.measurement import Figure, interleave, ratio, timed
-from seriatim.config.delivery import Publishing
-from seriatim.core.times import instant_us
+from seriatim.config.delivery import PublisherSettings
+from seriatim.core.times import parse_us
 from seriatim.pipeline.kafka.address import Target, parse_target
-from seriatim.pipeline.kafka.client import make_topics, offsets
-from seriatim.pipeline.kafka.messages import Headers, key_of, value_of
-from seriatim.pipeline.publish.publishing import Publisher
-from seriatim.store.postgres.rows import record_of
-from seriatim.store.postgres.statements import COLUMNS
+from seriatim.pipeline.kafka.client import create_topics, get_offsets
+from seriatim.pipeline.kafka.messages import HeaderBuilder, encode_key, encode_value
+from seriatim.pipeline.publish.publisher import Publisher
+from seriatim.store.postgres.rows import decode_record
+from seriatim.store.postgres.statements import RECORD_COLUMNS
 
 GOAL = 0.6
 _PARTITIONS = 6
@@ -24,7 +24,7 @@ _PAGE = 10_000
 def publish(environment: DeliveryEnvironment) -> list[Figure]:
     """Publish the whole log with the publisher and with a plain producer, to new topics."""
     count = environment.plan.events
-    settings = Publishing(batch_size=20_000, flush_batch_size=100_000, step_events=200_000)
+    settings = PublisherSettings(batch_size=20_000, flush_batch_size=100_000, step_events=200_000)
 
     def run_publisher() -> int:
         target = _create_topic(environment)
@@ -52,14 +52,14 @@ def publish(environment: DeliveryEnvironment) -> list[Figure]:
 
 def _create_topic(environment: DeliveryEnvironment) -> Target:
     target = parse_target(f"kafka://{environment.broker.servers}/b-{uuid.uuid4().hex}")
-    assert target.one_topic is not None
-    make_topics(target, [target.one_topic], _PARTITIONS, 1)
+    assert target.single_topic is not None
+    create_topics(target, [target.single_topic], _PARTITIONS, 1)
     return target
 
 
 def _check_sent(target: Target, count: int) -> int:
-    topic = target.one_topic or ""
-    bounds = offsets(target, [topic])[topic].values()
+    topic = target.single_topic or ""
+    bounds = get_offsets(target, [topic])[topic].values()
     assert sum(end - first for first, end in bounds) == count
     return count
 
@@ -68,7 +68,7 @@ def _produce_all(environment: DeliveryEnvironment, target: Target) -> None:
     """Read rows with a server-side cursor and send the same messages as the publisher."""
     producer = Producer(
         {
-            **target.client,
+            **target.client_settings,
             "enable.idempotence": "true",
             "acks": "all",
             "linger.ms": "5",
@@ -77,22 +77,22 @@ def _produce_all(environment: DeliveryEnvironment, target: Target) -> None:
             "queue.buffering.max.kbytes": "262144",
         }
     )
-    headers = Headers(environment.log.log.identity(), frozenset({"trace"}))
-    topic = target.one_topic or ""
+    headers = HeaderBuilder(environment.log.log.identity(), frozenset({"trace"}))
+    topic = target.single_topic or ""
     with psycopg.connect(environment.url) as session, session.cursor("all_of_it") as cursor:
         cursor.itersize = _PAGE
-        cursor.execute(f"select {COLUMNS} from seriatim.events e order by position")
+        cursor.execute(f"select {RECORD_COLUMNS} from seriatim.events e order by position")
         for number, row in enumerate(cursor):
-            event = record_of(row)
-            time_ms = (instant_us(event.recorded_at) or 0) // 1000
+            event = decode_record(row)
+            time_ms = (parse_us(event.recorded_at) or 0) // 1000
             while True:
                 try:
                     producer.produce(
                         topic,
-                        value_of(event),
-                        key_of(event),
+                        encode_value(event),
+                        encode_key(event),
                         timestamp=time_ms,
-                        headers=headers.of(event),
+                        headers=headers.build(event),
                     )
                     break
                 except BufferError:

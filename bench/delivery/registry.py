@@ -9,10 +9,10 @@ import psycopg
 from bench.delivery.plan import DeliveryEnvironment
 from bench.measurement import Figure, Sample, Stopwatch, Subject, interleave, ratio, timed
 from bench.plan import format_count
-from seriatim.core.handling import Delivery, Handler, handler
+from seriatim.core.handler import Delivery, Handler, handler
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
-from seriatim.pipeline.work.working import Worker
+from seriatim.factory import open_registry
+from seriatim.pipeline.work.worker import Worker
 
 GOAL, ROUND_TRIPS_GOAL, GROWTH_GOAL = 3.0, 2.0, 0.85
 _SCHEMA = "bench_registry"
@@ -173,14 +173,14 @@ def _round_trips(environment: DeliveryEnvironment) -> Figure:
     """Count the statements sent to the server per event that is claimed singly."""
     opened = open_registry(_registry_url(environment))
     sent = 0
-    original = opened.engine.at_once
+    original = opened.engine.autocommit
 
     def count_and_call() -> Any:
         nonlocal sent
         sent += 1
         return original()
 
-    opened.engine.at_once = count_and_call  # type: ignore[method-assign]
+    opened.engine.autocommit = count_and_call  # type: ignore[method-assign]
     one = _make_handler()
     for number in range(100):
         _claim_and_complete(opened, one, number)

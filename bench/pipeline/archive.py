@@ -13,7 +13,7 @@ from bench.pipeline.plan import PipelineEnvironment
 from bench.pipeline.read_models import ORDERS
 from bench.pipeline.seriatim_jobs import Rebuild, scan_archive
 from bench.postgres import vacuum_and_checkpoint
-from seriatim.pipeline.archive.writing import archive as copy_log
+from seriatim.pipeline.archive.archiver import archive as copy_log
 from seriatim.pipeline.shipped import activity
 
 SCAN_GOAL = 0.8

@@ -10,7 +10,7 @@ import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.measurement import Stopwatch
-from seriatim.store.postgres.statements import COLUMNS
+from seriatim.store.postgres.statements import RECORD_COLUMNS
 
 POLL_S = 0.001
 TIMEOUT_S = 120.0
@@ -22,7 +22,7 @@ def copy_out(url: str) -> int:
     """Read and discard every column of every event over one connection; return their number."""
     count = 0
     with psycopg.connect(url) as session, session.cursor() as cursor:
-        with cursor.copy(f"copy (select {COLUMNS} from seriatim.events e) to stdout") as out:
+        with cursor.copy(f"copy (select {RECORD_COLUMNS} from seriatim.events e) to stdout") as out:
             for _ in out:
                 count += 1
         assert count == cursor.rowcount

@@ -10,7 +10,7 @@ import seriatim
 from bench.measurement import Sample, Stopwatch
 from bench.pipeline.read_models import fold_order
 from seriatim import EventRecord
-from seriatim.core.decision_graph import Edge, Node, Precedent, Trace, advance, graph_of
+from seriatim.core.decision_graph import Edge, Node, Precedent, Trace, apply_to_trace, build_graph
 
 _encode = msgspec.json.encode
 _decode_trace = msgspec.json.Decoder(Trace).decode
@@ -98,14 +98,14 @@ class TransactionPerEventProjector:
         return self._log.read(after=position)
 
     def _project(self, event: EventRecord) -> None:
-        nodes, edges = graph_of(event)
+        nodes, edges = build_graph(event)
         with self._session.transaction(), self._session.cursor() as cursor:
             _insert(cursor, "nodes", nodes)
             _insert(cursor, "edges", edges)
             found = cursor.execute(
                 "select state from rival.traces where trace_id = %s", (event.stream_id,)
             ).fetchone()
-            trace = advance(_decode_trace(found[0]) if found else None, event)
+            trace = apply_to_trace(_decode_trace(found[0]) if found else None, event)
             cursor.execute(
                 "insert into rival.traces values (%s, %s) "
                 "on conflict (trace_id) do update set state = excluded.state",

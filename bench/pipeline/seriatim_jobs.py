@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.pipeline.baselines import consume
 from seriatim.core.projection import Projection
-from seriatim.pipeline.events import events as pipeline_events
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.project.rebuilding import Proof
+from seriatim.pipeline.project.rebuild import Proof
+from seriatim.pipeline.source.dataframe import events as pipeline_events
 
 _numbers = itertools.count(1)
 

@@ -24,7 +24,7 @@ from bench.postgres import describe_machine, read_settings, start_server, vacuum
 from bench.runner import measure, print_conditions, publish_results
 from bench.seriatim_log import PREFILL_BATCH, SeriatimLog
 from bench.workload import make_order_batches, payload_bytes
-from seriatim.pipeline.session import session
+from seriatim.pipeline.source.spark_session import session
 
 NAME = "pipeline"
 LOG, TRACES = "log", "traces"

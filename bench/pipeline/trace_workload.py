@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.workload import new_id
 from seriatim import NewEvent
-from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.kinds import TRACE_STREAM_TYPE
 
 STEPS = (
     "TraceStarted",
@@ -36,7 +36,7 @@ def make_trace_event(index: int) -> NewEvent:
     return NewEvent(
         STEPS[step],
         _payload(STEPS[step], trace),
-        stream=(TRACE_KIND, f"t-{trace:08d}"),
+        stream=(TRACE_STREAM_TYPE, f"t-{trace:08d}"),
         stream_seq=step,
         event_id=new_id(),
         occurred_at=(BEGIN + timedelta(seconds=index)).isoformat(),

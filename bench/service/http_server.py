@@ -8,25 +8,30 @@ import msgspec
 import uvicorn
 
 from seriatim.api.app import App
-from seriatim.api.bodies import Parser
-from seriatim.api.http import Request, Response
+from seriatim.api.http import HttpRequest, HttpResponse
+from seriatim.api.request_bodies import BodyParser
 from seriatim.api.routes import ROUTES, Route
-from seriatim.api.service import Service, Serving
-from seriatim.api.serving import Place, configuration, settled_service, take_turns_quickly
-from seriatim.wire.shapes import AppendBody, Placed, Receipt
+from seriatim.api.server import (
+    ServiceLocation,
+    make_config,
+    make_frozen_service,
+    shorten_switch_interval,
+)
+from seriatim.api.service import Service, ServiceSettings
+from seriatim.wire.messages import AppendBody, EventPosition, Receipt
 
 NOOP = "/v1/noop"
 
-_decode = Parser(AppendBody).quick
+_decode = BodyParser(AppendBody).parse_fast
 _encode = msgspec.json.Encoder().encode
 
 
-async def noop(service: Service, request: Request, raw: bytes) -> Response:
+async def noop(service: Service, request: HttpRequest, raw: bytes) -> HttpResponse:
     """Parse the body and respond like an append, but store nothing."""
     del service, request
     body: Any = _decode(raw)
-    placed = [Placed(1, event.event_id, 1) for event in body.events]
-    return Response(201, _encode(Receipt(1, 1, "2026-01-01T00:00:00.000000Z", placed)))
+    placed = [EventPosition(1, event.event_id, 1) for event in body.events]
+    return HttpResponse(201, _encode(Receipt(1, 1, "2026-01-01T00:00:00.000000Z", placed)))
 
 
 ROUTE = Route(
@@ -34,17 +39,17 @@ ROUTE = Route(
 )
 
 
-def app(place: Place, serving: Serving) -> App:
+def app(place: ServiceLocation, serving: ServiceSettings) -> App:
     """Return the application with the no-op route."""
-    take_turns_quickly()
-    return App(partial(settled_service, place, serving), routes=(*ROUTES, ROUTE))
+    shorten_switch_interval()
+    return App(partial(make_frozen_service, place, serving), routes=(*ROUTES, ROUTE))
 
 
 def main() -> None:
     """Serve the log at the URL in the arguments, and print the port."""
     url = sys.argv[1]
-    place, serving = Place(url=url, port=0), Serving()
-    config = configuration(place, serving, app)
+    place, serving = ServiceLocation(url=url, port=0), ServiceSettings()
+    config = make_config(place, serving, app)
     listening = config.bind_socket()
     print(listening.getsockname()[1], flush=True)
     uvicorn.Server(config).run(sockets=[listening])

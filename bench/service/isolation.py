@@ -22,9 +22,9 @@ import psutil
 from bench.measurement import Figure, Series
 from bench.service.http_load import load, request_bytes
 from bench.service.plan import ServiceEnvironment
-from seriatim.api.service import Serving
+from seriatim.api.service import ServiceSettings
 from seriatim.core.limits import MIB
-from seriatim.opening import open_access
+from seriatim.factory import open_access
 
 BACKENDS = ("memory", "sqlite", "postgres")
 GOAL = 3.0  # the p99 next to the loud tenant, relative to the quiet p99
@@ -84,7 +84,7 @@ def _measure(environment: ServiceEnvironment, backend: str) -> list[Figure]:
             with suppress(psutil.TimeoutExpired):
                 one.process.wait(2 * GRACE_S)
             ended_s = time.monotonic() - began
-    budget = Serving().tenant_memory_bytes // MIB
+    budget = ServiceSettings().tenant_memory_bytes // MIB
     return [
         *(
             Figure(

@@ -23,7 +23,7 @@ from bench.service.isolation import isolation
 from bench.service.plan import ServiceEnvironment, ServicePlan, parse_plan
 from bench.service.tails import tails
 from bench.workload import payload_bytes
-from seriatim.opening import access_url, open_access
+from seriatim.factory import access_url, open_access
 
 NAME = "service"
 PACKAGES = ("seriatim", "uvicorn", "httptools", "uvloop", "msgspec", "psycopg", "umadb")

@@ -10,7 +10,7 @@ Example:
 """
 
 from seriatim.config import Settings
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import (
     BackendFailure,
     ConditionalAppendConflict,
@@ -38,7 +38,7 @@ from seriatim.core.errors import (
     Unauthorized,
 )
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, NewEvent
-from seriatim.core.handling import Delivery, Handler, RetryPolicy, handler
+from seriatim.core.handler import Delivery, Handler, RetryPolicy, handler
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.limits import Limits
@@ -46,9 +46,9 @@ from seriatim.core.projection import Projection, Table, frame_projection, projec
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import Command, ExpectedContext, ExpectedSeq
 from seriatim.delivery.registry import Registry
+from seriatim.factory import Log, open_registry
+from seriatim.factory import open_log as open  # noqa: A004 - callers write seriatim.open
 from seriatim.log.catalogue import Catalogue
-from seriatim.opening import Log, open_registry
-from seriatim.opening import open_log as open  # noqa: A004 - callers write seriatim.open
 
 __version__ = "0.1.0"
 
@@ -90,8 +90,8 @@ __all__ = [
     "ProjectionOutOfDate",
     "ProjectionTimeout",
     "Query",
-    "Registering",
     "Registry",
+    "RegistrySettings",
     "RetryPolicy",
     "SchemaViolation",
     "SeriatimError",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import seriatim
-from tests.acceptance.program import Program
+from tests.acceptance.cli_program import Program
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -11,7 +11,7 @@ import psycopg
 
 import seriatim
 from seriatim import NewEvent
-from tests.acceptance.program import Program
+from tests.acceptance.cli_program import Program
 
 SEAT = '{"seat":"12A"}'
 
@@ -167,7 +167,7 @@ def test_tail_goes_on_under_its_name(program: Program) -> None:
 def test_tail_receives_live_and_stops_by_ctrl_c(program: Program) -> None:
     """E5: what another process appends arrives; Ctrl-C is quiet and has its code."""
     fill(program)
-    tail = program.started("tail", "--after", "0", "--json")
+    tail = program.start("tail", "--after", "0", "--json")
     assert tail.stdout is not None
     seen = [json.loads(tail.stdout.readline())["position"] for _ in range(3)]
     program("append", "noted")

@@ -6,9 +6,9 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent, RetryPolicy, handler, open_registry
-from seriatim.opening import registry_url
-from tests.acceptance.program import Program
-from tests.fixtures.spark import with_kafka
+from seriatim.factory import registry_url
+from tests.acceptance.cli_program import Program
+from tests.fixtures.spark import kafka_packages
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_java")]
 
@@ -138,7 +138,7 @@ def test_to_kafka_and_back(sqlite: Program, topic_url: str) -> None:
     """H1, H5: published, reconciled, handled from the topic, by commands alone."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, "1A", "1B", "1C")
-    jars = f"spark.jars={with_kafka()['spark.jars']}"
+    jars = f"spark.jars={kafka_packages()['spark.jars']}"
     published = sqlite("publish", "--to", topic_url, "--create-topics", "--json")
     again = sqlite("publish", "--to", topic_url, "--json")
     equal = sqlite("reconcile", "--to", topic_url, "--conf", jars, "--json")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.program import TIMEOUT_S, Program
+from tests.acceptance.cli_program import TIMEOUT_S, Program
 
 BLOCKED = """
 import sys

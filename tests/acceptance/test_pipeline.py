@@ -11,7 +11,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from tests.acceptance.program import Program
+from tests.acceptance.cli_program import Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_java")]
 
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_a_job_on_spark_quietly(sqlite: Program) -> None:
     """
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     fill(sqlite, ["1A"])
-    following = sqlite.started("project", "run", "shop:seats", "--live")
+    following = sqlite.start("project", "run", "shop:seats", "--live")
     with seriatim.open(sqlite.env["SERIATIM_URL"]) as log:
         for seat in ("1B", "1C"):
             log.append([NewEvent("seat.reserved", {"seat": seat}, stream=("show", "1"))])
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_a_job_on_spark_quietly(sqlite: Program) -> None:
 def test_ctrl_c_while_spark_starts_leaves_nothing_behind(sqlite: Program) -> None:
     """I7: Ctrl-C before Spark runs ends the command and its JVM, and prints no stack."""
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
-    starting = sqlite.started("project", "run", "shop:seats")
+    starting = sqlite.start("project", "run", "shop:seats")
     deadline = time.monotonic() + 200
     while not list(Path(sqlite.folder).glob("seriatim-java-*")):  # made right before the JVM
         assert time.monotonic() < deadline, "Spark does not start"

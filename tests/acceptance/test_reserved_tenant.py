@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 import seriatim
 from seriatim import Delivery, InvalidArgument, Log, NewEvent, open_registry
 from seriatim.core.event import EventRecord
-from seriatim.log.importing import import_events
-from seriatim.log.transfer import export_log
+from seriatim.log.export_format import export_log
+from seriatim.log.importer import import_events
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.messages import record_of, value_of
-from seriatim.pipeline.options import source_options
-from seriatim.pipeline.publish.publishing import Publisher
-from seriatim.pipeline.sink import sink_options
-from seriatim.pipeline.work.working import Worker
-from tests.acceptance.program import Program
+from seriatim.pipeline.kafka.messages import decode_record, encode_value
+from seriatim.pipeline.publish.publisher import Publisher
+from seriatim.pipeline.scan.options import parse_source_options
+from seriatim.pipeline.sink.frame_writer import parse_sink_options
+from seriatim.pipeline.work.worker import Worker
+from tests.acceptance.cli_program import Program
 
 ALL = "*"
 UNUSED = cast(SparkSession, None)  # the name is refused before Spark is touched
@@ -94,8 +94,8 @@ ENTRIES: dict[str, Callable[[Place], object]] = {
     "reset": reset,
     "Worker": lambda place: Worker(UNUSED, reserved, url=place.url, tenant_id=ALL),
     "Publisher": lambda place: Publisher(UNUSED, place.url, TARGET, "kept", tenant_id=ALL),
-    "source": lambda place: source_options({"url": place.url, "tenant": ALL}),
-    "sink": lambda place: sink_options({"url": place.url, "tenant": ALL}),
+    "source": lambda place: parse_source_options({"url": place.url, "tenant": ALL}),
+    "sink": lambda place: parse_sink_options({"url": place.url, "tenant": ALL}),
 }
 
 
@@ -128,7 +128,7 @@ def test_an_imported_event_cannot_be_of_it(place: Place) -> None:
 def test_a_message_cannot_be_of_it(place: Place) -> None:
     """K2: a message of the reserved tenant is no event, and becomes a dead letter."""
     with pytest.raises(ValueError, match="stands for all"):
-        record_of(value_of(place.record))
+        decode_record(encode_value(place.record))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.acceptance.program import Program
+from tests.acceptance.cli_program import Program
 from tests.faults.support import wait_until
-from tests.service.calls import Caller, event
+from tests.service.http_calls import Caller, make_event
 
 _AT = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
@@ -18,7 +18,7 @@ _AT = re.compile(r"http://127\.0\.0\.1:(\d+)")
 @contextmanager
 def serving(program: Program, *args: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Serve the program's log; yield the port and the process."""
-    process = program.started("serve", "--port", "0", *args)
+    process = program.start("serve", "--port", "0", *args)
     assert process.stderr is not None
     try:
         while not (found := _AT.search(line := process.stderr.readline().decode())):
@@ -48,7 +48,7 @@ def test_a_token_from_its_making_to_its_end(program: Program) -> None:
     told = program("token", "list").out
     with serving(program) as (port, _):
         who = Caller(port, text)
-        assert who.append(event("order.placed")).status == 201
+        assert who.append(make_event("order.placed")).status == 201
         assert who("GET", "/v1/events").json["records"][0]["actor_id"] == "shop"
         assert program("token", "revoke", made["token_id"]).code == 0
         wait_until(lambda: who("GET", "/v1/log").status == 401, "refused", within_s=5)
@@ -91,10 +91,10 @@ def test_a_quota_from_its_setting_to_its_removal(program: Program) -> None:
         assert ran.json == {"tenant_id": "loud", "events_per_s": 1.0, "bytes_per_s": 0.0}
         assert program("quota", "list", "--json").lines == [ran.json]
         assert "1 events per second" in program("quota", "list").out
-        wait_until(lambda: Caller(port, loud).append(event()).status == 429, "bounded", 10)
-        assert Caller(port, calm).append(event()).status == 201
+        wait_until(lambda: Caller(port, loud).append(make_event()).status == 429, "bounded", 10)
+        assert Caller(port, calm).append(make_event()).status == 201
         assert program("quota", "remove", *of_loud, "--json").json == {"removed": "loud"}
-        wait_until(lambda: Caller(port, loud).append(event()).status == 201, "free", 10)
+        wait_until(lambda: Caller(port, loud).append(make_event()).status == 201, "free", 10)
 
     assert program("quota", "list", "--json").out == ""
     assert program("quota", "remove", *of_loud).code != 0
@@ -105,7 +105,7 @@ def test_serving_says_where_and_ends_when_told(program: Program) -> None:
     text = token(program, "--service", "s", "--tenant", "t", "--rights", "append,read")
     with serving(program, "--processes", "2") as (port, process):
         assert Caller(port)("GET", "/health").status == 200
-        assert Caller(port, text).append(event()).status == 201
+        assert Caller(port, text).append(make_event()).status == 201
         process.send_signal(signal.SIGTERM)
         assert process.wait(40) == 0
 
@@ -114,7 +114,7 @@ def test_an_embedded_log_is_open_until_the_first_token(sqlite: Program) -> None:
     """K4: that nothing is asked for is told loudly; the first token ends it."""
     with serving(sqlite) as (port, process):
         anybody = Caller(port)
-        assert anybody.append(event()).status == 201
+        assert anybody.append(make_event()).status == 201
         token(sqlite, "--service", "s", "--rights", "append")
         wait_until(lambda: anybody("GET", "/v1/log").status == 401, "closed", within_s=6)
         process.terminate()

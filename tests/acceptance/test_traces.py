@@ -7,8 +7,8 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from tests.acceptance.program import Program
-from tests.fixtures.otlp import collecting
+from tests.acceptance.cli_program import Program
+from tests.fixtures.otlp_collector import collect_spans
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 DECLARED = """
@@ -28,7 +28,7 @@ def test_a_worker_s_spans(sqlite: Program) -> None:
     Path(sqlite.folder, "shop.py").write_text(DECLARED)
     with seriatim.open(sqlite.env["SERIATIM_URL"]) as log:
         log.append([NewEvent("seat.taken", metadata={"traceparent": f"00-{TRACE}-{SPAN}-01"})])
-    with collecting() as collector:
+    with collect_spans() as collector:
         sqlite.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
         ran = sqlite("work", "shop:seats", "--log-format", "json", "--json")
         projected = sqlite("project", "run", "activity", "--otel", "--json")

@@ -8,11 +8,11 @@ import pytest
 
 import seriatim
 from seriatim import EventRecord, Log
-from seriatim.client.http import Http
+from seriatim.client.http_client import HttpClient
 from seriatim.client.store import HttpStore
-from seriatim.opening import RemoteLog
+from seriatim.factory import RemoteLog
 from seriatim.store.port import Finding, ReadSpec, Store
-from tests.fixtures.service import Running, running
+from tests.fixtures.service import RunningService, run_service
 
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], str]] = {
     "memory": lambda _: "memory:",
@@ -40,14 +40,14 @@ def log(request: pytest.FixtureRequest) -> Iterator[Log]:
     # The application's role may make no schema: tokens are elsewhere.
     access = f"sqlite:///{_folder(request) / 'tokens.db'}"
     url = BACKENDS[SERVICES[request.param]](request)
-    with running(url, access) as service, _through(service) as log:
+    with run_service(url, access) as service, _through(service) as log:
         yield log
 
 
-class Operated(HttpStore):
+class OperatorStore(HttpStore):
     """The store of a service, with the operations that are possible only at its database."""
 
-    def __init__(self, http: Http, beside: Store) -> None:
+    def __init__(self, http: HttpClient, beside: Store) -> None:
         super().__init__(http)
         self._beside = beside
 
@@ -65,7 +65,7 @@ class Operated(HttpStore):
 
 
 @contextmanager
-def _through(service: Running) -> Iterator[Log]:
-    store = Operated(Http(service.url, token=service.token()), service.service.log.store)
+def _through(service: RunningService) -> Iterator[Log]:
+    store = OperatorStore(HttpClient(service.url, token=service.token()), service.service.log.store)
     with RemoteLog(store) as opened:
         yield opened

@@ -55,7 +55,7 @@ class TestLimit(testing.LimitContract):
     """K3."""
 
 
-class TestManners(testing.MannersContract):
+class TestManners(testing.LivenessContract):
     """B13, L2."""
 
 

@@ -19,7 +19,7 @@ import seriatim
 from seriatim import Command, Filter, Log, NewEvent, PayloadIndex, Query, testing
 from seriatim.core.event import EventRecord
 from seriatim.testing.factories import trace
-from tests.fixtures.service import running
+from tests.fixtures.service import run_service
 
 ROLES = {
     "superuser": "postgres_url",
@@ -45,7 +45,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
             yield stack.enter_context(seriatim.open(url_of(request, role)))
             return
         access = f"sqlite:///{tmp_path}/tokens.db"
-        service = stack.enter_context(running(url_of(request, role), access))
+        service = stack.enter_context(run_service(url_of(request, role), access))
         yield stack.enter_context(seriatim.open(service.url, token=service.token()))
 
 

@@ -5,12 +5,17 @@ from typing import Any
 
 import msgspec
 
-from seriatim.api.openapi import description, document
+from seriatim.api.openapi import encode_openapi, make_openapi
 from seriatim.api.routes import ROUTES, Route
 from seriatim.core.errors import ALL_ERRORS
-from seriatim.wire.problems import BUSY, STATUS, problem_of, status_of
+from seriatim.wire.problems import (
+    STATUS_BY_CODE,
+    TOO_MANY_REQUESTS,
+    problem_from_error,
+    status_for_error,
+)
+from tests.docs.error_examples import raise_documented_errors
 from tests.docs.pages import ROOT
-from tests.docs.provoked import provoked
 
 PAGE = ROOT / "docs/reference/http.md"
 OPENAPI = ROOT / "docs/reference/openapi.json"
@@ -37,7 +42,7 @@ COMMON = (
 
 def openapi_text() -> str:
     """Return the OpenAPI document as it is committed."""
-    return description().decode() + "\n"
+    return encode_openapi().decode() + "\n"
 
 
 def http_page() -> str:
@@ -60,7 +65,7 @@ def _routes() -> str:
 
 
 def _schemas() -> dict[str, Any]:
-    found: dict[str, Any] = document()["components"]["schemas"]
+    found: dict[str, Any] = make_openapi()["components"]["schemas"]
     return {_short(name): found[name] for name in sorted(found, key=_short)}
 
 
@@ -86,7 +91,7 @@ def _summary(route: Route) -> str:
 
 
 def _route(route: Route) -> str:
-    operation = document()["paths"][route.path][route.method.lower()]
+    operation = make_openapi()["paths"][route.path][route.method.lower()]
     more = (inspect.getdoc(route.handler) or "").partition("\n")[2].strip()
     parts = [f"### {route.endpoint}\n", " ".join(filter(None, (_summary(route), more))) + "\n"]
     parts.append(_needs(route) + "\n")
@@ -121,8 +126,8 @@ def _body(kind: type[Any]) -> str:
 def _answer(route: Route) -> str:
     if route.stream:
         return "Answer: 200, `text/event-stream`; `application/x-ndjson` if `Accept` names it."
-    assert route.answer is not None
-    name = route.answer.__name__
+    assert route.response is not None
+    name = route.response.__name__
     return f"Answer: {route.status}, [{name}](#{_anchor(name)})."
 
 
@@ -174,15 +179,15 @@ def _shape(name: str, schema: Any) -> str:
 def _problems() -> str:
     lines = ["| code | status | a retry may help |", "|---|---|---|"]
     for kind in ALL_ERRORS:
-        status = f"{STATUS[kind.code]}"
+        status = f"{STATUS_BY_CODE[kind.code]}"
         helps = "yes" if kind.retryable_by_default else "no"
         if kind.code == "limit_exceeded":
-            status, helps = f"{status}, {BUSY}", f"at {BUSY}: yes"
+            status, helps = f"{status}, {TOO_MANY_REQUESTS}", f"at {TOO_MANY_REQUESTS}: yes"
         lines.append(f"| [`{kind.code}`](#{kind.code}) | {status} | {helps} |")
     said = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
     lines.append("")
     by_code: dict[str, list[str]] = {}
-    for error in provoked():
+    for error in raise_documented_errors():
         by_code.setdefault(error.code, []).append(_example(error))
     for code, message in said.items():
         lines += [f"### {code}\n", f"{message}\n", *by_code[code]]
@@ -190,8 +195,10 @@ def _problems() -> str:
 
 
 def _example(error: Any) -> str:
-    text = msgspec.json.format(msgspec.json.encode(problem_of(error, "r-1")), indent=2).decode()
-    assert status_of(error) in (STATUS[error.code], BUSY)
+    text = msgspec.json.format(
+        msgspec.json.encode(problem_from_error(error, "r-1")), indent=2
+    ).decode()
+    assert status_for_error(error) in (STATUS_BY_CODE[error.code], TOO_MANY_REQUESTS)
     return f"```json\n{text}\n```\n"
 
 

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from seriatim.telemetry.families import FAMILIES
+from seriatim.telemetry.metric_families import FAMILIES
 from tests.docs.pages import DOCS
 
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "assets/grafana-seriatim.json").read_text("utf-8"))

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from bench import report_page
+from tests.docs.page_service import PORT, SERVE, PageService, free_port
 from tests.docs.pages import (
     ROOT,
     Block,
@@ -29,7 +30,6 @@ from tests.docs.pages import (
     rows,
     section,
 )
-from tests.docs.serving import PORT, SERVE, Serving, free_port
 
 ROLE = "shop_app"
 # Commands that the pages show and that are run; others (pip, psql, make) set a machine up.
@@ -62,7 +62,7 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     space: dict[str, Any] = {"__name__": "__docs__"}
     port = free_port()
-    serving = Serving(tmp_path, port)
+    serving = PageService(tmp_path, port)
     request.addfinalizer(serving.stop)
     found = blocks(read(name).replace(PORT, port))
     url = ""
@@ -109,7 +109,7 @@ def console_environment(url: str) -> dict[str, str]:
     return environment | ({"SERIATIM_URL": url} if url else {})
 
 
-def run_console(block: Block, name: str, serving: Serving, environment: dict[str, str]) -> None:
+def run_console(block: Block, name: str, serving: PageService, environment: dict[str, str]) -> None:
     """Run the commands of a block and compare what they print, loosely."""
     for command in commands(block):
         where = f"{name}, line {block.line}: $ {command.text}"

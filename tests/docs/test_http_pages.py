@@ -3,10 +3,10 @@
 import pytest
 
 from seriatim.core.errors import ALL_ERRORS, SeriatimError
-from seriatim.wire.problems import BUSY, STATUS, status_of
+from seriatim.wire.problems import STATUS_BY_CODE, TOO_MANY_REQUESTS, status_for_error
+from tests.docs.error_examples import raise_documented_errors
 from tests.docs.http_pages import OPENAPI, PAGE, http_page, openapi_text
 from tests.docs.pages import read, rows
-from tests.docs.provoked import provoked
 
 
 def test_http_page_is_current() -> None:
@@ -22,15 +22,20 @@ def test_description_is_current() -> None:
 @pytest.mark.parametrize("kind", ALL_ERRORS, ids=lambda kind: kind.code)
 def test_every_problem_has_an_example(kind: type[SeriatimError]) -> None:
     """L1: Each code is shown as the code raises it; one that has two statuses, with both."""
-    expected = {STATUS[kind.code], *([BUSY] if kind.code == "limit_exceeded" else [])}
+    expected = {
+        STATUS_BY_CODE[kind.code],
+        *([TOO_MANY_REQUESTS] if kind.code == "limit_exceeded" else []),
+    }
 
-    assert expected == {status_of(one) for one in provoked() if type(one) is kind}
+    assert expected == {
+        status_for_error(one) for one in raise_documented_errors() if type(one) is kind
+    }
 
 
 def test_statuses_are_documented() -> None:
     """The page of errors tells each code's status."""
     codes, _, _ = read("docs/reference/errors.md").partition("## Connections")
     shown = {row[0].strip("`"): row[3] for row in rows(codes)}
-    expected = {code: str(status) for code, status in STATUS.items()}
+    expected = {code: str(status) for code, status in STATUS_BY_CODE.items()}
 
-    assert expected | {"limit_exceeded": f"413, {BUSY}"} == shown
+    assert expected | {"limit_exceeded": f"413, {TOO_MANY_REQUESTS}"} == shown

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.page_service import PORT, PageService, free_port
 from tests.docs.pages import Block, blocks, read
-from tests.docs.serving import PORT, Serving, free_port
 
 SNIPPETS = [block for block in blocks(read("README.md")) if block.language == "python"]
 TIMEOUT_S = 300  # an example on Spark starts a JVM, on a machine that may be busy
@@ -25,7 +25,7 @@ def test_examples_run_alone_and_again(
     for variable in ("SERIATIM_URL", "SERIATIM_TOKEN"):
         environment.pop(variable, None)
     if PORT in block.text:
-        serving = Serving(tmp_path, port)
+        serving = PageService(tmp_path, port)
         request.addfinalizer(serving.stop)
         serving.start("seriatim serve --url sqlite:///shop.db", environment)
     (tmp_path / "snippet.py").write_text(block.text.replace(PORT, port), encoding="utf-8")

@@ -20,12 +20,12 @@ from seriatim import (
     Log,
     NewEvent,
     Query,
-    Registering,
     Registry,
+    RegistrySettings,
     Settings,
 )
 from seriatim.access.rights import RIGHTS
-from seriatim.cli import exits
+from seriatim.cli import exit_codes
 from seriatim.cli.app import app
 from seriatim.config import (
     JAVA_VARIABLE,
@@ -35,38 +35,38 @@ from seriatim.config import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
 )
-from seriatim.config.delivery import SEED_VARIABLES, Publishing
+from seriatim.config.delivery import DELIVERY_VARIABLES, PublisherSettings
 from seriatim.config.telemetry import (
     DISABLED_VARIABLE,
     ENDPOINT_VARIABLES,
     METRICS_VARIABLE,
 )
 from seriatim.core.errors import ALL_ERRORS
-from seriatim.core.guard import BUILT_IN
+from seriatim.core.guard import BUILT_IN_GUARDS
 from seriatim.core.guard_rules import CREDENTIALS, PERSONAL_DATA
 from seriatim.core.trace_shapes import TRACE_TYPES
 from seriatim.delivery.claims import Status
-from seriatim.delivery.loop import Tally
-from seriatim.log.aio import AsyncLog
+from seriatim.delivery.handler_loop import Counts
+from seriatim.log.async_log import AsyncLog
 from seriatim.log.projections import Projections
-from seriatim.log.querying import QueryResult
-from seriatim.pipeline.archive.comparing import VerifyReport
-from seriatim.pipeline.archive.restoring import RestoreReport
-from seriatim.pipeline.archive.writing import ArchiveReport
-from seriatim.pipeline.audit import AuditReport
-from seriatim.pipeline.columns import NAMES
-from seriatim.pipeline.lake.exporting import ExportReport
-from seriatim.pipeline.options import SOURCE_OPTIONS
+from seriatim.log.query_execution import QueryResult
+from seriatim.pipeline.archive.archiver import ArchiveReport
+from seriatim.pipeline.archive.restore import RestoreReport
+from seriatim.pipeline.archive.verification import ArchiveVerificationReport
+from seriatim.pipeline.audit.report import AuditReport
+from seriatim.pipeline.columns import EVENT_COLUMNS
+from seriatim.pipeline.lake.table_export import ExportReport
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.project.rebuilding import Proof
-from seriatim.pipeline.publish.publishing import Published
-from seriatim.pipeline.reconcile import Reconciled
+from seriatim.pipeline.project.rebuild import Proof
+from seriatim.pipeline.publish.publisher import PublishReport
+from seriatim.pipeline.publish.reconciliation import ReconciliationReport
+from seriatim.pipeline.scan.options import SOURCE_OPTIONS
 from seriatim.pipeline.shipped import SHIPPED
-from seriatim.pipeline.sink import SINK_OPTIONS, AppendReport
-from seriatim.profiles.acts import Profile
-from seriatim.store.readmodel.port import Progress, Standing
-from seriatim.telemetry.bus import Name
-from seriatim.telemetry.families import FAMILIES
+from seriatim.pipeline.sink.frame_writer import SINK_OPTIONS, AppendReport
+from seriatim.profiles.base import Profile
+from seriatim.store.readmodel.port import Progress, ProjectionStanding
+from seriatim.telemetry.event_bus import EventName
+from seriatim.telemetry.metric_families import FAMILIES
 from tests.docs.pages import DOCS, ROOT, first_cells, read, rows, section
 
 CLI = "docs/reference/cli.md"
@@ -116,8 +116,8 @@ def test_every_error_is_documented() -> None:
     [
         ("limits", Limits),
         ("settings", Settings),
-        ("settings", Registering),
-        ("settings", Publishing),
+        ("settings", RegistrySettings),
+        ("settings", PublisherSettings),
     ],
     ids=["limits", "settings", "registering", "publishing"],
 )
@@ -147,7 +147,7 @@ def test_environment_is_documented() -> None:
 
     assert own == page[: len(own)]
     telemetry = [*ENDPOINT_VARIABLES, DISABLED_VARIABLE, METRICS_VARIABLE]
-    others = [*OBJECT_STORE_VARIABLES, *SEED_VARIABLES, *telemetry]
+    others = [*OBJECT_STORE_VARIABLES, *DELIVERY_VARIABLES, *telemetry]
     assert sorted(others) == sorted(page[len(own) :])
 
 
@@ -190,7 +190,7 @@ def test_sides_of_filters_are_documented() -> None:
 
 def test_every_telemetry_event_is_documented() -> None:
     """Each name that telemetry emits is documented, and no other."""
-    assert list(typing.get_args(Name)) == told("reference/telemetry.md", "Events")
+    assert list(typing.get_args(EventName)) == told("reference/telemetry.md", "Events")
 
 
 def test_every_metric_is_documented() -> None:
@@ -272,14 +272,14 @@ def test_exit_codes_are_documented() -> None:
     head = read(CLI).partition("## seriatim")[0]
     shown = {row[0]: row[1] for row in rows(head) if row[0].isdigit()}
 
-    assert {str(code): meaning for code, meaning in exits.MEANINGS.items()} == shown
+    assert {str(code): meaning for code, meaning in exit_codes.MEANINGS.items()} == shown
 
 
 def test_every_guard_and_rule_is_documented() -> None:
     """The built-in guards and the rules that they are made of are documented, and no others."""
     rules = {rule.name for rule in (*CREDENTIALS, *PERSONAL_DATA)}  # one may have several patterns
 
-    assert sorted([*BUILT_IN, *rules]) == sorted(told("howto/guard.md"))
+    assert sorted([*BUILT_IN_GUARDS, *rules]) == sorted(told("howto/guard.md"))
 
 
 def test_every_contract_is_documented() -> None:
@@ -355,7 +355,7 @@ def test_rights_are_documented() -> None:
     [
         ("Options of a read", SOURCE_OPTIONS),
         ("Write a DataFrame", SINK_OPTIONS),
-        ("Columns", NAMES),
+        ("Columns", EVENT_COLUMNS),
     ],
 )
 def test_every_option_of_the_format_is_documented(heading: str, names: tuple[str, ...]) -> None:
@@ -406,13 +406,13 @@ def test_exports_of_the_pipeline_are_documented() -> None:
     [
         AppendReport,
         ArchiveReport,
-        VerifyReport,
+        ArchiveVerificationReport,
         RestoreReport,
         AuditReport,
         ExportReport,
-        Published,
-        Reconciled,
-        Tally,
+        PublishReport,
+        ReconciliationReport,
+        Counts,
         Proof,
         Progress,
     ],
@@ -431,7 +431,7 @@ def test_fields_of_standings_are_documented() -> None:
     table = rows(section(read("docs/reference/api.md"), "`Log.projections`"))
     [row] = [row for row in table if row[0] == "`status()`"]
 
-    assert list(Standing.__struct_fields__) == re.findall(r"`(\w+)`", row[1])
+    assert list(ProjectionStanding.__struct_fields__) == re.findall(r"`(\w+)`", row[1])
 
 
 def test_decisions_are_numbered_and_whole() -> None:

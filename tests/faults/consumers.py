@@ -6,27 +6,27 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from seriatim.config.delivery import Registering
-from seriatim.core.handling import Delivery, Handler, RetryPolicy, handler
-from seriatim.delivery.holding import Context
-from seriatim.delivery.loop import Loop
-from seriatim.opening import open_registry
+from seriatim.config.delivery import RegistrySettings
+from seriatim.core.handler import Delivery, Handler, RetryPolicy, handler
+from seriatim.delivery.claim_context import HandlerContext
+from seriatim.delivery.handler_loop import HandlerLoop
+from seriatim.factory import open_registry
 
 STREAMS = 100
 
 
-def ledger(place: str) -> Handler:
+def make_ledger_handler(place: str) -> Handler:
     """Return a handler whose effect is a row in the database of the registry."""
     mark = "?" if place.startswith("sqlite") else "%s"
 
-    def write(event: Any, context: Context) -> None:
+    def write(event: Any, context: HandlerContext) -> None:
         context.connection.execute(f"insert into effects values ({mark})", (event["n"],))
 
     policy = RetryPolicy(attempts=5, base_s=0.05, cap_s=0.2)
     return handler("ledger", effect="transactional", retry=policy)(write)
 
 
-def events(count: int) -> list[Delivery]:
+def make_events(count: int) -> list[Delivery]:
     """Return events, half of them in streams."""
     return [
         Delivery(
@@ -42,15 +42,15 @@ def events(count: int) -> list[Delivery]:
 
 def consume(place: str, count: int, seed: int, share: float) -> int:
     """Handle a random share of the events in chunks of random order; return their number."""
-    registry = open_registry(place, Registering(lease_s=30, heartbeat_s=5))
-    loop = Loop(registry, ledger(place), chunk=100)
+    registry = open_registry(place, RegistrySettings(lease_s=30, heartbeat_s=5))
+    loop = HandlerLoop(registry, make_ledger_handler(place), chunk=100)
     done = loop.handle(_mixed(count, random.Random(seed), share)).done
     registry.close()
     return done
 
 
 def _mixed(count: int, chance: random.Random, share: float) -> Iterator[Delivery]:
-    every = events(count)
+    every = make_events(count)
     chunks = [every[start : start + 100] for start in range(0, count, 100)]
     chosen = chance.sample(chunks, max(1, round(len(chunks) * share)))
     for chunk in chosen:

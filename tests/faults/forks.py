@@ -11,14 +11,14 @@ from typing import Any
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.core.handling import handler
-from seriatim.opening import open_registry
-from tests.faults.consumers import events
+from seriatim.core.handler import handler
+from seriatim.factory import open_registry
+from tests.faults.consumers import make_events
 
 LEASE_S = 60.0
 
 
-def subscription(arguments: dict[str, Any]) -> list[Any]:
+def fork_subscription(arguments: dict[str, Any]) -> list[Any]:
     """Create a subscription, fork twice, and return the positions that each child handled."""
     with seriatim.open(arguments["url"]) as log:
         for number in range(arguments["appends"]):
@@ -39,7 +39,7 @@ def subscription(arguments: dict[str, Any]) -> list[Any]:
         return _children(child)
 
 
-def mid_iteration(arguments: dict[str, Any]) -> list[Any]:
+def fork_mid_iteration(arguments: dict[str, Any]) -> list[Any]:
     """Fork while a batch is handled; return the result of the child and the parent's positions."""
     with seriatim.open(arguments["url"]) as log:
         for number in range(arguments["appends"]):
@@ -58,7 +58,7 @@ def mid_iteration(arguments: dict[str, Any]) -> list[Any]:
         return [*said, [first[0].position, *rest]]
 
 
-def registry(arguments: dict[str, Any]) -> list[Any]:
+def fork_registry(arguments: dict[str, Any]) -> list[Any]:
     """Open a registry, fork twice, and return the owner and the claims of each child."""
     made = open_registry(arguments["url"])
     mailer = handler("mailer", effect="keyed")(lambda _, __: None)
@@ -66,7 +66,7 @@ def registry(arguments: dict[str, Any]) -> list[Any]:
     owner = made.owner
 
     def child(_: int) -> list[Any]:
-        claims = made.claim_all(mailer, events(arguments["events"])[::2])
+        claims = made.claim_all(mailer, make_events(arguments["events"])[::2])
         won = [one.delivery.event_id for one in claims if one.verdict == "claimed"]
         return [made.owner, won]
 
@@ -96,5 +96,9 @@ def _children(act: Callable[[int], Any], count: int = 2) -> list[Any]:
 
 
 if __name__ == "__main__":
-    run = {"subscription": subscription, "mid_iteration": mid_iteration, "registry": registry}
+    run = {
+        "subscription": fork_subscription,
+        "mid_iteration": fork_mid_iteration,
+        "registry": fork_registry,
+    }
     sys.stdout.write(json.dumps(run[sys.argv[1]](json.loads(sys.argv[2]))))

@@ -20,7 +20,7 @@ import psutil
 
 import seriatim
 from seriatim import ExpectedSeq, Settings
-from seriatim.log.verify import verify
+from seriatim.log.verification import verify
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
@@ -158,7 +158,7 @@ def _report(results: Any, racer: Callable[..., Any], url: str, barrier: Any, *mo
         results.put(RuntimeError(repr(error)))
 
 
-class Follower:
+class TailThread:
     """Tails a log in a thread and records the received positions in order."""
 
     def __init__(self, log: seriatim.Log, *, poll_s: float = 0.05) -> None:
@@ -192,7 +192,7 @@ class Follower:
         return self.seen
 
 
-def skipped(seen: Iterable[int]) -> list[str]:
+def find_gaps(seen: Iterable[int]) -> list[str]:
     """Return every place where positions are not consecutive from 1 (B3)."""
     problems = []
     for expected, position in enumerate(seen, start=1):
@@ -201,7 +201,7 @@ def skipped(seen: Iterable[int]) -> list[str]:
     return problems
 
 
-def noted(*files: Path) -> dict[str, int]:
+def read_acknowledged(*files: Path) -> dict[str, int]:
     """Return the acknowledged events of all loaders with their positions, without repeats."""
     # A loader that was killed while it wrote may leave a torn line at the end.
     texts = [file.read_text().rpartition("\n")[0] for file in files if file.exists()]
@@ -211,7 +211,7 @@ def noted(*files: Path) -> dict[str, int]:
     return {event_id: int(position) for event_id, position in lines}
 
 
-def check_whole(url: str, acknowledged: dict[str, int] | None = None) -> int:
+def check_log_complete(url: str, acknowledged: dict[str, int] | None = None) -> int:
     """Check that a log is gapless and sound and contains each acknowledged event once."""
     with seriatim.open(url) as log:
         report = verify(log.store, lookups=50)

@@ -9,9 +9,9 @@ import pytest
 
 import seriatim
 from seriatim import Command, ExpectedContext, Filter, NewEvent, Query
-from seriatim.core.doors import LOG
-from seriatim.store.committer import Ticket
-from tests.faults.support import DECIDED, check_whole
+from seriatim.core.profile_rules import LOG_PROFILE
+from seriatim.store.committer import QueuedAppend
+from tests.faults.support import DECIDED, check_log_complete
 from tests.fixtures.proxy import Fault, TcpProxy
 
 StartProxy = Callable[[str], TcpProxy]
@@ -88,7 +88,7 @@ def test_commit_lost_on_its_way(
     assert (failed.value.ambiguous, failed.value.retryable) == (True, True)
     assert stored == 1
     assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, False)
-    assert check_whole(postgres_url) == 1 + count
+    assert check_log_complete(postgres_url) == 1 + count
 
 
 @pytest.mark.parametrize(("append", "marker", "count"), WAYS)
@@ -109,7 +109,7 @@ def test_answer_to_commit_lost(
     assert "repeat" in failed.value.message
     assert stored == 1 + count
     assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, True)
-    assert check_whole(postgres_url) == 1 + count
+    assert check_log_complete(postgres_url) == 1 + count
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_connection_lost_before_commit_is_clear(
 
     assert (failed.value.ambiguous, failed.value.retryable) == (False, True)
     assert (stored, receipt.replayed) == (1, False)
-    assert check_whole(postgres_url) == 2
+    assert check_log_complete(postgres_url) == 2
 
 
-def refusal_of(ticket: Ticket) -> Exception | None:
+def refusal_of(ticket: QueuedAppend) -> Exception | None:
     """Wait for an answer, and return it if it is no receipt."""
     try:
         ticket.result(20)
@@ -151,7 +151,7 @@ def test_neighbours_of_a_lost_group_are_all_told(proxy_to: StartProxy, postgres_
         futures = []
         for number in range(20):
             event = NewEvent("placed", {"n": number}, event_id=f"e-{number}")
-            request = log.appender.request(log.draft(LOG, [event]))
+            request = log.appender.prepare_request(log.draft(LOG_PROFILE, [event]))
             futures.append(log.appender.committer.submit(request))
         fault = proxy.drop_replies_after(b"append_group")
         proxy.resume()
@@ -162,7 +162,7 @@ def test_neighbours_of_a_lost_group_are_all_told(proxy_to: StartProxy, postgres_
     assert failures
     assert all(isinstance(error, seriatim.BackendFailure) and error.ambiguous for error in failures)
     assert len({receipt.first_position for receipt in receipts}) == 20
-    assert check_whole(postgres_url) == 21
+    assert check_log_complete(postgres_url) == 21
 
 
 def test_refused_connections_are_clear(proxy_to: StartProxy, postgres_url: str) -> None:

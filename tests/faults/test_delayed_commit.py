@@ -17,10 +17,17 @@ import pytest
 
 import seriatim
 from seriatim import ExpectedContext, Filter, NewEvent, Query, Settings
-from seriatim.store.postgres import deciding, writing
-from seriatim.store.postgres.statements import statements
-from tests.faults.support import DECIDED, Follower, Worker, check_whole, skipped, wait_until
-from tests.faults.workers import stopping
+from seriatim.store.postgres import append, writer
+from seriatim.store.postgres.statements import load_store_statements
+from tests.faults.support import (
+    DECIDED,
+    TailThread,
+    Worker,
+    check_log_complete,
+    find_gaps,
+    wait_until,
+)
+from tests.faults.workers import pause_before_step
 from tests.fixtures.postgres_server import PostgresServer
 
 SETTINGS = Settings(lock_wait_s=10.0, lock_hold_s=10.0, timeout_s=20.0)
@@ -40,7 +47,7 @@ class Gate:
 
     def drive(self, connection: Any, steps: Any) -> Any:
         """Take an append's steps, waiting at the gate."""
-        return deciding.drive(connection, stopping(steps, self._at, self._wait))
+        return append.run_steps(connection, pause_before_step(steps, self._at, self._wait))
 
     def _wait(self) -> None:
         if not self.reached.is_set():
@@ -76,8 +83,8 @@ def problems_with_held_writer(
     with seriatim.open(url, settings=SETTINGS) as log, ThreadPoolExecutor(8) as pool:
         for number in range(5):
             log.append(fact(number))
-        follower = Follower(log)
-        monkeypatch.setattr(writing, "drive", gate.drive)
+        follower = TailThread(log)
+        monkeypatch.setattr(writer, "run_steps", gate.drive)
         appends: list[Future[Any]] = [
             pool.submit(log.append, [NewEvent("held", {}, stream=("h", "1"))], [ABSENT, DECIDED])
         ]
@@ -87,7 +94,7 @@ def problems_with_held_writer(
         time.sleep(HELD_S)
         with seriatim.open(url) as reader:
             visible = [record.position for record in reader.read()]
-        problems += skipped(visible)
+        problems += find_gaps(visible)
         gate.open()
         for append in appends:
             if (error := append.exception(timeout=patience_s)) is not None:
@@ -95,7 +102,7 @@ def problems_with_held_writer(
         if not problems:
             follower.wait_for(log.head(), within_s=10)
             assert len(follower.seen) == 12
-        problems += skipped(follower.stop())
+        problems += find_gaps(follower.stop())
     return problems
 
 
@@ -107,7 +114,7 @@ def test_held_writer_hides_nothing(
     with long_transactions(postgres_server, postgres_url):
         assert problems_with_held_writer(postgres_url, at, monkeypatch) == []
 
-    assert check_whole(postgres_url) == 12
+    assert check_log_complete(postgres_url) == 12
 
 
 def test_writers_and_readers_go_on_beside_long_transactions(
@@ -139,7 +146,7 @@ def test_caller_who_holds_the_lock_hides_nothing(
         Worker("follow", url=postgres_url) as other,
     ):
         other.wait_ready()
-        follower = Follower(log)
+        follower = TailThread(log)
         log.append(fact(0))
         first = log.append(fact(1), connection=caller)
         waiting = [pool.submit(log.append, fact(number)) for number in range(3)]
@@ -155,8 +162,8 @@ def test_caller_who_holds_the_lock_hides_nothing(
         followed = follower.stop()
 
     assert (unseen, done, first.first_position) == (1, [False] * 3, 2)
-    assert skipped(followed) == []
-    assert skipped(seen) == []
+    assert find_gaps(followed) == []
+    assert find_gaps(seen) == []
 
 
 def hand_made(connection: psycopg.Connection[Any], position: int) -> None:
@@ -179,7 +186,7 @@ def test_insert_without_the_lock_makes_no_gap(postgres_url: str, commits: bool) 
         psycopg.connect(postgres_url) as raw,
     ):
         log.append(fact(0))
-        follower = Follower(log)
+        follower = TailThread(log)
         hand_made(raw, 2)
         waiting = [pool.submit(log.append, fact(number)) for number in range(3)]
         time.sleep(HELD_S)
@@ -194,7 +201,7 @@ def test_insert_without_the_lock_makes_no_gap(postgres_url: str, commits: bool) 
         follower.wait_for(head, within_s=10)
 
         assert (visible, head) == (1, 5 if commits else 4)
-        assert skipped(follower.stop()) == []
+        assert find_gaps(follower.stop()) == []
 
 
 def test_insert_past_an_uncommitted_one_is_refused(postgres_url: str) -> None:
@@ -224,7 +231,7 @@ def rewrite(url: str, change: Callable[[str], str]) -> None:
 def without_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the lock out of both ways to append."""
     rewrite(url, lambda text: text.replace("pg_advisory_xact_lock(p_lock)", "pg_sleep(0)"))
-    monkeypatch.setitem(statements("seriatim"), "lock", "select %s::bigint, pg_sleep(0)")
+    monkeypatch.setitem(load_store_statements("seriatim"), "lock", "select %s::bigint, pg_sleep(0)")
 
 
 def test_without_the_lock_the_scenario_fails(
@@ -247,7 +254,7 @@ def test_with_numbers_from_a_sequence_readers_skip(
     head = 'select coalesce(max(e.position), 0) as head from "seriatim".events e'
     taken = "select min(n) - 1 as head from (select nextval('numbers') n from unnest(p_rows)) t"
     rewrite(postgres_url, lambda text: text.replace(head, taken))
-    named = statements("seriatim")
+    named = load_store_statements("seriatim")
     look = named["look"].replace("max(position)", "nextval('numbers') - 1", 1)
     taken = "select nextval('numbers') - 1"
     look = look.replace(f'{taken} from "seriatim".events', taken)

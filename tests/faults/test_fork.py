@@ -14,7 +14,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from tests.faults.support import ROOT, Worker, check_whole
+from tests.faults.support import ROOT, Worker, check_log_complete
 
 FORKS = 8
 
@@ -48,7 +48,7 @@ def test_fork_in_mid_load(url: str) -> None:
 
     assert found["exits"] == [0] * FORKS
     assert found["went_on"]
-    assert check_whole(url) == found["parent"] + 10 * FORKS
+    assert check_log_complete(url) == found["parent"] + 10 * FORKS
     with seriatim.open(url) as log:
         streams = Counter({stream.stream_id: stream.last_seq for stream in log.streams("child")})
         parents = sum(stream.last_seq for stream in log.streams("p"))

@@ -10,16 +10,16 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.core.doors import LOG
-from seriatim.store.engine import Purpose
-from seriatim.store.postgres.connecting import parse_url
+from seriatim.core.profile_rules import LOG_PROFILE
+from seriatim.store.engine import EnginePurpose
+from seriatim.store.postgres.connection import parse_url
 from seriatim.store.postgres.engine import PostgresEngine
-from tests.faults.support import check_whole
+from tests.faults.support import check_log_complete
 from tests.faults.test_cut_connections import WAYS
 from tests.fixtures.pgbouncer import Pgbouncer
 from tests.fixtures.proxy import TcpProxy
-from tests.fixtures.service import running
-from tests.service.calls import Caller
+from tests.fixtures.service import run_service
+from tests.service.http_calls import Caller
 
 StartProxy = Callable[[str], TcpProxy]
 StartPooler = Callable[[str], Pgbouncer]
@@ -53,7 +53,7 @@ def test_answer_lost_behind_a_pooler_is_ambiguous(
     assert (failed.value.ambiguous, failed.value.retryable) == (True, True)
     assert stored == 1 + count
     assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, True)
-    assert check_whole(postgres_url) == 1 + count
+    assert check_log_complete(postgres_url) == 1 + count
 
 
 @pytest.mark.parametrize(("append", "marker", "count"), WAYS)
@@ -72,7 +72,7 @@ def test_request_lost_behind_a_pooler_is_stored_once(
 
     assert failed.value.ambiguous
     assert (receipt.first_position, receipt.count, receipt.replayed) == (2, count, False)
-    assert check_whole(postgres_url) == 1 + count
+    assert check_log_complete(postgres_url) == 1 + count
 
 
 @pytest.mark.parametrize("appends", [1, 40], ids=["one", "group"])
@@ -103,7 +103,7 @@ def test_asyncio_answers_lost_behind_a_pooler(
         assert len({receipt.first_position for receipt in again}) == appends
 
     asyncio.run(scenario())
-    assert check_whole(postgres_url) == 1 + appends
+    assert check_log_complete(postgres_url) == 1 + appends
 
 
 def test_service_behind_a_pooler_reports_ambiguity(
@@ -111,7 +111,7 @@ def test_service_behind_a_pooler_reports_ambiguity(
 ) -> None:
     """B10: `ambiguous` reaches a plain HTTP caller, and the same event id finds the stored copy."""
     proxy, url = lossy
-    with running(url) as service:
+    with run_service(url) as service:
         caller = Caller(service.port, service.token())
         first = {"events": [{"event_type": "first", "payload": {}}]}
         assert caller("POST", "/v1/events", first).status == 201
@@ -125,7 +125,7 @@ def test_service_behind_a_pooler_reports_ambiguity(
     assert lost.json["details"]["ambiguous"] is True
     assert again.status == 201
     assert again.json["first_position"] == 2
-    assert check_whole(postgres_url) == 2
+    assert check_log_complete(postgres_url) == 2
 
 
 def test_client_of_a_service_behind_a_pooler_stores_once(
@@ -133,17 +133,19 @@ def test_client_of_a_service_behind_a_pooler_stores_once(
 ) -> None:
     """B10: the client's own next attempt finds what the lost one stored, and is no replay."""
     proxy, url = lossy
-    with running(url) as service, seriatim.open(service.url, token=service.token()) as log:
+    with run_service(url) as service, seriatim.open(service.url, token=service.token()) as log:
         log.append([NewEvent("first", {})])
         fault = proxy.drop_replies_after(b"append_group")
         receipt = log.append([NewEvent("placed", {})])
         fault.wait()
 
     assert (receipt.first_position, receipt.replayed) == (2, False)
-    assert check_whole(postgres_url) == 2
+    assert check_log_complete(postgres_url) == 2
 
 
-PURPOSE = Purpose(what="the test's tables", option="--target", last_table="none", remake="none")
+PURPOSE = EnginePurpose(
+    label="the test's tables", target_option="--target", last_table="none", recreate_hint="none"
+)
 
 
 @pytest.mark.parametrize("behind_pooler", [True, False], ids=["pooler", "direct"])
@@ -199,8 +201,8 @@ def test_rows_without_the_end_of_the_answer_are_no_receipt(
         fault = proxy.drop_replies_after(b"append_group", passes_rows=True)
         event = NewEvent("placed", {}, event_id="e-1")
         if waits == "in its thread":
-            request = log.appender.request(log.draft(LOG, [event]))
-            outcome = log.store.at_once(request, 30.0)
+            request = log.appender.prepare_request(log.draft(LOG_PROFILE, [event]))
+            outcome = log.store.commit_now(request, 30.0)
         else:
             [outcome] = asyncio.run(_gathered(log, event))
         fault.wait()

@@ -10,7 +10,7 @@ import pytest
 
 import seriatim
 from tests.faults import workers
-from tests.faults.support import check_whole, race
+from tests.faults.support import check_log_complete, race
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -30,7 +30,7 @@ def test_one_racer_wins_a_stream(url: str) -> None:
 
     winners = Counter(number for wins in won for number in wins)
     assert winners == Counter(range(rounds))
-    assert check_whole(url) == rounds
+    assert check_log_complete(url) == rounds
 
 
 def test_one_racer_wins_a_context(url: str) -> None:
@@ -41,7 +41,7 @@ def test_one_racer_wins_a_context(url: str) -> None:
 
     winners = Counter(number for wins in won for number in wins)
     assert winners == Counter(range(rounds))
-    assert check_whole(url) == rounds
+    assert check_log_complete(url) == rounds
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_identical_appends_are_one(url: str, repeat: Callable[..., object], coun
     for number in range(rounds):
         different = {str(answer) for answer in answers if answer[0] == number}
         assert len(different) == 1
-    assert check_whole(url) == rounds * count
+    assert check_log_complete(url) == rounds * count
 
 
 def test_unconditional_appends_all_win(url: str) -> None:
@@ -66,7 +66,7 @@ def test_unconditional_appends_all_win(url: str) -> None:
     numbers = race(workers.append_without_condition, 4, url, 25)
 
     assert sorted(number for found in numbers for number in found) == list(range(1, 101))
-    assert check_whole(url) == 100
+    assert check_log_complete(url) == 100
     with seriatim.open(url) as log:
         stream = list(log.read_stream(("counter", "one")))
     for racer in range(4):

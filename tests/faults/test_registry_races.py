@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import BackendFailure
-from seriatim.delivery.letters import Letter
-from seriatim.delivery.loop import Loop, Tally
+from seriatim.delivery.dead_letters import DeadLetter
+from seriatim.delivery.handler_loop import Counts, HandlerLoop
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
+from seriatim.factory import open_registry
 from tests.faults import consumers
 from tests.fixtures.postgres_server import PostgresServer
 
@@ -28,7 +28,7 @@ def with_effects(place: str) -> Registry:
     registry = open_registry(place)
     with registry.engine.transaction() as session:
         session.run("create table effects (n integer)")
-    registry.declare(consumers.ledger(place))
+    registry.declare(consumers.make_ledger_handler(place))
     return registry
 
 
@@ -40,8 +40,8 @@ def effects(registry: Registry) -> Counter[int]:
 
 def settle(registry: Registry, place: str) -> None:
     """Handle what waits in the registry until nothing does."""
-    handler = consumers.ledger(place)
-    loop = Loop(registry, handler)
+    handler = consumers.make_ledger_handler(place)
+    loop = HandlerLoop(registry, handler)
     deadline = time.monotonic() + 60
     while any(one.status in ("blocked", "failed", "claimed") for one in registry.counts()):
         loop.handle(registry.due(handler, 5000))
@@ -80,11 +80,11 @@ class Aside:
     """Letters that are only remembered."""
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
+        self.letters: list[DeadLetter] = []
 
-    def send(self, letters: list[Letter]) -> None:
+    def send(self, dead_letters: list[DeadLetter]) -> None:
         """Remember letters."""
-        self.letters += letters
+        self.letters += dead_letters
 
 
 class Outage:
@@ -93,17 +93,19 @@ class Outage:
     def __init__(self, server: PostgresServer, policy: Any) -> None:
         self.place = server.create_database("registry")
         self.registry = with_effects(self.place)
-        settings = Registering(on_outage=policy, lease_s=1.0, heartbeat_s=0.3)
+        settings = RegistrySettings(on_outage=policy, lease_s=1.0, heartbeat_s=0.3)
         self.used = open_registry(self.place, settings)
         self.aside = Aside()
-        self.loop = Loop(self.used, consumers.ledger(self.place), letters=self.aside, chunk=10)
-        self.tally: Tally | None = None
+        self.loop = HandlerLoop(
+            self.used, consumers.make_ledger_handler(self.place), dead_letters=self.aside, chunk=10
+        )
+        self.tally: Counts | None = None
         self.raised: BaseException | None = None
 
     def handle(self, count: int) -> None:
         """Handle events; what comes of it is kept."""
         try:
-            self.tally = self.loop.handle(consumers.events(count))
+            self.tally = self.loop.handle(consumers.make_events(count))
         except BackendFailure as error:
             self.raised = error
 
@@ -183,9 +185,9 @@ def test_an_outage_that_goes_to_the_dead_letters(
     outage.handle(20)
     server.start()
 
-    assert outage.tally == Tally(diverted=20)
+    assert outage.tally == Counts(diverted=20)
     replayed = [letter.delivery for letter in outage.aside.letters]
-    assert [one.event_id for one in replayed] == [one.event_id for one in consumers.events(20)]
+    assert [one.event_id for one in replayed] == [one.event_id for one in consumers.make_events(20)]
     outage.loop.handle(replayed)
     assert effects(outage.registry) == dict.fromkeys(range(20), 1)
     outage.registry.close()

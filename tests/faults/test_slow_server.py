@@ -12,7 +12,7 @@ import pytest
 
 import seriatim
 from seriatim import Limits, NewEvent, Settings
-from tests.faults.support import check_whole, wait_until
+from tests.faults.support import check_log_complete, wait_until
 from tests.fixtures.proxy import TcpProxy
 
 StartProxy = Callable[[str], TcpProxy]
@@ -82,7 +82,7 @@ def test_timeout_after_the_send_is_ambiguous(proxy_to: StartProxy, postgres_url:
     assert failed.value.ambiguous
     assert took < 3.0
     assert receipt.replayed
-    assert check_whole(postgres_url) == 2
+    assert check_log_complete(postgres_url) == 2
 
 
 async def test_cancelled_await(proxy_to: StartProxy, postgres_url: str) -> None:
@@ -164,5 +164,5 @@ def test_close_drains_what_was_accepted(proxy_to: StartProxy, postgres_url: str)
     closing.result(timeout=10)
 
     assert (refused.value.retryable, refused.value.ambiguous) == (False, False)
-    assert check_whole(postgres_url) == 12
+    assert check_log_complete(postgres_url) == 12
     stuck.pool.shutdown()

@@ -14,7 +14,7 @@ import pytest
 import seriatim
 from seriatim import NewEvent
 from seriatim.store.postgres.migrate import SCHEMA_VERSION, migrate
-from tests.faults.support import Worker, check_whole, noted, wait_until
+from tests.faults.support import Worker, check_log_complete, read_acknowledged, wait_until
 
 
 def count(file: Path) -> int:
@@ -59,7 +59,10 @@ def test_older_program_works_through_an_upgrade(empty_postgres_url: str, tmp_pat
 
     assert failures == [{"ambiguous": 0, "clear": 0}] * 2
     assert took < 10
-    assert check_whole(empty_postgres_url, noted(*files)) == len(noted(*files)) + 1
+    assert (
+        check_log_complete(empty_postgres_url, read_acknowledged(*files))
+        == len(read_acknowledged(*files)) + 1
+    )
 
 
 def test_index_builds_beside_writers(empty_postgres_url: str) -> None:

@@ -31,15 +31,15 @@ from seriatim import (
     Settings,
     StreamKind,
 )
-from seriatim.core.doors import LOG
-from seriatim.store.port import Cursor, Restored
+from seriatim.core.profile_rules import LOG_PROFILE
+from seriatim.store.port import Cursor, RestoredEvent
 from tests.faults.support import DECIDED
 
 BARRIER_S = 60.0
 RESOLVE_S = 60.0
 
 
-def say(value: Any) -> None:
+def print_line(value: Any) -> None:
     """Print a line of JSON for the parent process."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
@@ -159,7 +159,7 @@ def append_without_condition(url: str, barrier: Any, rounds: int, racer: int) ->
 # -- load: appends of every kind, each acknowledged one noted durably before the next
 
 
-class Notes:
+class AcknowledgedEvents:
     """A file of acknowledged events, synced to disk after each write."""
 
     def __init__(self, path: str) -> None:
@@ -179,7 +179,7 @@ class Loader:
 
     def __init__(self, url: str, notes: str, name: str, settings: Settings) -> None:
         self._log = seriatim.open(url, settings=settings)
-        self._notes = Notes(notes)
+        self._notes = AcknowledgedEvents(notes)
         self._name = name
         self._done = threading.Event()
         self.failures = {"ambiguous": 0, "clear": 0}
@@ -189,7 +189,7 @@ class Loader:
         # An event set by a handler would wait for the main thread, if that holds its lock just now.
         asked: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-        say("ready")
+        print_line("ready")
         workers = [threading.Thread(target=self._one, args=(n,)) for n in range(threads)]
         for worker in workers:
             worker.start()
@@ -199,7 +199,7 @@ class Loader:
         for worker in workers:
             worker.join()
         self._log.close()
-        say(self.failures)
+        print_line(self.failures)
 
     def _one(self, thread: int) -> None:
         for number in itertools.count():
@@ -208,7 +208,7 @@ class Loader:
             try:
                 self._append(thread, number)
             except Exception as error:
-                say(f"{type(error).__name__}: {error}")
+                print_line(f"{type(error).__name__}: {error}")
                 self._done.set()
                 raise
 
@@ -261,26 +261,26 @@ def load(arguments: dict[str, Any]) -> None:
 def follow(arguments: dict[str, Any]) -> None:
     """Tail a log from its beginning and print the positions of each batch."""
     with seriatim.open(arguments["url"]) as log:
-        say("ready")
+        print_line("ready")
         for batch in log.tail(after=0, poll_s=arguments.get("poll_s", 0.05)):
-            say([record.position for record in batch])
+            print_line([record.position for record in batch])
 
 
 # -- hold: a writer that stops itself with the lock in its hands
 
 
-def hold(arguments: dict[str, Any]) -> None:
+def hold_append(arguments: dict[str, Any]) -> None:
     """Append and stop (SIGSTOP) at a step; after SIGCONT, report the outcome and repeat."""
-    from seriatim.store.postgres import deciding, writing
+    from seriatim.store.postgres import append, writer
 
     def drive(connection: Any, steps: Any) -> Any:
-        vars(writing)["drive"] = deciding.drive  # only the first time
+        vars(writer)["drive"] = append.run_steps  # only the first time
         if arguments["at"] == "within a message":
             wait = partial(_stop_in_message, connection)
-            return deciding.drive(connection, stopping(steps, "append_offset", wait))
-        return deciding.drive(connection, stopping(steps, arguments["at"], stop_myself))
+            return append.run_steps(connection, pause_before_step(steps, "append_offset", wait))
+        return append.run_steps(connection, pause_before_step(steps, arguments["at"], stop_self))
 
-    vars(writing)["drive"] = drive
+    vars(writer)["drive"] = drive
     stream = ("held", arguments["name"])
     events = [
         NewEvent("held", {"n": n}, stream=stream, event_id=f"{arguments['name']}-{n}")
@@ -288,23 +288,23 @@ def hold(arguments: dict[str, Any]) -> None:
     ]
     conditions = (ExpectedContext(Query([Filter(streams=[stream])]), None), DECIDED)
     with seriatim.open(arguments["url"], settings=Settings(**arguments["settings"])) as log:
-        say("ready")
+        print_line("ready")
         try:
             log.append(events, conditions)
-            say("stored")
+            print_line("stored")
         except seriatim.SeriatimError as error:
-            say(error.as_dict())
+            print_line(error.as_dict())
             receipt = log.append(events, conditions)
-            say({"repeated": receipt.replayed})
+            print_line({"repeated": receipt.replayed})
 
 
-def stop_myself() -> None:
+def stop_self() -> None:
     """Stop this process until SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.3)  # another thread takes the signal: this one must not run on meanwhile
 
 
-def stopping(steps: Any, at: str, wait: Callable[[], None]) -> Any:
+def pause_before_step(steps: Any, at: str, wait: Callable[[], None]) -> Any:
     """Yield the steps of a decision; wait before the SQL with `at`, or at the `end`."""
     rows: Any = None
     try:
@@ -323,7 +323,7 @@ def stopping(steps: Any, at: str, wait: Callable[[], None]) -> Any:
 def _stop_in_message(connection: Any) -> None:
     """Send the first part of a protocol message to the server, then stop."""
     os.write(connection.pgconn.socket, b"Q" + struct.pack("!i", 1 << 16) + b"insert into")
-    stop_myself()
+    stop_self()
 
 
 # -- fork
@@ -356,7 +356,7 @@ def fork(arguments: dict[str, Any]) -> None:
         done.set()
         for thread in threads:
             thread.join(30)
-        say({"exits": exits, "parent": sum(counts), "went_on": sum(counts) > before})
+        print_line({"exits": exits, "parent": sum(counts), "went_on": sum(counts) > before})
 
 
 def _be_a_child(log: seriatim.Log, number: int) -> None:
@@ -390,7 +390,7 @@ def _exit_of(child: int, within_s: float = 15.0) -> int | str:
 # -- pause: any act of a program, stopped before one of its statements
 
 
-def pause(arguments: dict[str, Any]) -> None:
+def pause_at_statement(arguments: dict[str, Any]) -> None:
     """Stop (SIGSTOP) before the first statement that contains `at`; after SIGCONT, retry."""
     import psycopg
 
@@ -400,20 +400,20 @@ def pause(arguments: dict[str, Any]) -> None:
         text = query.decode() if isinstance(query, bytes) else str(query)
         if arguments["at"] in text:
             patched.execute = execute  # only the first time
-            stop_myself()
+            stop_self()
         return execute(cursor, query, *more, **options)
 
     patched: Any = psycopg.Cursor
     patched.execute = stopping_execute
     act = PAUSED[arguments["act"]](arguments["url"], Settings(**arguments["settings"]))
-    say("ready")
+    print_line("ready")
     try:
         act()
-        say("done")
+        print_line("done")
     except seriatim.SeriatimError as error:
-        say(error.as_dict())
+        print_line(error.as_dict())
         act()
-        say("done")
+        print_line("done")
 
 
 def _declare(declaration: Any) -> Callable[[str, Settings], Callable[[], Any]]:
@@ -424,9 +424,9 @@ def _restore(url: str, settings: Settings) -> Callable[[], Any]:
     """Restore the events of a log in memory into an empty log."""
     log = seriatim.open(url, settings=settings)
     with seriatim.open("memory:") as other:
-        draft = other.draft(LOG, [NewEvent("restored", {})])
-        [event] = other.appender.request(draft).events
-    return lambda: log.store.restore([Restored(1, 1, None, 1, event)])
+        draft = other.draft(LOG_PROFILE, [NewEvent("restored", {})])
+        [event] = other.appender.prepare_request(draft).events
+    return lambda: log.store.restore([RestoredEvent(1, 1, None, 1, event)])
 
 
 def _move_cursor(url: str, settings: Settings) -> Callable[[], Any]:
@@ -460,7 +460,13 @@ PAUSED: dict[str, Callable[[str, Settings], Callable[[], Any]]] = {
 }
 
 
-COMMANDS = {"load": load, "follow": follow, "hold": hold, "fork": fork, "pause": pause}
+COMMANDS = {
+    "load": load,
+    "follow": follow,
+    "hold": hold_append,
+    "fork": fork,
+    "pause": pause_at_statement,
+}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seriatim.opening import open_read_model
+from seriatim.factory import open_read_model
 from seriatim.store.readmodel.model import ReadModel
 
 

@@ -23,16 +23,18 @@ from seriatim import (
     TimedOut,
 )
 from seriatim.core.decide import StaleContexts
-from seriatim.core.doors import LOG
+from seriatim.core.profile_rules import LOG_PROFILE
 from seriatim.core.query import Matcher
-from seriatim.core.request import Request
-from seriatim.log import appending
+from seriatim.core.request import AppendRequest
+from seriatim.log import appender
 from seriatim.store import contexts, memory
 from seriatim.store.cancellation import Cancellation, cancellable
 from seriatim.store.memory import MemoryStore
-from seriatim.store.postgres import deciding, writing
+from seriatim.store.postgres import append
+from seriatim.store.postgres import writer as postgres_writer
 from seriatim.store.postgres.store import PostgresStore
-from seriatim.store.sqlite import view, writer
+from seriatim.store.sqlite import lookups
+from seriatim.store.sqlite import writer as sqlite_writer
 from seriatim.store.sqlite.store import SqliteStore
 
 RARE = Query([Filter(types=["seat"], payload=[{"a": ["taken"]}])])
@@ -48,9 +50,11 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
         yield opened
 
 
-def looked(log: Log, *conditions: ExpectedContext) -> Request:
+def looked(log: Log, *conditions: ExpectedContext) -> AppendRequest:
     """Prepare an append, its contexts evaluated at the log's head."""
-    return log.appender.request(log.draft(LOG, [NewEvent("mine", {})], list(conditions)))
+    return log.appender.prepare_request(
+        log.draft(LOG_PROFILE, [NewEvent("mine", {})], list(conditions))
+    )
 
 
 def seats(log: Log, *values: str) -> None:
@@ -59,7 +63,7 @@ def seats(log: Log, *values: str) -> None:
         log.append([NewEvent("seat", {"a": [value]})])
 
 
-def outcome(log: Log, request: Request) -> Any:
+def outcome(log: Log, request: AppendRequest) -> Any:
     """Commit one request as the committer does."""
     [found] = log.store.append([request])
     return found
@@ -84,7 +88,7 @@ def test_time_under_the_lock_is_bounded(log: Log, monkeypatch: pytest.MonkeyPatc
     late = looked(log, ExpectedContext(RARE, None))
     seats(log, "free")
     with monkeypatch.context() as patched:
-        patched.setattr(contexts.LockedTime, "check", _time_is_up)
+        patched.setattr(contexts.LockBudget, "check", _time_is_up)
         assert isinstance(outcome(log, late), StaleContexts)
     assert log.head() == 1
     assert log.append([NewEvent("mine", {})], ExpectedContext(RARE, None)).first_position == 2
@@ -96,7 +100,7 @@ def _time_is_up(_: object) -> None:
 
 def test_events_under_the_lock_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """K3: of many newer events only the newest are read; a change among them is still told."""
-    for module in (memory, view, deciding):
+    for module in (memory, lookups, append):
         monkeypatch.setattr(module, "NEWEST_EVENTS_MAX", 3)
     late = looked(log, ExpectedContext(RARE, None))
     seats(log, "free", "free", "free", "free")
@@ -110,7 +114,7 @@ def test_bytes_under_the_lock_are_bounded(log: Log, monkeypatch: pytest.MonkeyPa
     """K3: large events are read one by one, not all at once."""
     if isinstance(log.store, MemoryStore):
         return  # its events are in memory already
-    for module in (view, deciding):
+    for module in (lookups, append):
         monkeypatch.setattr(module, "NEWEST_BYTES_MAX", 100)
     one = looked(log, ExpectedContext(RARE, None))
     seats(log, "x" * 200)
@@ -122,21 +126,21 @@ def test_bytes_under_the_lock_are_bounded(log: Log, monkeypatch: pytest.MonkeyPa
 
 def test_an_append_is_evaluated_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """K3, B13: the caller repeats it with a newer head, and gives up after a bounded number."""
-    tries: list[Request] = []
-    pack = log.store.packed
+    tries: list[AppendRequest] = []
+    pack = log.store.prepare_request
 
-    def packed(request: Request, rules: Any) -> Request:
+    def packed(request: AppendRequest, rules: Any) -> AppendRequest:
         found = pack(request, rules)
         if request.conditions:
             tries.append(request)
             seats(log, "free")
         return found
 
-    monkeypatch.setattr(contexts.LockedTime, "check", _time_is_up)
-    monkeypatch.setattr(log.store, "packed", packed)
+    monkeypatch.setattr(contexts.LockBudget, "check", _time_is_up)
+    monkeypatch.setattr(log.store, "prepare_request", packed)
     with pytest.raises(seriatim.BackendFailure, match="nothing was stored"):
         log.append([NewEvent("mine", {})], ExpectedContext(RARE, None))
-    assert len(tries) == appending.RULE_RELOADS == log.head()
+    assert len(tries) == appender.RULE_RELOADS_MAX == log.head()
 
 
 def test_conditions_take_one_statement(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +148,9 @@ def test_conditions_take_one_statement(postgres_url: str, monkeypatch: pytest.Mo
     texts: list[str] = []
 
     def drive(connection: Any, steps: Any) -> Any:
-        return deciding.drive(connection, _noted(steps, texts))
+        return append.run_steps(connection, _noted(steps, texts))
 
-    monkeypatch.setattr(writing, "drive", drive)
+    monkeypatch.setattr(postgres_writer, "run_steps", drive)
     with seriatim.open(postgres_url) as log:
         for same in (True, False):
             many = [
@@ -197,11 +201,11 @@ def _endless(log: Log) -> Callable[[], object]:
     """Return a read of a backend that only a cancellation ends."""
     store = log.store
     if isinstance(store, PostgresStore):
-        return lambda: store._reader.rows("default", "select pg_sleep(600)")
+        return lambda: store._reader.fetch_rows("default", "select pg_sleep(600)")
     if isinstance(store, SqliteStore):
 
         def read() -> object:
-            with store._readers.bounded() as connection:
+            with store._readers.bounded_connection() as connection:
                 return connection.execute(ENDLESS).fetchone()
 
         return read
@@ -251,7 +255,7 @@ def test_a_long_transaction_on_sqlite_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B14: whoever holds the file's write lock for too long is ended, and nothing is stored."""
-    monkeypatch.setattr(writer, "_HELD_LEAST_S", 0.2)
+    monkeypatch.setattr(sqlite_writer, "_HELD_LEAST_S", 0.2)
     quick = seriatim.Settings(lock_wait_s=0.1, lock_hold_s=0.1)
     with seriatim.open(f"sqlite:///{tmp_path}/log.db", settings=quick) as log:
         store = log.store

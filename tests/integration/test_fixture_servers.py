@@ -204,7 +204,7 @@ def test_reply_lost_after_commit(proxy_to: StartProxy, table_url: str) -> None:
     with pytest.raises(psycopg.OperationalError):
         insert_two(connection)
 
-    assert fault.happened.is_set()
+    assert fault.triggered.is_set()
     assert rows(table_url) == [1, 2]
     connection.close()
 

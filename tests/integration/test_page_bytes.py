@@ -12,17 +12,17 @@ import pytest
 
 import seriatim
 from seriatim import Filter, Log, NewEvent, Query
-from seriatim.api.reading import ANSWER_BYTES
+from seriatim.api.read_endpoints import RESPONSE_BYTES
 from seriatim.client.store import HttpStore
 from seriatim.core.event import EventRecord
 from seriatim.core.limits import KIB
-from seriatim.log.pages import first_records, pages_after
+from seriatim.log.batches import iterate_pages_after, read_first_records
 from seriatim.store.port import ReadSpec
-from seriatim.store.postgres import querying
-from seriatim.store.postgres.confining import Reader, Rows
-from seriatim.store.postgres.rows import record_of
+from seriatim.store.postgres import queries
+from seriatim.store.postgres.reader import Rows, TenantReader
+from seriatim.store.postgres.rows import decode_record
 from tests.fixtures.postgres_server import PostgresServer
-from tests.fixtures.service import running
+from tests.fixtures.service import run_service
 
 SMALL, LARGE = 40, 30
 LARGE_BYTES = 100 * KIB
@@ -69,7 +69,7 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with ExitStack() as stack:
         token = None
         if request.param == "http":
-            service = stack.enter_context(running(f"sqlite:///{folder}/served.db"))
+            service = stack.enter_context(run_service(f"sqlite:///{folder}/served.db"))
             url, token = service.url, service.token(tenant_id="default")
         if request.param == "postgres":
             server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -93,7 +93,7 @@ def size(records: list[EventRecord]) -> int:
 
 def is_bounded(log: Log, page: list[EventRecord]) -> bool:
     """Tell whether a page ends with the record that reaches the bound; a service has its own."""
-    return size(page[:-1]) < (ANSWER_BYTES if isinstance(log.store, HttpStore) else BOUND)
+    return size(page[:-1]) < (RESPONSE_BYTES if isinstance(log.store, HttpStore) else BOUND)
 
 
 @pytest.mark.parametrize("newest_first", [False, True], ids=["oldest", "newest"])
@@ -129,7 +129,7 @@ def test_a_read_page_ends_at_its_bytes(
         newest_first=newest_first,
         **filters,
     )
-    batches = list(log.batches_of(spec))
+    batches = list(log.iterate_batches(spec))
 
     assert all(is_bounded(log, page) for page in batches)
     found = [number for page in batches for number in numbers(page)]
@@ -144,7 +144,7 @@ def test_pages_go_on_after_a_page_cut_by_its_bytes(log: Log) -> None:
         assert limit <= 33
         return log.store.select(log.tenant_id, Query(), after, log.head(), limit, max_bytes=BOUND)
 
-    found = list(pages_after(read, 0, 33, BOUND))
+    found = list(iterate_pages_after(read, 0, 33, BOUND))
 
     assert numbers([record for page in found for record in page]) == list(range(SMALL + LARGE))
     assert all(len(page) <= 33 for page in found)
@@ -159,9 +159,9 @@ def test_an_answer_ends_when_its_size_is_reached(log: Log) -> None:
             log.tenant_id, Query(), after, log.head(), limit, max_bytes=max_bytes
         )
 
-    whole = first_records(read, 0, 1000, 1 << 30, step=BOUND)
-    some = first_records(read, 0, 1000, 2 * BOUND, step=BOUND)
-    few = first_records(read, 0, 3, 1 << 30, step=BOUND)
+    whole = read_first_records(read, 0, 1000, 1 << 30, step=BOUND)
+    some = read_first_records(read, 0, 1000, 2 * BOUND, step=BOUND)
+    few = read_first_records(read, 0, 3, 1 << 30, step=BOUND)
 
     assert numbers(whole) == list(range(SMALL + LARGE))
     assert len(some) > SMALL
@@ -174,17 +174,17 @@ def test_candidates_of_a_costly_predicate_are_read_in_small_pages(
 ) -> None:
     """K3: what the matcher tests beside the server is held a few events at a time."""
     held: list[int] = []
-    monkeypatch.setattr(querying, "PAGE_BYTES", BOUND)
+    monkeypatch.setattr(queries, "CANDIDATE_PAGE_BYTES", BOUND)
     with seriatim.open(postgres_url) as log:
         log.append([event(number) for number in range(SMALL + LARGE)])
-        run = Reader.rows
+        run = TenantReader.fetch_rows
 
-        def counted(reader: Reader, *arguments: Any) -> Rows:
+        def counted(reader: TenantReader, *arguments: Any) -> Rows:
             rows = run(reader, *arguments)
-            held.append(sum(len(record_of(row).payload.encode()) for row in rows))
+            held.append(sum(len(decode_record(row).payload.encode()) for row in rows))
             return rows
 
-        monkeypatch.setattr(Reader, "rows", counted)
+        monkeypatch.setattr(TenantReader, "fetch_rows", counted)
         costly = Query([Filter(payload=[PREDICATE])])
         found = log.store.select(log.tenant_id, costly, 0, SMALL + LARGE, 1000)
 

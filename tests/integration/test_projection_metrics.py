@@ -8,10 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.opening import open_read_model, read_model_url
+from seriatim.factory import open_read_model, read_model_url
 from seriatim.telemetry.log_metrics import LogMetrics
 from seriatim.telemetry.metrics import Metrics
-from tests.integration.readmodel_kit import own, seats, step
+from tests.integration.readmodel_support import make_step, seat_rows, seats
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -25,7 +25,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def shown(metrics: Metrics) -> dict[str, float]:
     """Return what is said of projections, parsed."""
-    text = metrics.exposition()[0].decode()
+    text = metrics.render()[0].decode()
     return {
         one.name: one.value
         for family in text_string_to_metric_families(text)
@@ -38,15 +38,15 @@ def test_projection_lag(url: str) -> None:
     """M2: lag, failures and whether it runs, of the projections beside the log."""
     metrics = Metrics()
     with seriatim.open(url) as log:
-        LogMetrics(metrics).watch(log, keep_s=0)
+        LogMetrics(metrics).observe(log, cache_s=0)
         log.append([NewEvent("seat.taken", {"n": n}) for n in range(5)])
         assert shown(metrics) == {}
         with closing(open_read_model(read_model_url(url))) as model:
-            model.begin(seats, "default", log.identity())
+            model.create_projection(seats, "default", log.identity())
             token = model.claim("seats", "runner", 60)
             assert token is not None
-            made = step(0, 2, own=own({"1a": 2}, 2))
-            made.tip = log.store.event_id_at(2) or ""
+            made = make_step(0, 2, own=seat_rows({"1a": 2}, 2))
+            made.last_event_id = log.store.event_id_at(2) or ""
             model.commit(seats, made, token=token)
 
             assert shown(metrics) == {

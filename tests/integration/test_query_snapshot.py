@@ -12,7 +12,7 @@ import pytest
 import seriatim
 from seriatim import ExpectedContext, Filter, Log, NewEvent, Query
 from seriatim.store.port import Store
-from tests.fixtures.service import running
+from tests.fixtures.service import run_service
 
 SEATS = Query([Filter(types=["seat.taken"])])
 BACKENDS = ["memory", "sqlite", "postgres", "http"]
@@ -26,7 +26,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     """A log on each backend and through the HTTP client, and the log beside its database."""
     with ExitStack() as stack:
         if request.param == "http":
-            service = stack.enter_context(running(f"sqlite:///{tmp_path}/log.db"))
+            service = stack.enter_context(run_service(f"sqlite:///{tmp_path}/log.db"))
             client = seriatim.open(service.url, token=service.token(tenant_id="default"))
             yield stack.enter_context(client), service.service.view("default")
             return

@@ -10,7 +10,7 @@ import seriatim
 from seriatim import ExpectedContext, Filter, Log, NewEvent, Query, Settings, TimedOut
 from tests.faults.support import wait_until
 from tests.fixtures.postgres_server import PostgresServer
-from tests.fixtures.service import running
+from tests.fixtures.service import run_service
 
 NOWHERE = Query([Filter(payload=[{"a": "nowhere"}])])  # no index knows: all of it is read
 EVENTS = 20_000
@@ -64,5 +64,5 @@ def _first_three(log: Log) -> list[int] | None:
 
 def test_a_service_opens_its_log_so(url: str) -> None:
     """K3: nothing that a request asks for outlives the time of a request by much."""
-    with running(url, request_timeout_s=7.0) as service:
+    with run_service(url, request_timeout_s=7.0) as service:
         assert service.service.log.settings.read_timeout_s == 7.0

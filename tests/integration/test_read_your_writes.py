@@ -24,10 +24,10 @@ from seriatim import (
     ProjectionTimeout,
 )
 from seriatim.core.event import LogIdentity
-from seriatim.opening import open_read_model, read_model_url
+from seriatim.factory import open_read_model, read_model_url
 from seriatim.store.readmodel.model import ReadModel
-from tests.fixtures.service import running
-from tests.integration.readmodel_kit import failure, own, plan, seats, step
+from tests.fixtures.service import run_service
+from tests.integration.readmodel_support import make_failure, make_step, plan, seat_rows, seats
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -47,7 +47,7 @@ def log(url: str, request: pytest.FixtureRequest) -> Iterator[Log]:
         if request.param == "beside":
             yield made
             return
-    with running(url) as service, seriatim.open(service.url, token=service.token()) as remote:
+    with run_service(url) as service, seriatim.open(service.url, token=service.token()) as remote:
         yield remote
 
 
@@ -57,7 +57,7 @@ class Runner:
     def __init__(self, log: Log, model: ReadModel, tenant_id: str = "default") -> None:
         self.log = log
         self.model = model
-        model.begin(seats, tenant_id, log.identity())
+        model.create_projection(seats, tenant_id, log.identity())
         token = model.claim("seats", "runner", 60)
         assert token is not None
         self.token = token
@@ -65,8 +65,8 @@ class Runner:
 
     def move(self, until: int, **parts: Any) -> None:
         """Pass the events up to a position."""
-        made = step(self.position, until, own=own({"1a": until}, until), **parts)
-        made.tip = self.log.store.event_id_at(until) or ""
+        made = make_step(self.position, until, own=seat_rows({"1a": until}, until), **parts)
+        made.last_event_id = self.log.store.event_id_at(until) or ""
         self.model.commit(seats, made, token=self.token)
         self.position = until
 
@@ -105,7 +105,7 @@ def test_waiting_ends_when_the_projection_has_passed(log: Log, runner: Runner) -
 
     assert (found.name, found.position) == ("seats", 5)
     assert 0.25 < waited < 3
-    assert runner.model.states(seats, [("default", "1a")])["default", "1a"]["taken"] == 5
+    assert runner.model.load_states(seats, [("default", "1a")])["default", "1a"]["taken"] == 5
 
 
 def test_waiting_is_bounded(log: Log, runner: Runner) -> None:
@@ -171,7 +171,7 @@ def test_unknown_projections(log: Log, url: str) -> None:
             with pytest.raises(NotFound, match=r"there is no (such )?projection"):
                 act()
         model = open_read_model(read_model_url(url))
-        model.begin(seats, "default", log.identity())
+        model.create_projection(seats, "default", log.identity())
         model.close()
     with pytest.raises(InvalidArgument):
         log.projections.demand("", 1)
@@ -180,7 +180,7 @@ def test_unknown_projections(log: Log, url: str) -> None:
 def test_a_first_rebuild_is_not_there_yet(log: Log, url: str) -> None:
     """I4: shadows are not read."""
     model = open_read_model(read_model_url(url))
-    model.begin(seats, "default", log.identity(), shadow=True)
+    model.create_projection(seats, "default", log.identity(), shadow=True)
     model.close()
 
     with pytest.raises(NotFound):
@@ -190,9 +190,9 @@ def test_a_first_rebuild_is_not_there_yet(log: Log, url: str) -> None:
 
 def test_where_every_projection_stands(log: Log, runner: Runner) -> None:
     """I7: position, lag, time, status, whether it runs, and its failures."""
-    runner.move(3, failures=[(failure(3), "parked")])
-    runner.model.begin(plan, "default", log.identity())
-    runner.model.begin(seats, "default", log.identity(), shadow=True)
+    runner.move(3, failures=[(make_failure(3), "parked")])
+    runner.model.create_projection(plan, "default", log.identity())
+    runner.model.create_projection(seats, "default", log.identity(), shadow=True)
     runner.model.set_status("plan", "paused")
     idle, busy = log.projections.status()
 
@@ -200,8 +200,8 @@ def test_where_every_projection_stands(log: Log, runner: Runner) -> None:
     assert (idle.running, idle.failures) == (False, 0)
     assert (busy.name, busy.position, busy.lag, busy.status) == ("seats", 3, 2, "ready")
     assert (busy.running, busy.failures) == (True, 1)
-    assert busy.updated_at == runner.model.every()[1].updated_at
-    assert [one.failure for one in log.projections.failures("seats")] == [failure(3)]
+    assert busy.updated_at == runner.model.list_progress()[1].updated_at
+    assert [one.failure for one in log.projections.failures("seats")] == [make_failure(3)]
     with pytest.raises(ProjectionTimeout) as caught:
         log.projections.wait_for("plan", 1, timeout_s=0.01)
     assert caught.value.details["status"] == "paused"
@@ -247,12 +247,12 @@ def test_a_read_model_of_another_log_is_no_answer(log: Log, url: str) -> None:
     model = open_read_model(read_model_url(url))
     identity = log.identity()
     for made in (LogIdentity("other", identity.epoch), LogIdentity(identity.log_id, 99)):
-        model.begin(seats, "default", made)
+        model.create_projection(seats, "default", made)
         with pytest.raises(LogIdentityChanged, match="seriatim project rebuild seats"):
             log.projections.demand("seats", 0)
         model.drop(seats, shadow=False)
     token = Runner(log, model).token
-    model.commit(seats, step(0, 3), token=token)
+    model.commit(seats, make_step(0, 3), token=token)
     with pytest.raises(LogIdentityChanged, match="was stored with another event at position 3"):
         log.projections.wait_for("seats", 1)
     model.close()
@@ -285,9 +285,9 @@ def test_a_closed_log_has_let_go(url: str) -> None:
         Runner(log, model)
         model.close()
         assert log.projections.status()[0].position == 0
-        (held,) = log.places._open.values()
+        (held,) = log.read_models._open.values()
     with pytest.raises(seriatim.BackendFailure):
-        held.every()
+        held.list_progress()
 
 
 def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
@@ -304,7 +304,7 @@ def test_threads_share_one_connection(log: Log, runner: Runner) -> None:
         one.join()
 
     assert found == [5] * 20
-    assert len(log.places._open) == (log.store.name != "http")
+    assert len(log.read_models._open) == (log.store.name != "http")
 
 
 def test_a_fork_looks_for_itself(log: Log, runner: Runner) -> None:

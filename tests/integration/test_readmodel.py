@@ -20,24 +20,24 @@ from seriatim.core.errors import (
 )
 from seriatim.core.event import LogIdentity
 from seriatim.core.projection import Table, projection
-from seriatim.opening import open_read_model
+from seriatim.factory import open_read_model
 from seriatim.store.readmodel import tables
-from seriatim.store.readmodel.model import Moved, ReadModel
-from seriatim.store.readmodel.operating import pause, resume, retry, skip
-from tests.integration.readmodel_kit import (
+from seriatim.store.readmodel.model import ProjectionMoved, ReadModel
+from seriatim.store.readmodel.operations import pause, resume, retry, skip
+from tests.integration.readmodel_support import (
     LOG,
-    Tally,
-    begun,
-    failure,
-    kept,
-    own,
+    SeatCount,
+    begin_and_claim,
+    keep_state,
+    make_failure,
+    make_step,
     plan,
     rows_of,
-    same,
+    seat_rows,
     seats,
-    step,
+    short_rows,
+    stored_row,
     sums,
-    taken,
 )
 
 
@@ -58,36 +58,42 @@ def together(count: int, act: Callable[[int], Any]) -> list[Any]:
 
 def test_a_projection_begins_before_the_first_event(model: ReadModel) -> None:
     """I2: a cursor for each projection, which stands before everything."""
-    made = model.begin(seats, "default", LOG)
+    made = model.create_projection(seats, "default", LOG)
 
-    assert (made.position, made.tip, made.status, made.owner, made.token) == (0, "", "ready", "", 0)
+    assert (made.position, made.last_event_id, made.status, made.owner, made.token) == (
+        0,
+        "",
+        "ready",
+        "",
+        0,
+    )
     assert (made.log_id, made.epoch, made.declaration) == (LOG.log_id, 1, seats.declaration)
     assert model.progress("seats") == made
     assert model.progress("seats", shadow=True) is None
-    assert model.every() == [made]
+    assert model.list_progress() == [made]
 
 
 def test_beginning_again_changes_nothing(model: ReadModel) -> None:
     """I2: neither position nor declaration nor log: those are what the rows came from."""
-    token = begun(model)
-    model.commit(seats, step(0, 5, own=own({"1a": 1}, 5)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 5, own=seat_rows({"1a": 1}, 5)), token=token)
     changed = msgspec.structs.replace(seats, version=2)
-    again = model.begin(changed, "default", LogIdentity("other", 9))
+    again = model.create_projection(changed, "default", LogIdentity("other", 9))
 
     assert (again.position, again.declaration, again.log_id) == (5, seats.declaration, LOG.log_id)
-    assert taken(model) == {"1a": 1}
+    assert short_rows(model) == {"1a": 1}
 
 
 @pytest.fixture
 def slow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the making of tables take so long that others come in between, if they can."""
-    create = tables.create
+    create = tables.build_create_statement
 
     def slowly(*args: Any, **options: Any) -> str:
         time.sleep(0.2)
         return create(*args, **options)
 
-    monkeypatch.setattr(tables, "create", slowly)
+    monkeypatch.setattr(tables, "build_create_statement", slowly)
 
 
 @pytest.mark.usefixtures("slow_tables")
@@ -97,7 +103,7 @@ def test_many_may_begin_at_once(place: str) -> None:
     def begin(_: int) -> int:
         model = open_read_model(place)
         try:
-            return model.begin(plan, "default", LOG).position
+            return model.create_projection(plan, "default", LOG).position
         finally:
             model.close()
 
@@ -106,12 +112,12 @@ def test_many_may_begin_at_once(place: str) -> None:
 
 def test_tenants_do_not_share_a_place(model: ReadModel) -> None:
     """K1: a read model belongs to one tenant, whichever projection asks."""
-    model.begin(seats, "default", LOG)
+    model.create_projection(seats, "default", LOG)
 
     for made in (seats, plan):
         with pytest.raises(Conflict, match="belongs to tenant 'default', not 'other'"):
-            model.begin(made, "other", LOG)
-    assert [one.name for one in model.every()] == ["seats"]
+            model.create_projection(made, "other", LOG)
+    assert [one.name for one in model.list_progress()] == ["seats"]
 
 
 @pytest.mark.usefixtures("slow_tables")
@@ -121,7 +127,7 @@ def test_two_tenants_that_begin_at_once(place: str) -> None:
     def begin(number: int) -> str:
         model = open_read_model(place)
         try:
-            return model.begin((seats, plan)[number], f"t{number}", LOG).tenant_id
+            return model.create_projection((seats, plan)[number], f"t{number}", LOG).tenant_id
         except Conflict as error:
             return error.code
         finally:
@@ -133,12 +139,12 @@ def test_two_tenants_that_begin_at_once(place: str) -> None:
 def test_projections_do_not_share_a_table(model: ReadModel) -> None:
     """I4: `seats_map` may be a projection or a table of `seats`, not both."""
     maps = [Table("map", {"row": str}, {})]
-    first = projection("seats", key="stream_id", tables=maps, state=Tally)(same)
-    second = projection("seats_map", key="stream_id", columns={"taken": int})(same)
-    model.begin(first, "default", LOG)
+    first = projection("seats", key="stream_id", tables=maps, state=SeatCount)(keep_state)
+    second = projection("seats_map", key="stream_id", columns={"taken": int})(keep_state)
+    model.create_projection(first, "default", LOG)
 
     with pytest.raises(Conflict, match="projection seats already has a table seats_map"):
-        model.begin(second, "default", LOG)
+        model.create_projection(second, "default", LOG)
     assert rows_of(model, first) == []
 
 
@@ -150,17 +156,17 @@ def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> Non
         name,
         key="payload.from",
         columns={column: int, "rowid": int, "oid": int, "excluded": str, "t": str, "o": str},
-    )(same)
-    token = begun(model, made)
+    )(keep_state)
+    token = begin_and_claim(model, made)
     row = {"key": "a", column: 1, "rowid": 5, "oid": 6, "excluded": "x", "t": "y", "o": "z"}
-    rows = {("default", "a"): kept(made.tables[0], 1, **row)}
-    model.commit(made, step(0, 1, own=rows), token=token)
-    model.commit(made, step(1, 2, own=rows), token=token)
+    rows = {("default", "a"): stored_row(made.tables[0], 1, **row)}
+    model.commit(made, make_step(0, 1, own=rows), token=token)
+    model.commit(made, make_step(1, 2, own=rows), token=token)
 
     assert rows_of(model, made) == [row]
-    assert model.states(made, [("default", "a")]) == {("default", "a"): row}
-    shadow = begun(model, made, shadow=True)
-    model.commit(made, step(0, 2, own=rows), token=shadow, shadow=True)
+    assert model.load_states(made, [("default", "a")]) == {("default", "a"): row}
+    shadow = begin_and_claim(model, made, shadow=True)
+    model.commit(made, make_step(0, 2, own=rows), token=shadow, shadow=True)
     assert model.switch(made)
     assert rows_of(model, made) == [row]
 
@@ -170,105 +176,107 @@ def test_words_of_sql_are_names(model: ReadModel, words: tuple[str, str]) -> Non
 
 def test_rows_and_cursor_move_together(model: ReadModel) -> None:
     """I2: position, last event id and time of the cursor are stored with the rows."""
-    token = begun(model)
+    token = begin_and_claim(model)
     before = model.progress("seats")
-    model.commit(seats, step(0, 3, own=own({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
     after = model.progress("seats")
 
     assert before is not None
     assert after is not None
-    assert (after.position, after.tip, after.status) == (3, "e3", "ready")
+    assert (after.position, after.last_event_id, after.status) == (3, "e3", "ready")
     assert after.updated_at >= before.updated_at
-    assert taken(model) == {"1a": 1, "1b": 2}
+    assert short_rows(model) == {"1a": 1, "1b": 2}
 
 
 def test_rows_change_and_go(model: ReadModel) -> None:
     """I1: a row of a key is replaced, and taken away where the fold says None."""
-    token = begun(model)
-    model.commit(seats, step(0, 3, own=own({"1a": 1, "1b": 2}, 3)), token=token)
-    model.commit(seats, step(3, 6, own=own({"1a": None, "1b": 7, "1c": None}, 6)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
+    model.commit(
+        seats, make_step(3, 6, own=seat_rows({"1a": None, "1b": 7, "1c": None}, 6)), token=token
+    )
 
-    assert taken(model) == {"1b": 7}
+    assert short_rows(model) == {"1b": 7}
 
 
 def test_a_batch_without_rows_moves_the_cursor(model: ReadModel) -> None:
     """I2: events of other types pass."""
-    token = begun(model)
-    model.commit(seats, step(0, 9), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 9), token=token)
 
-    assert [one.position for one in model.every()] == [9]
+    assert [one.position for one in model.list_progress()] == [9]
 
 
 def broken(after: int) -> Any:
     """Make a step whose last part the database refuses."""
-    bad = (failure(7), "nonsense")
-    return step(after, 7, own=own({"1a": None, "1b": 9, "1d": 4}, 7), failures=[bad])
+    bad = (make_failure(7), "nonsense")
+    return make_step(after, 7, own=seat_rows({"1a": None, "1b": 9, "1d": 4}, 7), failures=[bad])
 
 
 def test_a_commit_is_all_or_nothing(model: ReadModel) -> None:
     """I2: an error at the end of a commit leaves rows, failures and cursor as they were."""
-    token = begun(model)
-    model.commit(seats, step(0, 3, own=own({"1a": 1, "1b": 2}, 3)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3)), token=token)
 
     with pytest.raises(BackendFailure):
         model.commit(seats, broken(3), token=token)
-    assert taken(model) == {"1a": 1, "1b": 2}
-    assert [one.position for one in model.every()] == [3]
+    assert short_rows(model) == {"1a": 1, "1b": 2}
+    assert [one.position for one in model.list_progress()] == [3]
     assert model.failures("seats") == []
-    model.commit(seats, step(3, 7, own=own({"1a": 5}, 7)), token=token)
-    assert taken(model) == {"1a": 5, "1b": 2}
+    model.commit(seats, make_step(3, 7, own=seat_rows({"1a": 5}, 7)), token=token)
+    assert short_rows(model) == {"1a": 5, "1b": 2}
 
 
 def test_a_commit_from_another_position_changes_nothing(model: ReadModel) -> None:
     """I2: a batch that was done already, or that leaves a gap, is not done."""
-    token = begun(model)
-    model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
 
     for after in (0, 2, 4):
-        with pytest.raises(Moved):
-            model.commit(seats, step(after, 8, own=own({"1a": 2}, 8)), token=token)
-    assert taken(model) == {"1a": 1}
-    assert [one.position for one in model.every()] == [3]
+        with pytest.raises(ProjectionMoved):
+            model.commit(seats, make_step(after, 8, own=seat_rows({"1a": 2}, 8)), token=token)
+    assert short_rows(model) == {"1a": 1}
+    assert [one.position for one in model.list_progress()] == [3]
 
 
 def test_a_paused_projection_takes_no_step(model: ReadModel) -> None:
     """I7: a pause holds at once, also for a step that had begun; resumed, it is taken."""
-    token = begun(model)
+    token = begin_and_claim(model)
     model.set_status("seats", "paused")
-    with pytest.raises(Moved):
-        model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
-    assert taken(model) == {}
+    with pytest.raises(ProjectionMoved):
+        model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    assert short_rows(model) == {}
     model.set_status("seats", "ready")
-    model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
-    assert taken(model) == {"1a": 1}
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
+    assert short_rows(model) == {"1a": 1}
 
 
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_commit_by_another_runner_changes_nothing(model: ReadModel, off: int) -> None:
     """I8: a runner that lost its lease writes nothing more."""
-    token = begun(model)
+    token = begin_and_claim(model)
 
     with pytest.raises(LeaseLost, match="another runner has claimed projection seats") as caught:
-        model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token + off)
+        model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token + off)
     assert caught.value.details == {"projection": "seats"}
-    assert (taken(model), model.every()[0].position) == ({}, 0)
+    assert (short_rows(model), model.list_progress()[0].position) == ({}, 0)
 
 
 def test_nothing_is_committed_to_what_never_began(model: ReadModel) -> None:
     """I8: nor to what was dropped."""
     with pytest.raises(LeaseLost):
-        model.commit(seats, step(0, 3), token=0)
+        model.commit(seats, make_step(0, 3), token=0)
 
 
 def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> None:
     """I2: exactly once, whoever else does the same."""
-    token = begun(model)
+    token = begin_and_claim(model)
 
     def commit(number: int) -> str:
         mine = open_read_model(place)
         try:
-            mine.commit(seats, step(0, 3, own=own({"1a": number}, 3)), token=token)
-        except Moved:
+            mine.commit(seats, make_step(0, 3, own=seat_rows({"1a": number}, 3)), token=token)
+        except ProjectionMoved:
             return "moved"
         finally:
             mine.close()
@@ -279,34 +287,34 @@ def test_of_two_that_commit_at_once_one_does(place: str, model: ReadModel) -> No
 
 def test_a_status_goes_with_a_commit(model: ReadModel) -> None:
     """I7: what stopped a projection is stored with what was done before it."""
-    token = begun(model)
-    noted = [(failure(4), "stopped")]
-    model.commit(seats, step(0, 3, failures=noted), token=token, status="failed")
+    token = begin_and_claim(model)
+    noted = [(make_failure(4), "stopped")]
+    model.commit(seats, make_step(0, 3, failures=noted), token=token, status="failed")
 
-    assert [one.status for one in model.every()] == ["failed"]
+    assert [one.status for one in model.list_progress()] == ["failed"]
     assert [one.status for one in model.failures("seats")] == ["stopped"]
 
 
 def test_states_come_back_in_their_kept_form(model: ReadModel) -> None:
     """I3: a fold continues with what it would have had in memory."""
-    token = begun(model, plan)
+    token = begin_and_claim(model, plan)
     states = {("default", "a"): (3, '{"count":1}'), ("default", "ü'\"\\"): (2, '{"count":2}')}
-    model.commit(plan, step(0, 3, states=states), token=token)
+    model.commit(plan, make_step(0, 3, states=states), token=token)
     wanted = [("default", "a"), ("default", "ü'\"\\"), ("default", "b"), ("other", "a")]
 
-    assert model.states(plan, wanted) == {owner: text for owner, (_, text) in states.items()}
-    assert model.states(plan, []) == {}
-    model.commit(plan, step(3, 4, states={wanted[0]: (4, '{"count":5}')}), token=token)
-    assert model.states(plan, wanted[:1]) == {wanted[0]: '{"count":5}'}
+    assert model.load_states(plan, wanted) == {owner: text for owner, (_, text) in states.items()}
+    assert model.load_states(plan, []) == {}
+    model.commit(plan, make_step(3, 4, states={wanted[0]: (4, '{"count":5}')}), token=token)
+    assert model.load_states(plan, wanted[:1]) == {wanted[0]: '{"count":5}'}
 
 
 def test_states_that_are_rows(model: ReadModel) -> None:
     """I3: the row of a key, of its own tenant."""
-    token = begun(model)
-    both = own({"1a": 1, "1b": 2}, 3) | own({"1a": 5}, 3, "other")
-    model.commit(seats, step(0, 3, own=both), token=token)
+    token = begin_and_claim(model)
+    both = seat_rows({"1a": 1, "1b": 2}, 3) | seat_rows({"1a": 5}, 3, "other")
+    model.commit(seats, make_step(0, 3, own=both), token=token)
 
-    assert model.states(seats, [("default", "1a"), ("other", "1a"), ("default", "9")]) == {
+    assert model.load_states(seats, [("default", "1a"), ("other", "1a"), ("default", "9")]) == {
         ("default", "1a"): {"stream_id": "1a", "taken": 1},
         ("other", "1a"): {"stream_id": "1a", "taken": 5},
     }
@@ -314,14 +322,14 @@ def test_states_that_are_rows(model: ReadModel) -> None:
 
 def test_the_first_or_the_last_row_stays(model: ReadModel) -> None:
     """I1: by position, in whichever order the parts of a rebuild arrive."""
-    token = begun(model, plan)
+    token = begin_and_claim(model, plan)
     firsts, lasts = plan.tables
     for after, position in ((0, 5), (1, 3), (2, 9), (3, 9)):
         rows = {
-            table.name: [kept(table, position, name="x", at=position * 10 + after)]
+            table.name: [stored_row(table, position, name="x", at=position * 10 + after)]
             for table in (firsts, lasts)
         }
-        model.commit(plan, step(after, after + 1, rows=rows), token=token)
+        model.commit(plan, make_step(after, after + 1, rows=rows), token=token)
 
     assert rows_of(model, plan, 0) == [{"name": "x", "at": 31}]
     assert rows_of(model, plan, 1) == [{"name": "x", "at": 93}]
@@ -329,7 +337,7 @@ def test_the_first_or_the_last_row_stays(model: ReadModel) -> None:
 
 def test_merging(model: ReadModel) -> None:
     """I1: partial results become one: added up, least, greatest; nothing counts as nothing."""
-    token = begun(model, sums)
+    token = begin_and_claim(model, sums)
     (table,) = sums.tables
     parts: list[tuple[Any, Any, Any]] = [
         (None, None, None),
@@ -339,53 +347,53 @@ def test_merging(model: ReadModel) -> None:
         (10, -4, 2.5),
     ]
     for number, (total, least, most) in enumerate(parts):
-        row = kept(table, 9 - number, kind="k", total=total, least=least, most=most)
-        model.commit(sums, step(number, number + 1, rows={"sums": [row]}), token=token)
+        row = stored_row(table, 9 - number, kind="k", total=total, least=least, most=most)
+        model.commit(sums, make_step(number, number + 1, rows={"sums": [row]}), token=token)
 
     assert rows_of(model, sums) == [{"kind": "k", "total": 13, "least": -4, "most": 2.5}]
-    with model.moment() as moment:
+    with model.snapshot() as moment:
         assert [position for *_, position in moment.rows(sums, table)] == [9]
 
 
 def test_a_sum_beyond_64_bits_is_refused(model: ReadModel) -> None:
     """I2: it is never turned into another number, and the cursor stays."""
-    token = begun(model, sums)
+    token = begin_and_claim(model, sums)
     (table,) = sums.tables
-    big = kept(table, 1, kind="k", total=(1 << 63) - 1, least=None, most=None)
-    model.commit(sums, step(0, 1, rows={"sums": [big]}), token=token)
+    big = stored_row(table, 1, kind="k", total=(1 << 63) - 1, least=None, most=None)
+    model.commit(sums, make_step(0, 1, rows={"sums": [big]}), token=token)
 
     with pytest.raises(BackendFailure):
-        model.commit(sums, step(1, 2, rows={"sums": [big]}), token=token)
+        model.commit(sums, make_step(1, 2, rows={"sums": [big]}), token=token)
     assert rows_of(model, sums)[0]["total"] == (1 << 63) - 1
-    assert model.every()[0].position == 1
+    assert model.list_progress()[0].position == 1
 
 
 def test_a_part_of_a_rebuild_may_be_stored_twice(model: ReadModel) -> None:
     """I4: a task that was run again changes nothing, sums among it."""
-    begun(model, sums, shadow=True)
-    row = kept(sums.tables[0], 4, kind="k", total=3, least=1, most=2.0)
+    begin_and_claim(model, sums, shadow=True)
+    row = stored_row(sums.tables[0], 4, kind="k", total=3, least=1, most=2.0)
     for _ in range(2):
-        model.load(sums, step(0, 0, rows={"sums": [row]}), "me")
+        model.write_shadow_part(sums, make_step(0, 0, rows={"sums": [row]}), "me")
 
     assert rows_of(model, sums, shadow=True) == [{"kind": "k", "total": 3, "least": 1, "most": 2.0}]
 
 
 def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
     """I2: a large batch is one transaction too."""
-    token = begun(model)
-    rows = own({f"k{number:05}": number for number in range(50_000)}, 1)
+    token = begin_and_claim(model)
+    rows = seat_rows({f"k{number:05}": number for number in range(50_000)}, 1)
     began = time.monotonic()
-    model.commit(seats, step(0, 1, own=rows), token=token)
+    model.commit(seats, make_step(0, 1, own=rows), token=token)
 
     assert time.monotonic() - began < 30
-    with model.moment() as moment:
-        digest = moment.digest(seats)
+    with model.snapshot() as moment:
+        digest = moment.compute_digest(seats)
     assert digest.count == 50_000
     owners = [("default", f"k{number:05}") for number in range(0, 60_000, 2)]
-    assert len(model.states(seats, owners)) == 25_000
-    gone = own({f"k{number:05}": None for number in range(49_999)}, 2)
-    model.commit(seats, step(1, 2, own=gone), token=token)
-    assert taken(model) == {"k49999": 49_999}
+    assert len(model.load_states(seats, owners)) == 25_000
+    gone = seat_rows({f"k{number:05}": None for number in range(49_999)}, 2)
+    model.commit(seats, make_step(1, 2, own=gone), token=token)
+    assert short_rows(model) == {"k49999": 49_999}
 
 
 # -- one moment
@@ -393,51 +401,51 @@ def test_fifty_thousand_rows_at_once(model: ReadModel) -> None:
 
 def test_a_moment_stands_still(place: str, model: ReadModel) -> None:
     """I3: rows, digest and position are of one instant, whatever is written meanwhile."""
-    token = begun(model)
-    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
     writer = open_read_model(place)
-    with model.moment() as moment:
+    with model.snapshot() as moment:
         assert (at := moment.progress("seats")) is not None
-        before = moment.digest(seats)
-        writer.commit(seats, step(1, 2, own=own({"1a": 2, "1b": 3}, 2)), token=token)
-        after = moment.digest(seats)
+        before = moment.compute_digest(seats)
+        writer.commit(seats, make_step(1, 2, own=seat_rows({"1a": 2, "1b": 3}, 2)), token=token)
+        after = moment.compute_digest(seats)
         still = moment.progress("seats")
         assert moment.progress("other") is None
     writer.close()
 
     assert (before.text(), before.count, at.position) == (after.text(), 1, 1)
     assert still == at
-    with model.moment() as moment:
-        assert moment.digest(seats).text() != before.text()
+    with model.snapshot() as moment:
+        assert moment.compute_digest(seats).text() != before.text()
 
 
 def test_digests_are_of_rows(model: ReadModel) -> None:
     """I3: the same rows by another way have the same digest; other rows have another."""
-    token = begun(model)
-    shadow = begun(model, shadow=True)
-    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
-    model.commit(seats, step(1, 2, own=own({"1a": 3, "1b": 2}, 2)), token=token)
-    model.load(seats, step(0, 0, own=own({"1b": 2, "1a": 3}, 9)), "me")
-    with model.moment() as moment:
-        pair = moment.digest(seats).text(), moment.digest(seats, shadow=True).text()
-    model.commit(seats, step(0, 1, own=own({"1b": 4}, 1)), token=shadow, shadow=True)
-    with model.moment() as moment:
-        newer = moment.digest(seats, shadow=True).text()
+    token = begin_and_claim(model)
+    shadow = begin_and_claim(model, shadow=True)
+    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
+    model.commit(seats, make_step(1, 2, own=seat_rows({"1a": 3, "1b": 2}, 2)), token=token)
+    model.write_shadow_part(seats, make_step(0, 0, own=seat_rows({"1b": 2, "1a": 3}, 9)), "me")
+    with model.snapshot() as moment:
+        pair = moment.compute_digest(seats).text(), moment.compute_digest(seats, shadow=True).text()
+    model.commit(seats, make_step(0, 1, own=seat_rows({"1b": 4}, 1)), token=shadow, shadow=True)
+    with model.snapshot() as moment:
+        newer = moment.compute_digest(seats, shadow=True).text()
 
     assert pair[0] == pair[1]
     assert newer == pair[0], "an older row does not replace a newer one"
-    model.commit(seats, step(1, 20, own=own({"1b": 4}, 20)), token=shadow, shadow=True)
-    with model.moment() as moment:
-        assert moment.digest(seats, shadow=True).text() != pair[0]
+    model.commit(seats, make_step(1, 20, own=seat_rows({"1b": 4}, 20)), token=shadow, shadow=True)
+    with model.snapshot() as moment:
+        assert moment.compute_digest(seats, shadow=True).text() != pair[0]
 
 
 def test_rows_come_in_the_order_of_their_key(model: ReadModel) -> None:
     """I3: code points, on both databases, so that two tables can be walked side by side."""
-    token = begun(model)
+    token = begin_and_claim(model)
     keys = ["Z", "a", "ä", "B", "_", "é", "zz", "\U0001f30d", "\ufffd", "10", "9", "a b"]
-    model.commit(seats, step(0, 1, own=own(dict.fromkeys(keys, 1), 1)), token=token)
+    model.commit(seats, make_step(0, 1, own=seat_rows(dict.fromkeys(keys, 1), 1)), token=token)
 
-    assert list(taken(model)) == sorted(keys)
+    assert list(short_rows(model)) == sorted(keys)
 
 
 # -- failures
@@ -445,9 +453,13 @@ def test_rows_come_in_the_order_of_their_key(model: ReadModel) -> None:
 
 def noted(model: ReadModel) -> int:
     """Note a failure of each kind."""
-    token = begun(model)
-    made = [(failure(2), "parked"), (failure(3, "1b"), "skipped"), (failure(4, "1c"), "passed")]
-    model.commit(seats, step(0, 5, failures=made), token=token)
+    token = begin_and_claim(model)
+    made = [
+        (make_failure(2), "parked"),
+        (make_failure(3, "1b"), "skipped"),
+        (make_failure(4, "1c"), "passed"),
+    ]
+    model.commit(seats, make_step(0, 5, failures=made), token=token)
     return token
 
 
@@ -456,12 +468,12 @@ def test_failures_are_kept_with_all_they_say(model: ReadModel) -> None:
     noted(model)
     first, second, third = model.failures("seats")
 
-    assert (first.failure, first.status, first.again) == (failure(2), "parked", False)
+    assert (first.failure, first.status, first.again) == (make_failure(2), "parked", False)
     assert [one.status for one in (second, third)] == ["skipped", "passed"]
     assert first.failed_at.endswith("Z")
-    assert model.exceptions("seats") == (frozenset({("default", "1a")}), frozenset({4}))
+    assert model.load_exceptions("seats") == (frozenset({("default", "1a")}), frozenset({4}))
     assert model.failures("other") == []
-    assert model.exceptions("seats", shadow=True) == (frozenset(), frozenset())
+    assert model.load_exceptions("seats", shadow=True) == (frozenset(), frozenset())
 
 
 def test_operators_say_what_becomes_of_failures(model: ReadModel) -> None:
@@ -478,20 +490,20 @@ def test_operators_say_what_becomes_of_failures(model: ReadModel) -> None:
         with pytest.raises(NotFound, match="there is no projection 'other'"):
             act(model, "other", 2)
     with pytest.raises(NotFound, match="has no failure at position 99"):
-        model.mark("seats", 99, "passed", again=False)
+        model.set_failure_status("seats", 99, "passed", again=False)
 
 
 def test_a_stopped_projection_is_made_ready(model: ReadModel) -> None:
     """I7: by a retry, which forgets the failure, or by passing over it."""
-    token = begun(model)
+    token = begin_and_claim(model)
     for position, act in ((4, retry), (8, skip)):
-        stopped = [(failure(position), "stopped")]
-        after = model.every()[0].position
+        stopped = [(make_failure(position), "stopped")]
+        after = model.list_progress()[0].position
         model.commit(
-            seats, step(after, position - 1, failures=stopped), token=token, status="failed"
+            seats, make_step(after, position - 1, failures=stopped), token=token, status="failed"
         )
         act(model, "seats", position)
-        assert model.every()[0].status == "ready"
+        assert model.list_progress()[0].status == "ready"
 
     assert [(one.failure.position, one.status, one.again) for one in model.failures("seats")] == [
         (8, "passed", False)
@@ -500,57 +512,61 @@ def test_a_stopped_projection_is_made_ready(model: ReadModel) -> None:
 
 def test_pausing(model: ReadModel) -> None:
     """I7: a failed projection is not made ready by pausing and resuming it."""
-    token = begun(model)
+    token = begin_and_claim(model)
     pause(model, "seats")
     pause(model, "seats")
-    assert model.every()[0].status == "paused"
+    assert model.list_progress()[0].status == "paused"
     resume(model, "seats")
-    assert model.every()[0].status == "ready"
-    model.commit(seats, step(0, 1), token=token, status="failed")
+    assert model.list_progress()[0].status == "ready"
+    model.commit(seats, make_step(0, 1), token=token, status="failed")
     pause(model, "seats")
     resume(model, "seats")
 
-    assert model.every()[0].status == "failed"
+    assert model.list_progress()[0].status == "failed"
 
 
 def test_a_key_is_folded_anew(model: ReadModel) -> None:
     """I7: its row, its failures and nothing of other keys; what was passed over stays so."""
     token = noted(model)
-    model.commit(seats, step(5, 6, own=own({"1a": 1, "1b": 2}, 6)), token=token)
-    model.mark("seats", 2, "parked", again=True)
-    model.refold(seats, ("default", "1a"), step(6, 6, own=own({"1a": 9}, 6)), [], token=token)
-    model.refold(seats, ("default", "1c"), step(6, 6), [], token=token)
+    model.commit(seats, make_step(5, 6, own=seat_rows({"1a": 1, "1b": 2}, 6)), token=token)
+    model.set_failure_status("seats", 2, "parked", again=True)
+    model.refold(
+        seats, ("default", "1a"), make_step(6, 6, own=seat_rows({"1a": 9}, 6)), [], token=token
+    )
+    model.refold(seats, ("default", "1c"), make_step(6, 6), [], token=token)
 
-    assert taken(model) == {"1a": 9, "1b": 2}
+    assert short_rows(model) == {"1a": 9, "1b": 2}
     assert [one.failure.position for one in model.failures("seats")] == [3, 4]
-    assert model.every()[0].position == 6
+    assert model.list_progress()[0].position == 6
     model.refold(
         seats,
         ("default", "1b"),
-        step(6, 6, own=own({"1b": None}, 6), failures=[(failure(3, "1b"), "parked")]),
+        make_step(
+            6, 6, own=seat_rows({"1b": None}, 6), failures=[(make_failure(3, "1b"), "parked")]
+        ),
         [],
         token=token,
     )
-    assert taken(model) == {"1a": 9}
+    assert short_rows(model) == {"1a": 9}
     assert [one.status for one in model.failures("seats")] == ["parked", "passed"]
 
 
 def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
     """I2, I8: not after a batch came in between, nor by a runner that lost its lease."""
     token = noted(model)
-    model.commit(seats, step(5, 6, own=own({"1a": 1}, 6)), token=token)
+    model.commit(seats, make_step(5, 6, own=seat_rows({"1a": 1}, 6)), token=token)
 
     for wrong in ({"token": token, "until": 5}, {"token": token + 1, "until": 6}):
         until = wrong["until"]
-        with pytest.raises(Moved):
+        with pytest.raises(ProjectionMoved):
             model.refold(
                 seats,
                 ("default", "1a"),
-                step(until, until, own=own({"1a": 9}, until)),
+                make_step(until, until, own=seat_rows({"1a": 9}, until)),
                 [],
                 token=wrong["token"],
             )
-    assert taken(model) == {"1a": 1}
+    assert short_rows(model) == {"1a": 1}
 
 
 # -- one runner
@@ -558,7 +574,7 @@ def test_a_key_is_folded_anew_where_the_cursor_stands(model: ReadModel) -> None:
 
 def test_one_of_many_claims(place: str, model: ReadModel) -> None:
     """I8: two runners of one projection: one works."""
-    model.begin(seats, "default", LOG)
+    model.create_projection(seats, "default", LOG)
 
     def claim(number: int) -> int | None:
         mine = open_read_model(place)
@@ -572,25 +588,25 @@ def test_one_of_many_claims(place: str, model: ReadModel) -> None:
 
 def test_a_lease_ends(model: ReadModel) -> None:
     """I8: by the database's clock, after which another may claim it, with a higher token."""
-    model.begin(seats, "default", LOG)
+    model.create_projection(seats, "default", LOG)
     first = model.claim("seats", "one", 0.3)
     assert first == 1
     assert model.claim("seats", "two", 60) is None
-    assert model.every()[0].owner == "one"
+    assert model.list_progress()[0].owner == "one"
     time.sleep(0.35)
-    assert model.every()[0].owner == ""
+    assert model.list_progress()[0].owner == ""
     second = model.claim("seats", "two", 60)
 
     assert second == 2
     assert model.renew("seats", first, 60) is False
-    assert model.every()[0].owner == "two"
+    assert model.list_progress()[0].owner == "two"
     with pytest.raises(LeaseLost):
-        model.commit(seats, step(0, 1), token=first)
+        model.commit(seats, make_step(0, 1), token=first)
 
 
 def test_a_lease_is_renewed_and_given_up(model: ReadModel) -> None:
     """I8: it lasts as long as it is renewed, and no longer than it is wanted."""
-    model.begin(seats, "default", LOG)
+    model.create_projection(seats, "default", LOG)
     token = model.claim("seats", "one", 0.3)
     assert token is not None
     assert model.renew("seats", token, 60)
@@ -603,7 +619,7 @@ def test_a_lease_is_renewed_and_given_up(model: ReadModel) -> None:
 
 def test_a_runner_may_claim_again(model: ReadModel) -> None:
     """I8: its older token is worth nothing then."""
-    model.begin(seats, "default", LOG)
+    model.create_projection(seats, "default", LOG)
     first, second = (model.claim("seats", "one", 60) for _ in range(2))
 
     assert (first, second) == (1, 2)
@@ -616,27 +632,27 @@ def test_a_runner_may_claim_again(model: ReadModel) -> None:
 
 def test_a_place_is_opened_again(place: str, model: ReadModel) -> None:
     """I2: everything is there for the next process."""
-    token = begun(model)
-    model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
     model.close()
     again = open_read_model(place)
 
-    assert taken(again) == {"1a": 1}
+    assert short_rows(again) == {"1a": 1}
     again.close()
 
 
 def test_a_dropped_projection_leaves_nothing(model: ReadModel) -> None:
     """I4: tables of an older declaration go with it."""
-    token = begun(model, plan)
+    token = begin_and_claim(model, plan)
     firsts = plan.tables[0]
-    rows = {"firsts": [kept(firsts, 1, name="x", at=1)]}
-    noted_ = [(failure(1), "skipped")]
-    model.commit(plan, step(0, 1, rows=rows, failures=noted_), token=token)
-    newer = projection("plan", key="stream_id", columns={"a": int})(same)
+    rows = {"firsts": [stored_row(firsts, 1, name="x", at=1)]}
+    noted_ = [(make_failure(1), "skipped")]
+    model.commit(plan, make_step(0, 1, rows=rows, failures=noted_), token=token)
+    newer = projection("plan", key="stream_id", columns={"a": int})(keep_state)
     model.drop(newer, shadow=False)
 
-    assert (model.every(), model.failures("plan")) == ([], [])
-    begun(model, plan)
+    assert (model.list_progress(), model.failures("plan")) == ([], [])
+    begin_and_claim(model, plan)
     assert rows_of(model, plan) == []
 
 
@@ -652,15 +668,15 @@ def test_long_names(model: ReadModel) -> None:
         "p" * 40,
         key="stream_id",
         tables=[Table("t" * 14, {"k" * 40: str}, {"c" * 40: int})],
-        state=Tally,
-    )(same)
+        state=SeatCount,
+    )(keep_state)
     row = {"k" * 40: "a", "c" * 40: 1}
-    token = begun(model, made)
-    shadow = begun(model, made, shadow=True)
-    rows = {"t" * 14: [kept(made.tables[0], 1, **row)]}
-    model.commit(made, step(0, 1, rows=rows), token=token)
+    token = begin_and_claim(model, made)
+    shadow = begin_and_claim(model, made, shadow=True)
+    rows = {"t" * 14: [stored_row(made.tables[0], 1, **row)]}
+    model.commit(made, make_step(0, 1, rows=rows), token=token)
 
     assert rows_of(model, made, shadow=True) == []
-    model.commit(made, step(0, 1), token=shadow, shadow=True)
+    model.commit(made, make_step(0, 1), token=shadow, shadow=True)
     assert model.switch(made)
     assert rows_of(model, made) == []

@@ -14,26 +14,34 @@ import pytest
 from seriatim.core.errors import Conflict
 from seriatim.core.projection import projection
 from seriatim.store.readmodel.model import ReadModel
-from tests.integration.readmodel_kit import LOG, begun, own, same, seats, step, taken
+from tests.integration.readmodel_support import (
+    LOG,
+    begin_and_claim,
+    keep_state,
+    make_step,
+    seat_rows,
+    seats,
+    short_rows,
+)
 
-wider = projection("seats", key="stream_id", columns={"given": int}, version=2)(same)
+wider = projection("seats", key="stream_id", columns={"given": int}, version=2)(keep_state)
 
 
 def switched(model: ReadModel, made: Any = seats) -> None:
     """Put a shadow in the place of the live tables."""
     model.drop(made, shadow=True)
-    model.begin(made, "default", LOG, shadow=True)
+    model.create_projection(made, "default", LOG, shadow=True)
     token = model.claim("seats", "rebuild", 60, shadow=True)
     assert token is not None
     live = model.progress("seats")
-    model.commit(made, step(0, live.position if live else 1), token=token, shadow=True)
+    model.commit(made, make_step(0, live.position if live else 1), token=token, shadow=True)
     assert model.switch(made)
 
 
 @pytest.fixture
 def filled(model: ReadModel) -> ReadModel:
     """A read model with a row."""
-    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=begun(model))
+    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=begin_and_claim(model))
     return model
 
 
@@ -65,7 +73,7 @@ def test_an_index_that_no_longer_fits_is_named(filled: ReadModel, place: str) ->
         file.commit()
     with pytest.raises(Conflict, match="by_taken"):
         switched(filled, wider)
-    assert taken(filled) == {"1a": 1}
+    assert short_rows(filled) == {"1a": 1}
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
@@ -140,7 +148,7 @@ def test_postgres_refuses_to_lose_the_rest(
         for act in (filled.check_replaceable, lambda made: switched(filled, made)):
             with pytest.raises(Conflict, match=what):
                 act(seats)
-        assert taken(filled) == {"1a": 1}
+        assert short_rows(filled) == {"1a": 1}
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
@@ -212,7 +220,7 @@ def test_a_column_of_a_users_own_is_not_lost(filled: ReadModel, place: str) -> N
     for made in (seats, wider):
         with pytest.raises(Conflict, match="column mine"):
             filled.check_replaceable(made)
-    assert taken(filled) == {"1a": 1}
+    assert short_rows(filled) == {"1a": 1}
 
 
 def test_a_first_switch_has_nothing_to_keep(model: ReadModel) -> None:

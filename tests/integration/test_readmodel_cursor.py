@@ -8,12 +8,19 @@ import pytest
 
 from seriatim.core.errors import BackendFailure
 from seriatim.store.readmodel.model import ReadModel
-from tests.integration.readmodel_kit import begun, failure, own, seats, step, taken
+from tests.integration.readmodel_support import (
+    begin_and_claim,
+    make_failure,
+    make_step,
+    seat_rows,
+    seats,
+    short_rows,
+)
 
 
 def refused_cursor(**parts: Any) -> Any:
     """Make a step whose rows are fine and whose cursor violates a constraint of its table."""
-    made: Any = step(3, 7, own=own({"1a": None, "1b": 9, "1c": 4}, 7), **parts)
+    made: Any = make_step(3, 7, own=seat_rows({"1a": None, "1b": 9, "1c": 4}, 7), **parts)
     made.tip = None
     return made
 
@@ -21,28 +28,28 @@ def refused_cursor(**parts: Any) -> Any:
 @pytest.mark.parametrize("shadow", [False, True])
 def test_rows_are_rolled_back_with_their_cursor(model: ReadModel, shadow: bool) -> None:
     """I2: a step whose cursor cannot be moved leaves no row, no failure and no status behind."""
-    token = begun(model, shadow=shadow)
-    first = step(0, 3, own=own({"1a": 1, "1b": 2}, 3))
+    token = begin_and_claim(model, shadow=shadow)
+    first = make_step(0, 3, own=seat_rows({"1a": 1, "1b": 2}, 3))
     model.commit(seats, first, token=token, shadow=shadow)
-    refused = refused_cursor(failures=[(failure(7), "parked")])
+    refused = refused_cursor(failures=[(make_failure(7), "parked")])
 
     with pytest.raises(BackendFailure):
         model.commit(seats, refused, token=token, shadow=shadow, status="failed")
 
-    assert taken(model, shadow=shadow) == {"1a": 1, "1b": 2}
-    assert [(one.position, one.status) for one in model.every()] == [(3, "ready")]
+    assert short_rows(model, shadow=shadow) == {"1a": 1, "1b": 2}
+    assert [(one.position, one.status) for one in model.list_progress()] == [(3, "ready")]
     assert model.failures("seats", shadow=shadow) == []
 
 
 def test_a_repeated_step_is_done_once(model: ReadModel) -> None:
     """I2: the same events again, after their cursor was refused, count once."""
-    token = begun(model)
-    model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
     with pytest.raises(BackendFailure):
         model.commit(seats, refused_cursor(), token=token)
     again = refused_cursor()
     again.tip = "e7"
     model.commit(seats, again, token=token)
 
-    assert taken(model) == {"1b": 9, "1c": 4}
-    assert [(one.position, one.tip) for one in model.every()] == [(7, "e7")]
+    assert short_rows(model) == {"1b": 9, "1c": 4}
+    assert [(one.position, one.last_event_id) for one in model.list_progress()] == [(7, "e7")]

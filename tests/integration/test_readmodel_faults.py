@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import seriatim
 from seriatim.core.errors import BackendFailure, InvalidArgument
-from seriatim.opening import (
+from seriatim.factory import (
     find_read_model,
     open_read_model,
     read_model_url,
@@ -24,7 +24,13 @@ from seriatim.opening import (
 )
 from seriatim.store.readmodel.model import ReadModel
 from tests.fixtures.postgres_server import PostgresServer
-from tests.integration.readmodel_kit import begun, own, seats, step, taken
+from tests.integration.readmodel_support import (
+    begin_and_claim,
+    make_step,
+    seat_rows,
+    seats,
+    short_rows,
+)
 
 URL = "postgresql://me:secret@host/db"
 
@@ -53,20 +59,20 @@ def test_a_connection_lost_between_acts_is_made_again(
     server_model: ReadModel, empty_postgres_url: str
 ) -> None:
     """I2: nobody notices."""
-    token = begun(server_model)
+    token = begin_and_claim(server_model)
     cut(empty_postgres_url)
-    server_model.commit(seats, step(0, 3, own=own({"1a": 1}, 3)), token=token)
+    server_model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1}, 3)), token=token)
     cut(empty_postgres_url)
 
-    assert taken(server_model) == {"1a": 1}
+    assert short_rows(server_model) == {"1a": 1}
 
 
 def test_a_connection_lost_within_an_act_leaves_nothing(
     server_model: ReadModel, empty_postgres_url: str
 ) -> None:
     """I2: an error that may be tried again; then it is done once."""
-    token = begun(server_model)
-    batch = step(0, 3, own=own({"1a": 1}, 3))
+    token = begin_and_claim(server_model)
+    batch = make_step(0, 3, own=seat_rows({"1a": 1}, 3))
 
     def interrupted() -> None:
         with server_model.engine.transaction() as session:
@@ -76,24 +82,24 @@ def test_a_connection_lost_within_an_act_leaves_nothing(
     with pytest.raises(BackendFailure) as caught:
         interrupted()
     assert caught.value.retryable
-    assert (taken(server_model), server_model.every()[0].position) == ({}, 0)
+    assert (short_rows(server_model), server_model.list_progress()[0].position) == ({}, 0)
     server_model.commit(seats, batch, token=token)
-    assert taken(server_model) == {"1a": 1}
+    assert short_rows(server_model) == {"1a": 1}
 
 
 def test_a_server_that_is_away_is_told(own_postgres: Callable[..., PostgresServer]) -> None:
     """L2: an error of ours, without the password, and all continues when it is back."""
     server = own_postgres()
     model = open_read_model(f"{server.create_database('gone')}?schema=read")
-    token = begun(model)
+    token = begin_and_claim(model)
     server.stop()
     with pytest.raises(BackendFailure) as caught:
-        model.every()
+        model.list_progress()
     assert caught.value.retryable
     server.start()
 
-    model.commit(seats, step(0, 1), token=token)
-    assert model.every()[0].position == 1
+    model.commit(seats, make_step(0, 1), token=token)
+    assert model.list_progress()[0].position == 1
     model.close()
 
 
@@ -113,49 +119,49 @@ def test_a_log_is_no_place_for_a_read_model(tmp_path: Path) -> None:
 def test_a_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
     """I2: rows are not written to a file that nobody will find."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
-    token = begun(model)
+    token = begin_and_claim(model)
     (tmp_path / "read.db").unlink()
 
     with pytest.raises(BackendFailure, match="was moved, deleted or replaced"):
-        model.commit(seats, step(0, 1), token=token)
+        model.commit(seats, make_step(0, 1), token=token)
     model.close()
     with pytest.raises(BackendFailure, match="closed"):
-        model.every()
+        model.list_progress()
 
 
 def test_a_fork_has_a_connection_of_its_own(tmp_path: Path) -> None:
     """I2: parent and child continue, and neither harms the other's locks."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
-    token = begun(model)
-    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
     child = os.fork()
     if child == 0:
         try:
-            model.commit(seats, step(1, 2, own=own({"1a": 2}, 2)), token=token)
-            os._exit(0 if taken(model) == {"1a": 2} else 1)
+            model.commit(seats, make_step(1, 2, own=seat_rows({"1a": 2}, 2)), token=token)
+            os._exit(0 if short_rows(model) == {"1a": 2} else 1)
         except BaseException:  # noqa: BLE001 - the parent is told by the status
             os._exit(2)
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
-    assert taken(model) == {"1a": 2}
-    model.commit(seats, step(2, 3, own=own({"1a": 3}, 3)), token=token)
-    assert taken(model) == {"1a": 3}
+    assert short_rows(model) == {"1a": 2}
+    model.commit(seats, make_step(2, 3, own=seat_rows({"1a": 3}, 3)), token=token)
+    assert short_rows(model) == {"1a": 3}
     model.close()
 
 
 def test_a_fork_in_the_middle_of_an_act(tmp_path: Path) -> None:
     """I2: the act continues in the parent."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
-    begun(model)
+    begin_and_claim(model)
     with model.engine.transaction() as session:
-        model.write(session, seats, step(0, 1, own=own({"1a": 1}, 1)), shadow=False)
+        model.write(session, seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), shadow=False)
         child = os.fork()
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
 
-    assert taken(model) == {"1a": 1}
+    assert short_rows(model) == {"1a": 1}
     model.close()
 
 
@@ -173,10 +179,10 @@ def test_what_is_not_there_is_not_made(place: str) -> None:
             found = connection.execute("select to_regnamespace('read')").fetchone()
         assert found == (None,)
     made = open_read_model(place)
-    begun(made)
+    begin_and_claim(made)
     found_model = find_read_model(place)
     assert found_model is not None
-    assert [one.name for one in found_model.every()] == ["seats"]
+    assert [one.name for one in found_model.list_progress()] == ["seats"]
     found_model.close()
     made.close()
 
@@ -236,9 +242,9 @@ def test_long_schemas_are_told_apart() -> None:
 def test_the_longest_schema_can_be_used(empty_postgres_url: str) -> None:
     """K1: the place beside a log with the longest name opens, for a tenant with an odd id."""
     model = open_read_model(read_model_url(f"{empty_postgres_url}?schema={'x' * 41}", "Ünï"))
-    begun(model)
+    begin_and_claim(model)
 
-    assert [one.name for one in model.every()] == ["seats"]
+    assert [one.name for one in model.list_progress()] == ["seats"]
     model.close()
 
 

@@ -15,31 +15,31 @@ import psycopg
 import pytest
 
 from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
-from seriatim.core.fold import Kept
+from seriatim.core.fold import ReadModelRow
 from seriatim.core.projection import Table, projection
-from seriatim.opening import open_read_model, sqlite_path
+from seriatim.factory import open_read_model, sqlite_path
 from seriatim.store.readmodel import model as model_module
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.operating import skip
-from tests.integration.readmodel_kit import (
+from seriatim.store.readmodel.operations import skip
+from tests.integration.readmodel_support import (
     LOG,
-    begun,
-    failure,
-    own,
+    begin_and_claim,
+    keep_state,
+    make_failure,
+    make_step,
     plan,
     rows_of,
-    same,
+    seat_rows,
     seats,
-    step,
-    taken,
+    short_rows,
 )
 
 
 def shadowed(model: ReadModel, rows: dict[str, Any], until: int) -> None:
     """Make a shadow that stands at a position."""
-    token = begun(model, shadow=True)
-    model.load(seats, step(0, 0, own=own(rows, until)), "me")
-    model.commit(seats, step(0, until), token=token, shadow=True)
+    token = begin_and_claim(model, shadow=True)
+    model.write_shadow_part(seats, make_step(0, 0, own=seat_rows(rows, until)), "me")
+    model.commit(seats, make_step(0, until), token=token, shadow=True)
 
 
 @contextmanager
@@ -56,31 +56,31 @@ def reader_of(place: str) -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
 
 def test_the_shadow_takes_the_place(model: ReadModel) -> None:
     """I4: rows, position, declaration and log of the shadow; the old ones are gone."""
-    token = begun(model)
-    model.commit(seats, step(0, 3, own=own({"1a": 1, "1b": 1}, 3)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 3, own=seat_rows({"1a": 1, "1b": 1}, 3)), token=token)
     newer = msgspec.structs.replace(seats, version=2)
-    model.begin(newer, "default", LOG, shadow=True)
+    model.create_projection(newer, "default", LOG, shadow=True)
     shadow = model.claim("seats", "rebuild", 60, shadow=True)
     assert shadow is not None
-    model.load(newer, step(0, 0, own=own({"1a": 7}, 5)), "rebuild")
-    model.commit(newer, step(0, 5), token=shadow, shadow=True)
+    model.write_shadow_part(newer, make_step(0, 0, own=seat_rows({"1a": 7}, 5)), "rebuild")
+    model.commit(newer, make_step(0, 5), token=shadow, shadow=True)
 
-    assert taken(model) == {"1a": 1, "1b": 1}
+    assert short_rows(model) == {"1a": 1, "1b": 1}
     assert model.switch(newer)
-    assert taken(model) == {"1a": 7}
-    (only,) = model.every()
-    assert (only.shadow, only.position, only.tip) == (False, 5, "e5")
+    assert short_rows(model) == {"1a": 7}
+    (only,) = model.list_progress()
+    assert (only.shadow, only.position, only.last_event_id) == (False, 5, "e5")
     assert only.declaration == newer.declaration
 
 
 def test_tokens_go_on_rising(model: ReadModel) -> None:
     """I8: who ran the old tables writes nothing to the new ones before they claim again."""
-    token = begun(model)
+    token = begin_and_claim(model)
     shadowed(model, {"1a": 1}, 5)
     assert model.switch(seats)
 
     with pytest.raises(LeaseLost):
-        model.commit(seats, step(5, 6), token=token)
+        model.commit(seats, make_step(5, 6), token=token)
     assert model.claim("seats", "me", 60) == token + 2
 
 
@@ -89,22 +89,22 @@ def test_a_first_rebuild_needs_no_live_tables(model: ReadModel) -> None:
     shadowed(model, {"1a": 1}, 5)
 
     assert model.switch(seats)
-    assert taken(model) == {"1a": 1}
+    assert short_rows(model) == {"1a": 1}
     assert model.claim("seats", "me", 60) == 2
 
 
 def test_a_switch_never_goes_backwards(model: ReadModel) -> None:
     """I4: a shadow behind the live tables, or behind what is asked for, stays a shadow."""
-    token = begun(model)
-    model.commit(seats, step(0, 6, own=own({"1a": 6}, 6)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 6, own=seat_rows({"1a": 6}, 6)), token=token)
     shadowed(model, {"1a": 5}, 5)
 
     assert not model.switch(seats)
-    assert taken(model) == {"1a": 6}
-    assert taken(model, shadow=True) == {"1a": 5}
-    assert [one.position for one in model.every()] == [6, 5]
+    assert short_rows(model) == {"1a": 6}
+    assert short_rows(model, shadow=True) == {"1a": 5}
+    assert [one.position for one in model.list_progress()] == [6, 5]
     model.drop(seats, shadow=True)
-    assert taken(model) == {"1a": 6}
+    assert short_rows(model) == {"1a": 6}
     shadowed(model, {"1a": 8}, 8)
     assert not model.switch(seats, at_least=9)
     assert model.switch(seats, at_least=8)
@@ -112,7 +112,7 @@ def test_a_switch_never_goes_backwards(model: ReadModel) -> None:
 
 def test_without_a_shadow_nothing_happens(model: ReadModel) -> None:
     """I4: there is nothing to switch to."""
-    begun(model)
+    begin_and_claim(model)
 
     assert not model.switch(seats)
     assert model.progress("seats") is not None
@@ -120,25 +120,25 @@ def test_without_a_shadow_nothing_happens(model: ReadModel) -> None:
 
 def test_a_paused_projection_stays_paused(model: ReadModel) -> None:
     """I7: a rebuild does not set it going; but it does mend a failed one."""
-    begun(model)
+    begin_and_claim(model)
     for status, after in (("paused", "paused"), ("failed", "ready")):
         model.set_status("seats", status)  # type: ignore[arg-type]
         shadowed(model, {}, 5)
         assert model.switch(seats)
-        assert model.every()[0].status == after
+        assert model.list_progress()[0].status == after
         model.set_status("seats", "ready")
 
 
 def test_tables_of_an_older_declaration_go(model: ReadModel, place: str) -> None:
     """I4: a table that is no more declared is no more there, and states go with theirs."""
-    begun(model, plan)
+    begin_and_claim(model, plan)
     newer = projection(
         "plan", key="stream_id", tables=[Table("others", {"k": str}, {})], state=dict
-    )(same)
-    token = begun(model, newer, shadow=True)
-    model.commit(newer, step(0, 1), token=token, shadow=True)
+    )(keep_state)
+    token = begin_and_claim(model, newer, shadow=True)
+    model.commit(newer, make_step(0, 1), token=token, shadow=True)
     assert model.switch(newer)
-    begun(model, newer, shadow=True)
+    begin_and_claim(model, newer, shadow=True)
 
     assert table_names(place) == {
         "plan_others",
@@ -172,13 +172,17 @@ def statuses(model: ReadModel) -> dict[int, tuple[str, bool]]:
 
 def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadModel) -> None:
     """I7: what fails no more is forgotten; what an operator passed over stays passed over."""
-    token = begun(model)
-    live: Any = [(failure(1), "parked"), (failure(2, "1b"), "passed"), (failure(3), "skipped")]
-    model.commit(seats, step(0, 4, failures=live), token=token)
-    shadow = begun(model, shadow=True)
-    assert model.exceptions("seats", shadow=True) == (frozenset(), frozenset({2}))
-    fresh: Any = [(failure(3, reason="KeyError: 'x'"), "parked")]
-    model.commit(seats, step(0, 4, failures=fresh), token=shadow, shadow=True)
+    token = begin_and_claim(model)
+    live: Any = [
+        (make_failure(1), "parked"),
+        (make_failure(2, "1b"), "passed"),
+        (make_failure(3), "skipped"),
+    ]
+    model.commit(seats, make_step(0, 4, failures=live), token=token)
+    shadow = begin_and_claim(model, shadow=True)
+    assert model.load_exceptions("seats", shadow=True) == (frozenset(), frozenset({2}))
+    fresh: Any = [(make_failure(3, reason="KeyError: 'x'"), "parked")]
+    model.commit(seats, make_step(0, 4, failures=fresh), token=shadow, shadow=True)
     assert model.switch(seats)
 
     assert statuses(model) == {2: ("passed", False), 3: ("parked", False)}
@@ -188,11 +192,11 @@ def test_failures_of_the_shadow_replace_those_of_the_live_tables(model: ReadMode
 
 def test_what_is_passed_over_during_a_rebuild_stays_so(model: ReadModel) -> None:
     """I7: a skip during a rebuild is applied: its key is folded again after the switch."""
-    token = begun(model)
-    live: Any = [(failure(1), "parked"), (failure(2, "1b"), "parked")]
-    model.commit(seats, step(0, 4, failures=live), token=token)
-    shadow = begun(model, shadow=True)
-    model.commit(seats, step(0, 4, failures=live[:1]), token=shadow, shadow=True)
+    token = begin_and_claim(model)
+    live: Any = [(make_failure(1), "parked"), (make_failure(2, "1b"), "parked")]
+    model.commit(seats, make_step(0, 4, failures=live), token=token)
+    shadow = begin_and_claim(model, shadow=True)
+    model.commit(seats, make_step(0, 4, failures=live[:1]), token=shadow, shadow=True)
     for position in (1, 2):
         skip(model, "seats", position)
     assert model.switch(seats)
@@ -205,7 +209,7 @@ def test_what_is_passed_over_during_a_rebuild_stays_so(model: ReadModel) -> None
 
 def test_a_reader_sees_the_old_or_the_new(place: str, model: ReadModel) -> None:
     """I4: never none, never both, never an error, over many switches."""
-    begun(model)
+    begin_and_claim(model)
     shadowed(model, {"0": 0}, 1)
     assert model.switch(seats)
     seen: list[Any] = []
@@ -236,7 +240,7 @@ def test_a_reader_sees_the_old_or_the_new(place: str, model: ReadModel) -> None:
 
 def test_a_moment_is_of_one_side_of_a_switch(place: str, model: ReadModel) -> None:
     """I3, I4: who looks at a moment sees position and rows that belong together."""
-    begun(model)
+    begin_and_claim(model)
     shadowed(model, {"0": 1}, 1)
     assert model.switch(seats)
     other = open_read_model(place)
@@ -245,7 +249,7 @@ def test_a_moment_is_of_one_side_of_a_switch(place: str, model: ReadModel) -> No
 
     def look() -> None:
         while not done.is_set():
-            with other.moment() as moment:
+            with other.snapshot() as moment:
                 at = moment.progress("seats")
                 time.sleep(0.005)
                 rows = [row["taken"] for _, row, _ in moment.rows(seats, seats.tables[0])]
@@ -268,7 +272,7 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
     """I4: an open transaction reads the old tables to its end, and others are not held up."""
     place = f"{empty_postgres_url}?schema=read"
     model = open_read_model(place)
-    begun(model)
+    begin_and_claim(model)
     shadowed(model, {"0": 0}, 1)
     assert model.switch(seats)
     shadowed(model, {"1": 1}, 2)
@@ -289,7 +293,7 @@ def test_a_switch_waits_for_a_transaction_that_reads(empty_postgres_url: str) ->
     switching.join(30)
 
     assert switched == [True]
-    assert taken(model) == {"1": 1}
+    assert short_rows(model) == {"1": 1}
     model.close()
 
 
@@ -299,7 +303,7 @@ def test_a_switch_does_not_wait_for_ever(
     """I4: then it says who is in the way, and the old tables continue serving."""
     monkeypatch.setattr(model_module, "_SWITCH_S", 0.0)
     model = open_read_model(f"{empty_postgres_url}?schema=read")
-    token = begun(model)
+    token = begin_and_claim(model)
     shadowed(model, {"1": 1}, 2)
     with psycopg.connect(empty_postgres_url) as reading:
         reading.execute("select * from read.seats")
@@ -315,15 +319,15 @@ def test_a_switch_does_not_wait_for_ever(
 def test_something_that_depends_on_a_table_is_told(empty_postgres_url: str) -> None:
     """I4: a view on a table stops the switch with a clear error, and nothing has changed."""
     model = open_read_model(f"{empty_postgres_url}?schema=read")
-    begun(model)
+    begin_and_claim(model)
     shadowed(model, {"1": 1}, 2)
     with psycopg.connect(empty_postgres_url) as connection:
         connection.execute("create view mine as select * from read.seats")
 
     with pytest.raises(Conflict, match="because view mine would be lost"):
         model.switch(seats)
-    assert taken(model) == {}
-    assert taken(model, shadow=True) == {"1": 1}
+    assert short_rows(model) == {}
+    assert short_rows(model, shadow=True) == {"1": 1}
     model.close()
 
 
@@ -331,7 +335,7 @@ def test_an_open_reader_of_sqlite_keeps_what_it_sees(tmp_path: Path) -> None:
     """I4: its snapshot holds the old tables, and the switch does not wait."""
     place = f"sqlite:///{tmp_path}/read.db"
     model = open_read_model(place)
-    begun(model)
+    begin_and_claim(model)
     shadowed(model, {"0": 0}, 1)
     assert model.switch(seats)
     shadowed(model, {"1": 1}, 2)
@@ -352,18 +356,20 @@ def test_an_open_reader_of_sqlite_keeps_what_it_sees(tmp_path: Path) -> None:
 def test_rows_of_the_shadow_have_their_position(model: ReadModel) -> None:
     """I1: so that the parts of a rebuild may come in any order."""
     shadowed(model, {"1a": 1}, 5)
-    older = {("default", "1a"): Kept("default", 4, {"stream_id": "1a", "taken": 0})}
-    model.load(seats, step(0, 0, own=older), "me")
+    older = {("default", "1a"): ReadModelRow("default", 4, {"stream_id": "1a", "taken": 0})}
+    model.write_shadow_part(seats, make_step(0, 0, own=older), "me")
 
-    assert taken(model, shadow=True) == {"1a": 1}
+    assert short_rows(model, shadow=True) == {"1a": 1}
 
 
 def test_a_task_that_outlived_its_rebuild_writes_nothing(model: ReadModel) -> None:
     """I4: the shadow of another owner, or none, takes no rows."""
-    begun(model, shadow=True)
+    begin_and_claim(model, shadow=True)
     with pytest.raises(LeaseLost, match="has ended meanwhile"):
-        model.load(seats, step(0, 0, own=own({"1a": 1}, 1)), "somebody else")
+        model.write_shadow_part(
+            seats, make_step(0, 0, own=seat_rows({"1a": 1}, 1)), "somebody else"
+        )
     assert rows_of(model, shadow=True) == []
     model.drop(seats, shadow=True)
     with pytest.raises(LeaseLost, match="has ended meanwhile"):
-        model.load(seats, step(0, 0, own=own({"1a": 1}, 1)), "me")
+        model.write_shadow_part(seats, make_step(0, 0, own=seat_rows({"1a": 1}, 1)), "me")

@@ -11,11 +11,19 @@ import psycopg
 import pytest
 
 from seriatim.core.errors import BackendFailure
-from seriatim.core.fold import Digest, Kept, Shape
+from seriatim.core.fold import ReadModelRow, RowDigest, RowFormat
 from seriatim.core.projection import Table, projection
-from seriatim.opening import open_read_model
+from seriatim.factory import open_read_model
 from seriatim.store.readmodel.model import ReadModel
-from tests.integration.readmodel_kit import Tally, begun, own, rows_of, same, seats, step
+from tests.integration.readmodel_support import (
+    SeatCount,
+    begin_and_claim,
+    keep_state,
+    make_step,
+    rows_of,
+    seat_rows,
+    seats,
+)
 
 TOKYO = timezone(timedelta(hours=9))
 SAMPLES: dict[type, list[Any]] = {
@@ -51,38 +59,40 @@ def column_of(kind: type) -> Table:
 def test_values_come_back(model: ReadModel, kind: type) -> None:
     """I3: kept, stored and read they are the same, in type, value and digest; None too."""
     table = column_of(kind)
-    made = projection("one", key="payload.key", columns={"value": kind})(same)
-    token = begun(model, made)
-    shape = Shape(table)
+    made = projection("one", key="payload.key", columns={"value": kind})(keep_state)
+    token = begin_and_claim(model, made)
+    shape = RowFormat(table)
     values = [*SAMPLES[kind], None]
-    rows = [shape.kept({"key": f"{n:02}", "value": value}) for n, value in enumerate(values)]
-    keyed = {("default", row["key"]): Kept("default", 1, row) for row in rows}
-    model.commit(made, step(0, 1, own=keyed), token=token)
+    rows = [shape.normalize({"key": f"{n:02}", "value": value}) for n, value in enumerate(values)]
+    keyed = {("default", row["key"]): ReadModelRow("default", 1, row) for row in rows}
+    model.commit(made, make_step(0, 1, own=keyed), token=token)
     found = rows_of(model, made)
 
     assert found == rows
     assert [type(row["value"]) for row in found] == [type(row["value"]) for row in rows]
     assert list(map(repr, found)) == list(map(repr, rows))
-    expected = Digest()
+    expected = RowDigest()
     for row in rows:
         expected.add(made.tables[0], "default", row)
-    with model.moment() as moment:
-        assert moment.digest(made).text() == expected.text()
+    with model.snapshot() as moment:
+        assert moment.compute_digest(made).text() == expected.text()
     owners = list(keyed)
-    assert model.states(made, owners) == {owner: keyed[owner].row for owner in owners}
+    assert model.load_states(made, owners) == {owner: keyed[owner].row for owner in owners}
 
 
 @pytest.mark.parametrize("kind", list(SAMPLES))
 def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
     """I3: what a value's neighbours are makes no difference to how it travels."""
-    made = projection("one", key="payload.key", columns={"value": kind})(same)
-    token = begun(model, made)
-    shape = Shape(column_of(kind))
-    rows = [shape.kept({"key": f"{n:02}", "value": one}) for n, one in enumerate(SAMPLES[kind])]
+    made = projection("one", key="payload.key", columns={"value": kind})(keep_state)
+    token = begin_and_claim(model, made)
+    shape = RowFormat(column_of(kind))
+    rows = [
+        shape.normalize({"key": f"{n:02}", "value": one}) for n, one in enumerate(SAMPLES[kind])
+    ]
     for n, row in enumerate(rows):
         model.commit(
             made,
-            step(n, n + 1, own={("default", row["key"]): Kept("default", n + 1, row)}),
+            make_step(n, n + 1, own={("default", row["key"]): ReadModelRow("default", n + 1, row)}),
             token=token,
         )
     assert list(map(repr, rows_of(model, made))) == list(map(repr, rows))
@@ -92,14 +102,16 @@ def test_values_come_back_alone(model: ReadModel, kind: type) -> None:
 def test_keys_come_back_in_their_order(model: ReadModel, kind: type) -> None:
     """I3: keys of every kind sort as Python sorts them."""
     made = projection(
-        "keys", key="stream_id", tables=[Table("keys", {"a": kind, "b": str}, {})], state=Tally
-    )(same)
-    token = begun(model, made)
-    shape = Shape(made.tables[0])
+        "keys", key="stream_id", tables=[Table("keys", {"a": kind, "b": str}, {})], state=SeatCount
+    )(keep_state)
+    token = begin_and_claim(model, made)
+    shape = RowFormat(made.tables[0])
     values = [one for one in SAMPLES[kind] if not (kind is str and len(one) > 2000)]
-    rows = [shape.kept({"a": one, "b": b}) for one in values for b in ("x", "y")]
+    rows = [shape.normalize({"a": one, "b": b}) for one in values for b in ("x", "y")]
     model.commit(
-        made, step(0, 1, rows={"keys": [Kept("default", 1, row) for row in rows]}), token=token
+        made,
+        make_step(0, 1, rows={"keys": [ReadModelRow("default", 1, row) for row in rows]}),
+        token=token,
     )
 
     assert rows_of(model, made) == sorted(rows, key=lambda row: (row["a"], row["b"]))
@@ -109,21 +121,21 @@ def test_the_longest_keys_are_indexed(model: ReadModel) -> None:
     """I7: what a fold may use as a key, Postgres can index, incompressible as it may be."""
     tenant = "".join(chr(0x4E00 + n * 37 % 20_000) for n in range(170))
     key = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(666))
-    model.begin(seats, tenant, begun_log())
+    model.create_projection(seats, tenant, begun_log())
     token = model.claim("seats", "me", 60)
     assert token is not None
-    rows = own({key: 1}, 1, tenant)
+    rows = seat_rows({key: 1}, 1, tenant)
     kept = rows[tenant, key]
     assert kept.row is not None
-    assert Shape(seats.tables[0]).kept(kept.row) == kept.row
-    model.commit(seats, step(0, 1, own=rows), token=token)
+    assert RowFormat(seats.tables[0]).normalize(kept.row) == kept.row
+    model.commit(seats, make_step(0, 1, own=rows), token=token)
 
     assert [row["stream_id"] for row in rows_of(model)] == [key]
 
 
 def begun_log() -> Any:
     """Return the log of these tests."""
-    from tests.integration.readmodel_kit import LOG
+    from tests.integration.readmodel_support import LOG
 
     return LOG
 
@@ -132,12 +144,14 @@ def test_times_under_another_time_zone(empty_postgres_url: str) -> None:
     """I3: what the server thinks of time zones changes nothing."""
     url = f"{empty_postgres_url}?schema=read&options=-c%20timezone%3DPacific/Kiritimati"
     model = open_read_model(url)
-    made = projection("one", key="payload.key", columns={"value": datetime})(same)
-    token = begun(model, made)
-    shape = Shape(made.tables[0])
-    rows = [shape.kept({"key": str(n), "value": one}) for n, one in enumerate(SAMPLES[datetime])]
-    keyed = {("default", row["key"]): Kept("default", 1, row) for row in rows}
-    model.commit(made, step(0, 1, own=keyed), token=token)
+    made = projection("one", key="payload.key", columns={"value": datetime})(keep_state)
+    token = begin_and_claim(model, made)
+    shape = RowFormat(made.tables[0])
+    rows = [
+        shape.normalize({"key": str(n), "value": one}) for n, one in enumerate(SAMPLES[datetime])
+    ]
+    keyed = {("default", row["key"]): ReadModelRow("default", 1, row) for row in rows}
+    model.commit(made, make_step(0, 1, own=keyed), token=token)
 
     assert rows_of(model, made) == rows
     with psycopg.connect(empty_postgres_url) as connection:
@@ -159,7 +173,7 @@ def test_tables_are_plain_to_others(empty_postgres_url: str) -> None:
         "d": dict,
         "l": list,
     }
-    begun(model, projection("one", key="payload.key", columns=columns)(same))
+    begin_and_claim(model, projection("one", key="payload.key", columns=columns)(keep_state))
     model.close()
     with psycopg.connect(empty_postgres_url) as connection:
         found = connection.execute(
@@ -184,10 +198,14 @@ def test_tables_are_plain_to_others(empty_postgres_url: str) -> None:
 def test_a_time_that_was_spoiled_by_hand_is_told(tmp_path: Path) -> None:
     """I3: with the table and the key, not taken for another time."""
     model = open_read_model(f"sqlite:///{tmp_path}/read.db")
-    made = projection("one", key="payload.key", columns={"value": datetime})(same)
-    token = begun(model, made)
-    row = Shape(made.tables[0]).kept({"key": "a", "value": datetime(2026, 1, 1, tzinfo=UTC)})
-    model.commit(made, step(0, 1, own={("default", "a"): Kept("default", 1, row)}), token=token)
+    made = projection("one", key="payload.key", columns={"value": datetime})(keep_state)
+    token = begin_and_claim(model, made)
+    row = RowFormat(made.tables[0]).normalize(
+        {"key": "a", "value": datetime(2026, 1, 1, tzinfo=UTC)}
+    )
+    model.commit(
+        made, make_step(0, 1, own={("default", "a"): ReadModelRow("default", 1, row)}), token=token
+    )
     with sqlite3.connect(tmp_path / "read.db") as connection:
         connection.execute("update one set value = 'soon'")
     connection.close()

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.mutations.catalogue import ROOT, DoesNotApplyError, Mutation, load, locate
-from tests.tidy.source import committed_files
+from tests.mutations.mutation_catalogue import ROOT, DoesNotApplyError, Mutation, load, locate
+from tests.tidy.source_modules import committed_files
 
 TEST_TIMEOUT_S = 300
 BY_ASSERTION = {"AssertionError", "Failed"}  # Failed: pytest.fail, and pytest.raises without effect
@@ -26,7 +26,7 @@ Outcomes = dict[str, list[str]]
 
 
 @contextmanager
-def copied_tree() -> Iterator[Path]:
+def copy_tree() -> Iterator[Path]:
     """Copy the repository's files to a temporary folder, and remove it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="seriatim-mutant-"))
     try:
@@ -64,7 +64,7 @@ def run_tests(tree: Path, tests: Sequence[str]) -> tuple[Outcomes, str]:
     return found, ran.stdout + ran.stderr
 
 
-def survived(mutation: Mutation, outcomes: Outcomes) -> str | None:
+def explain_survival(mutation: Mutation, outcomes: Outcomes) -> str | None:
     """Return why a mutation was not detected; None if each of its tests failed."""
     accepted = BY_ASSERTION | {mutation.fails_with}
     for test in mutation.tests:
@@ -84,22 +84,22 @@ def _cases(test: str, outcomes: Outcomes) -> list[list[str]]:
     return [case for name, case in outcomes.items() if name == test or name.startswith(f"{test}[")]
 
 
-def try_one(mutation: Mutation) -> tuple[str | None, str]:
+def run_mutation(mutation: Mutation) -> tuple[str | None, str]:
     """Apply one mutation to a copy and run its tests; return why it survived, and their output."""
-    with copied_tree() as tree:
+    with copy_tree() as tree:
         try:
             place = locate(mutation, tree)
         except DoesNotApplyError as error:
             return "does not apply", str(error)
         place.path.write_text(place.after, encoding="utf-8")
         outcomes, printed = run_tests(tree, mutation.tests)
-        return survived(mutation, outcomes), printed
+        return explain_survival(mutation, outcomes), printed
 
 
-def baseline(mutations: Sequence[Mutation]) -> str | None:
+def run_baseline(mutations: Sequence[Mutation]) -> str | None:
     """Run all tests on the unchanged source; return the output of pytest if one fails."""
     tests = list(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
-    with copied_tree() as tree:
+    with copy_tree() as tree:
         outcomes, printed = run_tests(tree, tests)
         complete = all(_cases(test, outcomes) for test in tests)
         passed = all(outcome[1] == "passed" for outcome in outcomes.values())
@@ -121,7 +121,7 @@ def main(names: Sequence[str]) -> int:
         return 2
     began = time.monotonic()
     width = max(len(one.name) for one in mutations)
-    printed = baseline(mutations)
+    printed = run_baseline(mutations)
     report(f"{'unchanged':{width}}      {'all tests pass' if printed is None else 'a test fails'}")
     if printed is not None:
         report(printed)
@@ -129,7 +129,7 @@ def main(names: Sequence[str]) -> int:
     failures = []
     for one in mutations:
         since = time.monotonic()
-        why, text = try_one(one)
+        why, text = run_mutation(one)
         seconds = time.monotonic() - since
         report(f"{one.name:{width}} {one.contract:4} {why or 'caught'} ({seconds:.0f} s)")
         if why is not None:

@@ -10,8 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.mutations.__main__ import survived
-from tests.mutations.catalogue import ROOT, DoesNotApplyError, Mutation, function_of, load, locate
+from tests.mutations.__main__ import explain_survival
+from tests.mutations.mutation_catalogue import (
+    ROOT,
+    DoesNotApplyError,
+    Mutation,
+    function_of,
+    load,
+    locate,
+)
 
 MUTATIONS = load()
 CONTRACT = ROOT / "docs" / "reference" / "contract.md"
@@ -107,6 +114,6 @@ def test_a_file_tells_two_places_apart(tmp_path: Path) -> None:
 )
 def test_only_a_failed_assertion_catches(outcomes: dict[str, list[str]], why: str | None) -> None:
     """A mutation that breaks the import, a fixture or the program itself proves no test."""
-    found = survived(EXAMPLE, outcomes)
+    found = explain_survival(EXAMPLE, outcomes)
 
     assert found is None if why is None else why in (found or "")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import seriatim
-from seriatim.opening import open_read_model, read_model_url
+from seriatim.factory import open_read_model, read_model_url
 from seriatim.store.readmodel.model import ReadModel
 from tests.fixtures.spark_cluster import WORKERS, SparkCluster
-from tests.pipeline.jobs.spread import ROWS
-from tests.pipeline.project.kit import fill, plain_digest, seats
+from tests.pipeline.jobs.partition_spread import ROWS
+from tests.pipeline.project.support import digest_in_python, fill, seats
 
 pytestmark = pytest.mark.slow
 EVENTS = 5000  # more than a driver folds by itself
@@ -52,15 +52,15 @@ def test_a_job_outlives_a_worker(spark_cluster: SparkCluster, tmp_path: Path) ->
 
 def digest(model: ReadModel) -> str:
     """Return the digest of the seats in a read model."""
-    with model.moment() as moment:
-        return moment.digest(seats).text()
+    with model.snapshot() as moment:
+        return moment.compute_digest(seats).text()
 
 
 def test_every_job(spark_cluster: SparkCluster, postgres_url: str, tmp_path: Path) -> None:
     """J2: read, catch-up, rebuild, archive, audit and lake run there as they run here."""
     with seriatim.open(postgres_url) as log:
         fill(log, EVENTS, shows=23)
-        expected = plain_digest(log.read(), seats)
+        expected = digest_in_python(log.read(), seats)
     answer = spark_cluster.run("everything", url=postgres_url, place=str(tmp_path / "archive"))
 
     assert (answer["read"], answer["archived"]) == (EVENTS, 2000)
@@ -76,7 +76,7 @@ def test_a_projection_outlives_a_worker(
     """J2, I2, I3: a worker killed while its executor folds changes nothing in what comes of it."""
     with seriatim.open(postgres_url) as log:
         fill(log, EVENTS, shows=23)
-        expected = plain_digest(log.read(), seats)
+        expected = digest_in_python(log.read(), seats)
     job = spark_cluster.start("project", url=postgres_url, do=do, marks=str(tmp_path), seconds=4.0)
     job.wait_for(lambda: list(tmp_path.iterdir()), "a task that folds")
     spark_cluster.kill_worker(0)

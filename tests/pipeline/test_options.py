@@ -3,15 +3,15 @@
 import pytest
 
 from seriatim.core.errors import SeriatimError
-from seriatim.core.patterns import Names
-from seriatim.pipeline.options import source_options
-from seriatim.pipeline.planning import cut
-from seriatim.pipeline.wanted import Window
+from seriatim.core.patterns import NameFilter
+from seriatim.pipeline.scan.options import parse_source_options
+from seriatim.pipeline.scan.scan_spec import Interval
+from seriatim.pipeline.source.partitions import split_range
 
 
 def test_options_come_in_any_case() -> None:
     """Spark hands the names of options on in lower case."""
-    found = source_options(
+    found = parse_source_options(
         {
             "url": "sqlite:///x.db",
             "startingposition": "7",
@@ -23,22 +23,22 @@ def test_options_come_in_any_case() -> None:
             "MARKS": "true",
         }
     )
-    assert (found.starting, found.max_events, found.marks) == (7, 100, True)
-    assert found.scan.types == Names(("b",), ("a.",))
-    assert found.scan.stream_types == Names(("x", "y"))
-    assert found.scan.stream_ids == Names(("a,b",))  # an id is one id
-    assert found.scan.occurred == Window(1_000_000, None)
+    assert (found.starting_position, found.max_batch_events, found.watermarks) == (7, 100, True)
+    assert found.scan.types == NameFilter(("b",), ("a.",))
+    assert found.scan.stream_types == NameFilter(("x", "y"))
+    assert found.scan.stream_ids == NameFilter(("a,b",))  # an id is one id
+    assert found.scan.occurred == Interval(1_000_000, None)
 
 
 def test_a_list_may_be_json() -> None:
     """A type with a comma in it needs a JSON list."""
-    found = source_options({"url": "sqlite:///x.db", "types": '["a,b", "c.*"]'})
-    assert found.scan.types == Names(("a,b",), ("c.",))
+    found = parse_source_options({"url": "sqlite:///x.db", "types": '["a,b", "c.*"]'})
+    assert found.scan.types == NameFilter(("a,b",), ("c.",))
     for wrong in ("order*", "*.paid", "a.*.b"):
         with pytest.raises(SeriatimError, match="only at its end"):
-            source_options({"url": "sqlite:///x.db", "types": wrong})
-    found = source_options({"url": "sqlite:///x.db", "types": "[x"})
-    assert found.scan.types == Names(("[x",))
+            parse_source_options({"url": "sqlite:///x.db", "types": wrong})
+    found = parse_source_options({"url": "sqlite:///x.db", "types": "[x"})
+    assert found.scan.types == NameFilter(("[x",))
 
 
 @pytest.mark.parametrize(
@@ -66,18 +66,18 @@ def test_a_list_may_be_json() -> None:
 def test_bad_options_are_refused(options: dict[str, str], words: str) -> None:
     """L: an error says which option was wrong, and what it should be."""
     with pytest.raises(SeriatimError, match=words):
-        source_options({"url": "sqlite:///x.db", **options})
+        parse_source_options({"url": "sqlite:///x.db", **options})
 
 
 def test_ranges_are_cut_without_gap_or_overlap() -> None:
     """J1: the parts of a range are the range, whatever their number."""
     for after, until, wanted in ((0, 0, None), (3, 4, 7), (5, 105, 3), (0, 1_000_001, None)):
-        parts = cut(after, until, wanted)
+        parts = split_range(after, until, wanted)
         covered = [position for one in parts for position in (one.after, one.until)]
         assert covered == sorted(covered)
         assert sum(one.until - one.after for one in parts) == until - after
         assert all(one.until > one.after for one in parts)
         if parts:
             assert (parts[0].after, parts[-1].until) == (after, until)
-    assert len(cut(0, 10_000)) == 1  # a live batch needs no second task
-    assert len(cut(0, 1_000_000)) >= 4
+    assert len(split_range(0, 10_000)) == 1  # a live batch needs no second task
+    assert len(split_range(0, 1_000_000)) >= 4

@@ -13,44 +13,53 @@ import pytest
 from seriatim import NewEvent
 from seriatim.core.errors import BackendFailure, InvalidArgument
 from seriatim.core.ids import event_key
-from seriatim.pipeline import scan as scanning
-from seriatim.pipeline import seldom
-from seriatim.pipeline.columns import EVENTS, NAMES
-from seriatim.pipeline.database import find_place
-from seriatim.pipeline.records import batch_of, packed, records_of
-from seriatim.pipeline.scan import Names, Scan, Window, count_events, head, identity, look, scan
-from seriatim.pipeline.selects import count_statement
-from seriatim.pipeline.wanted import Share
+from seriatim.pipeline.columns import EVENT_COLUMNS, EVENT_SCHEMA
+from seriatim.pipeline.record_batches import build_batch, decode_records, pack_records
+from seriatim.pipeline.scan import scanner as scanning
+from seriatim.pipeline.scan import sparse_columns
+from seriatim.pipeline.scan.database import parse_database_url
+from seriatim.pipeline.scan.scan_spec import KeyPartition
+from seriatim.pipeline.scan.scanner import (
+    Interval,
+    NameFilter,
+    ScanSpec,
+    count_events,
+    read_head,
+    read_identity,
+    read_log_state,
+    scan,
+)
+from seriatim.pipeline.scan.select_statements import build_count
 from seriatim.store.postgres.migrate import migrate
-from tests.pipeline.events import stored, varied
+from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 Fill = Callable[..., None]
 
 
 def test_every_column_comes_back_as_the_log_says(log_url: str, fill: Fill) -> None:
     """J1: the columns of a scan are the records of the log, byte for byte."""
-    fill(*varied(200))
-    found = list(scan(log_url, Scan(), 0, 200))
+    fill(*make_varied_events(200))
+    found = list(scan(log_url, ScanSpec(), 0, 200))
     for batch in found:
         batch.validate(full=True)
-        assert batch.schema.equals(EVENTS)
-    records = [record for batch in found for record in records_of(batch)]
-    assert records == stored(log_url)
+        assert batch.schema.equals(EVENT_SCHEMA)
+    records = [record for batch in found for record in decode_records(batch)]
+    assert records == read_stored_events(log_url)
 
 
 def test_records_become_the_same_batch_again(log_url: str, fill: Fill) -> None:
     """J1: what restore reads from an archive is what the scan wrote."""
-    fill(*varied(60))
-    table = pa.Table.from_batches(scan(log_url, Scan(), 0, 60))
-    assert pa.Table.from_batches([batch_of(stored(log_url))]).equals(table)
+    fill(*make_varied_events(60))
+    table = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 60))
+    assert pa.Table.from_batches([build_batch(read_stored_events(log_url))]).equals(table)
 
 
 def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
     """J1: a scan reads the columns it was asked for, and records leave the others empty."""
-    fill(*varied(9))
-    [batch] = scan(log_url, Scan(columns=("payload", "tags", "occurred_at")), 6, 9)
+    fill(*make_varied_events(9))
+    [batch] = scan(log_url, ScanSpec(columns=("payload", "tags", "occurred_at")), 6, 9)
     assert batch.schema.names == ["payload", "tags", "occurred_at"]
-    record = next(records_of(batch))
+    record = next(decode_records(batch))
     assert [record.position] == [None]
     assert (record.metadata, record.tags) == ({}, ("a\\b", "[x]", 'q"'))
     assert record.occurred_at == "2024-02-03T10:00:00.500000Z"  # event 2
@@ -58,11 +67,11 @@ def test_columns_may_be_chosen_in_any_order(log_url: str, fill: Fill) -> None:
 
 def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
     """J1: every event is in one share, in order, and events with equal columns are in the same."""
-    fill(*varied(100))
+    fill(*make_varied_events(100))
     columns = ("tenant_id", "stream_type", "stream_id")
     parts = []
     for nth in range(3):
-        batches = scan(log_url, Scan(share=Share(columns, nth, 3)), 5, 95)
+        batches = scan(log_url, ScanSpec(key_partition=KeyPartition(columns, nth, 3)), 5, 95)
         rows = [row for batch in batches for row in batch.to_pylist()]
         assert [row["position"] for row in rows] == sorted(row["position"] for row in rows)
         parts.append(rows)
@@ -74,21 +83,21 @@ def test_shares_are_a_partition(log_url: str, fill: Fill) -> None:
 
 def test_packed_records(log_url: str, fill: Fill) -> None:
     """J1: a record that is encoded into one column keeps every field."""
-    fill(*varied(30))
-    [batch] = scan(log_url, Scan(), 0, 30)
-    small = packed(batch, ("position", "event_type"))
+    fill(*make_varied_events(30))
+    [batch] = scan(log_url, ScanSpec(), 0, 30)
+    small = pack_records(batch, ("position", "event_type"))
     assert small.schema.names == ["position", "event_type", "record"]
-    found = [msgspec.structs.astuple(record) for record in records_of(small)]
-    assert found == [msgspec.structs.astuple(record) for record in records_of(batch)]
+    found = [msgspec.structs.astuple(record) for record in decode_records(small)]
+    assert found == [msgspec.structs.astuple(record) for record in decode_records(batch)]
     assert len(found) == 30
 
 
-@pytest.mark.parametrize("column", NAMES)
+@pytest.mark.parametrize("column", EVENT_COLUMNS)
 def test_each_column_alone(log_url: str, fill: Fill, column: str) -> None:
     """J1: a column needs no other."""
-    fill(*varied(30))
-    whole = pa.Table.from_batches(scan(log_url, Scan(), 0, 30))
-    alone = pa.Table.from_batches(scan(log_url, Scan(columns=(column,)), 0, 30))
+    fill(*make_varied_events(30))
+    whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 30))
+    alone = pa.Table.from_batches(scan(log_url, ScanSpec(columns=(column,)), 0, 30))
     assert alone.column(column).equals(whole.column(column))
 
 
@@ -97,14 +106,14 @@ def test_columns_that_a_range_hardly_uses(
 ) -> None:
     """J1: what the ends of a range do not use travels together, and nothing of it is lost."""
     plain = [NewEvent(event_type="a", payload={"n": n}) for n in range(40)]
-    fill(*plain, *varied(50), *plain)
-    whole = pa.Table.from_batches(scan(log_url, Scan(), 0, 130))
-    some = Scan(columns=("causation_id", "occurred_at", "position"))
+    fill(*plain, *make_varied_events(50), *plain)
+    whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 0, 130))
+    some = ScanSpec(columns=("causation_id", "occurred_at", "position"))
     monkeypatch.setattr(scanning, "_MIN_SAMPLED_RANGE", 10)
-    monkeypatch.setattr(seldom, "_SAMPLE", 3)
+    monkeypatch.setattr(sparse_columns, "_SAMPLE", 3)
     for after, until in ((0, 130), (0, 40), (30, 100), (40, 60), (60, 130)):
         part = whole.slice(after, until - after)
-        assert pa.Table.from_batches(scan(log_url, Scan(), after, until)).equals(part)
+        assert pa.Table.from_batches(scan(log_url, ScanSpec(), after, until)).equals(part)
         assert pa.Table.from_batches(scan(log_url, some, after, until)).equals(
             part.select(list(some.columns))
         )
@@ -115,7 +124,7 @@ def test_batches_stay_small(log_url: str, fill: Fill) -> None:
     text = "x" * 100_000
     for _ in range(6):
         fill(*(NewEvent(event_type="big", payload={"text": text}) for _ in range(100)))
-    sizes = [batch.nbytes for batch in scan(log_url, Scan(), 0, 600)]
+    sizes = [batch.nbytes for batch in scan(log_url, ScanSpec(), 0, 600)]
     assert sum(sizes) > 60_000_000
     assert max(sizes) < 30_000_000
 
@@ -123,28 +132,30 @@ def test_batches_stay_small(log_url: str, fill: Fill) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        Scan(types=Names.of(["order.*"])),
-        Scan(types=Names.of(["seat taken", "order.paid"])),
-        Scan(types=Names(("orders.*", "Ö'\"\\ --"))),
-        Scan(types=Names()),
-        Scan(stream_types=Names(("séance's",))),
-        Scan(stream_ids=Names((), ("o-",))),
-        Scan(event_ids=Names(("event/2", "event/5"))),
-        Scan(
-            tenants=Names(("default",)), stream_types=Names(("order",)), stream_ids=Names(("o-1",))
+        ScanSpec(types=NameFilter.parse(["order.*"])),
+        ScanSpec(types=NameFilter.parse(["seat taken", "order.paid"])),
+        ScanSpec(types=NameFilter(("orders.*", "Ö'\"\\ --"))),
+        ScanSpec(types=NameFilter()),
+        ScanSpec(stream_types=NameFilter(("séance's",))),
+        ScanSpec(stream_ids=NameFilter((), ("o-",))),
+        ScanSpec(event_ids=NameFilter(("event/2", "event/5"))),
+        ScanSpec(
+            tenants=NameFilter(("default",)),
+            stream_types=NameFilter(("order",)),
+            stream_ids=NameFilter(("o-1",)),
         ),
-        Scan(occurred=Window(None, 1_707_000_000_000_000)),
-        Scan(occurred=Window(1_706_868_000_500_000, 1_707_300_000_500_000)),
-        Scan(recorded=Window(0, 10)),
-        Scan(tenants=Names(("other",))),
+        ScanSpec(occurred=Interval(None, 1_707_000_000_000_000)),
+        ScanSpec(occurred=Interval(1_706_868_000_500_000, 1_707_300_000_500_000)),
+        ScanSpec(recorded=Interval(0, 10)),
+        ScanSpec(tenants=NameFilter(("other",))),
     ],
     ids=repr,
 )
-def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: Scan) -> None:
+def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: ScanSpec) -> None:
     """J1: the database answers what a filter over all events would."""
-    fill(*varied(100))
-    got = [r.position for b in scan(log_url, wanted, 3, 90) for r in records_of(b)]
-    whole = pa.Table.from_batches(scan(log_url, Scan(), 3, 90)).to_pylist()
+    fill(*make_varied_events(100))
+    got = [r.position for b in scan(log_url, wanted, 3, 90) for r in decode_records(b)]
+    whole = pa.Table.from_batches(scan(log_url, ScanSpec(), 3, 90)).to_pylist()
     assert got == [row["position"] for row in whole if _fits(wanted, row)]
     assert count_events(log_url, wanted, 3, 90) == len(got)
 
@@ -152,16 +163,16 @@ def test_narrowed_scans_equal_filtered_ones(log_url: str, fill: Fill, wanted: Sc
 @pytest.mark.parametrize(
     "wanted",
     [
-        Scan(tenants=Names(("default",))),
-        Scan(tenants=Names(("default",)), types=Names(("order.paid",))),
+        ScanSpec(tenants=NameFilter(("default",))),
+        ScanSpec(tenants=NameFilter(("default",)), types=NameFilter(("order.paid",))),
     ],
     ids=["tenant", "type"],
 )
-def test_a_count_is_answered_by_an_index(log_url: str, fill: Fill, wanted: Scan) -> None:
+def test_a_count_is_answered_by_an_index(log_url: str, fill: Fill, wanted: ScanSpec) -> None:
     """I4: to count a tenant's events reads none of them."""
     for start in range(0, 5000, 1000):
-        fill(*varied(1000, start))
-    statement = count_statement(find_place(log_url), wanted, 3, 4990)
+        fill(*make_varied_events(1000, start))
+    statement = build_count(parse_database_url(log_url), wanted, 3, 4990)
     if log_url.startswith("sqlite"):
         with closing(sqlite3.connect(log_url.removeprefix("sqlite:///"))) as session:
             plan = session.execute(f"explain query plan {statement}").fetchall()
@@ -174,7 +185,7 @@ def test_a_count_is_answered_by_an_index(log_url: str, fill: Fill, wanted: Scan)
     assert "Heap Fetches: 0" in str(plan)
 
 
-def _fits(wanted: Scan, row: dict[str, object]) -> bool:
+def _fits(wanted: ScanSpec, row: dict[str, object]) -> bool:
     for part, column in (
         ("tenants", "tenant_id"),
         ("types", "event_type"),
@@ -198,47 +209,47 @@ def _fits(wanted: Scan, row: dict[str, object]) -> bool:
 def test_names_meet_in_what_both_allow() -> None:
     """Every name is allowed by the meeting of two sets if and only if each set allows it."""
     sides = [
-        Names(("a", "b.c", "b.d.e")),
-        Names((), ("b.",)),
-        Names(("b.x",), ("b.d", "z")),
-        Names(),
+        NameFilter(("a", "b.c", "b.d.e")),
+        NameFilter((), ("b.",)),
+        NameFilter(("b.x",), ("b.d", "z")),
+        NameFilter(),
     ]
     words = ["a", "b.", "b.c", "b.d", "b.d.e", "b.x", "z", "zz", ""]
     for one in sides:
-        assert one.both(None) == one
+        assert one.intersect(None) == one
         for other in sides:
-            both = one.both(other)
+            both = one.intersect(other)
             for word in words:
                 assert both.allows(word) == (one.allows(word) and other.allows(word))
 
 
 def test_a_look_shows_identity_head_and_tips(log_url: str, fill: Fill) -> None:
     """F8: what an offset must know of its log."""
-    assert look(log_url).head == 0
-    assert look(log_url).tip_until is None
-    fill(*varied(5))
-    records = stored(log_url)
-    seen = look(log_url, 2, 4)
-    assert (seen.head, seen.until) == (5, 4) == (head(log_url), 4)
-    assert (seen.tip_at, seen.tip_until) == (records[1].event_id, records[3].event_id)
-    assert seen.identity == identity(log_url)
-    assert look(log_url, 0, 99).tip_until == records[4].event_id
+    assert read_log_state(log_url).head == 0
+    assert read_log_state(log_url).event_id_at_until is None
+    fill(*make_varied_events(5))
+    records = read_stored_events(log_url)
+    seen = read_log_state(log_url, 2, 4)
+    assert (seen.head, seen.until) == (5, 4) == (read_head(log_url), 4)
+    assert (seen.event_id_at, seen.event_id_at_until) == (records[1].event_id, records[3].event_id)
+    assert seen.identity == read_identity(log_url)
+    assert read_log_state(log_url, 0, 99).event_id_at_until == records[4].event_id
 
 
 def test_a_log_that_lost_events_is_noticed(log_url: str, fill: Fill) -> None:
     """F8: a range that was there and is not is an error, never a short answer."""
-    fill(*varied(5))
+    fill(*make_varied_events(5))
     with pytest.raises(BackendFailure, match="restored or replaced"):
-        list(scan(log_url, Scan(), 0, 9))
+        list(scan(log_url, ScanSpec(), 0, 9))
 
 
 def test_a_schema_in_the_url_is_honoured(empty_postgres_url: str) -> None:
     """A log may live in a schema of its own."""
     url = f"{empty_postgres_url}?schema=other_log"
     migrate(url)
-    assert head(url) == 0
+    assert read_head(url) == 0
     with pytest.raises(BackendFailure, match="seriatim init"):
-        head(empty_postgres_url)
+        read_head(empty_postgres_url)
 
 
 def test_secrets_never_reach_a_message(postgres_url: str) -> None:
@@ -250,7 +261,7 @@ def test_secrets_never_reach_a_message(postgres_url: str) -> None:
         postgres_url.replace("//postgres@", "//nobody:hunter2@"),
     ):
         with pytest.raises((BackendFailure, InvalidArgument)) as caught:
-            head(url)
+            read_head(url)
         assert "hunter2" not in str(caught.value)
         assert caught.value.__cause__ is None
         assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -265,16 +276,16 @@ def test_bad_addresses_say_what_to_do(tmp_path: Path) -> None:
         ("sqlite://host/x", "a SQLite URL is sqlite:///"),
     ):
         with pytest.raises((BackendFailure, InvalidArgument), match=words):
-            head(url)
+            read_head(url)
     sqlite3.connect(tmp_path / "empty.db").execute("create table t (x)").connection.close()
     with pytest.raises(BackendFailure, match="contains no log"):
-        head(f"sqlite:///{tmp_path}/empty.db")
+        read_head(f"sqlite:///{tmp_path}/empty.db")
 
 
 def test_reading_does_not_block_writers(log_url: str, fill: Fill) -> None:
     """A reader in the middle of its range holds nobody up, and sees what was there."""
-    fill(*varied(3000))
-    reading = scan(log_url, Scan(columns=("position",)), 0, 3000)
+    fill(*make_varied_events(3000))
+    reading = scan(log_url, ScanSpec(columns=("position",)), 0, 3000)
     first = next(reading)
     if log_url.startswith("sqlite"):
         other = sqlite3.connect(log_url.removeprefix("sqlite:///"), timeout=1)
@@ -289,16 +300,16 @@ def test_reading_does_not_block_writers(log_url: str, fill: Fill) -> None:
 
 def test_texts_are_never_sql(log_url: str, fill: Fill) -> None:
     """Whatever a filter holds, it is compared and not run."""
-    fill(*varied(3))
+    fill(*make_varied_events(3))
     for text in ("'); drop table events; --", "\\'", "$$", "{schema}", "{wanted}", "ü€🎈"):
-        assert list(scan(log_url, Scan(types=Names((text,), (text,))), 0, 3)) == []
-    assert look(log_url).head == 3
+        assert list(scan(log_url, ScanSpec(types=NameFilter((text,), (text,))), 0, 3)) == []
+    assert read_log_state(log_url).head == 3
 
 
 def test_uuid_and_other_ids(log_url: str, fill: Fill) -> None:
     """A canonical UUID is kept as its key; any other id as its text."""
     own = "00112233-4455-6677-8899-aabbccddeeff"
     fill(NewEvent(event_type="a", event_id=own), NewEvent(event_type="a", event_id=own.upper()))
-    [batch] = scan(log_url, Scan(columns=("event_id",)), 0, 2)
+    [batch] = scan(log_url, ScanSpec(columns=("event_id",)), 0, 2)
     assert batch.column(0).to_pylist() == [own, own.upper()]
     assert event_key(own).hex() == own.replace("-", "")

@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.pipeline.audit import audit
-from seriatim.pipeline.events import events
+from seriatim.pipeline.audit.report import audit
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.session import session
 from seriatim.pipeline.shipped import activity
-from seriatim.pipeline.source import PUSHDOWN, register
-from tests.pipeline.project.kit import rows_of, stored_digest
+from seriatim.pipeline.source.data_source import PUSHDOWN_SETTING, register
+from seriatim.pipeline.source.dataframe import events
+from seriatim.pipeline.source.spark_session import session
+from tests.pipeline.project.support import rows_of, stored_digest
 
 OWN = {
     "spark.sql.session.timeZone": "Asia/Kolkata",
@@ -46,13 +46,13 @@ def test_register_keeps_what_the_user_has_set(
         for number in range(6):
             log.append([NewEvent("even" if number % 2 == 0 else "odd", {"n": number})])
     if chosen is not None:
-        users.conf.set(PUSHDOWN, chosen)
+        users.conf.set(PUSHDOWN_SETTING, chosen)
     before = {key: users.conf.get(key) for key in OWN}
     register(users)
     read = users.read.format("seriatim").options(url=url, columns="position,event_type").load()
     found = read.where("event_type = 'odd' and position > 2").orderBy("position").collect()
 
-    assert users.conf.get(PUSHDOWN) == (chosen or "true")
+    assert users.conf.get(PUSHDOWN_SETTING) == (chosen or "true")
     assert {key: users.conf.get(key) for key in OWN} == before
     assert [tuple(row) for row in found] == [(4, "odd"), (6, "odd")]
     assert events(users, url, types=["odd"]).count() == 3
@@ -63,7 +63,9 @@ def test_a_session_of_ours_leaves_the_users_alone(
     spark: SparkSession, users: SparkSession, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     """J2: where Spark runs already, ours is another session on it, from any thread."""
-    monkeypatch.setattr("seriatim.pipeline.session._current", [])  # as if Spark were the user's
+    monkeypatch.setattr(
+        "seriatim.pipeline.source.spark_session._current", []
+    )  # as if Spark were the user's
     before = {key: spark.conf.get(key) for key in OWN}
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     made: list[SparkSession] = []

@@ -16,10 +16,10 @@ from pyspark.sql import functions as f
 import seriatim
 from seriatim import BackendFailure, NewEvent
 from seriatim.pipeline import register
-from seriatim.pipeline.columns import NAMES
-from seriatim.pipeline.scan import head
-from seriatim.pipeline.sink import AppendReport, append_frame
-from tests.pipeline.events import stored, varied
+from seriatim.pipeline.columns import EVENT_COLUMNS
+from seriatim.pipeline.scan.scanner import read_head
+from seriatim.pipeline.sink.frame_writer import AppendReport, append_frame
+from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 Fill = Callable[..., None]
 
@@ -52,7 +52,7 @@ def test_rows_become_events_once(spark: SparkSession, log_url: str) -> None:
     ).repartition(3)
     assert append_frame(frame, log_url) == AppendReport(50, 0, 0)
     assert append_frame(frame, log_url) == AppendReport(0, 50, 0)
-    records = stored(log_url)
+    records = read_stored_events(log_url)
     assert sorted(record.data["n"] for record in records) == list(range(50))
     assert {record.occurred_at for record in records} == {"2024-01-01T00:00:00+02:00"}
     assert {record.metadata["from"] for record in records} == {"spark"}
@@ -72,10 +72,12 @@ def test_payloads_of_every_form(spark: SparkSession, log_url: str) -> None:
     }
     for name, frame in frames.items():
         assert append_frame(frame, log_url, name=name).appended == 1, name
-    assert {record.payload for record in stored(log_url)} == {'{"x":{"y":[1,2]},"z":"t"}'}
+    assert {record.payload for record in read_stored_events(log_url)} == {
+        '{"x":{"y":[1,2]},"z":"t"}'
+    }
     maps = spark.createDataFrame([Row(event_type="a", payload={"k": 1, "none": None})])
     append_frame(maps, log_url)
-    assert stored(log_url)[-1].payload == '{"k":1,"none":null}'
+    assert read_stored_events(log_url)[-1].payload == '{"k":1,"none":null}'
 
 
 def test_refused_rows_are_kept_with_reasons(
@@ -103,7 +105,7 @@ def test_refused_rows_are_kept_with_reasons(
     assert all(line["code"] == "invalid_event" and line["message"] for line in lines)
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert (report["appended"], report["reused"], report["refused"]) == (2, 0, 3)
-    assert len(stored(log_url)) == 2
+    assert len(read_stored_events(log_url)) == 2
     with pytest.raises(PySparkException, match="3 rows were refused, 0 appended, 2 stored"):
         save(frame, log_url)
 
@@ -115,7 +117,7 @@ def test_bad_frames_store_nothing(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([Row(event_type="a", colour="red")])
     with pytest.raises(PySparkException, match="no column 'colour'"):
         save(frame, url)
-    assert stored(url) == []
+    assert read_stored_events(url) == []
 
 
 def test_a_log_is_never_overwritten(spark: SparkSession, tmp_path: Path) -> None:
@@ -131,27 +133,27 @@ def test_read_rows_can_be_written_to_another_log(
     spark: SparkSession, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
     """Rows that were read carry what the log alone sets; it is dropped on request."""
-    fill(*varied(30))
+    fill(*make_varied_events(30))
     other = f"sqlite:///{tmp_path}/copy.db"
     seriatim.open(other).close()
     frame = spark.read.format("seriatim").option("url", log_url).load()
     for expected in (AppendReport(30, 0, 0), AppendReport(0, 30, 0)):
         assert append_frame(frame, other, committed="drop") == expected
-    kept = [n for n in NAMES if n in NewEvent.__struct_fields__ and n != "stream_seq"]
+    kept = [n for n in EVENT_COLUMNS if n in NewEvent.__struct_fields__ and n != "stream_seq"]
     for old, new in zip(by_id(log_url), by_id(other), strict=True):
         assert {n: getattr(new, n) for n in kept} == {n: getattr(old, n) for n in kept}
 
 
 def by_id(url: str) -> list[Any]:
     """Records in the order of their ids."""
-    return sorted(stored(url), key=lambda record: record.event_id)
+    return sorted(read_stored_events(url), key=lambda record: record.event_id)
 
 
 def test_a_backfill_is_labelled_and_runs_once(
     spark: SparkSession, fill: Fill, log_url: str
 ) -> None:
     """I9: a tag with the backfill's name, ids of the name and the source event, nothing twice."""
-    fill(*varied(10))
+    fill(*make_varied_events(10))
     source = spark.read.format("seriatim").option("url", log_url).option("endingPosition", 10)
     frame = source.load().select(
         f.lit("price.corrected").alias("event_type"),
@@ -160,7 +162,7 @@ def test_a_backfill_is_labelled_and_runs_once(
     )
     assert append_frame(frame, log_url, backfill="prices") == AppendReport(10, 0, 0)
     assert append_frame(frame, log_url, backfill="prices") == AppendReport(0, 10, 0)
-    added = stored(log_url)[10:]
+    added = read_stored_events(log_url)[10:]
     assert len(added) == 10
     assert all(record.tags == ("backfill:prices",) for record in added)
     assert append_frame(frame, log_url, backfill="again").appended == 10
@@ -187,7 +189,7 @@ def test_a_task_that_dies_and_is_tried_again(
             if number == 12 and not mark.exists():
                 mark.touch()
                 deadline = time.monotonic() + 200
-                while head(log_url) == 0 and time.monotonic() < deadline:
+                while read_head(log_url) == 0 and time.monotonic() < deadline:
                     time.sleep(0.1)  # the sink has some of the rows, and commits them
                 msg = "the worker died"
                 raise RuntimeError(msg)
@@ -202,14 +204,14 @@ def test_a_task_that_dies_and_is_tried_again(
         dying = frame.mapInArrow(die_once, frame.schema)
         with pytest.raises(BackendFailure, match="the worker died"):
             append_frame(dying, log_url)  # local masters try a task once
-        before_retry = len(stored(log_url))
+        before_retry = len(read_stored_events(log_url))
         report = append_frame(dying, log_url)
     finally:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(before))
     # A worker may still commit what it holds after its job was given up: all of that is reused.
     assert 0 < before_retry <= report.reused < 40_000
     assert (report.appended + report.reused, report.refused) == (40_000, 0)
-    assert sorted(record.data["n"] for record in stored(log_url)) == list(range(40_000))
+    assert sorted(record.data["n"] for record in read_stored_events(log_url)) == list(range(40_000))
 
 
 def test_a_missing_log_fails_the_job(spark: SparkSession, tmp_path: Path) -> None:

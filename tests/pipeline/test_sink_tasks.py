@@ -12,20 +12,19 @@ from pyspark.sql import types as t
 
 import seriatim
 from seriatim import BackendFailure, EventType, InvalidArgument, Settings
-from seriatim.pipeline.columns import EVENTS, spark_schema
-from seriatim.pipeline.records import batch_of
-from seriatim.pipeline.refused import RefusedRows
-from seriatim.pipeline.rows import Maker, Shape, check_columns
-from seriatim.pipeline.sink import SinkWriter, Written, sink_options
-from seriatim.pipeline.submitting import Window, append_rows
-from tests.pipeline.events import stored, varied
+from seriatim.pipeline.columns import EVENT_SCHEMA, build_spark_schema
+from seriatim.pipeline.record_batches import build_batch
+from seriatim.pipeline.sink.frame_writer import SinkCommitMessage, SinkWriter, parse_sink_options
+from seriatim.pipeline.sink.row_appender import AppendWindow, RefusedRows, append_rows
+from seriatim.pipeline.sink.row_events import EventBuilder, RowMapping, check_columns
+from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 PLAIN = t.StructType().add("event_type", "string").add("payload", "string")
 
 
-def run(url: str, schema: t.StructType, batch: pa.RecordBatch, **options: str) -> Written:
+def run(url: str, schema: t.StructType, batch: pa.RecordBatch, **options: str) -> SinkCommitMessage:
     """Run one task."""
-    writer = SinkWriter(sink_options({"url": url, **options}), schema, overwrite=False)
+    writer = SinkWriter(parse_sink_options({"url": url, **options}), schema, overwrite=False)
     return writer.write(iter([batch]))
 
 
@@ -46,7 +45,7 @@ def test_a_window_keeps_order_and_counts(log_url: str) -> None:
     )
     counts = run(log_url, schema, batch).counts
     assert (counts.appended, counts.reused, counts.refused) == (2500, 0, 0)
-    records = stored(log_url)
+    records = read_stored_events(log_url)
     assert [record.data["n"] for record in records] == list(range(2500))
     assert [record.stream_seq for record in records] == list(range(1, 2501))
     assert len({record.append_position for record in records}) == 2500  # each its own append
@@ -84,7 +83,7 @@ def test_what_a_job_does_with_refused_rows(log_url: str, tmp_path: Path) -> None
     report = tmp_path / "report.json"
     for refused in ("", "drop", str(tmp_path / "folder")):
         given = {"url": log_url, "report": str(report)} | ({"refused": refused} if refused else {})
-        writer = SinkWriter(sink_options(given), PLAIN, overwrite=False)
+        writer = SinkWriter(parse_sink_options(given), PLAIN, overwrite=False)
         messages: list[ds.WriterCommitMessage | None] = [writer.write(iter([batch])), None]
         if refused:
             writer.commit(messages)
@@ -99,48 +98,48 @@ def test_what_a_job_does_with_refused_rows(log_url: str, tmp_path: Path) -> None
 
 def test_rules_that_change_under_way(log_url: str, tmp_path: Path) -> None:
     """Rows that were checked under old rules are checked again, in their order."""
-    maker = Maker(PLAIN, Shape())
+    maker = EventBuilder(PLAIN, RowMapping())
     batch = rows(*({"event_type": "a", "payload": f'{{"n":{n}}}'} for n in range(400)))
     settings = Settings(writers=1)  # as a task has it: with more, halves overtake each other
     with seriatim.open(log_url, settings=settings) as log, seriatim.open(log_url) as other:
-        window = Window(log, RefusedRows(None))
-        for number, row in enumerate(maker.rows(batch)):
+        window = AppendWindow(log, RefusedRows(None))
+        for number, row in enumerate(maker.decode_rows(batch)):
             if number in (100, 250):
                 other.declare(EventType(event_type=f"new {number}"))
-            window.append(row, maker.event(row), "default")
+            window.append(row, maker.build_event(row), "default")
         window.finish()
         assert (window.counts.appended, window.counts.refused) == (400, 0)
-    assert [record.data["n"] for record in stored(log_url)] == list(range(400))
+    assert [record.data["n"] for record in read_stored_events(log_url)] == list(range(400))
 
 
 def test_a_failed_database_fails_the_task(tmp_path: Path) -> None:
     """A log that is gone is no reason to refuse rows: the task is tried again."""
-    maker = Maker(PLAIN, Shape())
+    maker = EventBuilder(PLAIN, RowMapping())
     row = {"event_type": "a", "payload": "{}"}
     url = f"sqlite:///{tmp_path}/log.db"
     with pytest.raises(BackendFailure):
         append_rows(url, maker, [row], RefusedRows(None), tenant_id="default", guard="default")
     log = seriatim.open(url)
-    window = Window(log, RefusedRows(None))
+    window = AppendWindow(log, RefusedRows(None))
     log.close()
     with pytest.raises(BackendFailure):
-        window.append(row, maker.event(row), "default")
+        window.append(row, maker.build_event(row), "default")
     assert window.counts.refused == 0
 
 
 def test_rows_of_a_log_make_its_events_again(log_url: str, tmp_path: Path) -> None:
     """What was read can be written: the ids, the times and everything else a producer gives."""
     with seriatim.open(log_url) as log:
-        for event in varied(20):
+        for event in make_varied_events(20):
             log.append([event])
-    records = stored(log_url)
+    records = read_stored_events(log_url)
     other = f"sqlite:///{tmp_path}/other.db"
     seriatim.open(other).close()
-    counts = run(other, spark_schema(), batch_of(records), committed="drop").counts
+    counts = run(other, build_spark_schema(), build_batch(records), committed="drop").counts
     assert counts.appended == 20
     own = {"position", "append_position", "recorded_at", "stream_seq", "payload_hash"}
-    for old, new in zip(records, stored(other), strict=True):
-        for name in set(EVENTS.names) - own - {"occurred_text"}:
+    for old, new in zip(records, read_stored_events(other), strict=True):
+        for name in set(EVENT_SCHEMA.names) - own - {"occurred_text"}:
             assert getattr(new, name) == getattr(old, name), name
 
 
@@ -152,54 +151,58 @@ def test_tenants_of_rows(log_url: str) -> None:
         {"event_type": "a", "payload": "{}", "tenant_id": None},
     )
     assert run(log_url, schema, batch, tenant="two").counts.appended == 2
-    assert len(stored(log_url, "one")) == len(stored(log_url, "two")) == 1
+    assert len(read_stored_events(log_url, "one")) == len(read_stored_events(log_url, "two")) == 1
 
 
 def test_times_and_ids_of_rows() -> None:
     """A timestamp becomes the log's own form; equal parts make equal ids, and only those."""
     schema = t.StructType().add("event_type", "string").add("occurred_at", "timestamp")
-    maker = Maker(schema, Shape(name="job"))
+    maker = EventBuilder(schema, RowMapping(name="job"))
     row = {"event_type": "a", "occurred_at": datetime(2024, 1, 2, 3, 4, 5, 6, UTC)}
-    event = maker.event(row)
+    event = maker.build_event(row)
     assert event.occurred_at == "2024-01-02T03:04:05.000006Z"
-    assert event.event_id == maker.event(dict(row)).event_id
-    assert event.event_id != Maker(schema, Shape(name="other")).event(row).event_id
-    assert event.event_id != maker.event({**row, "event_type": "b"}).event_id
+    assert event.event_id == maker.build_event(dict(row)).event_id
+    assert (
+        event.event_id != EventBuilder(schema, RowMapping(name="other")).build_event(row).event_id
+    )
+    assert event.event_id != maker.build_event({**row, "event_type": "b"}).event_id
 
 
 def test_backfills_make_ids_of_their_sources() -> None:
     """I9: the tag, the id of name and source, and no event without a source."""
     schema = t.StructType().add("event_type", "string").add("source_event_id", "string")
-    shape = Shape(backfill="prices")
+    shape = RowMapping(backfill="prices")
     check_columns(schema, shape)
-    maker = Maker(schema, shape)
-    event = maker.event({"event_type": "a", "source_event_id": "e1"})
+    maker = EventBuilder(schema, shape)
+    event = maker.build_event({"event_type": "a", "source_event_id": "e1"})
     assert event.tags == ("backfill:prices",)
-    assert event.event_id == maker.event({"event_type": "b", "source_event_id": "e1"}).event_id
+    assert (
+        event.event_id == maker.build_event({"event_type": "b", "source_event_id": "e1"}).event_id
+    )
     with pytest.raises(seriatim.InvalidEvent, match="source event"):
-        maker.event({"event_type": "a", "source_event_id": None})
+        maker.build_event({"event_type": "a", "source_event_id": None})
 
 
 @pytest.mark.parametrize(
     ("columns", "shape", "words"),
     [
-        (["colour"], Shape(), "no column 'colour'"),
-        (["position"], Shape(), "position is set by the log alone"),
-        (["occurred_text"], Shape(), "occurred_text is set by the log alone"),
-        (["source_event_id"], Shape(), "no column 'source_event_id'"),
-        ([], Shape(id_columns=("nothing",)), "idColumns contains 'nothing'"),
-        ([], Shape(backfill="b"), "requires the column source_event_id"),
-        (["source_event_id", "event_id"], Shape(backfill="b"), "drop event_id"),
+        (["colour"], RowMapping(), "no column 'colour'"),
+        (["position"], RowMapping(), "position is set by the log alone"),
+        (["occurred_text"], RowMapping(), "occurred_text is set by the log alone"),
+        (["source_event_id"], RowMapping(), "no column 'source_event_id'"),
+        ([], RowMapping(id_columns=("nothing",)), "idColumns contains 'nothing'"),
+        ([], RowMapping(backfill="b"), "requires the column source_event_id"),
+        (["source_event_id", "event_id"], RowMapping(backfill="b"), "drop event_id"),
     ],
     ids=str,
 )
-def test_bad_columns_are_refused(columns: list[str], shape: Shape, words: str) -> None:
+def test_bad_columns_are_refused(columns: list[str], shape: RowMapping, words: str) -> None:
     """L: what no event has is refused by name."""
     schema = t.StructType([t.StructField(n, t.StringType()) for n in ("event_type", *columns)])
     with pytest.raises(InvalidArgument, match=words):
         check_columns(schema, shape)
     with pytest.raises(InvalidArgument, match="event_type is required"):
-        check_columns(t.StructType().add("payload", "string"), Shape())
+        check_columns(t.StructType().add("payload", "string"), RowMapping())
 
 
 @pytest.mark.parametrize(
@@ -218,4 +221,4 @@ def test_bad_columns_are_refused(columns: list[str], shape: Shape, words: str) -
 def test_bad_sink_options_are_refused(options: dict[str, str], words: str) -> None:
     """L: an error says which option was wrong."""
     with pytest.raises(InvalidArgument, match=words):
-        sink_options({"url": "sqlite:///x.db", **options})
+        parse_sink_options({"url": "sqlite:///x.db", **options})

@@ -12,9 +12,9 @@ from pyspark.sql import functions as f
 
 from seriatim import InvalidArgument, SeriatimError
 from seriatim.pipeline import register
-from seriatim.pipeline.scan import head
-from seriatim.pipeline.sink import append_frame
-from tests.pipeline.events import stored
+from seriatim.pipeline.scan.scanner import read_head
+from seriatim.pipeline.sink.frame_writer import append_frame
+from tests.pipeline.event_samples import read_stored_events
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_columns_of_another_type_are_refused_at_once(
     assert words in told.value.message
     with pytest.raises(PySparkException, match=column):
         frame.write.format("seriatim").option("url", log_url).mode("append").save()
-    assert head(log_url) == 0
+    assert read_head(log_url) == 0
 
 
 def test_columns_of_nothing_are_taken(spark: SparkSession, log_url: str) -> None:
@@ -106,7 +106,7 @@ def test_rows_that_are_no_events_are_refused_as_rows(
     report = append_frame(rows, log_url, refused=str(tmp_path / "refused"))
 
     assert (report.appended, report.refused) == (2, len(bad)), report
-    assert {one.event_id for one in stored(log_url)} == {"one", "two"}
+    assert {one.event_id for one in read_stored_events(log_url)} == {"one", "two"}
     lines = [
         json.loads(line)
         for path in (tmp_path / "refused").iterdir()

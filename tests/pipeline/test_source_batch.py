@@ -12,11 +12,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 import seriatim
 from seriatim import NewEvent
 from seriatim.pipeline import register
-from seriatim.pipeline.columns import EVENTS, spark_schema
-from seriatim.pipeline.records import records_of
+from seriatim.pipeline.columns import EVENT_SCHEMA, build_spark_schema
+from seriatim.pipeline.record_batches import decode_records
 from seriatim.store.postgres.migrate import migrate
 from tests.fixtures.postgres_server import PostgresServer
-from tests.pipeline.events import stored, varied
+from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 Fill = Callable[..., None]
 Read = Callable[..., DataFrame]
@@ -29,13 +29,13 @@ def positions(frame: DataFrame) -> list[int]:
 
 def test_spark_reads_what_the_log_says(read: Read, fill: Fill, log_url: str) -> None:
     """J1: every column of every event, typed."""
-    fill(*varied(100))
+    fill(*make_varied_events(100))
     frame = read(partitions=3)
-    assert frame.schema == spark_schema()
+    assert frame.schema == build_spark_schema()
     assert frame.rdd.getNumPartitions() == 3
-    table = frame.orderBy("position").toArrow().cast(EVENTS)
-    records = [record for batch in table.to_batches() for record in records_of(batch)]
-    assert records == stored(log_url)
+    table = frame.orderBy("position").toArrow().cast(EVENT_SCHEMA)
+    records = [record for batch in table.to_batches() for record in decode_records(batch)]
+    assert records == read_stored_events(log_url)
 
 
 def test_an_empty_log_and_one_event(read: Read, fill: Fill) -> None:
@@ -47,7 +47,7 @@ def test_an_empty_log_and_one_event(read: Read, fill: Fill) -> None:
 
 def test_ranges_and_columns(read: Read, fill: Fill) -> None:
     """J1: startingPosition is the last one not read, endingPosition the last one read."""
-    fill(*varied(50))
+    fill(*make_varied_events(50))
     assert positions(read(startingPosition=10, endingPosition=20)) == list(range(11, 21))
     assert positions(read(startingPosition="earliest", endingPosition=999)) == list(range(1, 51))
     assert positions(read(startingPosition=50)) == []
@@ -60,17 +60,17 @@ def test_a_schema_chooses_columns(
     spark: SparkSession, read: Read, fill: Fill, log_url: str
 ) -> None:
     """J1: a schema that was given is read, if it is one of events."""
-    fill(*varied(5))
+    fill(*make_varied_events(5))
     reader = spark.read.format("seriatim").option("url", log_url)
-    assert reader.schema(spark_schema(("event_type", "position"))).load().count() == 5
+    assert reader.schema(build_spark_schema(("event_type", "position"))).load().count() == 5
     with pytest.raises(PySparkException, match="not a schema of events"):
         reader.schema(StructType([StructField("other", LongType())])).load().count()
 
 
 def test_options_narrow_a_read(read: Read, fill: Fill, log_url: str) -> None:
     """J1: the options of streams work for batches too."""
-    fill(*varied(40))
-    records = stored(log_url)
+    fill(*make_varied_events(40))
+    records = read_stored_events(log_url)
     for options, fits in (
         ({"types": "order.*,seat taken"}, lambda r: r.event_type[:6] in ("order.", "seat t")),
         ({"types": '["order.paid"]'}, lambda r: r.event_type == "order.paid"),
@@ -126,7 +126,7 @@ _FILTERS = [
 
 def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
     """J1: a filter answers the same, whoever applies it."""
-    fill(*varied(60))
+    fill(*make_varied_events(60))
     whole = read().cache()  # Spark reads all of it, then filters
     try:
         assert whole.count() == 60
@@ -138,7 +138,7 @@ def test_pushed_filters_equal_sparks_own(read: Read, fill: Fill) -> None:
 
 def test_pushed_filters_leave_spark_nothing_to_do(read: Read, fill: Fill) -> None:
     """J1: what the log answers, Spark does not filter again; the range is cut to match."""
-    fill(*varied(20))
+    fill(*make_varied_events(20))
     frame = read(partitions=4).where("position > 17 and event_type = 'order.paid'")
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan
@@ -159,7 +159,7 @@ def test_payloads_as_variants(read: Read, fill: Fill) -> None:
 
 def test_marks_say_what_was_covered(read: Read, fill: Fill) -> None:
     """J1: a consumer of filtered events learns the range that each part covered."""
-    fill(*varied(30))
+    fill(*make_varied_events(30))
     rows = read(types="none", marks="true", partitions=3).orderBy("position").collect()
     assert [(r.append_position, r.position) for r in rows] == [(0, 10), (10, 20), (20, 30)]
     assert {(r.event_type, r.payload, r.stream_id, tuple(r.tags)) for r in rows} == {

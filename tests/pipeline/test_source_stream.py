@@ -16,9 +16,9 @@ import seriatim
 from seriatim import NewEvent
 from seriatim.core.errors import InvalidArgument, LogIdentityChanged
 from seriatim.pipeline import register
-from seriatim.pipeline.options import source_options
-from seriatim.pipeline.streaming import StreamReader
-from tests.pipeline.events import stored, varied
+from seriatim.pipeline.scan.options import parse_source_options
+from seriatim.pipeline.source.stream_reader import StreamReader
+from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 Fill = Callable[..., None]
 
@@ -74,7 +74,7 @@ def test_available_now_in_bounded_batches_and_a_restart(
 ) -> None:
     """J1: each event once and in order, in batches of the asked size, across a restart."""
     assert runs.run(log_url, maxEventsPerBatch=10) == []
-    fill(*varied(25))
+    fill(*make_varied_events(25))
     assert runs.run(log_url, maxEventsPerBatch=10) == [
         list(range(1, 11)),
         list(range(11, 21)),
@@ -111,7 +111,7 @@ def test_a_checkpoint_of_another_log_stops_the_query(
     runs: Runs, fill: Fill, log_url: str, tmp_path: Path
 ) -> None:
     """F8: a query never continues over another log's events."""
-    fill(*varied(3))
+    fill(*make_varied_events(3))
     assert runs.run(log_url) == [[1, 2, 3]]
     other = f"sqlite:///{tmp_path}/other.db"
     with seriatim.open(other) as log:
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_another_log_stops_the_query(
 
 def reader(url: str, **options: str) -> StreamReader:
     """A reader as Spark makes it."""
-    return StreamReader(source_options({"url": url, **options}))
+    return StreamReader(parse_source_options({"url": url, **options}))
 
 
 def test_offsets_stop_at_the_limit_and_at_the_target(log_url: str, fill: Fill) -> None:
@@ -134,7 +134,7 @@ def test_offsets_stop_at_the_limit_and_at_the_target(log_url: str, fill: Fill) -
     start = stream.initialOffset()
     assert start["position"] == 0
     assert stream.latestOffset(start, limits.ReadAllAvailable()) is start
-    fill(*varied(6))
+    fill(*make_varied_events(6))
     stream.prepareForTriggerAvailableNow()
     fill(NewEvent(event_type="later"))
     limit = stream.getDefaultReadLimit()
@@ -151,7 +151,7 @@ def test_offsets_stop_at_the_limit_and_at_the_target(log_url: str, fill: Fill) -
 
 def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
     """J1: earliest, latest, or after a position that the log has."""
-    fill(*varied(5))
+    fill(*make_varied_events(5))
     for starting, position in (("earliest", 0), ("latest", 5), ("3", 3), ("5", 5)):
         stream = reader(log_url, startingPosition=starting)
         assert stream.initialOffset()["position"] == position
@@ -166,7 +166,7 @@ def test_where_a_query_begins(log_url: str, fill: Fill) -> None:
 
 def test_a_past_that_is_not_the_logs_stops_a_query(log_url: str, fill: Fill) -> None:
     """F8: another log, another epoch, a lower head, another event: each is reported."""
-    fill(*varied(5))
+    fill(*make_varied_events(5))
     stream = reader(log_url)
     now = stream.reportLatestOffset()
     for change, words in (
@@ -218,7 +218,7 @@ def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
     for url in urls:
         with seriatim.open(url) as log:
             log.append([NewEvent(event_type="a")])
-        assert len(stored(url)) == 1
+        assert len(read_stored_events(url)) == 1
     stream = reader(urls[0])
     start = stream.reportLatestOffset()
     (tmp_path / "two.db").replace(tmp_path / "one.db")

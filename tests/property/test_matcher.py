@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from seriatim import EventRecord, Filter, Log, NewEvent, PayloadIndex, Query
-from seriatim.core.doors import FACTS
-from seriatim.core.indexes import path_text, term_key, wanted_scalars
-from seriatim.core.predicate import Document, compile_predicate, weaken
+from seriatim.core.indexes import format_path, required_scalars, term_key
+from seriatim.core.predicate import PayloadDocument, compile_predicate, weaken_predicate
+from seriatim.core.profile_rules import FACTS_PROFILE
 from seriatim.core.query import matches, matches_json
-from seriatim.log.verify import verify
+from seriatim.log.verification import verify
 from tests.property.logs import EXAMPLES, opener
 
 Draw = Any
@@ -119,7 +119,7 @@ def cases(draw: Draw) -> tuple[list[NewEvent], list[Query]]:
 def check(log: Log, events: list[NewEvent], queries: list[Query]) -> None:
     """Compare a backend with the core's matcher, on a tenant of its own."""
     view = log.for_tenant(f"tenant-{next(_tenants)}")
-    records = view.append_draft(view.draft(FACTS, events)).records
+    records = view.append_draft(view.draft(FACTS_PROFILE, events)).records
     assert tuple(view.read()) == records
     compare(view, records, queries)
 
@@ -216,12 +216,12 @@ def _is_number(value: Any) -> bool:
 def test_crowded_arrays(case: tuple[list[Any], list[Any]]) -> None:
     """D3: sets and indexes of large, alike arrays say what comparing each pair says."""
     wants, have = case
-    document = Document.of(have)  # shared, as the predicates of one query share it
+    document = PayloadDocument.of(have)  # shared, as the predicates of one query share it
     for want in [*wants, have, [*have[::2], [have[0]]]]:
         expected = plainly(want, have)
-        assert compile_predicate(want).holds(have, document) is expected, want
-        weaker = compile_predicate(weaken(want, 3))
-        assert not expected or weaker.holds(have, document)
+        assert compile_predicate(want).matches(have, document) is expected, want
+        weaker = compile_predicate(weaken_predicate(want, 3))
+        assert not expected or weaker.matches(have, document)
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
@@ -259,12 +259,12 @@ def indexed_cases(draw: Draw) -> tuple[list[NewEvent], list[Query], list[tuple[i
     """A case, and indexes declared before its first event, between two of them or after all."""
     events, queries = draw(cases())
     payloads = [event.payload for event in events]
-    paths = {steps for payload in payloads for steps, _ in wanted_scalars(payload) if steps}
+    paths = {steps for payload in payloads for steps, _ in required_scalars(payload) if steps}
     paths.add(tuple(draw(st.lists(st.none() | keys, min_size=1, max_size=3))))
     when = st.sampled_from([0, 0, 0, 0, len(events) // 2, len(events), None])
     declared = [
         (at, PayloadIndex(event_type, path))
-        for path in sorted(map(path_text, paths))
+        for path in sorted(map(format_path, paths))
         for event_type in "ab"
         if (at := draw(when)) is not None
     ]
@@ -304,7 +304,7 @@ def test_declared_indexes_change_no_answer(request: pytest.FixtureRequest, backe
                     view.declare(PayloadIndex(mark + index.event_type, index.path))
             for event in events[number : number + 1]:
                 renamed = msgspec.structs.replace(event, event_type=mark + event.event_type)
-                records += view.append_draft(view.draft(FACTS, [renamed])).records
+                records += view.append_draft(view.draft(FACTS_PROFILE, [renamed])).records
         compare(view, records, [_marked(query, mark) for query in queries])
 
     try:

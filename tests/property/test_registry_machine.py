@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from seriatim.core.errors import LeaseLost, NotFound
-from seriatim.core.handling import Delivery, Handler, RetryPolicy, handler
+from seriatim.core.handler import Delivery, Handler, RetryPolicy, handler
 from seriatim.delivery.claims import Claim
-from seriatim.delivery.entries import Asked
+from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
+from seriatim.factory import open_registry
 
 STREAMS = ["a", "b"]
 NUMBERS = range(1, 7)
@@ -56,7 +56,7 @@ class RegistryMachine(RuleBasedStateMachine):
         super().__init__()
         with self.registry.engine.transaction() as session:
             for table in ("handled", "streams", "handlers", "sources"):
-                session.run(f"delete from {self.registry.engine.at}seriatim_{table}")
+                session.run(f"delete from {self.registry.engine.schema_prefix}seriatim_{table}")
         self.events: dict[tuple[str, int], Known] = {}
         self.last: dict[str, int] = dict.fromkeys(STREAMS, 0)
         self.claims: list[tuple[tuple[str, int], Claim]] = []
@@ -158,7 +158,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule()
     def time_passes(self) -> None:
         """Let every lease and every pause end."""
-        sql = f"update {self.registry.engine.at}seriatim_handled set due_us = 0"
+        sql = f"update {self.registry.engine.schema_prefix}seriatim_handled set due_us = 0"
         with self.registry.engine.transaction() as session:
             session.run(f"{sql} where status in ('claimed', 'failed')")
         for one in self.events.values():
@@ -167,7 +167,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(place=places)
     def keep(self, place: tuple[str, int]) -> None:
         """Keep an event for later."""
-        self.registry.keep(self.handler, [delivery(place)])
+        self.registry.defer(self.handler, [delivery(place)])
         if place not in self.events:
             self.events[place] = Known("blocked")
 
@@ -176,7 +176,7 @@ class RegistryMachine(RuleBasedStateMachine):
         """Skip what is unfinished."""
         one = self.known(place)
         open_ = one.status in ("claimed", "failed", "blocked", "dead")
-        asked = Asked(event_id=delivery(place).event_id)
+        asked = EntryFilter(event_id=delivery(place).event_id)
         act_on_one(lambda: self.registry.skip(asked, "no need"), there=open_)
         if open_:
             one.status, one.token = "skipped", one.token + 1
@@ -188,7 +188,7 @@ class RegistryMachine(RuleBasedStateMachine):
         """Let a dead letter be tried again."""
         one = self.known(place)
         dead = one.status in ("dead", "failed")
-        asked = Asked(event_id=delivery(place).event_id)
+        asked = EntryFilter(event_id=delivery(place).event_id)
         act_on_one(lambda: self.registry.retry(asked), there=dead)
         if dead:
             one.status, one.open, one.attempts = "failed", True, 0
@@ -217,7 +217,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     def body(self, place: tuple[str, int]) -> bool:
         """Tell whether the event itself is kept."""
-        [entry] = self.registry.entries(Asked(event_id=delivery(place).event_id))
+        [entry] = self.registry.entries(EntryFilter(event_id=delivery(place).event_id))
         return entry.event is not None
 
     def advance(self) -> None:
@@ -231,7 +231,8 @@ class RegistryMachine(RuleBasedStateMachine):
                 self.last[stream] += 1
 
     def _waiting(self) -> set[str]:
-        sql = f"select stream_id from {self.registry.engine.at}seriatim_streams where waiting = 1"
+        streams = f"{self.registry.engine.schema_prefix}seriatim_streams"
+        sql = f"select stream_id from {streams} where waiting = 1"
         with self.registry.engine.transaction(write=False) as session:
             return {row[0] for row in session.run(sql)}
 
@@ -240,10 +241,12 @@ class RegistryMachine(RuleBasedStateMachine):
     @invariant()
     def the_same(self) -> None:
         """The rows are what the model says."""
-        found = {one.event_id: one.status for one in self.registry.entries(Asked())}
+        found = {one.event_id: one.status for one in self.registry.entries(EntryFilter())}
         mine = {delivery(p).event_id: o.status for p, o in self.events.items() if o.status != "new"}
         assert found == mine
-        sql = f"select stream_id, last_seq from {self.registry.engine.at}seriatim_streams"
+        sql = (
+            f"select stream_id, last_seq from {self.registry.engine.schema_prefix}seriatim_streams"
+        )
         with self.registry.engine.transaction(write=False) as session:
             last = dict(session.run(sql))
         assert {name: last.get(name, 0) for name in STREAMS} == self.last

@@ -30,23 +30,36 @@ from seriatim import (
     SeriatimError,
 )
 from seriatim.core.decide import StaleRules
-from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES, Door
-from seriatim.core.request import Request
+from seriatim.core.profile_rules import (
+    AGGREGATES_PROFILE,
+    FACTS_PROFILE,
+    LOG_PROFILE,
+    TRACES_PROFILE,
+    ProfileRules,
+)
+from seriatim.core.request import AppendRequest
 from seriatim.log.base import Page
-from seriatim.log.cursors import new_cursor
-from seriatim.log.querying import QueryResult
+from seriatim.log.cursors import make_cursor
+from seriatim.log.query_execution import QueryResult
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Cursor, Lease
 from seriatim.testing.factories import TRACE_PAYLOADS
-from tests.property import pools
+from tests.property import strategies
 from tests.property.logs import EXAMPLES, SUBJECTS, Opener, open_memory, opener
 
-DOORS: list[Door] = [LOG, LOG, LOG, FACTS, AGGREGATES, TRACES]
+DOORS: list[ProfileRules] = [
+    LOG_PROFILE,
+    LOG_PROFILE,
+    LOG_PROFILE,
+    FACTS_PROFILE,
+    AGGREGATES_PROFILE,
+    TRACES_PROFILE,
+]
 
 CONTENTS = ("_records", "_streams", "_keys", "_ids", "_commands")
 """What an append changes in the model."""
 
-Draft = tuple[str, Door, list[NewEvent], Any, str | None, Any]
+Draft = tuple[str, ProfileRules, list[NewEvent], Any, str | None, Any]
 
 
 def plain(value: Any) -> Any:
@@ -61,7 +74,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, StaleRules):
         return "stale rules"
     if isinstance(value, Cursor):
-        return msgspec.structs.replace(value, log_id="", epoch=0, tip="", updated_at="")
+        return msgspec.structs.replace(value, log_id="", epoch=0, last_event_id="", updated_at="")
     if isinstance(value, Page | QueryResult):
         return tuple(plain(getattr(value, name)) for name in value.__struct_fields__)
     if isinstance(value, list | tuple):
@@ -94,7 +107,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Compare all that is left, then close both logs."""
         try:
-            for tenant in pools.TENANTS:
+            for tenant in strategies.TENANTS:
                 self.both(tenant, lambda log: list(log.read()))
                 self.both(tenant, Log.streams)
                 for purpose in ("subscription", "projection"):
@@ -113,44 +126,48 @@ class Machine(RuleBasedStateMachine):
     # -- append
 
     @initialize(
-        batches=st.lists(st.lists(pools.plain_events(), min_size=1, max_size=3), max_size=4),
-        declared=st.lists(st.sampled_from(pools.DECLARATIONS), max_size=4),
+        batches=st.lists(st.lists(strategies.plain_events(), min_size=1, max_size=3), max_size=4),
+        declared=st.lists(st.sampled_from(strategies.DECLARATIONS), max_size=4),
     )
     def begin(self, batches: list[list[NewEvent]], declared: list[Any]) -> None:
         """Begin with a log that is seldom empty, and some declarations."""
         for events in batches:
-            self._append(("default", LOG, events, None, None, None))
+            self._append(("default", LOG_PROFILE, events, None, None, None))
         for one in declared:
             self.declare(one)
 
-    @rule(target=drafts, tenant=pools.tenants, events=st.lists(pools.plain_events(), min_size=1))
+    @rule(
+        target=drafts,
+        tenant=strategies.tenants,
+        events=st.lists(strategies.plain_events(), min_size=1),
+    )
     def append_plainly(self, tenant: str, events: list[NewEvent]) -> Draft:
         """Append what is always taken."""
-        return self._append((tenant, LOG, events[:4], None, None, None))
+        return self._append((tenant, LOG_PROFILE, events[:4], None, None, None))
 
     @rule(
         target=drafts,
-        tenant=pools.tenants,
+        tenant=strategies.tenants,
         door=st.sampled_from(DOORS),
-        events=pools.batches(),
+        events=strategies.batches(),
         key=st.none() | st.none() | st.none() | st.sampled_from(["w-1", "w-2"]),
-        command=pools.commands,
+        command=strategies.commands,
     )
     def append(
-        self, tenant: str, door: Door, events: list[NewEvent], key: str | None, command: Any
+        self, tenant: str, door: ProfileRules, events: list[NewEvent], key: str | None, command: Any
     ) -> Draft:
         """Append without a condition, through any profile."""
-        if door is AGGREGATES:
-            fields = pools.AGGREGATE_FIELDS
+        if door is AGGREGATES_PROFILE:
+            fields = strategies.AGGREGATE_FIELDS
             events = [msgspec.structs.replace(one, **fields) for one in events]
         return self._append((tenant, door, events, None, key, command))
 
     @rule(
         target=drafts,
-        tenant=pools.tenants,
-        events=pools.batches(),
-        stream=pools.streams,
-        query=pools.queries,
+        tenant=strategies.tenants,
+        events=strategies.batches(),
+        stream=strategies.streams,
+        query=strategies.queries,
         which=st.sampled_from(["seq", "context", "context", "after", "after", "both"]),
         off=st.sampled_from([0, 0, 0, 0, 1, -1]),
     )
@@ -171,12 +188,12 @@ class Machine(RuleBasedStateMachine):
             "after": [after],
             "both": conditions,
         }[which]
-        return self._append((tenant, LOG, events, chosen, None, None))
+        return self._append((tenant, LOG_PROFILE, events, chosen, None, None))
 
     @rule(
         target=drafts,
-        tenant=pools.tenants,
-        stream=pools.streams,
+        tenant=strategies.tenants,
+        stream=strategies.streams,
         closing=st.sampled_from([False, False, True]),
         data=st.data(),
     )
@@ -185,7 +202,7 @@ class Machine(RuleBasedStateMachine):
         return self._next(tenant, stream, closing, data)
 
     @rule(
-        tenant=pools.tenants,
+        tenant=strategies.tenants,
         stream=st.sampled_from([("case", "1"), ("trace", "t-1")]),
         data=st.data(),
     )
@@ -204,7 +221,7 @@ class Machine(RuleBasedStateMachine):
             changes["event_type"] = kind.opening_type
         elif closing and kind.closing_types:
             changes["event_type"] = kind.closing_types[0]
-        event = msgspec.structs.replace(data.draw(pools.new_events(stream=stream)), **changes)
+        event = msgspec.structs.replace(data.draw(strategies.new_events(stream=stream)), **changes)
         if stream[0] == "trace":
             name = f"{stream[1]}/{number}"
             payload = dict(TRACE_PAYLOADS[event.event_type])
@@ -213,14 +230,14 @@ class Machine(RuleBasedStateMachine):
         condition = None
         if kind.expected_seq_required:
             condition = ExpectedSeq(stream, None if last is None else last.stream_seq)
-        return self._append((tenant, LOG, [event], condition, None, None))
+        return self._append((tenant, LOG_PROFILE, [event], condition, None, None))
 
     @rule(draft=drafts)
     def retry(self, draft: Draft) -> None:
         """Repeat an append exactly."""
         self._append(draft)
 
-    @rule(draft=drafts, change=st.sampled_from(pools.MUTATIONS), data=st.data())
+    @rule(draft=drafts, change=st.sampled_from(strategies.MUTATIONS), data=st.data())
     def retry_changed(self, draft: Draft, change: dict[str, Any], data: Any) -> None:
         """Repeat an append with one event changed, moved or left out."""
         tenant, door, events, *rest = draft
@@ -249,24 +266,31 @@ class Machine(RuleBasedStateMachine):
 
     # -- declare
 
-    @rule(one=st.sampled_from(pools.DECLARATIONS))
+    @rule(one=st.sampled_from(strategies.DECLARATIONS))
     def declare(self, one: Any) -> None:
         """Declare a kind or a type, again or with other rules."""
         self.both("default", lambda log: log.declare(one))
 
     # -- read
 
-    @rule(tenant=pools.tenants, filters=pools.reads(), limit=st.none() | st.integers(1, 4))
+    @rule(
+        tenant=strategies.tenants, filters=strategies.reads(), limit=st.none() | st.integers(1, 4)
+    )
     def page(self, tenant: str, filters: dict[str, Any], limit: int | None) -> None:
         """Read a page with any filters."""
         self.both(tenant, lambda log: log.page(limit=limit, **filters))
 
-    @rule(tenant=pools.tenants, filters=pools.reads(), size=st.integers(1, 4))
+    @rule(tenant=strategies.tenants, filters=strategies.reads(), size=st.integers(1, 4))
     def batches(self, tenant: str, filters: dict[str, Any], size: int) -> None:
         """Read in batches with any filters."""
         self.both(tenant, lambda log: list(log.read_batches(batch_size=size, **filters)))
 
-    @rule(tenant=pools.tenants, stream=pools.streams, since=pools.seqs, down=st.booleans())
+    @rule(
+        tenant=strategies.tenants,
+        stream=strategies.streams,
+        since=strategies.seqs,
+        down=st.booleans(),
+    )
     def stream(self, tenant: str, stream: tuple[str, str], since: int | None, down: bool) -> None:
         """Read a stream, its last event, and the list of streams."""
         self.both(tenant, lambda log: list(log.read_stream(stream, since=since, newest_first=down)))
@@ -274,15 +298,16 @@ class Machine(RuleBasedStateMachine):
         self.both(tenant, lambda log: log.streams(stream[0], after=since or 0, limit=2))
 
     @rule(
-        tenant=pools.tenants, event_id=st.sampled_from(["e-1", "e-2", "e-3", "t-1-0-TraceStarted"])
+        tenant=strategies.tenants,
+        event_id=st.sampled_from(["e-1", "e-2", "e-3", "t-1-0-TraceStarted"]),
     )
     def event(self, tenant: str, event_id: str) -> None:
         """Look one event up by its id."""
         self.both(tenant, lambda log: log.event(event_id))
 
     @rule(
-        tenant=pools.tenants,
-        query=pools.queries,
+        tenant=strategies.tenants,
+        query=strategies.queries,
         limit=st.none() | st.integers(1, 3),
         down=st.booleans(),
     )
@@ -300,9 +325,9 @@ class Machine(RuleBasedStateMachine):
     # -- consumers
 
     @rule(
-        tenant=pools.tenants,
+        tenant=strategies.tenants,
         name=st.sampled_from(["p-1", "p-2"]),
-        position=pools.positions,
+        position=strategies.positions,
         text=st.sampled_from(["", "", "q"]),
         reset=st.booleans(),
     )
@@ -310,18 +335,18 @@ class Machine(RuleBasedStateMachine):
         """Move a projection's cursor, forwards or backwards, within the log or beyond it."""
 
         def act(log: Log) -> None:
-            made = new_cursor(log.store, log.tenant_id, "projection", name, position, text)
+            made = make_cursor(log.store, log.tenant_id, "projection", name, position, text)
             log.store.put_cursor(made, lease=None, reset=reset)
 
         self.both(tenant, act)
         self.both(tenant, lambda log: log.store.cursor(log.tenant_id, "projection", name))
 
     @rule(
-        tenant=pools.tenants,
+        tenant=strategies.tenants,
         name=st.sampled_from(["s-1", "s-2"]),
-        query=st.sampled_from([Query(), Query([])]) | pools.queries,
+        query=st.sampled_from([Query(), Query([])]) | strategies.queries,
         start=st.sampled_from([0, 0, 3, "head"]),
-        reset=st.none() | st.none() | pools.positions,
+        reset=st.none() | st.none() | strategies.positions,
     )
     def subscribe(
         self, tenant: str, name: str, query: Query, start: Any, reset: int | None
@@ -351,7 +376,11 @@ class Machine(RuleBasedStateMachine):
         assert (pair[0] is None) == (pair[1] is None)
         return pair
 
-    @rule(pair=leases, act=st.sampled_from(["renew", "release", "move"]), position=pools.positions)
+    @rule(
+        pair=leases,
+        act=st.sampled_from(["renew", "release", "move"]),
+        position=strategies.positions,
+    )
     def use_lease(self, pair: tuple[Any, Any], act: str, position: int) -> None:
         """Renew or release a lease, or move a cursor under it; it may be lost long ago."""
         answers: list[Any] = []
@@ -388,11 +417,11 @@ def _cursors(purpose: str, log: Log) -> list[Cursor]:
 
 
 def _move(lease: Lease, position: int, log: Log) -> None:
-    made = new_cursor(log.store, "default", "projection", "p-3", position)
+    made = make_cursor(log.store, "default", "projection", "p-3", position)
     log.store.put_cursor(made, lease=lease, reset=False)
 
 
-def _some_order_gives(oracle: Log, requests: list[Request], wanted: Any) -> bool:
+def _some_order_gives(oracle: Log, requests: list[AppendRequest], wanted: Any) -> bool:
     """Commit a group to the oracle in the first order in which it answers what is wanted."""
     store = oracle.store
     assert isinstance(store, MemoryStore)
@@ -406,13 +435,13 @@ def _some_order_gives(oracle: Log, requests: list[Request], wanted: Any) -> bool
     return False
 
 
-def _requests(log: Log, group: list[Draft]) -> list[Request]:
+def _requests(log: Log, group: list[Draft]) -> list[AppendRequest]:
     made = [_answer(partial(_requested, draft), log) for draft in group]
     return [one for one in made if not isinstance(one, SeriatimError)]
 
 
-def _requested(draft: Draft, log: Log) -> Request:
-    return log.appender.request(_drafted(log, draft))
+def _requested(draft: Draft, log: Log) -> AppendRequest:
+    return log.appender.prepare_request(_drafted(log, draft))
 
 
 def _drafted(log: Log, draft: Draft) -> Any:

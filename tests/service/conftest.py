@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.fixtures.postgres_server import PostgresServer
-from tests.fixtures.service import Running, running
-from tests.service.scripted import Scripted, scripting
-from tests.service.tenants import fill
+from tests.fixtures.service import RunningService, run_service
+from tests.service.scripted_server import ScriptedHandler, run_scripted_server
+from tests.service.tenant_data import fill
 
 BACKENDS = ("sqlite", "postgres")
 _numbers = itertools.count(1)
-Serve = Callable[..., Running]
+Serve = Callable[..., RunningService]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -41,16 +41,16 @@ def sqlite_in(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def service(shared_url: str) -> Iterator[Running]:
+def service(shared_url: str) -> Iterator[RunningService]:
     """A service on each backend that the tests of a file share."""
-    with running(shared_url) as one:
+    with run_service(shared_url) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     """A service on SQLite that the tests of a file share."""
-    with running(sqlite_in(tmp_path_factory.mktemp("quick"))) as one:
+    with run_service(sqlite_in(tmp_path_factory.mktemp("quick"))) as one:
         yield one
 
 
@@ -59,16 +59,16 @@ def serving(tmp_path: Path) -> Iterator[Serve]:
     """Return a function that starts separate services with given settings."""
     with ExitStack() as stack:
 
-        def start(url: str | None = None, **settings: Any) -> Running:
-            return stack.enter_context(running(url or sqlite_in(tmp_path), **settings))
+        def start(url: str | None = None, **settings: Any) -> RunningService:
+            return stack.enter_context(run_service(url or sqlite_in(tmp_path), **settings))
 
         yield start
 
 
 @pytest.fixture
-def scripted() -> Iterator[tuple[str, type[Scripted]]]:
+def scripted() -> Iterator[tuple[str, type[ScriptedHandler]]]:
     """A server with scripted responses, and its URL."""
-    with scripting() as one:
+    with run_scripted_server() as one:
         yield one
 
 
@@ -89,8 +89,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def filled(shared_url: str) -> Iterator[Running]:
+def filled(shared_url: str) -> Iterator[RunningService]:
     """A separate service on each backend, with data of two tenants."""
-    with running(shared_url) as one:
+    with run_service(shared_url) as one:
         fill(one, shared_url)
         yield one

@@ -16,15 +16,15 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.api.fairness import Turns
-from seriatim.api.reading import ANSWER_BYTES
+from seriatim.api.read_endpoints import RESPONSE_BYTES
 from seriatim.api.schema_bounds import STREAMS_MAX
-from seriatim.api.service import OTHER_BYTES
+from seriatim.api.service import SMALL_BODY_BYTES
+from seriatim.api.tenant_limiter import TenantLimiter
 from seriatim.core.errors import TimedOut
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running
-from tests.service.calls import caller, event, following
-from tests.service.test_hard_times import head, raw
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import make_caller, make_event, open_tail
+from tests.service.test_service_faults import head, raw
 
 MIB = 1024 * 1024
 
@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 # -- bodies
 
 
-def longest_pause(service: Running, act: Callable[[], Any]) -> float:
+def longest_pause(service: RunningService, act: Callable[[], Any]) -> float:
     """Do something, and return for how long the event loop did nothing else at most."""
     pauses: list[float] = []
     done = threading.Event()
@@ -52,9 +52,9 @@ def longest_pause(service: Running, act: Callable[[], Any]) -> float:
     return max(pauses)
 
 
-def test_too_many_events_are_refused_before_they_are_looked_at(quick: Running) -> None:
+def test_too_many_events_are_refused_before_they_are_looked_at(quick: RunningService) -> None:
     """K3, K4: a body of a million small events is refused at once, and holds nobody up."""
-    who = caller(quick, tenant_id="many")
+    who = make_caller(quick, tenant_id="many")
     body = b'{"events":[' + b",".join([b'{"event_type":"a"}'] * 600_000) + b"]}"
     for path in ("/v1/events", "/v1/appends"):
         sent = body if path == "/v1/events" else b'{"appends":[' + body + b"]}"
@@ -65,36 +65,36 @@ def test_too_many_events_are_refused_before_they_are_looked_at(quick: Running) -
         assert pause < 5.0  # on a quiet machine less than one; it was seven
 
 
-def test_what_appends_nothing_has_a_smaller_body(quick: Running) -> None:
+def test_what_appends_nothing_has_a_smaller_body(quick: RunningService) -> None:
     """K3: a query of many megabytes is refused by its length."""
-    who = caller(quick)
-    body = json.dumps({"query": {"filters": [{"types": ["x" * OTHER_BYTES]}]}}).encode()
+    who = make_caller(quick)
+    body = json.dumps({"query": {"filters": [{"types": ["x" * SMALL_BODY_BYTES]}]}}).encode()
     answer = who("POST", "/v1/query", body)
     assert (answer.status, answer.json["details"]["limit"]) == (413, "request_bytes")
 
 
-def test_a_refused_append_is_charged(serving: Callable[..., Running]) -> None:
+def test_a_refused_append_is_charged(serving: Callable[..., RunningService]) -> None:
     """K4: a quota counts what was sent, stored or not."""
     service = serving(bytes_per_s=300_000.0)
-    who = caller(service, tenant_id="t")
-    refused = who.append(event(payload={"a": "x" * (MIB + 1)}))
+    who = make_caller(service, tenant_id="t")
+    refused = who.append(make_event(payload={"a": "x" * (MIB + 1)}))
     assert refused.status == 413
-    assert who.append(event()).status == 429
+    assert who.append(make_event()).status == 429
 
 
-def test_a_used_quota_is_told_before_a_body_is_read(serving: Callable[..., Running]) -> None:
+def test_a_used_quota_is_told_before_a_body_is_read(serving: Callable[..., RunningService]) -> None:
     """K4: who is over its quota costs nobody the reading of what it sends."""
     service = serving(events_per_s=0.5)
-    who = caller(service, tenant_id="t")
-    who.append(*[event() for _ in range(50)])
+    who = make_caller(service, tenant_id="t")
+    who.append(*[make_event() for _ in range(50)])
     answer = who("POST", "/v1/events", b"no JSON at all")
     assert (answer.status, answer.code) == (429, "limit_exceeded")
 
 
 @pytest.mark.parametrize("told", ["0" * 5000 + "2", "9" * 5000])
-def test_a_length_of_many_digits_is_a_length(quick: Running, told: str) -> None:
+def test_a_length_of_many_digits_is_a_length(quick: RunningService, told: str) -> None:
     """L1: it is read as far as it counts; no failure of the service's."""
-    who = caller(quick)
+    who = make_caller(quick)
     answer = raw(quick.port, head(who, "/v1/events", f"content-length: {told}"), b"{}")
     assert answer.split(b" ", 2)[1] in (b"400", b"413"), answer[:200]
 
@@ -103,25 +103,25 @@ def test_a_length_of_many_digits_is_a_length(quick: Running, told: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def heavy(quick: Running) -> str:
+def heavy(quick: RunningService) -> str:
     """A tenant with more payload than one answer has."""
-    who = caller(quick, tenant_id="heavy")
+    who = make_caller(quick, tenant_id="heavy")
     filler = "x" * 1_000_000
     for n in range(24):
-        assert who.append(event("big", {"n": n, "a": filler}, tags=["big"])).status == 201
+        assert who.append(make_event("big", {"n": n, "a": filler}, tags=["big"])).status == 201
     return "heavy"
 
 
-def test_answers_with_large_events_end_early(quick: Running, heavy: str) -> None:
+def test_answers_with_large_events_end_early(quick: RunningService, heavy: str) -> None:
     """K3, E1: a page, a query and a selection have some of them, and say how to continue."""
-    who = caller(quick, tenant_id=heavy)
+    who = make_caller(quick, tenant_id=heavy)
     every = {"query": {"filters": [{"tags": ["big"]}]}}
     page = who("GET", "/v1/events")
     query = who("POST", "/v1/query", every)
     found = who("POST", "/v1/query/records", {**every, "after": 0, "until": 10**9, "limit": 1000})
 
     for answer in (page, query, found):
-        assert len(answer.body) < ANSWER_BYTES + 4 * MIB  # one step of the read more
+        assert len(answer.body) < RESPONSE_BYTES + 4 * MIB  # one step of the read more
         assert 0 < len(answer.json["records"]) < 24
     numbers = [record["payload"]["n"] for record in page.json["records"]]
     while page.json.get("cut"):
@@ -130,12 +130,12 @@ def test_answers_with_large_events_end_early(quick: Running, heavy: str) -> None
     assert numbers == list(range(24))
 
 
-def test_a_page_of_large_events_takes_little_memory(serving: Callable[..., Running]) -> None:
+def test_a_page_of_large_events_takes_little_memory(serving: Callable[..., RunningService]) -> None:
     """K3: of hundreds of megabytes that a page might have, a few are held at once."""
     service = serving()
-    who = caller(service, tenant_id="heavy")
+    who = make_caller(service, tenant_id="heavy")
     for n in range(300):
-        who.append(event("big", {"n": n, "a": "x" * 500_000}))
+        who.append(make_event("big", {"n": n, "a": "x" * 500_000}))
     before = psutil.Process().memory_info().rss
     page = who("GET", "/v1/events", limit=10_000)
     size = len(page.body)
@@ -146,7 +146,7 @@ def test_a_page_of_large_events_takes_little_memory(serving: Callable[..., Runni
     assert grown < 600 * MIB
 
 
-def test_the_client_reads_on_by_itself(quick: Running, heavy: str) -> None:
+def test_the_client_reads_on_by_itself(quick: RunningService, heavy: str) -> None:
     """D6, E1: answers that were cut change nothing of what a reader in Python sees."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=heavy)) as log:
         query = seriatim.Query([seriatim.Filter(tags=["big"])])
@@ -159,9 +159,9 @@ def test_the_client_reads_on_by_itself(quick: Running, heavy: str) -> None:
         assert len(seen) == 24
 
 
-def test_many_streams_are_asked_for_in_parts(quick: Running) -> None:
+def test_many_streams_are_asked_for_in_parts(quick: RunningService) -> None:
     """K3: the last events of so many streams at once; the client asks as often as it takes."""
-    who = caller(quick, tenant_id="streams")
+    who = make_caller(quick, tenant_id="streams")
     streams = [["s", str(n)] for n in range(STREAMS_MAX + 1)]
     assert who("POST", "/v1/streams/last", {"streams": streams}).status == 400
     with seriatim.open(quick.url, token=quick.token(tenant_id="streams")) as log:
@@ -175,29 +175,29 @@ def test_many_streams_are_asked_for_in_parts(quick: Running) -> None:
 
 async def test_a_turn_is_waited_for_in_time() -> None:
     """B13: who waits too long for its turn is told so, and leaves its place."""
-    turns = Turns(alone=1, beside=1, waiting=10)
-    await turns.take("t", 60)
+    turns = TenantLimiter(alone=1, beside=1, waiting=10)
+    await turns.acquire("t", 60)
     with pytest.raises(TimedOut, match="nothing was done"):
-        await turns.take("t", 0.01)
-    turns.give("t")
-    await turns.take("t", 60)
-    turns.give("t")
+        await turns.acquire("t", 0.01)
+    turns.release("t")
+    await turns.acquire("t", 60)
+    turns.release("t")
     assert not turns._tenants
 
 
 def test_an_append_waits_no_longer_than_it_said(
-    serving: Callable[..., Running], tmp_path: Path
+    serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
     """B13: also when many of its tenant's are before it."""
     service = serving(f"sqlite:///{tmp_path}/log.db", tenant_in_flight=2)
-    who = caller(service, tenant_id="t")
-    assert who.append(event()).status == 201
+    who = make_caller(service, tenant_id="t")
+    assert who.append(make_event()).status == 201
     took: list[float] = []
 
     def ask() -> None:
         began = time.monotonic()
         answer = who(
-            "POST", "/v1/events", {"events": [event()]}, headers={"seriatim-timeout-s": "1"}
+            "POST", "/v1/events", {"events": [make_event()]}, headers={"seriatim-timeout-s": "1"}
         )
         assert answer.status in (503, 504)
         took.append(time.monotonic() - began)
@@ -221,21 +221,21 @@ def test_an_append_waits_no_longer_than_it_said(
 # -- tails
 
 
-def test_one_tenant_has_not_all_the_tails(serving: Callable[..., Running]) -> None:
+def test_one_tenant_has_not_all_the_tails(serving: Callable[..., RunningService]) -> None:
     """K3, K4: over its bound a tenant is told so; others follow."""
     service = serving(tenant_tails=1)
-    loud, calm = (caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
-    with following(loud, after=0) as first, following(calm, after=0) as other:
+    loud, calm = (make_caller(service, tenant_id=tenant) for tenant in ("loud", "calm"))
+    with open_tail(loud, after=0) as first, open_tail(calm, after=0) as other:
         assert next(first.lines())["position"] == next(other.lines())["position"] == 0
         answer = loud("GET", "/v1/tail", after=0)
         assert (answer.status, answer.json["details"]["limit"]) == (413, "tenant_tails")
     wait_until(lambda: not service.service.hub.tails_of, "all are forgotten")
 
 
-def test_a_large_batch_holds_the_loop_up_for_little(quick: Running) -> None:
+def test_a_large_batch_holds_the_loop_up_for_little(quick: RunningService) -> None:
     """K4: thousands of events are read, checked and told beside the event loop, not on it."""
-    who = caller(quick, tenant_id="batch")
-    body = {"events": [event(payload={"n": n, "a": "x" * 400}) for n in range(8000)]}
+    who = make_caller(quick, tenant_id="batch")
+    body = {"events": [make_event(payload={"n": n, "a": "x" * 400}) for n in range(8000)]}
     sent = json.dumps(body).encode()
     answers: list[Any] = []
     pause = longest_pause(quick, lambda: answers.append(who("POST", "/v1/events", sent)))

@@ -15,12 +15,12 @@ import pytest
 
 import seriatim
 from seriatim import BackendFailure, InvalidArgument, NewEvent, Settings, Unauthorized
-from seriatim.client.http import Http
+from seriatim.client.http_client import HttpClient
 from tests.fixtures.proxy import TcpProxy
-from tests.fixtures.service import Running
-from tests.service.calls import caller, event
-from tests.service.scripted import INFO, PROBLEM, Scripted, problem
-from tests.service.served import served
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import make_caller, make_event
+from tests.service.scripted_server import INFO, PROBLEM, ScriptedHandler, problem_body
+from tests.service.service_process import run_service_process
 
 QUICK = Settings(timeout_s=1.0, connect_timeout_s=1.0)
 
@@ -32,7 +32,7 @@ def tenant(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def proxy(quick: Running) -> Iterator[TcpProxy]:
+def proxy(quick: RunningService) -> Iterator[TcpProxy]:
     """A proxy before the service."""
     with TcpProxy(quick.url) as one:
         yield one
@@ -42,7 +42,7 @@ def proxy(quick: Running) -> Iterator[TcpProxy]:
 
 
 def test_the_token_says_whose_log_it_is(
-    quick: Running, tenant: str, monkeypatch: pytest.MonkeyPatch
+    quick: RunningService, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K2: by token= or $SERIATIM_TOKEN; without a tenant it is the token's."""
     token = quick.token(tenant_id=tenant)
@@ -57,7 +57,7 @@ def test_the_token_says_whose_log_it_is(
 
 
 @pytest.mark.parametrize("token", ["wrong", "srt_0123456789abcdef_x", "", "ü", None])
-def test_a_wrong_token_is_named_at_once(quick: Running, token: str | None) -> None:
+def test_a_wrong_token_is_named_at_once(quick: RunningService, token: str | None) -> None:
     """K4: unauthorized, not tried again."""
     began = time.monotonic()
     with pytest.raises(Unauthorized):
@@ -79,7 +79,9 @@ def test_a_wrong_address_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"a":1}', b""])
-def test_what_is_no_service_is_named(scripted: tuple[str, type[Scripted]], body: bytes) -> None:
+def test_what_is_no_service_is_named(
+    scripted: tuple[str, type[ScriptedHandler]], body: bytes
+) -> None:
     """L2: another server's answer, good or bad, is backend_failure and says so."""
     url, script = scripted
     for status, said in ((200, "format"), (404, "not a Seriatim service"), (500, "not a Seriatim")):
@@ -88,31 +90,37 @@ def test_what_is_no_service_is_named(scripted: tuple[str, type[Scripted]], body:
             seriatim.open(url, token="x", settings=QUICK)
 
 
-def test_the_client_waits_exactly_as_told(scripted: tuple[str, type[Scripted]]) -> None:
+def test_the_client_waits_exactly_as_told(scripted: tuple[str, type[ScriptedHandler]]) -> None:
     """K4: retry_after_s to the millisecond, Retry-After without it."""
     url, script = scripted
     script.answers[:] = [
-        (429, {**PROBLEM, "retry-after": "9"}, problem(429, "limit_exceeded", retry_after_s=0.4)),
-        (503, {**PROBLEM, "retry-after": "1"}, problem(503, "backend_failure")),
+        (
+            429,
+            {**PROBLEM, "retry-after": "9"},
+            problem_body(429, "limit_exceeded", retry_after_s=0.4),
+        ),
+        (503, {**PROBLEM, "retry-after": "1"}, problem_body(503, "backend_failure")),
         (200, {"content-type": "application/json"}, INFO),
     ]
-    client = Http(url, token="x")
+    client = HttpClient(url, token="x")
     client.get("/v1/log", {})
     client.close()
-    times = [at for at, _ in script.seen]
+    times = [at for at, _ in script.requests]
 
     assert 0.4 <= times[1] - times[0] < 0.9
     assert 1.0 <= times[2] - times[1] < 1.5
 
 
-def test_what_cannot_be_mended_is_not_tried_again(scripted: tuple[str, type[Scripted]]) -> None:
+def test_what_cannot_be_mended_is_not_tried_again(
+    scripted: tuple[str, type[ScriptedHandler]],
+) -> None:
     """L1: a refusal that another try would not change comes at once."""
     url, script = scripted
-    script.answers[:] = [(403, PROBLEM, problem(403, "forbidden"))]
+    script.answers[:] = [(403, PROBLEM, problem_body(403, "forbidden"))]
     with pytest.raises(seriatim.Forbidden):
         seriatim.open(url, token="x")
 
-    assert len(script.seen) == 1
+    assert len(script.requests) == 1
 
 
 # -- retries
@@ -121,7 +129,7 @@ def test_what_cannot_be_mended_is_not_tried_again(scripted: tuple[str, type[Scri
 @pytest.mark.parametrize("style", ["sync", "aio"])
 @pytest.mark.parametrize("seen", [True, False], ids=["stored", "lost"])
 def test_a_lost_connection_stores_once(
-    quick: Running, proxy: TcpProxy, tenant: str, style: str, *, seen: bool
+    quick: RunningService, proxy: TcpProxy, tenant: str, style: str, *, seen: bool
 ) -> None:
     """B10: whether the service saw it or not, the client's own retry resolves it."""
     with seriatim.open(proxy.url, token=quick.token(tenant_id=tenant)) as log:
@@ -141,7 +149,7 @@ async def _awaited(log: Any, events: list[NewEvent]) -> Any:
     return await log.aio.append(events)
 
 
-def test_an_unknown_outcome_is_marked(quick: Running, proxy: TcpProxy, tenant: str) -> None:
+def test_an_unknown_outcome_is_marked(quick: RunningService, proxy: TcpProxy, tenant: str) -> None:
     """B10: sent, not answered, no more time: ambiguous; the same event id then settles it."""
     token = quick.token(tenant_id=tenant)
     with seriatim.open(proxy.url, token=token, settings=QUICK) as log:
@@ -166,7 +174,7 @@ def test_an_unknown_outcome_is_marked(quick: Running, proxy: TcpProxy, tenant: s
 
 
 def test_kept_connections_that_were_closed_are_replaced(
-    quick: Running, proxy: TcpProxy, tenant: str
+    quick: RunningService, proxy: TcpProxy, tenant: str
 ) -> None:
     """B10: a connection that was cut while idle costs no caller an error."""
     with seriatim.open(proxy.url, token=quick.token(tenant_id=tenant)) as log:
@@ -181,7 +189,7 @@ def test_kept_connections_that_were_closed_are_replaced(
 # -- life
 
 
-def test_a_closed_client_refuses(quick: Running, tenant: str) -> None:
+def test_a_closed_client_refuses(quick: RunningService, tenant: str) -> None:
     """B13: what was accepted is sent; after that every act is refused, closing twice is not."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
     log.append([NewEvent("x", {})])
@@ -193,7 +201,7 @@ def test_a_closed_client_refuses(quick: Running, tenant: str) -> None:
         log.head()
 
 
-def test_a_fork_has_connections_of_its_own(quick: Running, tenant: str) -> None:
+def test_a_fork_has_connections_of_its_own(quick: RunningService, tenant: str) -> None:
     """B13: parent and child append at once over one opened log, and answers are not mixed."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=tenant)) as log:
         log.append([NewEvent("before", {})])
@@ -213,7 +221,7 @@ def test_a_fork_has_connections_of_its_own(quick: Running, tenant: str) -> None:
     assert (types.count("child"), types.count("parent")) == (20, 20)
 
 
-async def test_the_awaited_client(quick: Running, tenant: str) -> None:
+async def test_the_awaited_client(quick: RunningService, tenant: str) -> None:
     """E5: append, read and follow, awaited."""
     with seriatim.open(quick.url, token=quick.token(tenant_id=tenant)) as log:
         receipts = await asyncio.gather(
@@ -234,7 +242,7 @@ def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Pat
     """K2: with the certificate that is trusted; without it nothing is sent."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"
-    with served(url, "--certificate", str(cert), "--key", str(key)) as service:
+    with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as service:
         assert service.at.startswith("https://")
         token = service.caller(tenant_id="t").token
         with seriatim.open(service.at, token=token, verify=str(cert)) as log:
@@ -255,7 +263,9 @@ def test_tls_is_spoken_and_checked(certificate: tuple[Path, Path], tmp_path: Pat
     assert ssl.OPENSSL_VERSION
 
 
-def test_a_client_outlives_its_service(serving: Callable[..., Running], tmp_path: Path) -> None:
+def test_a_client_outlives_its_service(
+    serving: Callable[..., RunningService], tmp_path: Path
+) -> None:
     """B10: a service that is started again at the same place is found again."""
     url = f"sqlite:///{tmp_path}/log.db"
     first = serving(url)
@@ -268,4 +278,4 @@ def test_a_client_outlives_its_service(serving: Callable[..., Running], tmp_path
             proxy.cut()
             log.append([NewEvent("y", {})])
             assert [record.event_type for record in log.read()] == ["x", "y"]
-            assert caller(second, tenant_id="t").append(event()).status == 201
+            assert make_caller(second, tenant_id="t").append(make_event()).status == 201

@@ -13,34 +13,33 @@ import pytest
 
 import seriatim
 from seriatim import AppendResult, BackendFailure, Command, Log, NewEvent, Query, Settings, TimedOut
-from seriatim.client.connections import Connections
-from seriatim.client.http import Http
-from seriatim.client.sending import send
-from seriatim.client.store import HttpStore
-from seriatim.client.tailing import RemoteTail
-from seriatim.core.doors import LOG
-from seriatim.core.request import Request
+from seriatim.client.connection_pool import ConnectionPool
+from seriatim.client.http_client import HttpClient
+from seriatim.client.remote_tail import RemoteTail
+from seriatim.client.store import HttpStore, send_appends
+from seriatim.core.profile_rules import LOG_PROFILE
+from seriatim.core.request import AppendRequest
 from seriatim.store.port import Outcome
-from seriatim.testing.factories import Collector
+from seriatim.testing.factories import BatchCollector
 from tests.faults.support import wait_until
 from tests.fixtures.proxy import TcpProxy
-from tests.fixtures.service import Running
-from tests.service.scripted import (
+from tests.fixtures.service import RunningService
+from tests.service.scripted_server import (
     INFO,
     JSON,
     LOST,
-    Scripted,
-    Told,
-    outcomes,
-    part,
-    receipt,
-    refused,
+    ScriptedHandler,
+    ScriptedResponse,
+    accepted_part,
+    append_results,
+    problem_response,
+    refused_part,
 )
 
 AMPLE_S = 60.0  # more than any machine needs: such a call ends by its answers alone
 QUICK = Settings(timeout_s=0.5, connect_timeout_s=0.5)
 HTML = {"content-type": "text/html"}
-Script = tuple[str, type[Scripted]]
+Script = tuple[str, type[ScriptedHandler]]
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def tenant(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
 
 
-def connections(log: Log) -> Connections:
+def connections(log: Log) -> ConnectionPool:
     """Return the connections of a log in a service."""
     return cast("HttpStore", log.store).http._connections
 
@@ -70,9 +69,9 @@ def away(log: Log, proxy: TcpProxy) -> Iterator[None]:
 # -- following
 
 
-def test_a_tail_outlives_a_closed_port(quick: Running, tenant: str) -> None:
+def test_a_tail_outlives_a_closed_port(quick: RunningService, tenant: str) -> None:
     """E5: while nothing listens it tries again, and continues where it was."""
-    seen = Collector()
+    seen = BatchCollector()
 
     def follow() -> None:
         for batch in log.tail(after=0, poll_s=0.02):
@@ -97,9 +96,9 @@ def test_a_tail_outlives_a_closed_port(quick: Running, tenant: str) -> None:
     assert seen.empty
 
 
-def test_a_subscription_outlives_a_closed_port(quick: Running, tenant: str) -> None:
+def test_a_subscription_outlives_a_closed_port(quick: RunningService, tenant: str) -> None:
     """E5: also when the service is away for longer than any request is tried again."""
-    seen = Collector()
+    seen = BatchCollector()
     token = quick.token(tenant_id=tenant)
     with TcpProxy(quick.url) as proxy, seriatim.open(proxy.url, token=token, settings=QUICK) as log:
         subscription = log.subscribe("s", poll_s=0.02, lease_s=1.0)
@@ -119,15 +118,15 @@ def test_a_subscription_outlives_a_closed_port(quick: Running, tenant: str) -> N
 
 
 BUSY = {
-    "timeout": refused(504, "timeout"),
-    "limit": refused(429, "limit_exceeded", retry_after_s=0.2),
-    "failure": refused(503, "backend_failure"),
+    "timeout": problem_response(504, "timeout"),
+    "limit": problem_response(429, "limit_exceeded", retry_after_s=0.2),
+    "failure": problem_response(503, "backend_failure"),
     "gateway": (502, HTML, b"<html>"),
-    "said on the way": (200, JSON, b'{"problem":%b}\n' % refused(504, "timeout")[2]),
+    "said on the way": (200, JSON, b'{"problem":%b}\n' % problem_response(504, "timeout")[2]),
 }
 
 
-DENIED = refused(403, "forbidden", retryable=False)
+DENIED = problem_response(403, "forbidden", retryable=False)
 
 
 @pytest.mark.parametrize("kind", BUSY)
@@ -136,22 +135,22 @@ def test_a_tail_tries_again_what_may_pass(scripted: Script, kind: str) -> None:
     url, script = scripted
     good = (200, JSON, b'{"position":0}\n')
     script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), BUSY[kind], BUSY[kind], good]
-    store = HttpStore(Http(url, token="x"))
+    store = HttpStore(HttpClient(url, token="x"))
     tail = RemoteTail(store, "t", Query(), 0, idle_timeout=0.0)
 
     assert list(tail) == []
-    times = [at for at, _ in script.seen]
+    times = [at for at, _ in script.requests]
     assert len(times) == 5
     assert kind != "limit" or min(times[3] - times[2], times[4] - times[3]) >= 0.2
     store.close()
 
 
 @pytest.mark.parametrize("answer", [BUSY["timeout"], BUSY["limit"], DENIED])
-def test_a_tail_gives_up_in_time(scripted: Script, answer: Told) -> None:
+def test_a_tail_gives_up_in_time(scripted: Script, answer: ScriptedResponse) -> None:
     """B13: no longer than any request is tried again, and at once where that cannot help."""
     url, script = scripted
     script.answers[:] = [(200, JSON, INFO), (200, JSON, INFO), answer]
-    store = HttpStore(Http(url, token="x", timeout_s=0.5))
+    store = HttpStore(HttpClient(url, token="x", timeout_s=0.5))
     tail = RemoteTail(store, "t", Query(), 0)
     began = time.monotonic()
     with pytest.raises(seriatim.SeriatimError) as caught:
@@ -159,11 +158,11 @@ def test_a_tail_gives_up_in_time(scripted: Script, answer: Told) -> None:
 
     assert caught.value.code in ("timeout", "limit_exceeded", "forbidden")
     assert time.monotonic() - began < 5
-    assert (len(script.seen) > 3) == (answer[0] != 403)
+    assert (len(script.requests) > 3) == (answer[0] != 403)
     store.close()
 
 
-def test_closing_ends_what_follows(quick: Running, tenant: str) -> None:
+def test_closing_ends_what_follows(quick: RunningService, tenant: str) -> None:
     """B13: a tail and a run end with the closed log, though nothing comes; new ones are refused."""
     log = seriatim.open(quick.url, token=quick.token(tenant_id=tenant))
     ended: list[Exception] = []
@@ -195,21 +194,26 @@ def test_closing_ends_what_follows(quick: Running, tenant: str) -> None:
 # -- appends whose fate is unknown
 
 
-def requests(count: int) -> list[Request]:
+def requests(count: int) -> list[AppendRequest]:
     """Make appends that are ready to be sent."""
     with seriatim.open("memory:", tenant_id="t") as log:
-        store = HttpStore(Http("http://127.0.0.1:1"))
-        made = [log.appender.request(log.draft(LOG, [NewEvent("x", {})])) for _ in range(count)]
-        return [store.packed(request, log.appender.rules) for request in made]
+        store = HttpStore(HttpClient("http://127.0.0.1:1"))
+        made = [
+            log.appender.prepare_request(log.draft(LOG_PROFILE, [NewEvent("x", {})]))
+            for _ in range(count)
+        ]
+        return [store.prepare_request(request, log.appender.rules) for request in made]
 
 
-def sent(script: Script, *answers: Told, count: int = 1, seconds: float = AMPLE_S) -> list[Outcome]:
+def sent(
+    script: Script, *answers: ScriptedResponse, count: int = 1, seconds: float = AMPLE_S
+) -> list[Outcome]:
     """Send appends to a service that answers so."""
     url, told = script
     told.answers[:] = answers
-    http = Http(url, token="x", timeout_s=seconds)
+    http = HttpClient(url, token="x", timeout_s=seconds)
     try:
-        return send(http, requests(count), seconds)
+        return send_appends(http, requests(count), seconds)
     finally:
         http.close()
 
@@ -234,10 +238,10 @@ def test_doubt_outlives_what_decides_nothing(
     met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
     firsts = {
         "lost": LOST,
-        "unclear": outcomes(part(503, "backend_failure", ambiguous=True)),
+        "unclear": append_results(refused_part(503, "backend_failure", ambiguous=True)),
         "nonsense": (500, HTML, b"<html>"),
     }
-    last = refused(**met) if whole else outcomes(part(**met))
+    last = problem_response(**met) if whole else append_results(refused_part(**met))
     [outcome] = sent(scripted, firsts[first], last)
 
     assert isinstance(outcome, BackendFailure)
@@ -250,7 +254,7 @@ def test_doubt_outlives_what_decides_nothing(
 def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> None:
     """B10: nothing is called ambiguous of which the one try was answered."""
     met: dict[str, Any] = {"code": code, **UNDECIDED[code]}
-    [outcome] = sent(scripted, outcomes(part(**met)))
+    [outcome] = sent(scripted, append_results(refused_part(**met)))
 
     assert isinstance(outcome, seriatim.SeriatimError)
     assert outcome.code == code
@@ -262,7 +266,7 @@ def test_without_doubt_an_answer_stays_as_it_is(scripted: Script, code: str) -> 
 )
 def test_a_decision_ends_all_doubt(scripted: Script, code: str) -> None:
     """B10: what the log decided holds for the earlier try too."""
-    [outcome] = sent(scripted, LOST, outcomes(part(409, code, retryable=False)))
+    [outcome] = sent(scripted, LOST, append_results(refused_part(409, code, retryable=False)))
 
     assert isinstance(outcome, seriatim.SeriatimError)
     assert (outcome.code, outcome.details) == (code, {})
@@ -270,12 +274,12 @@ def test_a_decision_ends_all_doubt(scripted: Script, code: str) -> None:
 
 def test_doubt_is_each_append_s_own(scripted: Script) -> None:
     """B10: of several in one request only those are in doubt that may have been stored."""
-    unclear = part(503, "backend_failure", ambiguous=True)
-    busy = part(429, "limit_exceeded", retry_after_s=0.01)
+    unclear = refused_part(503, "backend_failure", ambiguous=True)
+    busy = refused_part(429, "limit_exceeded", retry_after_s=0.01)
     first, second, third = sent(
         scripted,
-        outcomes(receipt(), unclear, busy),
-        refused(403, "forbidden", retryable=False),
+        append_results(accepted_part(), unclear, busy),
+        problem_response(403, "forbidden", retryable=False),
         count=3,
     )
 
@@ -290,7 +294,7 @@ def test_doubt_is_each_append_s_own(scripted: Script) -> None:
 def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> None:
     """B10: an append is sent again, and is ambiguous if it gets no better answer."""
     nonsense = (status, HTML, b"<html>")
-    [stored] = sent(scripted, nonsense, outcomes(receipt()))
+    [stored] = sent(scripted, nonsense, append_results(accepted_part()))
     [unknown] = sent(scripted, (status, {**HTML, "retry-after": "3600"}, b""))
 
     assert not isinstance(stored, Exception)
@@ -301,7 +305,7 @@ def test_a_gateway_that_fails_knows_nothing(scripted: Script, status: int) -> No
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"outcomes":[]}', b'{"outcomes":[{}]}'])
 def test_an_answer_in_another_shape_may_be_a_receipt(scripted: Script, body: bytes) -> None:
     """B10: that it was taken is all that such an answer says."""
-    busy = refused(503, "backend_failure", retry_after_s=3600)
+    busy = problem_response(503, "backend_failure", retry_after_s=3600)
     [outcome] = sent(scripted, (200, JSON, body), busy)
 
     assert isinstance(outcome, BackendFailure)
@@ -312,7 +316,7 @@ def test_the_shortest_time_is_one_that_services_take(scripted: Script) -> None:
     """B13: a rest of less than a millisecond is not sent as none at all."""
     url, script = scripted
     script.answers[:] = [(200, JSON, b"{}")]
-    http = Http(url, token="x")
+    http = HttpClient(url, token="x")
     http.post("/v1/x", {}, timeout_s=1e-3)  # so that it is connected
     for _ in range(20):
         try:
@@ -321,7 +325,7 @@ def test_the_shortest_time_is_one_that_services_take(scripted: Script) -> None:
             continue
     http.close()
 
-    times = {head["seriatim-timeout-s"] for head in script.heads}
+    times = {head["seriatim-timeout-s"] for head in script.request_headers}
     assert times == {"0.001"}
 
 
@@ -340,7 +344,7 @@ def _append_marked(log: Log, how: dict[str, Any]) -> AppendResult:
 
 
 @pytest.mark.parametrize("how", OWN)
-def test_own_attempt_is_no_replay(quick: Running, tenant: str, how: str) -> None:
+def test_own_attempt_is_no_replay(quick: RunningService, tenant: str, how: str) -> None:
     """B10: an append that the call's own lost attempt stored is no replay."""
     token = quick.token(tenant_id=tenant)
     with TcpProxy(quick.url) as proxy, seriatim.open(proxy.url, token=token) as log:
@@ -356,7 +360,9 @@ def test_own_attempt_is_no_replay(quick: Running, tenant: str, how: str) -> None
 
 @pytest.mark.parametrize("opened", ["before", "after"])
 @pytest.mark.parametrize("how", [how for how in OWN if how != "nothing given"])
-def test_earlier_append_stays_a_replay(quick: Running, tenant: str, how: str, opened: str) -> None:
+def test_earlier_append_stays_a_replay(
+    quick: RunningService, tenant: str, how: str, opened: str
+) -> None:
     """B10: an append that an earlier call stored is a replay, also when an attempt was lost."""
     token = quick.token(tenant_id=tenant)
     with ExitStack() as stack:

@@ -13,12 +13,12 @@ import pytest
 
 import seriatim
 from seriatim import BackendFailure, Settings
-from seriatim.opening import shown_url
+from seriatim.factory import redact_url
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.processes import free_port
-from tests.fixtures.service import running
-from tests.service.calls import Caller
-from tests.service.served import served
+from tests.fixtures.service import run_service
+from tests.service.http_calls import Caller
+from tests.service.service_process import run_service_process
 
 QUICK = Settings(timeout_s=1.0, connect_timeout_s=1.0)
 TOKEN = "srt_0000_a-secret-of-a-token"
@@ -54,7 +54,7 @@ def test_a_certificate_that_does_not_verify(certificate: tuple[Path, Path], tmp_
     """L2: it says so at once, with the option that helps; another try would not change it."""
     cert, key = certificate
     url = f"sqlite:///{tmp_path}/log.db"
-    with served(url, "--certificate", str(cert), "--key", str(key)) as one:
+    with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as one:
         at = f"https://127.0.0.1:{one.port}"
         error = refusal(at, Settings(timeout_s=600))
         token = one.caller().token
@@ -69,7 +69,7 @@ def test_a_certificate_that_does_not_verify(certificate: tuple[Path, Path], tmp_
 
 def test_a_port_that_speaks_no_tls(tmp_path: Path) -> None:
     """L2: https:// to a plain port names the mistake at once."""
-    with running(f"sqlite:///{tmp_path}/log.db") as service:
+    with run_service(f"sqlite:///{tmp_path}/log.db") as service:
         at = f"127.0.0.1:{service.port}"
         error = refusal(f"https://{at}", Settings(timeout_s=600))
 
@@ -103,7 +103,7 @@ def test_callers_do_not_learn_where_the_database_is(
 ) -> None:
     """L2, K2: without its database a service answers 503; host and port are in its log alone."""
     server = own_postgres(fsync=False)
-    with running(server.url()) as one:
+    with run_service(server.url()) as one:
         caller = Caller(one.port, one.token())
         assert caller("GET", "/v1/log").status == 200
         server.stop(immediate=True)
@@ -116,7 +116,7 @@ def test_callers_do_not_learn_where_the_database_is(
 
 def test_displayed_addresses_hide_secrets() -> None:
     """L2: however a URL has its password, what is displayed has it not."""
-    shown = shown_url("postgresql://u:p%40ss@h:1/d?password=abc&passfile=/x&sslkey=y&schema=s")
+    shown = redact_url("postgresql://u:p%40ss@h:1/d?password=abc&passfile=/x&sslkey=y&schema=s")
 
     assert "p%40ss" not in shown
     assert "abc" not in shown

@@ -13,11 +13,11 @@ import pytest
 import seriatim
 from seriatim import LogIdentityChanged, NewEvent
 from seriatim.core.errors import InvalidArgument
-from seriatim.log.cursors import new_cursor
+from seriatim.log.cursors import make_cursor
 from seriatim.store.port import Cursor
-from tests.fixtures.service import Running, running
-from tests.service.calls import Answered, Caller, caller
+from tests.fixtures.service import RunningService, run_service
 from tests.service.conftest import sqlite_in
+from tests.service.http_calls import Caller, ServiceResponse, make_caller
 
 OURS, THEIRS = "acme", "glob"
 # What stands at the positions of the log below.
@@ -27,9 +27,9 @@ _names = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def service(shared_url: str) -> Iterator[Running]:
+def service(shared_url: str) -> Iterator[RunningService]:
     """A service with events of two tenants."""
-    with running(shared_url) as one:
+    with run_service(shared_url) as one:
         for tenant, name in ((OURS, "shown"), (OURS, "hidden"), (THEIRS, "x"), (OURS, "last")):
             made = NewEvent(name, {}, event_id=f"{tenant}-{name}")
             one.service.view(tenant).append([made])
@@ -37,14 +37,16 @@ def service(shared_url: str) -> Iterator[Running]:
 
 
 @pytest.fixture(params=["whole", "scoped"])
-def who(service: Running, request: pytest.FixtureRequest) -> Caller:
+def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
     """A service of ours, for all event types or for one."""
     if request.param == "whole":
-        return caller(service, tenant_id=OURS)
-    return caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
+        return make_caller(service, tenant_id=OURS)
+    return make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
 
 
-def put(service: Running, who: Caller, position: int, tip: str, **more: Any) -> Answered:
+def put(
+    service: RunningService, who: Caller, position: int, tip: str, **more: Any
+) -> ServiceResponse:
     """Put a cursor."""
     identity = service.service.log.identity()
     body = {
@@ -70,7 +72,7 @@ def tip_at(who: Caller, position: int) -> str:
 @pytest.mark.parametrize("how", ["plain", "only_new", "again", "reset", "leased"])
 @pytest.mark.parametrize("position", [SHOWN, HIDDEN, FOREIGN])
 def test_a_mark_given_back_stays_one(
-    service: Running, who: Caller, how: str, position: int
+    service: RunningService, who: Caller, how: str, position: int
 ) -> None:
     """K2: whichever way a cursor is put, its answer and every later one show what was given."""
     name, tip = f"mark-{next(_names)}", tip_at(who, position)
@@ -94,15 +96,15 @@ def test_a_mark_given_back_stays_one(
     assert {one["name"]: one["tip"] for one in every.json["cursors"]}[name] == tip
     stored = service.service.log.store.cursor(OURS, "subscription", name)
     assert stored is not None
-    assert stored.tip == service.service.log.store.event_id_at(position)
+    assert stored.last_event_id == service.service.log.store.event_id_at(position)
     for answered in (answer, read, every):
         assert b"glob-x" not in answered.body
 
 
-def test_a_guessed_id_is_answered_like_any_other(service: Running, who: Caller) -> None:
+def test_a_guessed_id_is_answered_like_any_other(service: RunningService, who: Caller) -> None:
     """K2: only what one was shown at a position is taken; foreign and absent are refused alike."""
-    theirs = caller(service, tenant_id=THEIRS)
-    scoped = caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
+    theirs = make_caller(service, tenant_id=THEIRS)
+    scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
     wrong = [
         (FOREIGN, f"{THEIRS}-x"),  # the very event
         (FOREIGN, f"{THEIRS}-y"),
@@ -119,31 +121,31 @@ def test_a_guessed_id_is_answered_like_any_other(service: Running, who: Caller) 
     known = who("GET", "/v1/cursors", purpose="subscription", name="guess")
 
     assert {(one.status, one.code) for one in answers} == {(400, "invalid_argument")}
-    assert len({repr(one.told) for one in answers}) == 1
+    assert len({repr(one.comparable) for one in answers}) == 1
     assert known.json == {"cursors": []}
 
 
-def test_marks_are_of_one_reader_and_one_position(service: Running) -> None:
+def test_marks_are_of_one_reader_and_one_position(service: RunningService) -> None:
     """K2: marks of two tenants, or of one event at two positions, have nothing in common."""
-    one, other = caller(service, tenant_id=OURS), caller(service, tenant_id="none")
-    mark = service.service.mark
+    one, other = make_caller(service, tenant_id=OURS), make_caller(service, tenant_id="none")
+    mark = service.service.opaque_event_id
 
     assert tip_at(one, FOREIGN) != tip_at(other, FOREIGN)
     assert mark("a", "t", 1) != mark("a", "t", 2)
     assert mark("a:b", "c", 1) != mark("a", "b:c", 1)
 
 
-def test_a_hidden_id_is_not_taken_by_its_name(service: Running) -> None:
+def test_a_hidden_id_is_not_taken_by_its_name(service: RunningService) -> None:
     """K4: who may not see an event's type cannot find out that it stands somewhere."""
-    scoped = caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
+    scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=["shown"])
     hidden = put(service, scoped, HIDDEN, f"{OURS}-hidden")
     absent = put(service, scoped, HIDDEN, f"{OURS}-nothing")
 
     assert hidden.status == 400
-    assert hidden.told == absent.told
+    assert hidden.comparable == absent.comparable
 
 
-def test_a_cursor_needs_no_tip(service: Running, who: Caller) -> None:
+def test_a_cursor_needs_no_tip(service: RunningService, who: Caller) -> None:
     """F8: without one it says how far, and no more."""
     answer = put(service, who, FOREIGN, "")
 
@@ -153,7 +155,7 @@ def test_a_cursor_needs_no_tip(service: Running, who: Caller) -> None:
 # -- subscriptions on them
 
 
-def follow(service: Running, token: str) -> list[str]:
+def follow(service: RunningService, token: str) -> list[str]:
     """Handle what there is, and return it."""
     seen: list[str] = []
     with seriatim.open(service.url, token=token) as log:
@@ -166,14 +168,14 @@ def test_a_subscription_goes_on_behind_foreign_events(shared_url: str, tmp_path:
     """E5: at rest on another tenant's event, and after a restart of the service."""
     url = sqlite_in(tmp_path) if shared_url.startswith("sqlite") else shared_url
     tenants = ("sub-ours", "sub-theirs")
-    with running(url) as first:
+    with run_service(url) as first:
         token = first.token(tenant_id=tenants[0])
         ours, theirs = (first.service.view(tenant) for tenant in tenants)
         ours.append([NewEvent("a", {}, event_id="one")])
         theirs.append([NewEvent("a", {}, event_id="secret")])
         seen = [follow(first, token)]
         cursor = ours.store.cursor(tenants[0], "subscription", "reader")
-    with running(url) as second:
+    with run_service(url) as second:
         ours, theirs = (second.service.view(tenant) for tenant in tenants)
         seen.append(follow(second, token))
         theirs.append([NewEvent("a", {}, event_id="secret-2")])
@@ -181,7 +183,7 @@ def test_a_subscription_goes_on_behind_foreign_events(shared_url: str, tmp_path:
         seen.append(follow(second, token))
 
     assert cursor is not None
-    assert cursor.tip == "secret"
+    assert cursor.last_event_id == "secret"
     assert seen == [["one"], [], ["two"]]
 
 
@@ -189,7 +191,7 @@ def test_a_subscription_goes_on_behind_foreign_events(shared_url: str, tmp_path:
 def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
     """F8: a cursor whose position holds another event stops its consumer, be it foreign or not."""
     url = sqlite_in(tmp_path)
-    with running(url) as service:
+    with run_service(url) as service:
         token = service.token(tenant_id=OURS)
         store = service.service.view(OURS).store
         service.service.view(OURS).append([NewEvent("a", {}, event_id="one")])
@@ -198,19 +200,19 @@ def test_a_replaced_log_is_noticed(tmp_path: Path, at: str) -> None:
         assert follow(service, token) == ["one"]
         cursor = store.cursor(OURS, "subscription", "reader")
         assert cursor is not None
-        changed = msgspec.structs.replace(cursor, tip="other")
+        changed = msgspec.structs.replace(cursor, last_event_id="other")
         store.put_cursor(changed, lease=None, reset=True)
         with pytest.raises(LogIdentityChanged):
             follow(service, token)
 
 
-def test_a_cursor_is_not_moved_over_a_replaced_log(service: Running) -> None:
+def test_a_cursor_is_not_moved_over_a_replaced_log(service: RunningService) -> None:
     """F8: a consumer that has seen another event at a position is told, and nothing is stored."""
     with seriatim.open(service.url, token=service.token(tenant_id=OURS)) as log:
-        made = new_cursor(log.store, OURS, "subscription", "moved", SHOWN)
+        made = make_cursor(log.store, OURS, "subscription", "moved", SHOWN)
         log.store.put_cursor(made, lease=None, reset=False)
-        other = new_cursor(log.store, OURS, "subscription", "moved", LAST)
-        seen = msgspec.structs.replace(other, tip="other")
+        other = make_cursor(log.store, OURS, "subscription", "moved", LAST)
+        seen = msgspec.structs.replace(other, last_event_id="other")
         with pytest.raises(InvalidArgument, match="restored or replaced"):
             log.store.put_cursor(seen, lease=None, reset=False)
         stored = log.store.cursor(OURS, "subscription", "moved")
@@ -223,7 +225,9 @@ def test_a_cursor_is_not_moved_over_a_replaced_log(service: Running) -> None:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def bounded(request: pytest.FixtureRequest, serving: Callable[..., Running]) -> Running:
+def bounded(
+    request: pytest.FixtureRequest, serving: Callable[..., RunningService]
+) -> RunningService:
     """A service on each backend that allows three of each."""
     url = {"memory": "memory:", "sqlite": None}.get(request.param)
     if request.param == "postgres":
@@ -231,9 +235,9 @@ def bounded(request: pytest.FixtureRequest, serving: Callable[..., Running]) -> 
     return serving(url, tenant_cursors=3, tenant_leases=3)
 
 
-def test_a_tenant_has_so_many_cursors(bounded: Running) -> None:
+def test_a_tenant_has_so_many_cursors(bounded: RunningService) -> None:
     """K3: of each purpose; those that are there move on, and another tenant has its own."""
-    who, other = (caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
+    who, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
     for name in ("a", "b", "c"):
         assert put(bounded, who, 0, "", name=name).status == 200
     refused = [put(bounded, who, 0, "", only_new=new) for new in (True, False)]
@@ -247,11 +251,11 @@ def test_a_tenant_has_so_many_cursors(bounded: Running) -> None:
     assert put(bounded, other, 0, "").status == 200
 
 
-def test_a_tenant_has_so_many_leases(bounded: Running) -> None:
+def test_a_tenant_has_so_many_leases(bounded: RunningService) -> None:
     """K3: released leases do not count, and cannot be renewed."""
-    who, other = (caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
+    who, other = (make_caller(bounded, tenant_id=tenant) for tenant in (OURS, THEIRS))
 
-    def claim(name: str, by: Caller = who) -> Answered:
+    def claim(name: str, by: Caller = who) -> ServiceResponse:
         return by("POST", "/v1/leases", {"name": name, "owner": "me", "seconds": 60})
 
     first = [claim(name).json["lease"] for name in ("a", "b", "c")]
@@ -271,9 +275,9 @@ def test_a_tenant_has_so_many_leases(bounded: Running) -> None:
     assert held.json == {"held": False}
 
 
-def test_the_query_of_a_cursor_is_bounded(service: Running) -> None:
+def test_the_query_of_a_cursor_is_bounded(service: RunningService) -> None:
     """K3: 256 KiB, whatever letters they are."""
-    who = caller(service, tenant_id=OURS)
+    who = make_caller(service, tenant_id=OURS)
     assert put(service, who, 0, "", query="é" * 128 * 1024).status == 200
     answer = put(service, who, 0, "", query="é" * 128 * 1024 + "x")
 
@@ -281,9 +285,9 @@ def test_the_query_of_a_cursor_is_bounded(service: Running) -> None:
     assert answer.json["details"]["limit"] == "cursor_query_bytes"
 
 
-def test_cursors_come_in_pages(service: Running) -> None:
+def test_cursors_come_in_pages(service: RunningService) -> None:
     """K3: by name, a hundred at most; the client gets them all."""
-    who, store = caller(service, tenant_id="paged"), service.service.log.store
+    who, store = make_caller(service, tenant_id="paged"), service.service.log.store
     identity = store.identity()
     names = sorted(f"{prefix}{number:04}" for number in range(60) for prefix in ("a", "é"))
     for name in names:

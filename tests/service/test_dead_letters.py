@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from seriatim.core.event import NewEvent
-from seriatim.core.handling import Delivery, handler
-from seriatim.delivery.entries import Declared
-from seriatim.opening import open_registry, registry_url
-from tests.fixtures.service import Running, running
-from tests.service.calls import Caller, caller
+from seriatim.core.handler import Delivery, handler
+from seriatim.delivery.entries import DeclaredHandler
+from seriatim.factory import open_registry, registry_url
+from tests.fixtures.service import RunningService, run_service
 from tests.service.conftest import sqlite_in
-from tests.service.tenants import OURS, SECRET, THEIRS, bury
+from tests.service.http_calls import Caller, make_caller
+from tests.service.tenant_data import OURS, SECRET, THEIRS, create_dead_letter
 
 MAILER = handler("mailer", effect="keyed", on_poison="stop")(lambda _event, _context: None)
 ACTS = {"retry": {}, "skip": {"reason": "seen"}}
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Running]:
+def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service with two tenants' events."""
-    with running(sqlite_in(tmp_path)) as one:
+    with run_service(sqlite_in(tmp_path)) as one:
         for tenant in (OURS, THEIRS):
             for name in ("one", "dead"):
                 made = NewEvent("x", {}, event_id=f"{tenant}-{name}")
@@ -32,16 +32,16 @@ def service(tmp_path: Path) -> Iterator[Running]:
         yield one
 
 
-def stop(service: Running, tmp_path: Path, *tenants: str) -> None:
+def stop(service: RunningService, tmp_path: Path, *tenants: str) -> None:
     """Let a handler fail for ever on an event of each tenant's, the last of which stops it."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         for tenant in tenants:
             registry.declare(MAILER)
             registry.set_status(MAILER.name, "ready")
-            bury(service, registry, MAILER, tenant)
+            create_dead_letter(service, registry, MAILER, tenant)
 
 
-def known(tmp_path: Path) -> Declared:
+def known(tmp_path: Path) -> DeclaredHandler:
     """Return the handler as it stands."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
         [one] = registry.handlers()
@@ -57,11 +57,11 @@ def shown(who: Caller) -> tuple[str, str]:
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
-    service: Running, tmp_path: Path, act: str
+    service: RunningService, tmp_path: Path, act: str
 ) -> None:
     """K2: who deals with other events than the one that stopped it lets nothing run."""
     stop(service, tmp_path, OURS, THEIRS)
-    ours, theirs = (caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
+    ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
     body = {"all": True, **ACTS[act]}
 
     assert ours("POST", f"/v1/dead-letters/{act}", body).json == {"count": 1}
@@ -72,7 +72,7 @@ def test_a_handler_goes_on_when_its_own_stop_is_dealt_with(
 
 @pytest.mark.parametrize("act", ACTS)
 def test_who_is_for_all_tenants_lets_any_handler_go_on(
-    service: Running, tmp_path: Path, act: str
+    service: RunningService, tmp_path: Path, act: str
 ) -> None:
     """G5: an operator of the whole log deals with one event, and the handler runs."""
     stop(service, tmp_path, OURS, THEIRS)
@@ -82,11 +82,11 @@ def test_who_is_for_all_tenants_lets_any_handler_go_on(
     assert known(tmp_path).status == "ready"
 
 
-def test_a_stop_is_told_to_whom_it_concerns(service: Running, tmp_path: Path) -> None:
+def test_a_stop_is_told_to_whom_it_concerns(service: RunningService, tmp_path: Path) -> None:
     """K2: to others the handler looks paused, as an operator might have done, and nothing more."""
     stop(service, tmp_path, OURS, THEIRS)
-    ours, theirs = (caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
-    whole = caller(service)
+    ours, theirs = (make_caller(service, tenant_id=tenant) for tenant in (OURS, THEIRS))
+    whole = make_caller(service)
     status, reason = shown(whole)
 
     assert shown(theirs) == ("stopped", "")
@@ -100,10 +100,10 @@ def test_a_stop_is_told_to_whom_it_concerns(service: Running, tmp_path: Path) ->
 
 @pytest.mark.parametrize("path", ["/v1/registry", "/v1/dead-letters"])
 def test_no_answer_says_where_a_registry_would_be(
-    service: Running, tmp_path: Path, path: str
+    service: RunningService, tmp_path: Path, path: str
 ) -> None:
     """K2: that there is none is said without an address or a path."""
-    answer = caller(service, tenant_id=OURS)("GET", path)
+    answer = make_caller(service, tenant_id=OURS)("GET", path)
 
     assert (answer.status, answer.code) == (404, "not_found")
     assert answer.json["detail"] == "there is no registry beside this log"
@@ -111,10 +111,10 @@ def test_no_answer_says_where_a_registry_would_be(
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_a_named_event_that_is_not_there(service: Running, tmp_path: Path, act: str) -> None:
+def test_a_named_event_that_is_not_there(service: RunningService, tmp_path: Path, act: str) -> None:
     """L3: an act on one event is 404 when there is none, absent or foreign; a filter counts 0."""
     stop(service, tmp_path, OURS, THEIRS)
-    ours = caller(service, tenant_id=OURS)
+    ours = make_caller(service, tenant_id=OURS)
     path = f"/v1/dead-letters/{act}"
     absent, foreign, done = (
         ours("POST", path, {"event_id": name, **ACTS[act]})
@@ -127,10 +127,10 @@ def test_a_named_event_that_is_not_there(service: Running, tmp_path: Path, act: 
     assert (none.status, none.json) == (200, {"count": 0})
 
 
-def test_dead_letters_by_a_pattern(service: Running, tmp_path: Path) -> None:
+def test_dead_letters_by_a_pattern(service: RunningService, tmp_path: Path) -> None:
     """E7: types are named over HTTP as in a read; a pattern that matches nothing is refused."""
     stop(service, tmp_path, OURS)
-    ours = caller(service, tenant_id=OURS)
+    ours = make_caller(service, tenant_id=OURS)
     found = {
         pattern: ours("GET", "/v1/dead-letters", event_type=pattern)
         for pattern in ("*", "x.*", "x*")
@@ -142,7 +142,7 @@ def test_dead_letters_by_a_pattern(service: Running, tmp_path: Path) -> None:
     assert retried.json == {"count": 1}
 
 
-def test_skip_takes_what_the_command_takes(service: Running, tmp_path: Path) -> None:
+def test_skip_takes_what_the_command_takes(service: RunningService, tmp_path: Path) -> None:
     """G5: over HTTP anything unfinished can be skipped, a claimed event and a blocked one too."""
     stop(service, tmp_path, OURS)
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
@@ -153,8 +153,8 @@ def test_skip_takes_what_the_command_takes(service: Running, tmp_path: Path) -> 
             for name in ("claimed", "blocked")
         )
         registry.claim_all(MAILER, [claimed])
-        registry.keep(MAILER, [blocked])
-    ours = caller(service, tenant_id=OURS)
+        registry.defer(MAILER, [blocked])
+    ours = make_caller(service, tenant_id=OURS)
 
     for name in ("claimed", "blocked"):
         skipped = ours("POST", "/v1/dead-letters/skip", {"event_id": name, "reason": "given up"})

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.client_generators import python_generator, typescript_generator
-from tests.fixtures.service import Running
-from tests.service.calls import caller
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import make_caller
 
 # Runs where the generator is installed, with the client that it has made.
 USE = """
@@ -30,14 +30,16 @@ assert [one.event_type for one in page.records] == ["made.by.client"], page
 
 
 @pytest.fixture(scope="module")
-def described(quick: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def described(quick: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The description of a service, in a file."""
     found = tmp_path_factory.mktemp("described") / "openapi.json"
-    found.write_bytes(caller(quick)("GET", "/v1/openapi.json").body)
+    found.write_bytes(make_caller(quick)("GET", "/v1/openapi.json").body)
     return found
 
 
-def test_a_python_client_is_generated(quick: Running, described: Path, tmp_path: Path) -> None:
+def test_a_python_client_is_generated(
+    quick: RunningService, described: Path, tmp_path: Path
+) -> None:
     """L1: openapi-python-client takes all of it; its client appends and reads."""
     tools = python_generator() / "bin"
     made = subprocess.run(

@@ -11,19 +11,19 @@ import pytest
 
 from seriatim.api.routes import ROUTES
 from seriatim.core.limits import DEFAULT_LIMITS
-from tests.fixtures.service import Running
-from tests.service.calls import Caller, caller, event
-from tests.service.test_hard_times import raw
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import Caller, make_caller, make_event
+from tests.service.test_service_faults import raw
 
 GETS = [route.path for route in ROUTES if route.method == "GET"]
 
 
 @pytest.fixture(scope="module")
-def who(quick: Running) -> Caller:
+def who(quick: RunningService) -> Caller:
     """Somebody with every right, and some events."""
-    made = caller(quick)
+    made = make_caller(quick)
     for n in range(20):
-        assert made.append(event("seen", {"n": n, "a": "x" * 200})).status == 201
+        assert made.append(make_event("seen", {"n": n, "a": "x" * 200})).status == 201
     return made
 
 
@@ -41,7 +41,9 @@ def test_a_wrong_method_is_named(who: Caller, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["BREW", "get", "X" * 40])
 @pytest.mark.parametrize("path", ["/v1/query", "/v1/log?after=1", "/health", "/nowhere"])
-def test_a_method_unknown_to_the_parser_is_named(quick: Running, method: str, path: str) -> None:
+def test_a_method_unknown_to_the_parser_is_named(
+    quick: RunningService, method: str, path: str
+) -> None:
     """L1: a method that HTTP does not have is 405 too, not a malformed request."""
     sent = f"{method} {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
     head, _, body = raw(quick.port, sent).partition(b"\r\n\r\n")
@@ -78,7 +80,9 @@ def test_head_is_get_without_a_body(who: Caller, path: str) -> None:
         (b"no HTTP at all\r\n\r\n", b"400"),
     ],
 )
-def test_a_head_over_its_bound_is_a_problem(quick: Running, sent: bytes, status: bytes) -> None:
+def test_a_head_over_its_bound_is_a_problem(
+    quick: RunningService, sent: bytes, status: bytes
+) -> None:
     """K3: whoever sends too long a line or head is told so in the shape of every refusal."""
     answer = raw(quick.port, sent)
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -96,7 +100,7 @@ def test_a_head_over_its_bound_is_a_problem(quick: Running, sent: bytes, status:
         b"2;extension=" + b"a" * 1_000_000,
     ],
 )
-def test_trailers_are_bounded_as_heads_are(quick: Running, who: Caller, sent: bytes) -> None:
+def test_trailers_are_bounded_as_heads_are(quick: RunningService, who: Caller, sent: bytes) -> None:
     """K3: what stands around a body is no way to send more than a head may have."""
     answer = raw(quick.port, chunked(who, "chunked"), sent)
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -105,7 +109,7 @@ def test_trailers_are_bounded_as_heads_are(quick: Running, who: Caller, sent: by
     assert json.loads(body)["details"]["limit"] == "trailer_bytes"
 
 
-def test_small_trailers_are_taken(quick: Running, who: Caller) -> None:
+def test_small_trailers_are_taken(quick: RunningService, who: Caller) -> None:
     """L1: a body in chunks may end with trailers."""
     answer = raw(quick.port, chunked(who, "chunked"), b"1;e=1\r\n{\r\n1\r\n}\r\n0\r\nx: y\r\n\r\n")
 
@@ -113,7 +117,9 @@ def test_small_trailers_are_taken(quick: Running, who: Caller) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "deflate, chunked"])
-def test_a_transfer_coding_is_refused_by_name(quick: Running, who: Caller, coding: str) -> None:
+def test_a_transfer_coding_is_refused_by_name(
+    quick: RunningService, who: Caller, coding: str
+) -> None:
     """L1: a compressed transfer coding is refused with 501 before the body arrives."""
     head, _, body = raw(quick.port, chunked(who, coding)).partition(b"\r\n\r\n")
 
@@ -131,7 +137,7 @@ def chunked(who: Caller, coding: str) -> bytes:
 
 def test_a_gzip_body_is_understood(who: Caller) -> None:
     """L1: a gzip body is decoded, also with several members."""
-    body = json.dumps({"events": [event("packed", {"a": "x" * 5000})]}).encode()
+    body = json.dumps({"events": [make_event("packed", {"a": "x" * 5000})]}).encode()
     coded = {"content-encoding": "gzip"}
     large = gzip.compress(body[:-1] + b" " * 1_000_000) + gzip.compress(body[-1:])
     parts = gzip.compress(body[:20]) + gzip.compress(body[20:])
@@ -153,7 +159,7 @@ def test_a_gzip_bomb_is_refused(who: Caller) -> None:
 def test_members_of_a_gzip_body_are_bounded(who: Caller) -> None:
     """K3: each member costs time, however little it holds."""
     coded = {"content-encoding": "gzip"}
-    packed = gzip.compress(json.dumps({"events": [event("packed")]}).encode())
+    packed = gzip.compress(json.dumps({"events": [make_event("packed")]}).encode())
     many = who("POST", "/v1/events", gzip.compress(b"") * 1023 + packed, headers=coded)
     too_many = who("POST", "/v1/events", gzip.compress(b"") * 1024 + packed, headers=coded)
 
@@ -209,10 +215,10 @@ def test_what_is_asked_for_outweighs_the_rest(
     assert answer.headers.get("content-encoding") == coding
 
 
-def test_a_large_answer_is_compressed(who: Caller, quick: Running) -> None:
+def test_a_large_answer_is_compressed(who: Caller, quick: RunningService) -> None:
     """L1: also a response that is compressed outside of the event loop."""
-    large = caller(quick, tenant_id="large")
-    large.append(*[event(payload={"a": "x" * 100_000}) for _ in range(10)])
+    large = make_caller(quick, tenant_id="large")
+    large.append(*[make_event(payload={"a": "x" * 100_000}) for _ in range(10)])
     packed = large("GET", "/v1/events", headers={"accept-encoding": "gzip"})
 
     assert len(json.loads(gzip.decompress(packed.body))["records"]) == 10

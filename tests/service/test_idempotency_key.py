@@ -16,16 +16,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from seriatim.access.answers import Answer, Command, Reserved
+from seriatim.access.stored_responses import IdempotentCommand, Reservation, StoredResponse
 from seriatim.api.routes import ROUTES, Route
 from seriatim.core.errors import IdempotencyKeyReuse
-from seriatim.opening import access_url
+from seriatim.factory import access_url
 from tests.faults.support import wait_until
 from tests.fixtures.proxy import TcpProxy
-from tests.fixtures.service import Running, running
-from tests.service.calls import Answered, Caller, caller, event
-from tests.service.served import served
-from tests.service.tenants import ASKING, fill
+from tests.fixtures.service import RunningService, run_service
+from tests.service.http_calls import Caller, ServiceResponse, make_caller, make_event
+from tests.service.service_process import run_service_process
+from tests.service.tenant_data import REQUESTS, fill
 
 TWINS = 64
 APPENDS = ["/v1/events", "/v1/append-if", "/v1/appends"]
@@ -35,9 +35,9 @@ _keys = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def service(shared_url: str) -> Iterator[Running]:
+def service(shared_url: str) -> Iterator[RunningService]:
     """A service with data of two tenants."""
-    with running(shared_url) as one:
+    with run_service(shared_url) as one:
         fill(one, shared_url)
         yield one
 
@@ -55,11 +55,11 @@ def body_of(path: str, *events: dict[str, Any]) -> dict[str, Any]:
     return {"appends": [given, given]} if path == "/v1/appends" else given
 
 
-def at_once(count: int, ask: Callable[[int], Answered]) -> list[Answered]:
+def at_once(count: int, ask: Callable[[int], ServiceResponse]) -> list[ServiceResponse]:
     """Ask so many times at the same moment."""
     barrier = threading.Barrier(count)
 
-    def one(number: int) -> Answered:
+    def one(number: int) -> ServiceResponse:
         barrier.wait(60)
         return ask(number)
 
@@ -68,10 +68,10 @@ def at_once(count: int, ask: Callable[[int], Answered]) -> list[Answered]:
 
 
 @pytest.mark.parametrize("path", APPENDS)
-def test_concurrent_twins_of_an_append_are_one_append(service: Running, path: str) -> None:
+def test_concurrent_twins_of_an_append_are_one_append(service: RunningService, path: str) -> None:
     """C5: 64 at once are stored once, and all get the same bytes."""
-    who, headers = caller(service, tenant_id="twins"), key()
-    body = body_of(path, event("paid", {"path": path}), event("sent"))
+    who, headers = make_caller(service, tenant_id="twins"), key()
+    body = body_of(path, make_event("paid", {"path": path}), make_event("sent"))
     before = who("GET", "/v1/log").json["head"]
 
     answers = at_once(TWINS, lambda _: who("POST", path, body, headers=headers))
@@ -86,12 +86,12 @@ def test_concurrent_twins_of_an_append_are_one_append(service: Running, path: st
 
 
 @pytest.mark.parametrize("path", APPENDS)
-def test_another_body_is_refused(service: Running, path: str) -> None:
+def test_another_body_is_refused(service: RunningService, path: str) -> None:
     """C5: a key stands for one request; in another spelling of the same JSON it is the same one."""
-    who, headers = caller(service, tenant_id="twins"), key()
-    body = body_of(path, event("paid", {"a": 1, "b": 2}))
+    who, headers = make_caller(service, tenant_id="twins"), key()
+    body = body_of(path, make_event("paid", {"a": 1, "b": 2}))
     first = who("POST", path, body, headers=headers)
-    other = who("POST", path, body_of(path, event("paid", {"a": 2})), headers=headers)
+    other = who("POST", path, body_of(path, make_event("paid", {"a": 2})), headers=headers)
     respelled = who("POST", path, _respelled(body), headers=headers)
 
     assert respelled.body == first.body
@@ -99,10 +99,10 @@ def test_another_body_is_refused(service: Running, path: str) -> None:
     assert (other.status, other.code) == (409, "idempotency_key_reuse")
 
 
-def test_several_appends_under_a_key_are_one_request(service: Running) -> None:
+def test_several_appends_under_a_key_are_one_request(service: RunningService) -> None:
     """C5: one more, or one fewer, of them is another request; nothing of it is stored."""
-    who, headers = caller(service, tenant_id="twins"), key()
-    one, two, three = ({"events": [event("paid", {"n": n})]} for n in range(3))
+    who, headers = make_caller(service, tenant_id="twins"), key()
+    one, two, three = ({"events": [make_event("paid", {"n": n})]} for n in range(3))
     first = who("POST", "/v1/appends", {"appends": [one, two]}, headers=headers)
     head = who("GET", "/v1/log").json["head"]
     more = who("POST", "/v1/appends", {"appends": [one, two, three]}, headers=headers)
@@ -113,11 +113,13 @@ def test_several_appends_under_a_key_are_one_request(service: Running) -> None:
     assert who("GET", "/v1/log").json["head"] == head
 
 
-def test_what_was_refused_of_several_may_be_mended(service: Running) -> None:
+def test_what_was_refused_of_several_may_be_mended(service: RunningService) -> None:
     """C5: where nothing was stored the key is free; half a surrogate pair is told as such."""
-    who, headers = caller(service, tenant_id="twins"), key()
-    wrong = who("POST", "/v1/appends", {"appends": [{"events": [event("")]}]}, headers=headers)
-    right = who("POST", "/v1/appends", {"appends": [{"events": [event("x")]}]}, headers=headers)
+    who, headers = make_caller(service, tenant_id="twins"), key()
+    wrong = who("POST", "/v1/appends", {"appends": [{"events": [make_event("")]}]}, headers=headers)
+    right = who(
+        "POST", "/v1/appends", {"appends": [{"events": [make_event("x")]}]}, headers=headers
+    )
     half = b'{"appends": [{"events": [{"event_type": "a", "payload": {"a": "\\ud800"}}]}]}'
     broken = who("POST", "/v1/appends", half, headers=key())
 
@@ -132,30 +134,30 @@ def _respelled(value: Any) -> bytes:
     return json.dumps(json.loads(json.dumps(value, sort_keys=True)), indent=2).encode()
 
 
-def test_a_key_is_one_callers_on_one_path(service: Running) -> None:
+def test_a_key_is_one_callers_on_one_path(service: RunningService) -> None:
     """C5: another actor, tenant or endpoint has keys of its own."""
     headers = key()
-    body = body_of("/v1/events", event("paid"))
+    body = body_of("/v1/events", make_event("paid"))
     callers = [
-        caller(service, subject=subject, tenant_id=tenant)
+        make_caller(service, subject=subject, tenant_id=tenant)
         for subject in ("one", "two")
         for tenant in ("a", "b")
     ]
 
     answers = [who("POST", "/v1/events", body, headers=headers) for who in callers]
     answers.append(
-        callers[0]("POST", "/v1/append-if", body_of("/v1/append-if", event()), headers=headers)
+        callers[0]("POST", "/v1/append-if", body_of("/v1/append-if", make_event()), headers=headers)
     )
 
     assert not any("seriatim-replayed" in answer.headers for answer in answers)
     assert {answer.status for answer in answers} == {201}
 
 
-def test_a_refused_request_leaves_its_key_free(service: Running) -> None:
+def test_a_refused_request_leaves_its_key_free(service: RunningService) -> None:
     """C5: what failed may be mended and sent again with the same key."""
-    who, headers = caller(service, tenant_id="twins"), key()
-    wrong = who("POST", "/v1/events", {"events": [event("")]}, headers=headers)
-    right = who("POST", "/v1/events", {"events": [event("x")]}, headers=headers)
+    who, headers = make_caller(service, tenant_id="twins"), key()
+    wrong = who("POST", "/v1/events", {"events": [make_event("")]}, headers=headers)
+    right = who("POST", "/v1/events", {"events": [make_event("x")]}, headers=headers)
     lease = {"name": "l", "owner": "o", "seconds": -1}
     refused = who("POST", "/v1/leases", lease, headers=headers)
     held = who("POST", "/v1/leases", {**lease, "seconds": 1}, headers=headers)
@@ -165,20 +167,20 @@ def test_a_refused_request_leaves_its_key_free(service: Running) -> None:
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, " "])
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/leases"])
-def test_a_key_has_a_shape(service: Running, path: str, bad: str) -> None:
+def test_a_key_has_a_shape(service: RunningService, path: str, bad: str) -> None:
     """C1: 1 to 200 bytes."""
-    body = {"events": [event()], "name": "l", "owner": "o", "seconds": 1}
+    body = {"events": [make_event()], "name": "l", "owner": "o", "seconds": 1}
     wanted = {k: v for k, v in body.items() if (k == "events") == (path == "/v1/events")}
-    answer = caller(service)("POST", path, wanted, headers={"idempotency-key": bad})
+    answer = make_caller(service)("POST", path, wanted, headers={"idempotency-key": bad})
 
     assert (answer.status, answer.code) == (400, "invalid_argument")
 
 
 @pytest.mark.parametrize("route", OTHERS, ids=lambda route: route.endpoint)
-def test_twins_of_every_other_write_run_once(service: Running, route: Route) -> None:
+def test_twins_of_every_other_write_run_once(service: RunningService, route: Route) -> None:
     """C5: claims, cursors, declarations and what operators do: one act, one answer."""
     who = Caller(service.port, service.token(), "acme")
-    wanted, headers = ASKING[route.endpoint](service, "acme"), key()
+    wanted, headers = REQUESTS[route.endpoint](service, "acme"), key()
     epoch = service.service.log.identity().epoch
 
     answers = at_once(8, lambda _: who(route.method, route.path, wanted.body, headers=headers))
@@ -193,16 +195,16 @@ def test_twins_of_every_other_write_run_once(service: Running, route: Route) -> 
         assert service.service.log.identity().epoch == epoch + 1
 
 
-def lease(who: Caller, name: str, headers: dict[str, str]) -> Answered:
+def lease(who: Caller, name: str, headers: dict[str, str]) -> ServiceResponse:
     """Claim a lease."""
     body = {"name": name, "owner": "me", "seconds": 60}
     return who("POST", "/v1/leases", body, headers=headers)
 
 
-def test_a_tenant_has_so_many_answers(serving: Callable[..., Running]) -> None:
+def test_a_tenant_has_so_many_answers(serving: Callable[..., RunningService]) -> None:
     """C5: beyond that a new key is told to come later; old keys and other tenants are served."""
     bounded = serving(tenant_answers=25)
-    who, other = (caller(bounded, tenant_id=tenant) for tenant in ("a", "b"))
+    who, other = (make_caller(bounded, tenant_id=tenant) for tenant in ("a", "b"))
     keys = [key() for _ in range(25)]
     for number, one in enumerate(keys):
         assert lease(who, f"l{number}", one).status == 200
@@ -218,17 +220,17 @@ def test_a_tenant_has_so_many_answers(serving: Callable[..., Running]) -> None:
     assert lease(who, "l7", keys[7]).headers["seriatim-replayed"] == "true"
     assert lease(who, "more", {}).status == 200
     assert lease(other, "more", key()).status == 200
-    assert bounded.service.access.purge_answers(-1) == 26
+    assert bounded.service.access.purge_responses(-1) == 26
     wait_until(lambda: lease(who, "more", key()).status == 200, "room again", within_s=3.0)
 
 
-def test_a_large_answer_is_not_kept(serving: Callable[..., Running]) -> None:
+def test_a_large_answer_is_not_kept(serving: Callable[..., RunningService]) -> None:
     """C5: responses up to 64 KiB are stored; a duplicate of a larger one runs again."""
-    who = caller(serving(answer_bytes=5000))
+    who = make_caller(serving(answer_bytes=5000))
     small, large = key(), key()
     kinds = [{"name": f"kind-{n}"} for n in range(100)]
 
-    def declare(headers: dict[str, str], count: int) -> Answered:
+    def declare(headers: dict[str, str], count: int) -> ServiceResponse:
         return who("POST", "/v1/declarations", {"kinds": kinds[:count]}, headers=headers)
 
     first, again = declare(small, 1), declare(small, 1)
@@ -243,10 +245,10 @@ def test_a_large_answer_is_not_kept(serving: Callable[..., Running]) -> None:
 def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
     """K4: while the answers of one tenant cannot be written, tokens of others are looked up."""
     url = f"sqlite:///{tmp_path}/log.db"
-    with running(url) as service:
-        loud = caller(service, tenant_id="loud")
+    with run_service(url) as service:
+        loud = make_caller(service, tenant_id="loud")
         assert lease(loud, "l", key()).status == 200
-        calm = [caller(service, tenant_id=f"calm-{n}") for n in range(4)]
+        calm = [make_caller(service, tenant_id=f"calm-{n}") for n in range(4)]
         with (
             closing(sqlite3.connect(urlsplit(access_url(url)).path, isolation_level=None)) as db,
             ThreadPoolExecutor(8) as pool,
@@ -265,22 +267,22 @@ def test_commands_keep_nobody_from_being_let_in(tmp_path: Path) -> None:
     assert took < 1.0
 
 
-def test_a_waiting_twin_writes_nothing(quick: Running) -> None:
+def test_a_waiting_twin_writes_nothing(quick: RunningService) -> None:
     """C5: duplicates wait for the stored response, or until the first request has failed."""
-    access, command = quick.service.access, Command("t", "twin", "hash")
+    access, command = quick.service.access, IdempotentCommand("t", "twin", "hash")
     first = access.reserve(command, 10)
-    assert isinstance(first, Reserved)
+    assert isinstance(first, Reservation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(access, "_run_in_background", None)
         assert [access.reserve(command, 10) for _ in range(3)] == [None] * 3
         with pytest.raises(IdempotencyKeyReuse):
-            access.reserve(Command("t", "twin", "other"), 10)
-    access.give_up(first)
+            access.reserve(IdempotentCommand("t", "twin", "other"), 10)
+    access.release_reservation(first)
     second = access.reserve(command, 10)
-    assert isinstance(second, Reserved)
-    access.keep(second, Answer(200, "x"))
+    assert isinstance(second, Reservation)
+    access.store_response(second, StoredResponse(200, "x"))
 
-    assert access.reserve(command, 10) == Answer(200, "x")
+    assert access.reserve(command, 10) == StoredResponse(200, "x")
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
@@ -291,15 +293,15 @@ def test_a_killed_process_leaves_its_answer_to_another(
     url = f"sqlite:///{tmp_path}/log.db"
     if backend == "postgres":
         url = request.getfixturevalue("postgres_url")
-    body, headers = body_of("/v1/events", event("paid", {"n": 1}), event("sent")), key()
-    with served(url) as first, TcpProxy(first.at) as proxy:
+    body, headers = body_of("/v1/events", make_event("paid", {"n": 1}), make_event("sent")), key()
+    with run_service_process(url) as first, TcpProxy(first.at) as proxy:
         token = first.caller(tenant_id="t").token
         swallowed = proxy.drop_replies_after(b"paid", ends=b"")
         with pytest.raises((http.client.HTTPException, ConnectionError)):
             Caller(proxy.port, token)("POST", "/v1/events", body, headers=headers)
         swallowed.wait()
         first.kill9()
-    with running(url) as second:
+    with run_service(url) as second:
         who = Caller(second.port, token)
         answers = [who("POST", "/v1/events", body, headers=headers) for _ in range(3)]
         page = who("GET", "/v1/events").json["records"]
@@ -319,9 +321,9 @@ def test_twins_in_several_processes_are_one(
     url = f"sqlite:///{tmp_path}/log.db"
     if backend == "postgres":
         url = request.getfixturevalue("postgres_url")
-    body, headers = body_of("/v1/events", event("paid")), key()
-    with served(url, "--processes", "2") as both, running(url) as third:
-        whos = [both.caller(tenant_id="t"), caller(third, tenant_id="t")]
+    body, headers = body_of("/v1/events", make_event("paid")), key()
+    with run_service_process(url, "--processes", "2") as both, run_service(url) as third:
+        whos = [both.caller(tenant_id="t"), make_caller(third, tenant_id="t")]
         answers = at_once(TWINS, lambda n: whos[n % 2]("POST", "/v1/events", body, headers=headers))
         lease = {"name": "l", "owner": "o", "seconds": 60}
         claims = at_once(16, lambda n: whos[n % 2]("POST", "/v1/leases", lease, headers=headers))

@@ -19,18 +19,18 @@ import psutil
 import pytest
 
 from seriatim.api import app as app_module
-from seriatim.api import tail_matcher, tailing
+from seriatim.api import tail_endpoints, tail_matcher
 from seriatim.api.memory_budget import MemoryBudget
 from seriatim.api.request_queue import RequestQueue
-from seriatim.api.tails import Piece, Tail
+from seriatim.api.tail_buffer import TailBuffer, TailChunk
 from seriatim.core.query import Query
 from tests.faults.support import wait_until
 from tests.fixtures.postgres_server import PostgresServer
-from tests.fixtures.service import Running
-from tests.service.calls import Caller, caller, event, following
-from tests.service.served import Served, served
-from tests.service.test_hard_times import head, raw
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import Caller, make_caller, make_event, open_tail
+from tests.service.service_process import ServiceProcess, run_service_process
 from tests.service.test_processes import workers_of
+from tests.service.test_service_faults import head, raw
 
 MIB = 1024 * 1024
 BODY = 17 * MIB - 1024
@@ -38,7 +38,7 @@ BUDGET = 128 * MIB
 SLACK = 64 * MIB
 
 
-def rss(service: Served) -> int:
+def rss(service: ServiceProcess) -> int:
     """Return the resident memory of a service's process."""
     return psutil.Process(service.process.pid).memory_info().rss
 
@@ -63,17 +63,17 @@ def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("apart")
     access = f"sqlite:///{folder}/access.db"
     url = "memory:" if request.param == "memory" else f"sqlite:///{folder}/log.db"
-    with served(url, "--access", access, access=access) as one:
+    with run_service_process(url, "--access", access, access=access) as one:
         yield one
 
 
 # -- memory
 
 
-def test_unfinished_bodies_are_bounded(apart: Served) -> None:
+def test_unfinished_bodies_are_bounded(apart: ServiceProcess) -> None:
     """K3: a hundred unfinished bodies take the budget and little more; others are served."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-bodies", "calm"))
-    assert loud.append(event()).status == calm.append(event()).status == 201
+    assert loud.append(make_event()).status == calm.append(make_event()).status == 201
     before = rss(apart)
     answers: list[bytes] = []
     sent = head(loud, "/v1/events", f"content-length: {BODY}")
@@ -94,8 +94,8 @@ def test_unfinished_bodies_are_bounded(apart: Served) -> None:
         for one in senders:
             one.join(120)
         grown = rss(apart) - before
-        other = calm.append(event())
-        refused = loud.append(event())
+        other = calm.append(make_event())
+        refused = loud.append(make_event())
         for link in links:
             link.settimeout(0.05)
             try:
@@ -113,16 +113,16 @@ def test_unfinished_bodies_are_bounded(apart: Served) -> None:
         assert b'"code":"limit_exceeded"' in text
         assert b'"limit":"tenant_memory_bytes"' in text
     assert refused.status in (201, 429)
-    wait_until(lambda: loud.append(event()).status == 201, "served again", within_s=60)
+    wait_until(lambda: loud.append(make_event()).status == 201, "served again", within_s=60)
 
 
-def test_readers_that_take_nothing_are_bounded(apart: Served) -> None:
+def test_readers_that_take_nothing_are_bounded(apart: ServiceProcess) -> None:
     """K3: eighty readers of one tenant that take nothing cost its budget; others are served."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-reads", "calm"))
     filler = "x" * 1_000_000
     for n in range(40):
-        assert loud.append(event("big", {"n": n, "a": filler})).status == 201
-    calm.append(event())
+        assert loud.append(make_event("big", {"n": n, "a": filler})).status == 201
+    calm.append(make_event())
     before = rss(apart)
     with many_links(apart.port, 80) as links:
         for number, link in enumerate(links):
@@ -139,15 +139,15 @@ def test_readers_that_take_nothing_are_bounded(apart: Served) -> None:
     wait_until(lambda: loud("GET", "/v1/events").status == 200, "served again", within_s=60)
 
 
-def test_tails_of_large_events_after_small_ones_are_bounded(apart: Served) -> None:
+def test_tails_of_large_events_after_small_ones_are_bounded(apart: ServiceProcess) -> None:
     """K3: eighty tails that take nothing cost the budget, also where a page outgrows its size."""
     loud, calm = (apart.caller(tenant_id=one) for one in ("loud-tails", "calm"))
     for _ in range(3):
-        assert loud.append(*[event("small")] * 64).status == 201
+        assert loud.append(*[make_event("small")] * 64).status == 201
     filler = "é" * 500_000
     for n in range(40):
-        assert loud.append(event("large", {"n": n, "a": filler})).status == 201
-    assert calm.append(event()).status == 201
+        assert loud.append(make_event("large", {"n": n, "a": filler})).status == 201
+    assert calm.append(make_event()).status == 201
     before = rss(apart)
     with many_links(apart.port, 80) as links:
         for number, link in enumerate(links):
@@ -164,14 +164,14 @@ def test_tails_of_large_events_after_small_ones_are_bounded(apart: Served) -> No
 
 
 def test_a_stalled_answer_is_let_go(
-    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: the stall limit holds for every answer, and its memory is free again."""
-    monkeypatch.setattr(app_module, "STALLED_S", 0.5)
+    monkeypatch.setattr(app_module, "STALLED_CLIENT_S", 0.5)
     service = serving()
-    who = caller(service, tenant_id="t")
+    who = make_caller(service, tenant_id="t")
     for n in range(8):
-        who.append(event("big", {"n": n, "a": "x" * 1_000_000}))
+        who.append(make_event("big", {"n": n, "a": "x" * 1_000_000}))
     memory = service.service.memory
     with many_links(service.port, 3) as links:
         for link in links:
@@ -179,23 +179,23 @@ def test_a_stalled_answer_is_let_go(
         wait_until(lambda: memory.used("t") > 0, "an answer is held")
         wait_until(lambda: not memory.used("t"), "all are let go", within_s=30)
         wait_until(lambda: not service._server.server_state.connections, "closed", within_s=30)
-    metrics = caller(service)("GET", "/metrics").body
+    metrics = make_caller(service)("GET", "/metrics").body
 
     assert b'seriatim_http_bounds_met_total{limit="stalled_s",tenant="t"} 3.0' in metrics
 
 
-def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., Running]) -> None:
+def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., RunningService]) -> None:
     """K3: whatever was asked for, in the end no byte counts any more."""
     service = serving(tenant_memory_bytes=4 * MIB)
-    who = caller(service, tenant_id="t")
-    big = {"events": [event(payload={"a": "x" * 900_000}) for _ in range(3)]}
+    who = make_caller(service, tenant_id="t")
+    big = {"events": [make_event(payload={"a": "x" * 900_000}) for _ in range(3)]}
     assert who("POST", "/v1/events", big).status == 201
     assert who("POST", "/v1/events", {"events": 3}).status == 400
     zipped = gzip.compress(json.dumps(big).encode())
     assert who("POST", "/v1/events", zipped, headers={"content-encoding": "gzip"}).status == 201
-    with following(who, after=0) as tail:
+    with open_tail(who, after=0) as tail:
         assert len([next(tail.lines()) for _ in range(3)]) == 3
-        who.append(event())
+        who.append(make_event())
         next(tail.lines())
     raw(service.port, head(who, "/v1/events", "content-length: 9"), b"{}", timeout_s=0.2)
 
@@ -204,17 +204,17 @@ def test_nothing_is_held_when_all_is_quiet(serving: Callable[..., Running]) -> N
 
 def texts_kept() -> int:
     """Return how many texts of appends the tails of this process keep."""
-    return sum(1 for one in gc.get_objects() if type(one) is Piece and one.records)
+    return sum(1 for one in gc.get_objects() if type(one) is TailChunk and one.records)
 
 
-def test_a_tail_keeps_nothing_that_was_sent(serving: Callable[..., Running]) -> None:
+def test_a_tail_keeps_nothing_that_was_sent(serving: Callable[..., RunningService]) -> None:
     """K3: a tail that has sent everything keeps no text, of which nothing is counted any more."""
-    who = caller(serving(), tenant_id="t")
-    who.append(event(payload={"a": "x" * 100_000}))
-    with following(who, after=0, keep_alive_s=60) as tail:
+    who = make_caller(serving(), tenant_id="t")
+    who.append(make_event(payload={"a": "x" * 100_000}))
+    with open_tail(who, after=0, keep_alive_s=60) as tail:
         assert len([next(tail.lines()) for _ in range(2)]) == 2
         wait_until(lambda: not texts_kept(), "the past is kept no longer")
-        who.append(event(payload={"a": "x" * 100_000}))
+        who.append(make_event(payload={"a": "x" * 100_000}))
         next(tail.lines())
         wait_until(lambda: not texts_kept(), "the last append is kept no longer")
 
@@ -225,18 +225,24 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
 
     async def read(*_: Any) -> Any:
         kept.append(texts_kept())
-        return [Piece(one, b"{}") for one in (2 * len(kept) - 1, 2 * len(kept))], 2 * len(kept), 0
+        return (
+            [TailChunk(one, b"{}") for one in (2 * len(kept) - 1, 2 * len(kept))],
+            2 * len(kept),
+            0,
+        )
 
     async def run_for(_: str, act: Callable[[], int]) -> int:
         return act()
 
-    monkeypatch.setattr(tailing, "_held_past", read)
+    monkeypatch.setattr(tail_endpoints, "_held_past", read)
     log = SimpleNamespace(head=lambda: 6, identity=lambda: None)
     hub, memory = SimpleNamespace(stopped=False), MemoryBudget(1)
     service: Any = SimpleNamespace(log=log, hub=hub, memory=memory, run_for=run_for)
     identity: Any = None
     sent = 0
-    async for piece in tailing._caught_up(service, Tail("t", Query(), 0, 10), identity):
+    async for piece in tail_endpoints._caught_up(
+        service, TailBuffer("t", Query(), 0, 10), identity
+    ):
         sent += len(piece.records)
         del piece
 
@@ -244,28 +250,28 @@ async def test_a_tail_that_waits_for_memory_keeps_no_page(monkeypatch: pytest.Mo
     assert kept == [0, 0, 0]
 
 
-def test_strangers_are_bounded(serving: Callable[..., Running]) -> None:
+def test_strangers_are_bounded(serving: Callable[..., RunningService]) -> None:
     """K3: connections without a token are few, and those with one are served."""
     service = serving(unauthenticated_connections=20, unauthenticated_bytes=MIB)
-    who = caller(service, tenant_id="t")
+    who = make_caller(service, tenant_id="t")
     app: Any = service._config.loaded_app
     with many_links(service.port, 60) as links:
-        wait_until(lambda: len(app.strangers) <= 20, "bounded")
-        assert who.append(event()).status == 201
+        wait_until(lambda: len(app.unauthenticated) <= 20, "bounded")
+        assert who.append(make_event()).status == 201
         for link in links:
             try:
                 link.sendall(b"POST /v1/events HTTP/1.1\r\nx: " + b"a" * 90_000)
             except OSError:
                 continue
-        assert who.append(event()).status == 201
-        wait_until(lambda: app.strangers.bytes <= MIB, "bounded bytes")
-    metrics = caller(service)("GET", "/metrics").body
+        assert who.append(make_event()).status == 201
+        wait_until(lambda: app.unauthenticated.bytes <= MIB, "bounded bytes")
+    metrics = make_caller(service)("GET", "/metrics").body
 
     for limit in (b"unauthenticated_connections", b"unauthenticated_bytes"):
         assert b'seriatim_http_bounds_met_total{limit="%b",tenant=""}' % limit in metrics
 
 
-def test_a_stranger_is_refused_by_its_head(serving: Callable[..., Running]) -> None:
+def test_a_stranger_is_refused_by_its_head(serving: Callable[..., RunningService]) -> None:
     """K3: the body of a request without a valid token is not waited for."""
     service = serving()
     sent = b"POST /v1/events HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
@@ -280,25 +286,25 @@ def test_a_stranger_is_refused_by_its_head(serving: Callable[..., Running]) -> N
     ("body", "status"),
     [
         ({"events": 3, "pad": "x" * 60_000}, 400),
-        ({"events": [event(payload={"password": "hunter2-" + "x" * 60_000})]}, 422),
-        ({"events": [event("", {"a": "x" * 60_000})]}, 400),
+        ({"events": [make_event(payload={"password": "hunter2-" + "x" * 60_000})]}, 422),
+        ({"events": [make_event("", {"a": "x" * 60_000})]}, 400),
         (
             {
-                "events": [event(payload={"a": "x" * 60_000})],
+                "events": [make_event(payload={"a": "x" * 60_000})],
                 "conditions": [{"stream": ["s", "1"], "seq": 7}],
             },
             409,
         ),
-        ({"events": [event(event_id="e-1", payload={"a": "y" * 60_000})]}, 409),
+        ({"events": [make_event(event_id="e-1", payload={"a": "y" * 60_000})]}, 409),
     ],
 )
 def test_refused_appends_are_charged(
-    serving: Callable[..., Running], body: dict[str, Any], status: int
+    serving: Callable[..., RunningService], body: dict[str, Any], status: int
 ) -> None:
     """K4: bytes count when they arrive, whatever becomes of them; then it is 429."""
     service = serving(bytes_per_s=50_000.0)
-    who = caller(service, tenant_id="t")
-    assert who.append(event(event_id="e-1", payload={"a": 1})).status == 201
+    who = make_caller(service, tenant_id="t")
+    assert who.append(make_event(event_id="e-1", payload={"a": 1})).status == 201
     answers = [who("POST", "/v1/events", body) for _ in range(6)]
     statuses = [one.status for one in answers]
 
@@ -308,28 +314,28 @@ def test_refused_appends_are_charged(
     late = next(one for one in answers if one.status == 429)
     assert late.json["details"]["limit"] == "bytes_per_s"
     assert int(late.headers["retry-after"]) >= 1
-    assert caller(service, tenant_id="other").append(event()).status == 201
+    assert make_caller(service, tenant_id="other").append(make_event()).status == 201
 
 
-def test_over_its_quota_a_body_is_not_read(serving: Callable[..., Running]) -> None:
+def test_over_its_quota_a_body_is_not_read(serving: Callable[..., RunningService]) -> None:
     """K4: the answer is there before the body is."""
     service = serving(bytes_per_s=1000.0)
-    who = caller(service, tenant_id="t")
-    assert who.append(event(payload={"a": "x" * 10_000})).status == 201
+    who = make_caller(service, tenant_id="t")
+    assert who.append(make_event(payload={"a": "x" * 10_000})).status == 201
     answer = raw(service.port, head(who, "/v1/events", "content-length: 1000000"), b"{")
 
     assert answer.startswith(b"HTTP/1.1 429"), answer[:200]
 
 
-def test_a_body_that_never_came_is_not_charged(serving: Callable[..., Running]) -> None:
+def test_a_body_that_never_came_is_not_charged(serving: Callable[..., RunningService]) -> None:
     """K4: what was announced and did not arrive costs nothing."""
     service = serving(bytes_per_s=100_000.0, body_timeout_s=0.2)
-    who = caller(service, tenant_id="t")
+    who = make_caller(service, tenant_id="t")
     for _ in range(5):
         late = raw(service.port, head(who, "/v1/events", "content-length: 900000"), b"{")
         assert late.startswith(b"HTTP/1.1 504"), late[:100]
 
-    assert who.append(event()).status == 201
+    assert who.append(make_event()).status == 201
 
 
 # -- processor time
@@ -341,7 +347,7 @@ def hostile(values: int) -> dict[str, Any]:
 
 
 def test_requests_of_tenants_are_queued(
-    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: every request of a tenant starts by the queue, and a health check does not."""
     queued: list[str] = []
@@ -359,9 +365,9 @@ def test_requests_of_tenants_are_queued(
     monkeypatch.setattr(RequestQueue, "run", noted_run)
     monkeypatch.setattr(RequestQueue, "charge", noted_charge)
     service = serving()
-    loud = caller(service, tenant_id="loud")
+    loud = make_caller(service, tenant_id="loud")
     charged.clear()
-    assert loud.append(event(payload={"text": "x" * 500_000})).status == 201
+    assert loud.append(make_event(payload={"text": "x" * 500_000})).status == 201
     assert loud("GET", "/v1/events").status == 200
     assert Caller(service.port)("GET", "/health").status == 200
 
@@ -371,11 +377,11 @@ def test_requests_of_tenants_are_queued(
 
 
 def test_a_tail_is_matched_off_the_loop(
-    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3, A1: while a tail's predicates are evaluated, `/health` is answered."""
     service = serving()
-    who = caller(service, tenant_id="t")
+    who = make_caller(service, tenant_id="t")
     begun, go = threading.Event(), threading.Event()
     real = tail_matcher._matches
 
@@ -385,27 +391,27 @@ def test_a_tail_is_matched_off_the_loop(
         return real(*given)
 
     monkeypatch.setattr(tail_matcher, "_matches", slow)
-    with following(who, {"query": hostile(3)}) as tail:
+    with open_tail(who, {"query": hostile(3)}) as tail:
         next(tail.lines())
-        who.append(event(payload={"a": ["v0", "v1", "v2"]}))
+        who.append(make_event(payload={"a": ["v0", "v1", "v2"]}))
         assert begun.wait(30)
         assert Caller(service.port)("GET", "/health").status == 200
-        assert caller(service, tenant_id="other").append(event()).status == 201
+        assert make_caller(service, tenant_id="other").append(make_event()).status == 201
         go.set()
         assert len(next(tail.lines())["records"]) == 1
 
 
 def test_a_tail_that_costs_too_much_ends(
-    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: predicates beyond their budget end the tail with a problem that names it."""
     monkeypatch.setattr(tail_matcher, "MATCH_BURST_S", -1.0)
     service = serving()
-    who = caller(service, tenant_id="t")
-    with following(who, {"query": hostile(3)}) as tail:
+    who = make_caller(service, tenant_id="t")
+    with open_tail(who, {"query": hostile(3)}) as tail:
         lines = tail.lines()
         next(lines)
-        who.append(event(payload={"a": ["v0"]}))
+        who.append(make_event(payload={"a": ["v0"]}))
         problem = next(one["problem"] for one in lines if "problem" in one)
         assert next(lines, None) is None
 
@@ -413,22 +419,24 @@ def test_a_tail_that_costs_too_much_ends(
     assert not service.service.hub._channels
 
 
-def test_a_tail_over_the_bound_of_comparisons_ends_alone(serving: Callable[..., Running]) -> None:
+def test_a_tail_over_the_bound_of_comparisons_ends_alone(
+    serving: Callable[..., RunningService],
+) -> None:
     """K3: a tail whose predicates no index can tell apart ends; other tails of its tenant go on."""
     service = serving()
-    who = caller(service, tenant_id="t")
+    who = make_caller(service, tenant_id="t")
     terms = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(400))}
     alike = [{**terms, "n": n} for n in range(200)] + [{**terms, "x": [{"p": 1, "q": 1}]}]
     wanted = [{"x": [{"p": 1, "q": 1}], "z": [n]} for n in range(400)]
     costly = {"filters": [{"payload": [{"a": wanted}]}]}
-    with following(who, {"query": costly}) as tail, following(who, {}) as other:
+    with open_tail(who, {"query": costly}) as tail, open_tail(who, {}) as other:
         lines, others = tail.lines(), other.lines()
         next(lines)
         next(others)
-        assert who.append(event(payload={"a": alike})).status == 201
+        assert who.append(make_event(payload={"a": alike})).status == 201
         problem = next(one["problem"] for one in lines if "problem" in one)
         assert next(lines, None) is None
-        assert who.append(event(payload={"n": 2})).status == 201
+        assert who.append(make_event(payload={"n": 2})).status == 201
         received: list[Any] = []
         while len(received) < 2:
             received += next(others).get("records", [])
@@ -439,16 +447,16 @@ def test_a_tail_over_the_bound_of_comparisons_ends_alone(serving: Callable[..., 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
 def test_work_ends_with_its_request(
-    serving: Callable[..., Running], tmp_path: Path, backend: str
+    serving: Callable[..., RunningService], tmp_path: Path, backend: str
 ) -> None:
     """K3, B13: a read whose client has gone, or was told 504, does not continue."""
     url = "memory:" if backend == "memory" else f"sqlite:///{tmp_path}/log.db"
     service = serving(url, request_timeout_s=1.0)
-    who = caller(service, tenant_id="t")
+    who = make_caller(service, tenant_id="t")
     # One event costs about a millisecond; the whole scan would take minutes.
     payload = {"a": [f"w{n}" for n in range(2000)]}
     for _ in range(40):
-        who.append(*[event(payload=payload) for _ in range(100)])
+        who.append(*[make_event(payload=payload) for _ in range(100)])
     predicates = [{"a": [{"b": [n, "w1"]}]} for n in range(60)]
     query = {"query": {"filters": [{"payload": predicates}]}}
     threads = service.service._threads
@@ -481,10 +489,10 @@ main()
 def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> None:
     """K3: answers that nobody takes are given up soon after SIGTERM, long before the deadline."""
     url = f"sqlite:///{tmp_path}/log.db"
-    with served(url, "--grace-s", "60") as service:
+    with run_service_process(url, "--grace-s", "60") as service:
         who = service.caller(tenant_id="t")
         for n in range(12):
-            assert who.append(event("large", {"n": n, "a": "x" * 1_000_000})).status == 201
+            assert who.append(make_event("large", {"n": n, "a": "x" * 1_000_000})).status == 201
         with many_links(service.port, 6) as links:
             for number, link in enumerate(links):
                 path = ("/v1/events", "/v1/tail?after=0")[number % 2]
@@ -503,9 +511,9 @@ def test_readers_that_take_nothing_do_not_keep_the_process(tmp_path: Path) -> No
 def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
     """K3: whatever a thread does, SIGTERM ends the process in the grace period."""
     url = f"sqlite:///{tmp_path}/log.db"
-    with served(url, "--grace-s", "4", script=STUCK) as service:
+    with run_service_process(url, "--grace-s", "4", script=STUCK) as service:
         who = service.caller(tenant_id="t")
-        who.append(event())
+        who.append(make_event())
         with socket.create_connection(("127.0.0.1", service.port)) as link:
             link.sendall(head(who, method="GET"))
             time.sleep(1.0)
@@ -521,9 +529,9 @@ def test_a_stuck_thread_does_not_keep_the_process(tmp_path: Path) -> None:
 def test_a_stopped_process_ends_with_the_others(tmp_path: Path) -> None:
     """K3: of several processes, one that cannot react is killed when the grace period is over."""
     url = f"sqlite:///{tmp_path}/log.db"
-    with served(url, "--grace-s", "4", "--processes", "2") as service:
+    with run_service_process(url, "--grace-s", "4", "--processes", "2") as service:
         who = service.caller(tenant_id="t")
-        wait_until(lambda: who.append(event()).status == 201, "served")
+        wait_until(lambda: who.append(make_event()).status == 201, "served")
         workers = workers_of(service.process.pid)
         psutil.Process(workers[0]).suspend()
         service.process.send_signal(signal.SIGTERM)
@@ -541,7 +549,7 @@ def own_server(own_postgres: Callable[..., PostgresServer]) -> PostgresServer:
 
 
 def test_ready_answers_with_the_database_away(
-    own_server: PostgresServer, serving: Callable[..., Running]
+    own_server: PostgresServer, serving: Callable[..., RunningService]
 ) -> None:
     """F5: within a second it is 503, whether the server hangs or refuses; then 200 again."""
     service = serving(own_server.create_database("log"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from seriatim.store.port import Cursor
-from tests.fixtures.service import Running
-from tests.service.calls import Caller, caller, event
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import Caller, make_caller, make_event
 
 
 def lags(operator: Caller) -> dict[tuple[str, str], float]:
@@ -20,12 +20,12 @@ def lags(operator: Caller) -> dict[tuple[str, str], float]:
     }
 
 
-def test_the_lag_of_every_tenant_is_shown(service: Running) -> None:
+def test_the_lag_of_every_tenant_is_shown(service: RunningService) -> None:
     """M2: consumers of any tenant have a lag, not only those of the default one."""
     store, identity = service.service.log.store, service.service.log.identity()
     head = 0
     for tenant in ("default", "acme", "zeta"):
-        answer = caller(service, tenant_id=tenant).append(event(), event())
+        answer = make_caller(service, tenant_id=tenant).append(make_event(), make_event())
         head = answer.json["last_position"]
         made = Cursor(
             tenant_id=tenant,
@@ -37,7 +37,7 @@ def test_the_lag_of_every_tenant_is_shown(service: Running) -> None:
         )
         store.put_cursor(made, lease=None, reset=False)
 
-    assert lags(caller(service)) == {
+    assert lags(make_caller(service)) == {
         (tenant, f"mailer-{tenant}"): head - 1 for tenant in ("default", "acme", "zeta")
     }
     assert service.service.store.tenants(2) == ["acme", "default"]

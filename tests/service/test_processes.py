@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.faults.support import wait_until
-from tests.service.calls import Caller, event, following
-from tests.service.served import served
+from tests.service.http_calls import Caller, make_event, open_tail
+from tests.service.service_process import run_service_process
 
 APPENDS = 40
 TAILS = 8
@@ -36,13 +36,16 @@ def workers_of(process: int) -> list[int]:
 
 def test_metrics_are_of_all_processes(tmp_path: Path) -> None:
     """M2: whichever process is asked, it shows what all have counted; of those that died, too."""
-    with served(f"sqlite:///{tmp_path}/log.db", "--processes", "2") as both, ExitStack() as stack:
+    with (
+        run_service_process(f"sqlite:///{tmp_path}/log.db", "--processes", "2") as both,
+        ExitStack() as stack,
+    ):
         operator = both.caller()
         writer = both.caller(tenant_id="t")
         for _ in range(APPENDS):
-            assert writer.append(event()).status == 201
+            assert writer.append(make_event()).status == 201
         for _ in range(TAILS):
-            next(stack.enter_context(following(writer)).lines())
+            next(stack.enter_context(open_tail(writer)).lines())
 
         assert shown(operator, STORED) == {APPENDS}
         assert shown(operator, TOOK) == {APPENDS}

@@ -14,35 +14,35 @@ from typer.testing import CliRunner
 import seriatim
 from seriatim.cli.app import app
 from seriatim.core.event import NewEvent
-from seriatim.core.handling import Delivery, handler
-from seriatim.delivery.entries import Asked
-from seriatim.delivery.holding import fail
-from seriatim.opening import open_read_model, open_registry, read_model_url, registry_url
-from seriatim.store.readmodel import operating
-from tests.fixtures.service import Running, running
-from tests.integration.readmodel_kit import seats
+from seriatim.core.handler import Delivery, handler
+from seriatim.delivery.claim_context import record_failure
+from seriatim.delivery.entries import EntryFilter
+from seriatim.factory import open_read_model, open_registry, read_model_url, registry_url
+from seriatim.store.readmodel import operations
+from tests.fixtures.service import RunningService, run_service
+from tests.integration.readmodel_support import seats
 from tests.service.conftest import sqlite_in
-from tests.service.tenants import OURS, THEIRS, bury
+from tests.service.tenant_data import OURS, THEIRS, create_dead_letter
 
 MAILER = handler("mailer", effect="keyed", on_poison="park")(lambda _event, _context: None)
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Running]:
+def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service with a dead letter of each of two tenants."""
-    with running(sqlite_in(tmp_path)) as one:
+    with run_service(sqlite_in(tmp_path)) as one:
         with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
             registry.declare(MAILER)
             for tenant in (OURS, THEIRS):
                 for name in ("one", "dead"):
                     made = NewEvent("x", {"n": 1}, event_id=f"{tenant}-{name}")
                     one.service.view(tenant).append([made])
-                bury(one, registry, MAILER, tenant)
+                create_dead_letter(one, registry, MAILER, tenant)
         yield one
 
 
 def ran(
-    service: Running, monkeypatch: pytest.MonkeyPatch, *args: str, **token: Any
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, *args: str, **token: Any
 ) -> tuple[int, list[Any]]:
     """Run a command as a tenant's operator; return its exit code and its lines of JSON."""
     rights = {"rights": ["read", "operate"], "tenant_id": OURS} | token
@@ -52,7 +52,7 @@ def ran(
     return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_dead_letters(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     """G5, K2: an operator lists, shows, retries and drops dead letters of the token's tenant."""
     code, letters = ran(service, monkeypatch, "dlq", "list")
     assert (code, [one["event_id"] for one in letters]) == (0, [f"{OURS}-dead"])
@@ -71,7 +71,7 @@ def test_dead_letters(service: Running, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("act", [("retry",), ("drop", "--reason", "old")])
 def test_only_dead_letters_are_dealt_with(
-    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: tuple[str, ...]
+    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: tuple[str, ...]
 ) -> None:
     """G5, L3: an event in work or backing off is no dead letter, whoever names it."""
     with closing(open_registry(registry_url(sqlite_in(tmp_path)))) as registry:
@@ -81,8 +81,8 @@ def test_only_dead_letters_are_dealt_with(
             for name in ("claimed", "failed")
         ]
         claims = registry.claim_all(MAILER, open_events)
-        fail(registry, MAILER, claims[1], ValueError("no seat"))
-        asked = Asked(tenant_id=OURS, status=("claimed", "failed"))
+        record_failure(registry, MAILER, claims[1], ValueError("no seat"))
+        asked = EntryFilter(tenant_id=OURS, status=("claimed", "failed"))
         before = [(one.event_id, one.status) for one in registry.entries(asked)]
         codes = [
             ran(service, monkeypatch, "dlq", act[0], name, *act[1:])[0]
@@ -94,7 +94,7 @@ def test_only_dead_letters_are_dealt_with(
         assert [(one.event_id, one.status) for one in registry.entries(asked)] == before
 
 
-def test_registry(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     """G1, K2: counts are the tenant's; what the service has no route for is refused by name."""
     code, [known] = ran(service, monkeypatch, "registry", "status")
     assert code == 0
@@ -106,7 +106,9 @@ def test_registry(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (code, done) == (0, [{"retried": 1}])
 
 
-def test_projections_and_subscriptions(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_projections_and_subscriptions(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I7, E5: both are listed for the token's tenant, and need its rights."""
     with seriatim.open(
         f"http://127.0.0.1:{service.port}",
@@ -121,7 +123,7 @@ def test_projections_and_subscriptions(service: Running, monkeypatch: pytest.Mon
 
 
 def test_a_hold_is_in_the_status(
-    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: while a rebuild holds a projection, library, HTTP and command line report until when."""
     token = service.token(rights=["read", "operate"], tenant_id=OURS)
@@ -132,12 +134,12 @@ def test_a_hold_is_in_the_status(
         seriatim.open(f"http://127.0.0.1:{service.port}", token=token) as log,
     ):
         for shadow in (False, True):
-            model.begin(seats, OURS, identity, shadow=shadow)
+            model.create_projection(seats, OURS, identity, shadow=shadow)
         lease = model.claim("seats", "verify", 60, shadow=True)
         assert lease is not None
         assert [one.held_until for one in log.projections.status()] == [None]
         with model.hold("seats", lease):
-            until = operating.known(model, "seats").held_until
+            until = operations.get_progress(model, "seats").held_until
             [held] = log.projections.status()
             _, [[shown]] = ran(service, monkeypatch, "project", "status")
     assert until is not None

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running
-from tests.service.calls import caller, event
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import make_caller, make_event
 
 TWO_DAYS_US = 2 * 86_400 * 1_000_000
 
@@ -32,15 +32,15 @@ def count(file: Path, table: str) -> int:
         database.close()
 
 
-def test_what_is_old_is_forgotten(serving: Callable[..., Running], tmp_path: Path) -> None:
+def test_what_is_old_is_forgotten(serving: Callable[..., RunningService], tmp_path: Path) -> None:
     """C5: the service forgets what is older than a day by itself, and keeps the rest."""
     service = serving(purge_every_s=0.0)
-    who = caller(service)
+    who = make_caller(service)
     log, beside = tmp_path / "log.db", tmp_path / "log.service.db"
     lease = {"name": "job", "owner": "me", "seconds": 60}
     for key in ("a", "b"):
         headers = {"idempotency-key": key}
-        assert who("POST", "/v1/events", {"events": [event()]}, headers=headers).status == 201
+        assert who("POST", "/v1/events", {"events": [make_event()]}, headers=headers).status == 201
         assert who("POST", "/v1/leases", lease, headers=headers).status == 200
     assert (count(log, "commands"), count(beside, "seriatim_answers")) == (2, 2)
 
@@ -49,6 +49,6 @@ def test_what_is_old_is_forgotten(serving: Callable[..., Running], tmp_path: Pat
 
     wait_until(lambda: count(log, "commands") == 1, "old command records are forgotten")
     wait_until(lambda: count(beside, "seriatim_answers") == 1, "old answers are forgotten")
-    again = who("POST", "/v1/events", {"events": [event()]}, headers={"idempotency-key": "b"})
+    again = who("POST", "/v1/events", {"events": [make_event()]}, headers={"idempotency-key": "b"})
     assert again.headers["seriatim-replayed"] == "true"
     assert who("GET", "/v1/log").json["head"] == 2

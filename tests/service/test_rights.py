@@ -20,37 +20,39 @@ from seriatim.access.quotas import Quota
 from seriatim.access.rights import Caller as Rights
 from seriatim.core.errors import Forbidden, InvalidArgument, LimitExceeded, Unauthorized
 from seriatim.core.event import INFRASTRUCTURE_TENANT
-from seriatim.opening import access_url
+from seriatim.factory import access_url
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running
-from tests.service.calls import Caller, caller, event, following
+from tests.fixtures.service import RunningService
 from tests.service.conftest import sqlite_in
+from tests.service.http_calls import Caller, make_caller, make_event, open_tail
 
 
-def scoped(service: Running, *types: str, rights: tuple[str, ...] = ("append", "read")) -> Caller:
+def scoped(
+    service: RunningService, *types: str, rights: tuple[str, ...] = ("append", "read")
+) -> Caller:
     """Return a service that is confined to types."""
-    return caller(service, tenant_id="scoped", rights=rights, types=types)
+    return make_caller(service, tenant_id="scoped", rights=rights, types=types)
 
 
 # -- who appends, in whose name
 
 
-def test_a_tenant_cannot_be_given_more_than_reading(service: Running) -> None:
+def test_a_tenant_cannot_be_given_more_than_reading(service: RunningService) -> None:
     """K4: only a service's token appends; a tenant's with that right cannot even be made."""
     for right in ("append", "operate", "act_as"):
         with pytest.raises(Exception, match="a tenant's token may only read"):
             service.token(subject=None, tenant_id="t", rights=[right])
-    answer = caller(service, subject=None, tenant_id="t", rights=["read"]).append(event())
+    answer = make_caller(service, subject=None, tenant_id="t", rights=["read"]).append(make_event())
 
     assert (answer.status, answer.code) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/append-if"])
-def test_the_actor_is_the_tokens_subject(service: Running, path: str) -> None:
+def test_the_actor_is_the_tokens_subject(service: RunningService, path: str) -> None:
     """K4: who names nobody is named; to name another needs a right of its own."""
-    mail = caller(service, subject="mail", tenant_id="t", rights=["append", "read"])
-    other = caller(service, subject="desk", tenant_id="t", rights=["append", "act_as", "read"])
-    named = event(actor_type="user", actor_id="ann")
+    mail = make_caller(service, subject="mail", tenant_id="t", rights=["append", "read"])
+    other = make_caller(service, subject="desk", tenant_id="t", rights=["append", "act_as", "read"])
+    named = make_event(actor_type="user", actor_id="ann")
 
     def sent(who: Caller, given: dict[str, Any]) -> Any:
         body: dict[str, Any] = {"events": [given]}
@@ -62,8 +64,8 @@ def test_the_actor_is_the_tokens_subject(service: Running, path: str) -> None:
         [outcome] = answer.json["outcomes"]
         return outcome.get("problem") or outcome["receipt"]
 
-    own = sent(mail, event())
-    spelled = sent(mail, event(actor_type="service_principal", actor_id="mail"))
+    own = sent(mail, make_event())
+    spelled = sent(mail, make_event(actor_type="service_principal", actor_id="mail"))
     refused = sent(mail, named)
     allowed = sent(other, named)
 
@@ -77,34 +79,34 @@ def test_the_actor_is_the_tokens_subject(service: Running, path: str) -> None:
     assert actor(allowed) == ("user", "ann")
 
 
-def test_a_command_is_in_the_callers_own_name(service: Running) -> None:
+def test_a_command_is_in_the_callers_own_name(service: RunningService) -> None:
     """C5: the command behind an append has the token's subject, unless another may be named."""
-    mail = caller(service, subject="mail", tenant_id="t", rights=["append"])
+    mail = make_caller(service, subject="mail", tenant_id="t", rights=["append"])
     command = {"actor": "ann", "endpoint": "/x", "key": "k"}
 
-    assert mail.append(event(), command=command).code == "forbidden"
-    assert mail.append(event(), command={**command, "actor": "mail"}).status == 201
+    assert mail.append(make_event(), command=command).code == "forbidden"
+    assert mail.append(make_event(), command={**command, "actor": "mail"}).status == 201
 
 
 # -- event types
 
 
-def test_patterns_confine_appends(service: Running) -> None:
+def test_patterns_confine_appends(service: RunningService) -> None:
     """K4: order.* takes order.paid and nothing else; a batch passes as a whole or not at all."""
     who = scoped(service, "order.*", "noted", rights=("append",))
 
-    assert who.append(event("order.paid"), event("noted")).status == 201
+    assert who.append(make_event("order.paid"), make_event("noted")).status == 201
     for wrong in ("orders", "order", "ORDER.paid", "x"):
-        assert who.append(event("order.paid"), event(wrong)).code == "forbidden"
+        assert who.append(make_event("order.paid"), make_event(wrong)).code == "forbidden"
     with pytest.raises(Exception, match="exact event types"):
         scoped(service, "order.*")
 
 
-def test_a_scope_confines_every_read(service: Running) -> None:
+def test_a_scope_confines_every_read(service: RunningService) -> None:
     """K4: page, query, tail, event by id and conditions show the types of the scope alone."""
-    all_types = caller(service, tenant_id="scoped")
-    hidden = all_types.append(event("hidden", event_id=f"h{time.time_ns()}"))
-    shown = all_types.append(event("shown", event_id=f"s{time.time_ns()}"))
+    all_types = make_caller(service, tenant_id="scoped")
+    hidden = all_types.append(make_event("hidden", event_id=f"h{time.time_ns()}"))
+    shown = all_types.append(make_event("shown", event_id=f"s{time.time_ns()}"))
     after = hidden.json["first_position"] - 1
     who = scoped(service, "shown")
     every = {"query": {}, "after": after, "until": shown.json["last_position"], "limit": 10}
@@ -131,17 +133,17 @@ def test_a_scope_confines_every_read(service: Running) -> None:
     foreign = who("GET", "/v1/event", event_id=hidden.json["events"][0]["event_id"])
     absent = who("GET", "/v1/event", event_id="h" + "0" * 19)
     assert (foreign.status, absent.status) == (404, 404)
-    with following(who, after=after) as tail:
+    with open_tail(who, after=after) as tail:
         lines = tail.lines()
         assert next(lines)["records"][0]["event_type"] == "shown"
 
 
-def test_a_condition_asks_for_nothing_that_is_hidden(service: Running) -> None:
+def test_a_condition_asks_for_nothing_that_is_hidden(service: RunningService) -> None:
     """K4: a context is the part of it that the token may read; without reading there is none."""
-    all_types = caller(service, tenant_id="scoped")
-    all_types.append(event("hidden", {"room": "blue"}))
+    all_types = make_caller(service, tenant_id="scoped")
+    all_types.append(make_event("hidden", {"room": "blue"}))
     query = {"filters": [{"types": ["hidden"]}]}
-    body = {"events": [event("shown")], "query": query, "expected_version": None}
+    body = {"events": [make_event("shown")], "query": query, "expected_version": None}
     blind = scoped(service, "shown", rights=("append",))
 
     assert scoped(service, "shown")("POST", "/v1/append-if", body).status == 201
@@ -149,12 +151,12 @@ def test_a_condition_asks_for_nothing_that_is_hidden(service: Running) -> None:
     assert blind("POST", "/v1/append-if", body).json["details"] == {"right": "read"}
 
 
-def test_a_known_id_shows_nothing_that_may_not_be_read(service: Running) -> None:
+def test_a_known_id_shows_nothing_that_may_not_be_read(service: RunningService) -> None:
     """K4: taking a stored event for one's own (on_id_mismatch) is reading it."""
     name = f"id{time.time_ns()}"
-    all_types = caller(service, tenant_id="scoped")
-    all_types.append(event("hidden", {"a": "unseen"}, event_id=name))
-    wanted = {"events": [event("shown", event_id=name)], "on_id_mismatch": "warn"}
+    all_types = make_caller(service, tenant_id="scoped")
+    all_types.append(make_event("hidden", {"a": "unseen"}, event_id=name))
+    wanted = {"events": [make_event("shown", event_id=name)], "on_id_mismatch": "warn"}
 
     for who in (scoped(service, "shown"), scoped(service, "shown", rights=("append",))):
         one = who("POST", "/v1/events", wanted)
@@ -167,56 +169,58 @@ def test_a_known_id_shows_nothing_that_may_not_be_read(service: Running) -> None
 # -- tenants
 
 
-def test_a_command_shows_nothing_that_may_not_be_read(service: Running) -> None:
+def test_a_command_shows_nothing_that_may_not_be_read(service: RunningService) -> None:
     """K4: a duplicate with other events gets no record that its token may not read."""
-    whole = caller(service, subject="svc", tenant_id="scoped", rights=["append", "read"])
-    narrow = caller(service, subject="svc", tenant_id="scoped", rights=["append"], types=["ok"])
+    whole = make_caller(service, subject="svc", tenant_id="scoped", rights=["append", "read"])
+    narrow = make_caller(
+        service, subject="svc", tenant_id="scoped", rights=["append"], types=["ok"]
+    )
     command = {"actor": "svc", "endpoint": "x", "key": "hidden-k"}
-    hidden = event("hidden", {"salary": 5})
+    hidden = make_event("hidden", {"salary": 5})
     assert whole.append(hidden, command=command).status == 201
-    answer = narrow.append(event("ok"), command=command)
+    answer = narrow.append(make_event("ok"), command=command)
 
     assert (answer.status, answer.code) == (403, "forbidden")
     assert b"salary" not in answer.body
     assert b"salary" in whole.append(hidden, command=command).body
     own = {**command, "key": "own-k"}
-    first, again = (narrow.append(event("ok", {"n": 1}), command=own) for _ in range(2))
+    first, again = (narrow.append(make_event("ok", {"n": 1}), command=own) for _ in range(2))
     assert (first.status, again.status) == (201, 201)
     assert again.json["first_position"] == first.json["first_position"]
 
 
-def test_a_conflict_tells_only_readers_in_what(service: Running) -> None:
+def test_a_conflict_tells_only_readers_in_what(service: RunningService) -> None:
     """K4, C2: who may not read what is stored learns that it differs, and no more."""
-    whole = caller(service, tenant_id="scoped", rights=["append", "read"])
-    narrow = caller(service, tenant_id="scoped", rights=["append"], types=["ok"])
-    assert whole.append(event("hidden", {"salary": 5}, event_id="h-9")).status == 201
-    guesses = [narrow.append(event("ok", {"salary": n}, event_id="h-9")) for n in (4, 5)]
+    whole = make_caller(service, tenant_id="scoped", rights=["append", "read"])
+    narrow = make_caller(service, tenant_id="scoped", rights=["append"], types=["ok"])
+    assert whole.append(make_event("hidden", {"salary": 5}, event_id="h-9")).status == 201
+    guesses = [narrow.append(make_event("ok", {"salary": n}, event_id="h-9")) for n in (4, 5)]
 
     assert [answer.code for answer in guesses] == ["idempotency_conflict"] * 2
-    assert guesses[0].told == guesses[1].told
-    told = whole.append(event("hidden", {"salary": 4}, event_id="h-9")).json["details"]
+    assert guesses[0].comparable == guesses[1].comparable
+    told = whole.append(make_event("hidden", {"salary": 4}, event_id="h-9")).json["details"]
     assert told["fields"] == ["payload"]
 
 
-def test_a_service_is_no_person(service: Running) -> None:
+def test_a_service_is_no_person(service: RunningService) -> None:
     """K4: under its own id, too, it may call itself only what a service is."""
-    who = caller(service, subject="svc", tenant_id="t", rights=["append"])
+    who = make_caller(service, subject="svc", tenant_id="t", rights=["append"])
     for kind, status in (("service_principal", 201), ("system", 201), ("user", 403)):
-        assert who.append(event(actor_type=kind, actor_id="svc")).status == status
+        assert who.append(make_event(actor_type=kind, actor_id="svc")).status == status
 
 
-def test_infrastructure_is_for_operators(service: Running) -> None:
+def test_infrastructure_is_for_operators(service: RunningService) -> None:
     """K2: the reserved tenant is named by who operates the whole log, and by nobody else."""
     ordinary = Caller(service.port, service.token(rights=["append", "read"]), INFRASTRUCTURE_TENANT)
     operator = Caller(service.port, service.token(), INFRASTRUCTURE_TENANT)
 
     assert ordinary("GET", "/v1/events").code == "forbidden"
-    assert ordinary.append(event()).code == "forbidden"
+    assert ordinary.append(make_event()).code == "forbidden"
     assert operator("GET", "/v1/events").status == 200
 
 
 def test_a_token_for_infrastructure_is_an_operators(
-    service: Running,
+    service: RunningService,
 ) -> None:
     """K2: a tenant's own token, or one without that right, cannot be made, and would not work."""
     for how in ({"subject": None, "rights": ["read"]}, {"rights": ["append", "read", "act_as"]}):
@@ -224,12 +228,12 @@ def test_a_token_for_infrastructure_is_an_operators(
             service.token(tenant_id=INFRASTRUCTURE_TENANT, **how)
     kept = Rights(subject="x", tenant_id=INFRASTRUCTURE_TENANT, rights=frozenset({"read"}))
     with pytest.raises(Forbidden):
-        kept.tenant(None)
-    operator = caller(service, tenant_id=INFRASTRUCTURE_TENANT)
+        kept.resolve_tenant(None)
+    operator = make_caller(service, tenant_id=INFRASTRUCTURE_TENANT)
     assert operator("GET", "/v1/log").json["tenant_id"] == INFRASTRUCTURE_TENANT
 
 
-def test_no_tenant_is_called_as_all_are(service: Running) -> None:
+def test_no_tenant_is_called_as_all_are(service: RunningService) -> None:
     """K2: * stands for all tenants: it is no tenant's name in a header, a token or a quota."""
     answer = Caller(service.port, service.token(), "*")("GET", "/v1/log")
 
@@ -241,7 +245,7 @@ def test_no_tenant_is_called_as_all_are(service: Running) -> None:
         service.service.access.set_quota(Quota(tenant_id="*", events_per_s=1))
 
 
-def test_a_token_has_as_many_types_as_a_query(service: Running) -> None:
+def test_a_token_has_as_many_types_as_a_query(service: RunningService) -> None:
     """K3: one with more could not query; it is refused when it is made, with the bound."""
     types = [f"type-{n}" for n in range(65)]
     with pytest.raises(LimitExceeded, match="64 types") as caught:
@@ -251,13 +255,13 @@ def test_a_token_has_as_many_types_as_a_query(service: Running) -> None:
     assert scoped(service, *types[:64])("POST", "/v1/query", {"query": {}}).status == 200
 
 
-def test_who_is_for_all_tenants_names_one(service: Running) -> None:
+def test_who_is_for_all_tenants_names_one(service: RunningService) -> None:
     """K2: a token for all works on the tenant it names, by default on the default one."""
     token = service.token(rights=["append", "read"])
     for tenant in ("ünï çødé", "a" * 512, None):
         named = None if tenant is None else tenant.encode().decode("latin-1")
         who = Caller(service.port, token, named)
-        record = who.append(event("x")).json["events"][0]["event_id"]
+        record = who.append(make_event("x")).json["events"][0]["event_id"]
         got = who("GET", "/v1/event", event_id=record).json["record"]["tenant_id"]
         assert got == (tenant or "default")
     for wrong in ("", "a" * 513, "a\tb"):
@@ -285,7 +289,7 @@ def rows(url: str) -> str:
 
 
 def test_tokens_are_kept_hashed_and_never_told(
-    service: Running, shared_url: str, caplog: pytest.LogCaptureFixture
+    service: RunningService, shared_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K2: neither the database nor a log line nor a problem has a token's secret."""
     caplog.set_level(logging.DEBUG)
@@ -307,14 +311,14 @@ def test_tokens_are_kept_hashed_and_never_told(
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_a_token_ends_within_two_seconds(service: Running, how: str) -> None:
+def test_a_token_ends_within_two_seconds(service: RunningService, how: str) -> None:
     """K4: requests and an open tail alike, be it busy or quiet."""
     access = service.service.access
     lasts = 1.5 if how == "expired" else None
-    text, made = access.create(subject="x", tenant_id="t", rights=["read"], lasts_s=lasts)
+    text, made = access.create(subject="x", tenant_id="t", rights=["read"], expires_in_s=lasts)
     who = Caller(service.port, text)
-    busy = caller(service, tenant_id="t", rights=["append"])
-    with following(who) as tail:
+    busy = make_caller(service, tenant_id="t", rights=["append"])
+    with open_tail(who) as tail:
         lines = tail.lines()
         assert "position" in next(lines)
         assert who("GET", "/v1/log").status == 200
@@ -326,7 +330,7 @@ def test_a_token_ends_within_two_seconds(service: Running, how: str) -> None:
         last: dict[str, Any] = {}
         for line in lines:
             last = line
-            busy.append(event())  # a tail that is busy looks too
+            busy.append(make_event())  # a tail that is busy looks too
 
     assert last["problem"]["code"] == "unauthorized"
     assert refused < 2.5
@@ -334,13 +338,13 @@ def test_a_token_ends_within_two_seconds(service: Running, how: str) -> None:
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_many_with_one_token_ask_once(quick: Running, good: bool) -> None:
+def test_many_with_one_token_ask_once(quick: RunningService, good: bool) -> None:
     """K4: a token that is not known is looked up once for all that come with it meanwhile."""
     service = quick.service
     text = quick.token() if good else unknown()
     asked: list[str] = []
     there = threading.Barrier(2)
-    admit = service.access.admit
+    admit = service.access.authenticate
 
     def slowly(token: str) -> Any:
         asked.append(token)
@@ -349,14 +353,14 @@ def test_many_with_one_token_ask_once(quick: Running, good: bool) -> None:
 
     async def many() -> list[Any]:
         head = {b"authorization": b"Bearer " + text.encode()}
-        coming = [asyncio.ensure_future(service.caller(head)) for _ in range(16)]
+        coming = [asyncio.ensure_future(service.authenticate(head)) for _ in range(16)]
         await asyncio.sleep(0)  # all of them wait now
         coming[0].cancel()  # the one that asked leaves; the others are answered
         await asyncio.to_thread(there.wait, 10)
         return await asyncio.gather(*coming, return_exceptions=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.access, "admit", slowly)
+        patch.setattr(service.access, "authenticate", slowly)
         first, *others = quick.run(many())
 
     assert asked == [text]
@@ -370,19 +374,19 @@ def unknown() -> str:
 
 
 def test_a_refused_token_is_not_looked_up_again_and_again(
-    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K4: what looks like no token costs no look, and a wrong one costs one a second."""
     service = serving()
     access = service.service.access
     asked: list[str] = []
-    admit = access.admit
+    admit = access.authenticate
 
     def counted(text: str) -> Any:
         asked.append(text)
         return admit(text)
 
-    monkeypatch.setattr(access, "admit", counted)
+    monkeypatch.setattr(access, "authenticate", counted)
     good, wrong = service.token(), unknown()
     for text in (good[:-1], good + "x", good.upper(), f"srt_{'g' * 16}_{'a' * 43}", "srt_x_y"):
         assert Caller(service.port, text)("GET", "/v1/log").status == 401
@@ -394,7 +398,7 @@ def test_a_refused_token_is_not_looked_up_again_and_again(
 
 
 def test_a_token_that_comes_after_its_refusal_is_taken(
-    serving: Callable[..., Running], tmp_path: Path
+    serving: Callable[..., RunningService], tmp_path: Path
 ) -> None:
     """K4: a refusal is remembered for less than two seconds, as is what was allowed."""
     url = sqlite_in(tmp_path)
@@ -410,10 +414,10 @@ def test_a_token_that_comes_after_its_refusal_is_taken(
     wait_until(lambda: who("GET", "/v1/log").status == 200, "taken", within_s=2.0)
 
 
-def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., Running]) -> None:
+def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., RunningService]) -> None:
     """K4: who follows without a token is let go once tokens are asked for."""
     service = serving(open_on_loopback=True)
-    with following(Caller(service.port)) as tail:
+    with open_tail(Caller(service.port)) as tail:
         lines = tail.lines()
         next(lines)
         service.token()
@@ -423,13 +427,13 @@ def test_an_open_tail_ends_when_tokens_begin(serving: Callable[..., Running]) ->
 
 
 def test_services_of_one_log_share_tokens(
-    service: Running, shared_url: str, tmp_path: Path
+    service: RunningService, shared_url: str, tmp_path: Path
 ) -> None:
     """K4: a token made beside one process is known to another, and so is its end."""
-    from tests.fixtures.service import running
+    from tests.fixtures.service import run_service
 
     text, made = service.service.access.create(subject="x", tenant_id="t", rights=["read"])
-    with running(shared_url) as other:
+    with run_service(shared_url) as other:
         who = Caller(other.port, text)
         assert who("GET", "/v1/log").status == 200
         service.service.access.revoke(made.token_id)

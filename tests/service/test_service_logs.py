@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from seriatim.opening import access_url, open_access
+from seriatim.factory import access_url, open_access
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running
-from tests.service.calls import Caller, caller, event
-from tests.service.served import Served, served
-from tests.service.test_hard_times import raw
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import Caller, make_caller, make_event
+from tests.service.service_process import ServiceProcess, run_service_process
+from tests.service.test_service_faults import raw
 
 # Warns, fails in a thread, and breaks in a request: none of it is to be seen as plain text.
 NOISY = """
@@ -44,7 +44,7 @@ main()
 """
 
 
-def parsed(service: Served) -> list[dict[str, Any]]:
+def parsed(service: ServiceProcess) -> list[dict[str, Any]]:
     """Return every line as JSON."""
     return [json.loads(line) for text in service.text for line in text.splitlines()]
 
@@ -52,7 +52,9 @@ def parsed(service: Served) -> list[dict[str, Any]]:
 def test_json_logs_are_only_json(tmp_path: Path) -> None:
     """M2: banner, requests, warnings, other libraries' lines and errors are each a JSON object."""
     url = f"sqlite:///{tmp_path}/log.db"
-    with served(url, "--log-format", "json", "--log-requests", script=NOISY) as service:
+    with run_service_process(
+        url, "--log-format", "json", "--log-requests", script=NOISY
+    ) as service:
         anybody = Caller(service.port)
         assert anybody("GET", "/v1/token").status == 503
         assert raw(service.port, b"no HTTP\r\n\r\n").startswith(b"HTTP/1.1 400")
@@ -76,9 +78,9 @@ def test_request_lines_have_fields(tmp_path: Path) -> None:
     """M2: method, route, status, duration, tenant, caller and request id; in every process."""
     url = f"sqlite:///{tmp_path}/log.db"
     args = ("--log-format", "json", "--log-requests", "--processes", "2")
-    with served(url, *args) as service:
+    with run_service_process(url, *args) as service:
         who = service.caller(tenant_id="acme", subject="shop")
-        assert who.append(event()).status == 201
+        assert who.append(make_event()).status == 201
         assert who("GET", "/v1/nowhere", headers={"x-request-id": "r-7"}).status == 404
         assert who("GET", "/v1/openapi.json").status == 200
         assert who("DELETE", "/v1/streams").status == 405
@@ -108,18 +110,18 @@ def test_request_lines_have_fields(tmp_path: Path) -> None:
 # -- tokens
 
 
-def test_a_token_tells_when_it_was_used(service: Running) -> None:
+def test_a_token_tells_when_it_was_used(service: RunningService) -> None:
     """K2: its last use is kept soon after, and not at each request."""
-    who = caller(service, tenant_id="used")
+    who = make_caller(service, tenant_id="used")
     access = service.service.access
     token_id = who.token.split("_")[1] if who.token else ""
     assert access.token(token_id).last_used_at is None
-    assert who.append(event()).status == 201
+    assert who.append(make_event()).status == 201
     wait_until(lambda: access.token(token_id).last_used_at is not None, "kept", within_s=20)
     first = access.token(token_id)
     for _ in range(5):
-        assert who.append(event()).status == 201
-    service.run(service.service._admission.keep_uses())
+        assert who.append(make_event()).status == 201
+    service.run(service.service._admission.write_uses())
 
     assert access.token(token_id) == first
     assert next(one for one in access.tokens() if one.token_id == token_id) == first
@@ -133,9 +135,9 @@ def test_an_older_access_store_is_upgraded(shared_url: str) -> None:
     with closing(open_access(url)) as access:
         text, made = access.create(subject="s", tenant_id="t", rights=["read"])
         with access._engine.transaction() as session:
-            session.run(f"drop table {access._engine.at}seriatim_token_uses")
+            session.run(f"drop table {access._engine.schema_prefix}seriatim_token_uses")
     with closing(open_access(url)) as access:
         assert access.token(made.token_id).last_used_at is None
         access.mark_used({made.token_id: 1.0})
         assert access.token(made.token_id).last_used_at is not None
-        assert access.admit(text)[0].token_id == made.token_id
+        assert access.authenticate(text)[0].token_id == made.token_id

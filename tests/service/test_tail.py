@@ -14,18 +14,18 @@ import pytest
 
 import seriatim
 from seriatim import Filter, NewEvent, Query
-from seriatim.log.batches import PAGE
-from seriatim.opening import open_read_model, read_model_url
+from seriatim.factory import open_read_model, read_model_url
+from seriatim.log.batches import PAGE_EVENTS
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running
-from tests.integration.readmodel_kit import own, seats, step
-from tests.service.calls import Caller, Following, caller, event, following
+from tests.fixtures.service import RunningService
+from tests.integration.readmodel_support import make_step, seat_rows, seats
+from tests.service.http_calls import Caller, OpenTail, make_caller, make_event, open_tail
 
 
 @pytest.fixture
-def who(service: Running, request: pytest.FixtureRequest) -> Caller:
+def who(service: RunningService, request: pytest.FixtureRequest) -> Caller:
     """Somebody of a tenant that no other test has."""
-    return caller(service, tenant_id=request.node.name[:400])
+    return make_caller(service, tenant_id=request.node.name[:400])
 
 
 def batches(count: int, seed: int) -> list[list[dict[str, Any]]]:
@@ -33,7 +33,7 @@ def batches(count: int, seed: int) -> list[list[dict[str, Any]]]:
     draw = random.Random(seed)
     return [
         [
-            event(draw.choice(["a", "b"]), {"n": n}, tags=[f"t{n % 3}"])
+            make_event(draw.choice(["a", "b"]), {"n": n}, tags=[f"t{n % 3}"])
             for _ in range(draw.randint(1, 5))
         ]
         for n in range(count)
@@ -51,7 +51,7 @@ def pieces(lines: Iterator[dict[str, Any]], last: int) -> list[list[int]]:
     raise AssertionError("the tail ended")
 
 
-def read(tail: Following, seen: list[list[int]]) -> None:
+def read(tail: OpenTail, seen: list[list[int]]) -> None:
     """Note the positions of each piece, until the last event comes."""
     for line in tail.lines():
         if "records" in line:
@@ -62,10 +62,10 @@ def read(tail: Following, seen: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_catching_up_and_live_meet_without_gap_or_duplicate(
-    service: Running, who: Caller, seed: int
+    service: RunningService, who: Caller, seed: int
 ) -> None:
     """E5: readers that begin anywhere, while others append, see each append once and whole."""
-    noise = caller(service, tenant_id="noise")
+    noise = make_caller(service, tenant_id="noise")
     expected: list[list[int]] = []
 
     def load(given: list[list[dict[str, Any]]]) -> None:
@@ -73,7 +73,7 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
             answer = who.append(*batch).json
             expected.append(list(range(answer["first_position"], answer["last_position"] + 1)))
             if seed:
-                noise.append(event())
+                noise.append(make_event())
 
     load(batches(20, seed))
     loader = threading.Thread(target=load, args=(batches(60, seed + 100),))
@@ -81,9 +81,9 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
     seen: dict[int, list[list[int]]] = {after: [] for after in starts}
 
     with (
-        following(who, after=starts[0]) as first,
-        following(who, after=starts[1]) as second,
-        following(who, after=starts[2]) as third,
+        open_tail(who, after=starts[0]) as first,
+        open_tail(who, after=starts[1]) as second,
+        open_tail(who, after=starts[2]) as third,
     ):
         readers = [
             threading.Thread(target=read, args=(tail, seen[after]))
@@ -92,7 +92,7 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
         for thread in (loader, *readers):
             thread.start()
         loader.join(60)
-        who.append(event("last"))
+        who.append(make_event("last"))
         for thread in readers:
             thread.join(60)
 
@@ -103,12 +103,12 @@ def test_catching_up_and_live_meet_without_gap_or_duplicate(
 def test_server_sent_events_go_on_from_the_last_id(who: Caller) -> None:
     """E5: an id is the position of an append's end; Last-Event-ID continues after it."""
     ends = [who.append(*batch).json["last_position"] for batch in batches(4, 1)]
-    with following(who, lines=False, after=ends[0] - 1) as tail:
+    with open_tail(who, lines=False, after=ends[0] - 1) as tail:
         events = [one for one, _ in zip(tail.events(), range(3), strict=False)]
     assert [int(one["id"]) for one in events] == ends[:3]
     assert {one["event"] for one in events} == {"append"}
     told = {"last-event-id": events[1]["id"]}
-    with following(who, lines=False, headers=told, after=0) as tail:
+    with open_tail(who, lines=False, headers=told, after=0) as tail:
         again = [one for one, _ in zip(tail.events(), range(2), strict=False)]
 
     assert [int(one["id"]) for one in again] == ends[2:]
@@ -117,13 +117,13 @@ def test_server_sent_events_go_on_from_the_last_id(who: Caller) -> None:
 
 def test_an_append_is_one_piece_however_large(who: Caller) -> None:
     """E5: an append larger than a page comes whole, from the past and live."""
-    size = PAGE + 500
-    with following(who, after=0) as live:
+    size = PAGE_EVENTS + 500
+    with open_tail(who, after=0) as live:
         lines = live.lines()
         next(lines)
-        last = who.append(*(event("big") for _ in range(size))).json["last_position"]
+        last = who.append(*(make_event("big") for _ in range(size))).json["last_position"]
         [while_there] = pieces(lines, last)
-    with following(who, after=0) as late:
+    with open_tail(who, after=0) as late:
         [afterwards] = pieces(late.lines(), last)
 
     assert while_there == afterwards
@@ -149,7 +149,7 @@ def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> No
     """D2: past and live alike, by the rules of every query."""
     params, wanted = FILTERS[kind]
     events = [
-        event(
+        make_event(
             "a" if n % 2 else "b",
             {"n": n},
             tags=[f"t{n % 3}"],
@@ -169,14 +169,14 @@ def test_a_tail_is_confined_by_filters_and_queries(who: Caller, kind: str) -> No
                     return found
         raise AssertionError("the tail ended")
 
-    with following(who, after=0, **params) as live:
+    with open_tail(who, after=0, **params) as live:
         lines = live.lines()
         next(lines)
         for one in events:
             who.append(one)
-        who.append(event("a", {"n": 3}, **end))
+        who.append(make_event("a", {"n": 3}, **end))
         while_there = until_end(lines)
-    with following(who, after=0, **params) as late:
+    with open_tail(who, after=0, **params) as late:
         afterwards = until_end(late.lines())
 
     assert while_there == afterwards == [*(one["payload"]["n"] for one in events if wanted(one)), 3]
@@ -190,7 +190,9 @@ LONG = Query(
 )
 
 
-def test_a_query_as_long_as_the_limits_allow_is_followed(who: Caller, service: Running) -> None:
+def test_a_query_as_long_as_the_limits_allow_is_followed(
+    who: Caller, service: RunningService
+) -> None:
     """K3: by a body, where an address is too short for it; by tails and subscriptions alike."""
     with seriatim.open(service.url, token=who.token) as log:
         wanted = [{"n": n, "filler": "x" * 16} for n in (0, 4052)]
@@ -208,26 +210,26 @@ def test_a_query_as_long_as_the_limits_allow_is_followed(who: Caller, service: R
 def test_a_tail_by_post_is_the_same(who: Caller) -> None:
     """E5: the same parameters as a body, the query as an object; Last-Event-ID too."""
     for n in range(3):
-        last = who.append(event("a" if n else "b", {"n": n})).json["last_position"]
+        last = who.append(make_event("a" if n else "b", {"n": n})).json["last_position"]
     ways: list[dict[str, Any]] = [
         {"types": ["a"]},
         {"query": {"filters": [{"types": ["a"]}]}},
         {"query": {"filters": [{"payload": [{"n": 1}, {"n": 2}]}]}, "keep_alive_s": 1},
     ]
     for body in ways:
-        with following(who, {**body, "after": last - 3}) as tail:
+        with open_tail(who, {**body, "after": last - 3}) as tail:
             assert [len(one) for one in pieces(tail.lines(), last)] == [1, 1]
     told = {"last-event-id": str(last - 1)}
-    with following(who, {}, lines=False, headers=told) as tail:
+    with open_tail(who, {}, lines=False, headers=told) as tail:
         assert int(next(tail.events())["id"]) == last
 
 
 def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
     """E5: a filter that nothing matches still moves the id, so that a reader need not go back."""
-    with following(who, lines=False, types=["never"], keep_alive_s=0.05, after=0) as tail:
+    with open_tail(who, lines=False, types=["never"], keep_alive_s=0.05, after=0) as tail:
         events = tail.events()
         first = int(next(events)["id"])
-        last = who.append(event(), event()).json["last_position"]
+        last = who.append(make_event(), make_event()).json["last_position"]
         ids = [first]
         while ids[-1] < last:
             ids.append(int(next(events)["id"]))
@@ -236,18 +238,18 @@ def test_a_quiet_tail_moves_its_position(who: Caller) -> None:
     assert ids[-1] >= last
 
 
-def test_a_replaced_log_ends_its_tails(serving: Callable[..., Running]) -> None:
+def test_a_replaced_log_ends_its_tails(serving: Callable[..., RunningService]) -> None:
     """F8: when the epoch is raised a tail says so and ends; to continue needs the new epoch."""
     service = serving()
-    who = caller(service)
-    who.append(event())
+    who = make_caller(service)
+    who.append(make_event())
     known = who("GET", "/v1/log").json
-    with following(who, lines=False, keep_alive_s=0.05) as tail:
+    with open_tail(who, lines=False, keep_alive_s=0.05) as tail:
         events = tail.events()
         next(events)
         who("POST", "/v1/log/epoch", {})
         last = [one for one in events if "event" in one][-1]
-    with following(who, log_id=known["log_id"], epoch=known["epoch"]) as old:
+    with open_tail(who, log_id=known["log_id"], epoch=known["epoch"]) as old:
         refused = json.loads(old.response.read())
 
     assert last["event"] == "problem"
@@ -255,27 +257,27 @@ def test_a_replaced_log_ends_its_tails(serving: Callable[..., Running]) -> None:
     assert (old.status, refused["code"]) == (409, "log_identity_changed")
 
 
-def test_a_tail_that_fell_behind_catches_up(serving: Callable[..., Running]) -> None:
+def test_a_tail_that_fell_behind_catches_up(serving: Callable[..., RunningService]) -> None:
     """E5: more than its buffer holds comes while it does not read; it gets all of it in order."""
     service = serving(tail_buffer=3)
-    who = caller(service)
-    with following(who) as tail:
+    who = make_caller(service)
+    with open_tail(who) as tail:
         lines = tail.lines()
         next(lines)
         for n in range(200):
-            last = who.append(event(payload={"n": n, "a": "x" * 20_000})).json["last_position"]
+            last = who.append(make_event(payload={"n": n, "a": "x" * 20_000})).json["last_position"]
         found = pieces(lines, last)
 
     assert found == [[n] for n in range(1, 201)]
 
 
-def test_a_long_poll_waits_for_what_comes(service: Running, who: Caller) -> None:
+def test_a_long_poll_waits_for_what_comes(service: RunningService, who: Caller) -> None:
     """E1: an empty page waits; what comes ends it at once, and so does its time."""
     head = who("GET", "/v1/log").json["head"]
     began = time.monotonic()
     empty = who("GET", "/v1/events", after=head, wait_s=0.3).json
     waited = time.monotonic() - began
-    timer = threading.Timer(0.2, lambda: who.append(event("late")))
+    timer = threading.Timer(0.2, lambda: who.append(make_event("late")))
     timer.start()
     found = who("GET", "/v1/events", after=head, wait_s=30).json
     moved = who("GET", "/v1/log", after=head, wait_s=30).json
@@ -289,18 +291,18 @@ def test_a_long_poll_waits_for_what_comes(service: Running, who: Caller) -> None
         assert who("GET", path, after=10**6, wait_s=61).status == 400
 
 
-def test_reading_ones_own_writes(service: Running, shared_url: str) -> None:
+def test_reading_ones_own_writes(service: RunningService, shared_url: str) -> None:
     """I6: waiting ends when the projection has passed; unknown, late and stale have their codes."""
-    who = caller(service, tenant_id="writer")
+    who = make_caller(service, tenant_id="writer")
     log = service.service.view("writer")
-    last = who.append(event("seat.taken")).json["last_position"]
+    last = who.append(make_event("seat.taken")).json["last_position"]
     with closing(open_read_model(read_model_url(shared_url, "writer"))) as model:
-        model.begin(seats, "writer", log.identity())
+        model.create_projection(seats, "writer", log.identity())
         token = model.claim("seats", "runner", 60) or 0
 
         def pass_on() -> None:
-            made = step(0, last, own=own({"1a": 1}, last, "writer"))
-            made.tip = log.store.event_id_at(last) or ""
+            made = make_step(0, last, own=seat_rows({"1a": 1}, last, "writer"))
+            made.last_event_id = log.store.event_id_at(last) or ""
             model.commit(seats, made, token=token)
 
         wait = ("GET", "/v1/projections/wait")
@@ -319,17 +321,17 @@ def test_reading_ones_own_writes(service: Running, shared_url: str) -> None:
 
 
 def test_tails_are_bounded(
-    serving: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: over the bound of open subscriptions: limit_exceeded, until one leaves."""
     service = serving()
-    who = caller(service)
+    who = make_caller(service)
     monkeypatch.setattr(service.service.hub, "open_tails", 10_000)
-    with following(who) as refused:
+    with open_tail(who) as refused:
         assert refused.status == 413
         assert json.loads(refused.response.read())["details"]["limit"] == "subscriptions"
     service.service.hub.open_tails = 0
-    with following(who) as taken:
+    with open_tail(who) as taken:
         assert taken.status == 200
         next(taken.lines())
     wait_until(lambda: service.service.hub.open_tails == 0, "none")

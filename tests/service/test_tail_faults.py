@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from seriatim.api import hub as hub_module
-from seriatim.api.tails import Piece
+from seriatim.api.tail_buffer import TailChunk
 from seriatim.core.errors import BackendFailure
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running
-from tests.service.calls import Caller, caller, event, following
-from tests.service.served import served
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import Caller, make_caller, make_event, open_tail
+from tests.service.service_process import run_service_process
 
 
 def test_no_position_is_told_before_its_events(
-    quick: Running, monkeypatch: pytest.MonkeyPatch
+    quick: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E5: what comes while a quiet tail's token is looked at is sent, not only passed over."""
-    who = caller(quick, tenant_id="told")
+    who = make_caller(quick, tenant_id="told")
     looking, appended = threading.Event(), threading.Event()
-    real = quick.service.caller
+    real = quick.service.authenticate
 
     async def slow(headers: Any) -> Any:
         found = await real(headers)
@@ -37,13 +37,13 @@ def test_no_position_is_told_before_its_events(
         return found
 
     told: list[dict[str, Any]] = []
-    with following(who, after=0, keep_alive_s=0.05) as tail:
+    with open_tail(who, after=0, keep_alive_s=0.05) as tail:
         lines = tail.lines()
         next(lines)
-        monkeypatch.setattr(quick.service, "caller", slow)
+        monkeypatch.setattr(quick.service, "authenticate", slow)
         assert looking.wait(10)
-        monkeypatch.setattr(quick.service, "caller", real)
-        position = who.append(event()).json["last_position"]
+        monkeypatch.setattr(quick.service, "authenticate", real)
+        position = who.append(make_event()).json["last_position"]
         appended.set()
         for line in lines:
             told.append(line)
@@ -53,9 +53,11 @@ def test_no_position_is_told_before_its_events(
     assert "records" in told[-1], told
 
 
-def test_a_failing_read_doubles_nothing(quick: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_read_doubles_nothing(
+    quick: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """E5: a tail that was sent away by a failing read has each append once, as it continues."""
-    who = caller(quick, tenant_id="failing")
+    who = make_caller(quick, tenant_id="failing")
     real = hub_module._groups
     failures = iter(range(1))
 
@@ -66,23 +68,23 @@ def test_a_failing_read_doubles_nothing(quick: Running, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(hub_module, "_groups", failing)
     hub = quick.service.hub
-    with following(who, after=0, keep_alive_s=60) as tail:
+    with open_tail(who, after=0, keep_alive_s=60) as tail:
         lines = tail.lines()
         next(lines)
         channel = hub._channels["failing"]
         [member] = channel.members
         # As a reader that takes nothing for a while: its buffer is offered what comes meanwhile.
         held = asyncio.run_coroutine_threadsafe(_offered(member), quick._loop)
-        first = who.append(event()).json["last_position"]
+        first = who.append(make_event()).json["last_position"]
         held.result(10)
-        last = who.append(event()).json["last_position"]
+        last = who.append(make_event()).json["last_position"]
         seen = []
         for line in lines:
             seen += [record["position"] for record in line.get("records", ())]
             if line["position"] >= last:
                 break
         time.sleep(0.2)
-        who.append(event("end"))
+        who.append(make_event("end"))
         for line in lines:
             seen += [record["position"] for record in line.get("records", ())]
             if line.get("records", [{}])[-1].get("event_type") == "end":
@@ -96,20 +98,20 @@ async def _offered(member: Any) -> None:
     """Wait until a tail was sent away, and offer it something at that very moment."""
     for _ in range(2000):
         if member.behind:
-            assert not member.offer(Piece(1, b"{}"))
+            assert not member.offer(TailChunk(1, b"{}"))
             return
         await asyncio.sleep(0.001)
 
 
-def test_a_tail_begins_where_its_query_says(quick: Running) -> None:
+def test_a_tail_begins_where_its_query_says(quick: RunningService) -> None:
     """D4, E5: min_position holds for what comes as for what was there."""
-    who = caller(quick, tenant_id="later")
-    head = who.append(event()).json["last_position"]
+    who = make_caller(quick, tenant_id="later")
+    head = who.append(make_event()).json["last_position"]
     query = f'{{"min_position": {head + 1}}}'
-    with following(who, after=0, query=query, keep_alive_s=0.05) as tail:
+    with open_tail(who, after=0, query=query, keep_alive_s=0.05) as tail:
         lines = tail.lines()
         next(lines)
-        positions = [who.append(event()).json["last_position"] for _ in range(3)]
+        positions = [who.append(make_event()).json["last_position"] for _ in range(3)]
         for line in lines:
             if "records" in line:
                 assert line["records"][0]["position"] > head + 1
@@ -120,10 +122,10 @@ def test_a_tail_begins_where_its_query_says(quick: Running) -> None:
 # -- tokens that end
 
 
-def test_a_long_poll_ends_with_its_token(quick: Running) -> None:
+def test_a_long_poll_ends_with_its_token(quick: RunningService) -> None:
     """K4: who waited with a token that was revoked meanwhile gets nothing that came after."""
-    who, other = caller(quick, tenant_id="polled"), caller(quick, tenant_id="polled")
-    head = who.append(event()).json["last_position"]
+    who, other = make_caller(quick, tenant_id="polled"), make_caller(quick, tenant_id="polled")
+    head = who.append(make_event()).json["last_position"]
     answers = []
     polling = threading.Thread(
         target=lambda: answers.append(who("GET", "/v1/events", after=head, wait_s=20))
@@ -133,21 +135,21 @@ def test_a_long_poll_ends_with_its_token(quick: Running) -> None:
     assert who.token is not None
     quick.service.access.revoke(who.token.split("_")[1])
     wait_until(lambda: who("GET", "/v1/log").status == 401, "revoked", within_s=10)
-    other.append(event())
+    other.append(make_event())
     polling.join(30)
 
     assert [answer.status for answer in answers] == [401]
 
 
 def test_a_slow_reader_gets_little_after_its_token_has_ended(
-    serving: Callable[..., Running],
+    serving: Callable[..., RunningService],
 ) -> None:
     """K4: what was read ahead for it is not sent any more."""
     service = serving()
-    who = caller(service, tenant_id="slow")
+    who = make_caller(service, tenant_id="slow")
     for _ in range(40):
-        assert who.append(event(payload={"a": "x" * 900_000})).status == 201
-    with following(who, after=0) as tail:
+        assert who.append(make_event(payload={"a": "x" * 900_000})).status == 201
+    with open_tail(who, after=0) as tail:
         tail.response.readline()  # it is under way, and its reader pauses
         assert who.token is not None
         service.service.access.revoke(who.token.split("_")[1])
@@ -165,7 +167,7 @@ def test_a_slow_reader_gets_little_after_its_token_has_ended(
 @pytest.mark.parametrize("path", ["/v1/log?after=1000&wait_s=50", "/v1/events?wait_s=50"])
 def test_long_polls_end_with_the_service(tmp_path: Any, path: str) -> None:
     """E6: who waits is answered with what there is, and the service ends at once."""
-    with served(f"sqlite:///{tmp_path}/log.db") as service:
+    with run_service_process(f"sqlite:///{tmp_path}/log.db") as service:
         who: Caller = service.caller()
         answers = []
 

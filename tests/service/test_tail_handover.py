@@ -12,9 +12,9 @@ import pytest
 import seriatim
 from seriatim import NewEvent
 from tests.faults.support import wait_until
-from tests.fixtures.service import Running
-from tests.service.calls import caller, event, following
+from tests.fixtures.service import RunningService
 from tests.service.conftest import sqlite_in
+from tests.service.http_calls import make_caller, make_event, open_tail
 
 
 def is_live(line: dict[str, Any]) -> bool:
@@ -24,7 +24,10 @@ def is_live(line: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("joins", ["a busy channel", "a new channel"])
 def test_an_append_during_the_handover_is_delivered(
-    serving: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joins: str
+    serving: Callable[..., RunningService],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    joins: str,
 ) -> None:
     """E5: an append after the last look at the past and before the tail is live comes once.
 
@@ -34,9 +37,9 @@ def test_an_append_during_the_handover_is_delivered(
     url = sqlite_in(tmp_path)
     service = serving(url)
     hub, log = service.service.hub, service.service.log
-    own = caller(service, tenant_id="own")
-    watching = own if joins == "a busy channel" else caller(service, tenant_id="other")
-    own.append(event("past"))
+    own = make_caller(service, tenant_id="own")
+    watching = own if joins == "a busy channel" else make_caller(service, tenant_id="other")
+    own.append(make_event("past"))
     look = log.head
     looks: list[int] = []
     between: list[int] = []
@@ -51,14 +54,14 @@ def test_an_append_during_the_handover_is_delivered(
                 assert next(live)["records"][0]["event_type"] == "between"
         return looks[-1]
 
-    with following(watching) as first:
+    with open_tail(watching) as first:
         live = first.lines()
         next(live)  # it is live now
         monkeypatch.setattr(log, "head", look_then_append)
-        with following(own, after=0) as tail:
+        with open_tail(own, after=0) as tail:
             lines = tail.lines()
             seen = list(itertools.takewhile(lambda line: "records" in line, lines))
-            own.append(event("live"))  # the line without records said that the tail is live
+            own.append(make_event("live"))  # the line without records said that the tail is live
             while not seen or not is_live(seen[-1]):
                 seen += [line for line in [next(lines)] if "records" in line]
 

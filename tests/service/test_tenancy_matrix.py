@@ -12,19 +12,19 @@ import pytest
 
 from seriatim.access.rights import RIGHTS
 from seriatim.api.routes import ROUTES, Route
-from seriatim.api.serving import Place
-from seriatim.cli.serving import _allows_anonymous
-from seriatim.cli.session import Common, Session
+from seriatim.api.server import ServiceLocation
+from seriatim.cli.command_session import CommandSession, CommonOptions
+from seriatim.cli.serve import _allows_anonymous
 from seriatim.core.fold import Failure
-from seriatim.opening import access_url, open_access, open_read_model, read_model_url
+from seriatim.factory import access_url, open_access, open_read_model, read_model_url
 from seriatim.store.postgres.migrate import migrate
 from tests.faults.support import wait_until
 from tests.fixtures.postgres_server import PostgresServer
-from tests.fixtures.service import Running
-from tests.integration.readmodel_kit import failure, seats, step
-from tests.service.calls import Answered, Caller, caller, event, following
+from tests.fixtures.service import RunningService
+from tests.integration.readmodel_support import make_failure, make_step, seats
 from tests.service.conftest import sqlite_in
-from tests.service.tenants import ASKING, NOBODYS, OURS, SECRET, THEIRS, without
+from tests.service.http_calls import Caller, ServiceResponse, make_caller, make_event, open_tail
+from tests.service.tenant_data import NOBODYS, OURS, REQUESTS, SECRET, THEIRS, mask_variable_parts
 
 every_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.endpoint)
 
@@ -60,34 +60,34 @@ def shared_url(
 
 
 @pytest.fixture(scope="module")
-def service(filled: Running) -> Running:
+def service(filled: RunningService) -> RunningService:
     """A service with data of two tenants."""
     return filled
 
 
 @pytest.fixture(scope="module")
-def ours(service: Running) -> Caller:
+def ours(service: RunningService) -> Caller:
     """A service of ours with every right."""
-    return caller(service, tenant_id=OURS)
+    return make_caller(service, tenant_id=OURS)
 
 
-def ask(service: Running, who: Caller, route: Route, whose: str) -> Answered:
+def ask(service: RunningService, who: Caller, route: Route, whose: str) -> ServiceResponse:
     """Ask what a route is for, naming what is somebody's."""
-    wanted = ASKING[route.endpoint](service, whose)
+    wanted = REQUESTS[route.endpoint](service, whose)
     if not route.stream:
         return who(route.method, route.path, wanted.body, **wanted.params)
-    with following(who, wanted.body, **wanted.params) as tail:
+    with open_tail(who, wanted.body, **wanted.params) as tail:
         body = tail.response.readline() if tail.status == 200 else tail.response.read()
-        return Answered(tail.status, tail.headers, body)
+        return ServiceResponse(tail.status, tail.headers, body)
 
 
 def test_every_route_is_asked() -> None:
     """K2: a new route must be asked by everybody too."""
-    assert [route.endpoint for route in ROUTES] == list(ASKING)
+    assert [route.endpoint for route in ROUTES] == list(REQUESTS)
 
 
 @every_route
-def test_own_things_are_reached(service: Running, ours: Caller, route: Route) -> None:
+def test_own_things_are_reached(service: RunningService, ours: Caller, route: Route) -> None:
     """K4: a token with every right of a tenant reaches all of its own, and not the whole log."""
     answer = ask(service, ours, route, OURS)
 
@@ -97,7 +97,7 @@ def test_own_things_are_reached(service: Running, ours: Caller, route: Route) ->
 
 @every_route
 def test_foreign_and_absent_are_answered_alike(
-    service: Running, ours: Caller, route: Route
+    service: RunningService, ours: Caller, route: Route
 ) -> None:
     """K2: whatever of another tenant's is named, the answer is that for what nobody has."""
     foreign = ask(service, ours, route, THEIRS)
@@ -105,23 +105,25 @@ def test_foreign_and_absent_are_answered_alike(
 
     assert foreign.status == absent.status
     assert_nothing_of_theirs(foreign)
-    assert without(foreign.told[1], THEIRS) == without(absent.told[1], NOBODYS)
-    assert foreign.told[2] == absent.told[2]
+    assert mask_variable_parts(foreign.comparable[1], THEIRS) == mask_variable_parts(
+        absent.comparable[1], NOBODYS
+    )
+    assert foreign.comparable[2] == absent.comparable[2]
 
 
 @every_route
-def test_another_tenant_cannot_be_named(service: Running, route: Route) -> None:
+def test_another_tenant_cannot_be_named(service: RunningService, route: Route) -> None:
     """K2: a token is for its tenant: others are refused, be they there or not."""
     token = service.token(tenant_id=OURS)
     foreign = ask(service, Caller(service.port, token, THEIRS), route, OURS)
     absent = ask(service, Caller(service.port, token, NOBODYS), route, OURS)
 
     assert (foreign.status, foreign.code) == (403, "forbidden")
-    assert foreign.told == absent.told
+    assert foreign.comparable == absent.comparable
 
 
 @every_route
-def test_bad_tokens_are_all_alike(service: Running, route: Route) -> None:
+def test_bad_tokens_are_all_alike(service: RunningService, route: Route) -> None:
     """K4: none, malformed, unknown, expired and revoked ones get one answer."""
     good = service.token(tenant_id=OURS)
     secret = good.split("_", 2)[2]
@@ -138,16 +140,16 @@ def test_bad_tokens_are_all_alike(service: Running, route: Route) -> None:
     )
 
     assert {answer.status for answer in [*answers, basic]} == {401}
-    assert len({repr(answer.told) for answer in [*answers, basic]}) == 1
+    assert len({repr(answer.comparable) for answer in [*answers, basic]}) == 1
     assert answers[0].headers["www-authenticate"] == "Bearer"
     assert not any(secret in str(answer) for answer in answers)
 
 
 @every_route
-def test_each_right_is_needed(service: Running, route: Route) -> None:
+def test_each_right_is_needed(service: RunningService, route: Route) -> None:
     """K4: without a route's own right it is refused, whatever else the token may do."""
     others = [right for right in RIGHTS if right != route.right]
-    answer = ask(service, caller(service, tenant_id=OURS, rights=others), route, OURS)
+    answer = ask(service, make_caller(service, tenant_id=OURS, rights=others), route, OURS)
 
     if route.right is None:
         assert answer.status == route.status
@@ -157,10 +159,10 @@ def test_each_right_is_needed(service: Running, route: Route) -> None:
 
 
 @every_route
-def test_a_tenant_itself_only_reads(service: Running, route: Route) -> None:
+def test_a_tenant_itself_only_reads(service: RunningService, route: Route) -> None:
     """K4: a tenant's own token reads events and projections, and does nothing else."""
     answer = ask(
-        service, caller(service, subject=None, tenant_id=OURS, rights=["read"]), route, OURS
+        service, make_caller(service, subject=None, tenant_id=OURS, rights=["read"]), route, OURS
     )
 
     allowed = route.right in (None, "read") and not route.service
@@ -169,9 +171,9 @@ def test_a_tenant_itself_only_reads(service: Running, route: Route) -> None:
 
 
 @every_route
-def test_a_scope_of_types_confines(service: Running, route: Route) -> None:
+def test_a_scope_of_types_confines(service: RunningService, route: Route) -> None:
     """K4: a token for one type sees that type alone; what cannot be confined is refused."""
-    scoped = caller(
+    scoped = make_caller(
         service, tenant_id=OURS, rights=["append", "read", "act_as"], types=[f"{OURS}.one"]
     )
     answer = ask(service, scoped, route, OURS)
@@ -184,7 +186,7 @@ def test_a_scope_of_types_confines(service: Running, route: Route) -> None:
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/openapi.json", "/", "/v1", "/v2/events", "/x"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"])
-def test_nothing_answers_without_a_token(service: Running, method: str, path: str) -> None:
+def test_nothing_answers_without_a_token(service: RunningService, method: str, path: str) -> None:
     """K4: but for /health and /ready nothing answers, not even that there is no such path."""
     answer = Caller(service.port)(method, path)
 
@@ -192,7 +194,7 @@ def test_nothing_answers_without_a_token(service: Running, method: str, path: st
     assert "www-authenticate" in answer.headers
 
 
-def test_health_and_readiness_answer_anybody(service: Running) -> None:
+def test_health_and_readiness_answer_anybody(service: RunningService) -> None:
     """K4: they say that the service lives and that its store answers, and nothing else."""
     anybody = Caller(service.port)
 
@@ -203,22 +205,22 @@ def test_health_and_readiness_answer_anybody(service: Running) -> None:
 
 
 @pytest.mark.parametrize("how", [{"tenant_id": OURS}, {"rights": ["append", "read", "act_as"]}])
-def test_metrics_are_for_operators_of_all(service: Running, how: dict[str, object]) -> None:
+def test_metrics_are_for_operators_of_all(service: RunningService, how: dict[str, object]) -> None:
     """K2: metrics name tenants, so a token of one tenant does not see them."""
-    answer = caller(service, **how)("GET", "/metrics")
+    answer = make_caller(service, **how)("GET", "/metrics")
 
     assert (answer.status, answer.code) == (403, "forbidden")
-    assert THEIRS.encode() in caller(service)("GET", "/metrics").body
+    assert THEIRS.encode() in make_caller(service)("GET", "/metrics").body
 
 
 @pytest.mark.parametrize("kind", ["lines", "events"])
-def test_a_tail_shows_only_ones_own(service: Running, ours: Caller, kind: str) -> None:
+def test_a_tail_shows_only_ones_own(service: RunningService, ours: Caller, kind: str) -> None:
     """K2: neither the past nor what comes while both tenants append has anything of theirs."""
-    theirs = caller(service, tenant_id=THEIRS)
-    with following(ours, after=0, lines=kind == "lines") as tail:
+    theirs = make_caller(service, tenant_id=THEIRS)
+    with open_tail(ours, after=0, lines=kind == "lines") as tail:
         for n in range(5):
-            theirs.append(event(f"{SECRET}.{n}", {"word": SECRET}))
-            ours.append(event("last" if n == 4 else "mine"))
+            theirs.append(make_event(f"{SECRET}.{n}", {"word": SECRET}))
+            ours.append(make_event("last" if n == 4 else "mine"))
         seen = b""
         while b'"last"' not in seen:
             seen += tail.response.readline()
@@ -230,7 +232,7 @@ def test_a_tail_shows_only_ones_own(service: Running, ours: Caller, kind: str) -
 
 
 @pytest.mark.parametrize("path", ["/v1/streams", "/v1/projections", "/v1/events"])
-def test_lists_hold_only_ones_own(service: Running, ours: Caller, path: str) -> None:
+def test_lists_hold_only_ones_own(service: RunningService, ours: Caller, path: str) -> None:
     """K2: what is listed without a name is one's own."""
     answer = ours("GET", path)
 
@@ -239,10 +241,10 @@ def test_lists_hold_only_ones_own(service: Running, ours: Caller, path: str) -> 
     assert f"{THEIRS}-stream".encode() not in answer.body
 
 
-def test_positions_tell_nothing_but_growth(service: Running, ours: Caller) -> None:
+def test_positions_tell_nothing_but_growth(service: RunningService, ours: Caller) -> None:
     """K2: at a foreign position stands a mark that can be compared; one's own shows its id."""
     tips = [ours("GET", "/v1/tip", position=position).json["tip"] for position in range(1, 7)]
-    theirs = caller(service, tenant_id=THEIRS)("GET", "/v1/tip", position=4).json["tip"]
+    theirs = make_caller(service, tenant_id=THEIRS)("GET", "/v1/tip", position=4).json["tip"]
 
     assert tips[:3] == [f"{OURS}-{name}" for name in ("one", "dead", "more")]
     assert theirs == f"{THEIRS}-one"
@@ -250,20 +252,20 @@ def test_positions_tell_nothing_but_growth(service: Running, ours: Caller) -> No
     assert ours("GET", "/v1/tip", position=4).json["tip"] == tips[3]
 
 
-def test_a_scope_of_types_hides_ids_at_positions(service: Running) -> None:
+def test_a_scope_of_types_hides_ids_at_positions(service: RunningService) -> None:
     """K4: an event of a type outside the scope is as hidden as a foreign one."""
-    scoped = caller(service, tenant_id=OURS, rights=["read"], types=[f"{OURS}.one"])
+    scoped = make_caller(service, tenant_id=OURS, rights=["read"], types=[f"{OURS}.one"])
     tips = [scoped("GET", "/v1/tip", position=position).json["tip"] for position in (1, 2)]
 
     assert tips[0] == f"{OURS}-one"
     assert tips[1].startswith("tip:")
 
 
-def test_ids_and_keys_of_others_are_free(service: Running, ours: Caller) -> None:
+def test_ids_and_keys_of_others_are_free(service: RunningService, ours: Caller) -> None:
     """K2: event ids, idempotency keys and commands are each tenant's own."""
-    theirs = caller(service, tenant_id=THEIRS)
-    body = {"events": [event("x", {"a": 1}, event_id="both", idempotency_key="both")]}
-    other = {"events": [event("y", {"b": 2}, event_id="both", idempotency_key="both")]}
+    theirs = make_caller(service, tenant_id=THEIRS)
+    body = {"events": [make_event("x", {"a": 1}, event_id="both", idempotency_key="both")]}
+    other = {"events": [make_event("y", {"b": 2}, event_id="both", idempotency_key="both")]}
     key = {"idempotency-key": "both"}
 
     first = theirs("POST", "/v1/events", body, headers=key)
@@ -273,33 +275,35 @@ def test_ids_and_keys_of_others_are_free(service: Running, ours: Caller) -> None
     assert "seriatim-replayed" not in second.headers
 
 
-def test_an_event_names_no_other_tenant(service: Running, ours: Caller) -> None:
+def test_an_event_names_no_other_tenant(service: RunningService, ours: Caller) -> None:
     """K2: an event that says it is another tenant's is refused, be the tenant there or not."""
-    foreign = ours.append(event(tenant_id=THEIRS))
-    absent = ours.append(event(tenant_id=NOBODYS))
+    foreign = ours.append(make_event(tenant_id=THEIRS))
+    absent = ours.append(make_event(tenant_id=NOBODYS))
 
     assert foreign.status == 400
-    assert without(foreign.told[1], THEIRS) == without(absent.told[1], NOBODYS)
+    assert mask_variable_parts(foreign.comparable[1], THEIRS) == mask_variable_parts(
+        absent.comparable[1], NOBODYS
+    )
 
 
 @pytest.mark.parametrize("whose", ["*", THEIRS])
 def test_a_place_of_projections_shows_each_tenant_its_own(
-    serving: Callable[..., Running], tmp_path: Path, whose: str
+    serving: Callable[..., RunningService], tmp_path: Path, whose: str
 ) -> None:
     """K2: of a common place one sees one's own failures, of a foreign place nothing."""
     url = f"sqlite:///{tmp_path}/log.db"
     service = serving(url)
     log = service.service.log
     for tenant in ("default", THEIRS):
-        caller(service, tenant_id=tenant).append(event())
+        make_caller(service, tenant_id=tenant).append(make_event())
     with closing(open_read_model(read_model_url(url))) as model:
-        model.begin(seats, whose, log.identity())
+        model.create_projection(seats, whose, log.identity())
         token = model.claim("seats", "runner", 60)
         failed = [(_failure(1, THEIRS), "parked"), (_failure(2, "default"), "parked")]
-        made = step(0, 2, failures=failed)
-        made.tip = log.store.event_id_at(2) or ""
+        made = make_step(0, 2, failures=failed)
+        made.last_event_id = log.store.event_id_at(2) or ""
         model.commit(seats, made, token=token or 0)
-    mine = caller(service, tenant_id="default")
+    mine = make_caller(service, tenant_id="default")
     standings = mine("GET", "/v1/projections").json["projections"]
     waited = mine("GET", "/v1/projections/wait", name="seats", position=1)
     failures = mine("GET", "/v1/projections/failures", name="seats")
@@ -311,30 +315,34 @@ def test_a_place_of_projections_shows_each_tenant_its_own(
         return
     assert standings == []
     assert (waited.status, failures.status) == (404, 404)
-    assert without(waited.told[1], "seats") == without(absent.told[1], "none!")
+    assert mask_variable_parts(waited.comparable[1], "seats") == mask_variable_parts(
+        absent.comparable[1], "none!"
+    )
 
 
 def _failure(position: int, tenant: str) -> Failure:
-    return msgspec.structs.replace(failure(position), tenant_id=tenant, key=tenant)
+    return msgspec.structs.replace(make_failure(position), tenant_id=tenant, key=tenant)
 
 
-def assert_nothing_of_theirs(answer: Answered) -> None:
+def assert_nothing_of_theirs(answer: ServiceResponse) -> None:
     """Check that nothing of the other tenant's is in an answer."""
     assert SECRET.encode() not in answer.body
     assert SECRET not in str(answer.headers)
 
 
-def test_an_open_service_closes_with_the_first_token(serving: Callable[..., Running]) -> None:
+def test_an_open_service_closes_with_the_first_token(
+    serving: Callable[..., RunningService],
+) -> None:
     """K4: on a machine of one's own nothing is asked for, until the first token is made."""
     service = serving(open_on_loopback=True)
     anybody = Caller(service.port)
-    first = anybody.append(event())
+    first = anybody.append(make_event())
     wrong = Caller(service.port, "srt_x_y")("GET", "/v1/log")
     service.token()
     wait_until(lambda: anybody("GET", "/v1/log").status == 401, "closed", within_s=2.5)
 
     assert (first.status, wrong.status) == (201, 401)
-    assert anybody.append(event()).status == 401
+    assert anybody.append(make_event()).status == 401
 
 
 @pytest.mark.parametrize(
@@ -361,5 +369,5 @@ def test_only_an_embedded_log_on_loopback_allows_anonymous(
         with closing(open_access(access_url(at))) as access:
             access.create(subject="x", tenant_id="*", rights=["read"])
 
-    place = Place(url=at, host=host)
-    assert _allows_anonymous(Session(Common(at)), place, insecure=True) is expected
+    place = ServiceLocation(url=at, host=host)
+    assert _allows_anonymous(CommandSession(CommonOptions(at)), place, insecure=True) is expected

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import seriatim
 from seriatim import Log, NewEvent
 from seriatim.telemetry import tracing
-from tests.fixtures.service import Running, running
+from tests.fixtures.service import RunningService, run_service
 
 
 @pytest.fixture
@@ -22,21 +22,21 @@ def spans() -> Iterator[InMemorySpanExporter]:
     """What was traced, in the client and in the service alike."""
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    undo = tracing.use(provider)
+    undo = tracing.use_provider(provider)
     yield exporter
     undo()
     provider.shutdown()
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Running]:
+def service(tmp_path: Path) -> Iterator[RunningService]:
     """A service on an empty log."""
-    with running(f"sqlite:///{tmp_path}/log.db") as made:
+    with run_service(f"sqlite:///{tmp_path}/log.db") as made:
         yield made
 
 
 @pytest.fixture
-def log(service: Running) -> Iterator[Log]:
+def log(service: RunningService) -> Iterator[Log]:
     """Its log, through the client."""
     with seriatim.open(service.url, token=service.token()) as opened:
         yield opened
@@ -68,7 +68,7 @@ def test_an_append_is_one_trace(log: Log, spans: InMemorySpanExporter) -> None:
 
 
 def test_twins_of_a_traced_append_get_one_answer(
-    service: Running, log: Log, spans: InMemorySpanExporter
+    service: RunningService, log: Log, spans: InMemorySpanExporter
 ) -> None:
     """C5, M2: duplicates receive the trace id of the first response."""
     body = json.dumps({"events": [{"event_type": "a"}, {"event_type": "b"}]})

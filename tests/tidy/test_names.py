@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tidy.source import ROOT, Module, committed_files, modules
+from tests.tidy.source_modules import ROOT, Module, committed_files, parse_modules
 
 # Words of no other event store, with the term to use instead. See docs/reference/glossary.md.
 REPLACEMENTS = {
@@ -74,18 +74,20 @@ def class_places(found: tuple[Module, ...]) -> dict[str, list[str]]:
     for module in found:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(module.place)
+                places[node.name].append(module.display_path)
     return places
 
 
 def test_files_are_named_by_nouns() -> None:
     """A folder shows what is in it."""
-    assert [module.place for module in modules() if is_verbal(module)] == []
+    assert [module.display_path for module in parse_modules() if is_verbal(module)] == []
 
 
 def test_a_class_name_appears_once() -> None:
     """A reader who finds a class by name has found the right one."""
-    twice = {name: places for name, places in class_places(modules()).items() if len(places) > 1}
+    twice = {
+        name: places for name, places in class_places(parse_modules()).items() if len(places) > 1
+    }
 
     assert twice == {}
 

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from tests.tidy.source import modules
+from tests.tidy.source_modules import parse_modules
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
@@ -18,7 +18,7 @@ def is_one_sentence(docstring: str | None) -> bool:
 
 def test_files_are_short() -> None:
     """Split a file over the limit by purpose; smaller files are not cut to fit a number."""
-    sizes = {module.place: len(module.text.splitlines()) for module in modules()}
+    sizes = {module.display_path: len(module.text.splitlines()) for module in parse_modules()}
     long = {place: size for place, size in sizes.items() if size > FILE_LINES_MAX}
 
     assert long == {}, f"files over {FILE_LINES_MAX} lines: split them by purpose"
@@ -27,12 +27,12 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     """A function over the limit has a part with a name of its own."""
     long = {}
-    for module in modules():
+    for module in parse_modules():
         for node in ast.walk(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
                 if size > FUNCTION_LINES_MAX:
-                    long[f"{module.place}:{node.lineno} {node.name}"] = size
+                    long[f"{module.display_path}:{node.lineno} {node.name}"] = size
 
     assert long == {}, f"functions over {FUNCTION_LINES_MAX} lines: name a part and move it out"
 
@@ -40,7 +40,9 @@ def test_functions_are_short() -> None:
 def test_modules_open_with_their_purpose() -> None:
     """A module's docstring opens with one sentence; more may follow after a blank line."""
     silent = [
-        module.place for module in modules() if not is_one_sentence(ast.get_docstring(module.tree))
+        module.display_path
+        for module in parse_modules()
+        if not is_one_sentence(ast.get_docstring(module.tree))
     ]
 
     assert silent == [], "open these with one sentence of purpose, ending in a full stop"

@@ -9,20 +9,20 @@ import pytest
 from seriatim.core.errors import BackendFailure, Conflict, LimitExceeded
 from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.limits import Limits
-from seriatim.core.prepare import Desk, prepare
-from seriatim.core.request import Request
-from seriatim.store.committer import WORTH_HALVING, Committer, Queue, Ticket
+from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.request import AppendRequest
+from seriatim.store.committer import SPLIT_THRESHOLD, AppendQueue, Committer, QueuedAppend
 from seriatim.store.port import Deferred, Outcome
 
 PATIENCE_S = 20
 
 
-def request(count: int = 1, size: int = 10, name: str = "x") -> Request:
+def request(count: int = 1, size: int = 10, name: str = "x") -> AppendRequest:
     """Make an append of so many events, said to be of that size."""
     numbers = iter(range(count))
-    desk = Desk(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
+    desk = ValidationContext(tenant_id="t", new_id=lambda: f"e-{next(numbers)}")
     events, _ = prepare(desk, [NewEvent(name)] * count)
-    return Request("t", events, size=size)
+    return AppendRequest("t", events, size=size)
 
 
 def receipt() -> AppendResult:
@@ -33,13 +33,13 @@ def receipt() -> AppendResult:
 class Gate:
     """A commit that waits to be let through, and notes the groups it got."""
 
-    def __init__(self, answer: Callable[[Request], Outcome] | None = None) -> None:
+    def __init__(self, answer: Callable[[AppendRequest], Outcome] | None = None) -> None:
         self.open = threading.Event()
         self.arrived = threading.Semaphore(0)
         self.groups: list[list[str]] = []
         self.answer = answer or (lambda _: receipt())
 
-    def __call__(self, group: Sequence[Request]) -> list[Outcome]:
+    def __call__(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group."""
         self.groups.append([one.events[0].event_type for one in group])
         self.arrived.release()
@@ -184,7 +184,7 @@ def test_a_failing_commit_answers_everyone(
 ) -> None:
     """L2: whatever a commit does, every caller gets an error, and the writer lives on."""
 
-    def commit(group: Sequence[Request]) -> list[Outcome]:
+    def commit(group: Sequence[AppendRequest]) -> list[Outcome]:
         if group[0].events[0].event_type == "good":
             return [receipt()]
         if error is not None:
@@ -220,21 +220,21 @@ def test_several_writers(made: Callable[..., Committer]) -> None:
 @pytest.mark.parametrize(
     ("waiting", "under_way", "writers", "taken"),
     [
-        (WORTH_HALVING, 0, 2, [WORTH_HALVING // 2, WORTH_HALVING // 2]),
-        (WORTH_HALVING + 1, 0, 2, [WORTH_HALVING // 2 + 1, WORTH_HALVING // 2]),
-        (WORTH_HALVING - 1, 0, 2, [WORTH_HALVING - 1]),
-        (WORTH_HALVING, 1, 2, [WORTH_HALVING]),
-        (WORTH_HALVING, 0, 1, [WORTH_HALVING]),
+        (SPLIT_THRESHOLD, 0, 2, [SPLIT_THRESHOLD // 2, SPLIT_THRESHOLD // 2]),
+        (SPLIT_THRESHOLD + 1, 0, 2, [SPLIT_THRESHOLD // 2 + 1, SPLIT_THRESHOLD // 2]),
+        (SPLIT_THRESHOLD - 1, 0, 2, [SPLIT_THRESHOLD - 1]),
+        (SPLIT_THRESHOLD, 1, 2, [SPLIT_THRESHOLD]),
+        (SPLIT_THRESHOLD, 0, 1, [SPLIT_THRESHOLD]),
     ],
 )
 def test_many_go_in_halves(waiting: int, under_way: int, writers: int, taken: list[int]) -> None:
     """B13: with another writer idle, one half is made ready while the other commits."""
-    queue: Queue[Ticket] = Queue(Limits())
+    queue: AppendQueue[QueuedAppend] = AppendQueue(Limits())
     for _ in range(waiting):
-        queue.put(Ticket(request(), threading.Lock(), None))
+        queue.put(QueuedAppend(request(), threading.Lock(), None))
 
     for count in taken:
-        assert len(queue.share(under_way=under_way, writers=writers)) == count
+        assert len(queue.take_share(in_flight=under_way, writers=writers)) == count
         under_way += 1
     assert not queue
 
@@ -292,10 +292,10 @@ def test_a_lone_caller_commits_by_itself(made: Callable[..., Committer]) -> None
     gate = Gate()
     committer = made(gate)
 
-    assert committer.alone(receipt) is not None
+    assert committer.run_alone(receipt) is not None
     first = committer.submit(request(name="a"))
     gate.wait()
-    assert committer.alone(pytest.fail) is None
+    assert committer.run_alone(pytest.fail) is None
     gate.open.set()
     first.result(PATIENCE_S)
 
@@ -308,11 +308,11 @@ def test_what_a_lone_caller_meets(made: Callable[..., Committer]) -> None:
         raise error
 
     with pytest.raises(Conflict):
-        committer.alone(lambda: act(Conflict()))
+        committer.run_alone(lambda: act(Conflict()))
     with pytest.raises(Deferred):
-        committer.alone(lambda: act(Deferred([])))
+        committer.run_alone(lambda: act(Deferred([])))
     with pytest.raises(BackendFailure) as caught:
-        committer.alone(lambda: act(RuntimeError()))
+        committer.run_alone(lambda: act(RuntimeError()))
     assert caught.value.ambiguous
 
 
@@ -326,13 +326,13 @@ def test_closing_waits_for_a_lone_caller(made: Callable[..., Committer]) -> None
         assert go.wait(PATIENCE_S)
         return receipt()
 
-    alone = threading.Thread(target=committer.alone, args=(act,))
+    alone = threading.Thread(target=committer.run_alone, args=(act,))
     alone.start()
     assert inside.wait(PATIENCE_S)
     committer.close(0.01)
     assert alone.is_alive()
     with pytest.raises(BackendFailure):
-        committer.alone(receipt)
+        committer.run_alone(receipt)
     closing = threading.Thread(target=committer.close)
     closing.start()
     go.set()

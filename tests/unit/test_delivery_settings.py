@@ -9,35 +9,35 @@ import pytest
 import seriatim
 from seriatim import NewEvent
 from seriatim.config import delivery
-from seriatim.config.delivery import Publishing, Registering
+from seriatim.config.delivery import PublisherSettings, RegistrySettings
 from seriatim.core.errors import InvalidArgument, InvalidEvent
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the seed's settings out of the environment."""
-    for name in delivery.SEED_VARIABLES:
+    for name in delivery.DELIVERY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(delivery, "_warned", set())
 
 
 def test_the_seeds_defaults() -> None:
     """H4: every knob of the seed has its default; looking back is off, a departure."""
-    assert delivery.registering() == Registering(
+    assert delivery.load_registry_settings() == RegistrySettings(
         lease_s=900, heartbeat_s=30, owner=None, enabled=True, on_outage="pause"
     )
-    found = delivery.publishing()
+    found = delivery.load_publisher_settings()
     assert (found.batch_size, found.flush_batch_size, found.flush_timeout_s) == (200, None, 10)
     assert (found.lookback_s, found.lookback_max_keys) == (0, 50)
     assert (found.dedup_max_events, found.dedup_checkpoint_max_events) == (10_000, 2_000)
     assert found.metrics_log_interval_s == 30
-    retries = delivery.retries()
+    retries = delivery.load_retry_limits()
     assert (retries.instance_worker, retries.ontology_worker, retries.projection_worker) == (
         5,
         5,
         5,
     )
-    assert delivery.numbered_by() == "log"
+    assert delivery.load_numbering_mode() == "log"
 
 
 def test_the_seeds_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,11 +54,17 @@ def test_the_seeds_names(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setenv(name, value)
 
-    assert delivery.registering() == Registering(
+    assert delivery.load_registry_settings() == RegistrySettings(
         enabled=False, lease_s=60, heartbeat_s=5, owner="me"
     )
-    assert (delivery.retries().instance_worker, delivery.retries().projection_worker) == (7, 2)
-    assert (delivery.publishing().lookback_s, delivery.publishing().flush_batch_size) == (600, 9)
+    assert (
+        delivery.load_retry_limits().instance_worker,
+        delivery.load_retry_limits().projection_worker,
+    ) == (7, 2)
+    assert (
+        delivery.load_publisher_settings().lookback_s,
+        delivery.load_publisher_settings().flush_batch_size,
+    ) == (600, 9)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,9 @@ def test_the_seeds_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bad_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """H4: what means nothing is refused at start, by name."""
     monkeypatch.setenv(name, value)
-    reader = delivery.publishing if "PUBLISHER" in name else delivery.registering
+    reader = (
+        delivery.load_publisher_settings if "PUBLISHER" in name else delivery.load_registry_settings
+    )
     with pytest.raises(InvalidArgument):
         reader()
 
@@ -105,8 +113,8 @@ def test_settings_without_effect(
     """H4: the allocator's schema and prefix are accepted, without effect, said once."""
     monkeypatch.setenv("EVENT_STORE_SEQUENCE_SCHEMA", "spice_event_registry")
     with caplog.at_level(logging.WARNING, logger="seriatim"):
-        delivery.numbered_by()
-        delivery.numbered_by()
+        delivery.load_numbering_mode()
+        delivery.load_numbering_mode()
 
     assert len(caplog.records) == 1
     assert "no effect" in caplog.text
@@ -115,6 +123,6 @@ def test_settings_without_effect(
 def test_a_publisher_that_means_nothing() -> None:
     """H4: settings that mean nothing are refused in code, too."""
     with pytest.raises(InvalidArgument):
-        Publishing(step_events=0)
+        PublisherSettings(step_events=0)
     with pytest.raises(InvalidArgument):
-        Registering(on_outage="hope")  # type: ignore[arg-type]
+        RegistrySettings(on_outage="hope")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from seriatim.core.errors import BackendFailure
 from seriatim.telemetry import tracing
-from seriatim.telemetry.logs import Format, bound, write_logs
+from seriatim.telemetry.log_format import LogFormat, bind_fields, write_logs
 
 SECRET = "password=hunter2hunter2"
 logger = logging.getLogger("seriatim")
@@ -19,7 +19,7 @@ logger = logging.getLogger("seriatim")
 class Written:
     """The lines of a block."""
 
-    def __init__(self, form: Format) -> None:
+    def __init__(self, form: LogFormat) -> None:
         self._form = form
         self._stream = io.StringIO()
 
@@ -51,11 +51,11 @@ def fail(error: Exception) -> None:
 
 def test_a_line() -> None:
     """M2: a line of JSON has time, level, logger and message, and what its block is about."""
-    with Written("json") as written, bound(request_id="r-1", tenant="acme"):
+    with Written("json") as written, bind_fields(request_id="r-1", tenant="acme"):
         logger.info("published up to %d", 7)
         logging.getLogger("seriatim.kafka").warning("slow", extra={"error_code": "timeout"})
         logger.debug("not shown")
-        with bound(tenant="other"):
+        with bind_fields(tenant="other"):
             logger.info("inner")
 
     first, second, third = written.lines
@@ -75,7 +75,7 @@ def test_a_line() -> None:
 def test_the_current_span() -> None:
     """M2: within a span, lines have its ids."""
     provider = TracerProvider()
-    undo = tracing.use(provider)
+    undo = tracing.use_provider(provider)
     with Written("json") as written, tracing.span("work"):
         ids = tracing.current_ids()
         logger.info("here")
@@ -85,9 +85,9 @@ def test_the_current_span() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_secret_in_logs(form: Format) -> None:
+def test_no_secret_in_logs(form: LogFormat) -> None:
     """M2: K1: words that look like a secret are not written, be it in messages or errors."""
-    with Written(form) as written, bound(tenant=SECRET):
+    with Written(form) as written, bind_fields(tenant=SECRET):
         logger.warning("connecting with %s", SECRET)
         fail(ValueError(SECRET))
 
@@ -110,7 +110,7 @@ def test_an_error_of_ours() -> None:
 
 def test_text_for_people() -> None:
     """M2: as text, a line has the same in fewer signs."""
-    with Written("text") as written, bound(tenant="acme"):
+    with Written("text") as written, bind_fields(tenant="acme"):
         logger.info("hello")
 
     assert written.text.endswith(" info hello tenant=acme\n")

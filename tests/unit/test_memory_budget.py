@@ -15,11 +15,11 @@ async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
     The waiter is done by then, and making room drops it from the queue.
     """
     budget = MemoryBudget(100)
-    budget.take(TENANT, 100)
-    waiting = asyncio.create_task(budget.wait(TENANT, 50, 60.0))
+    budget.acquire(TENANT, 100)
+    waiting = asyncio.create_task(budget.wait_and_acquire(TENANT, 50, 60.0))
     await asyncio.sleep(0)
     waiting.cancel()
-    budget.give(TENANT, 100)
+    budget.release(TENANT, 100)
     ended = (await asyncio.gather(waiting, return_exceptions=True))[0]
 
     assert isinstance(ended, asyncio.CancelledError)
@@ -29,11 +29,11 @@ async def test_a_cancelled_wait_that_room_was_made_for_ends_quietly() -> None:
 async def test_room_granted_to_a_cancelled_wait_is_given_back() -> None:
     """K3: memory that a cancelled request was granted goes to the next one."""
     budget = MemoryBudget(100)
-    budget.take(TENANT, 100)
-    first = asyncio.create_task(budget.wait(TENANT, 80, 60.0))
-    second = asyncio.create_task(budget.wait(TENANT, 80, 60.0))
+    budget.acquire(TENANT, 100)
+    first = asyncio.create_task(budget.wait_and_acquire(TENANT, 80, 60.0))
+    second = asyncio.create_task(budget.wait_and_acquire(TENANT, 80, 60.0))
     await asyncio.sleep(0)
-    budget.give(TENANT, 100)
+    budget.release(TENANT, 100)
     first.cancel()
     await asyncio.wait_for(second, 10)
 
@@ -44,9 +44,9 @@ async def test_room_granted_to_a_cancelled_wait_is_given_back() -> None:
 async def test_a_wait_that_takes_too_long_leaves_the_queue() -> None:
     """K3: who gives up waiting stands in nobody's way."""
     budget = MemoryBudget(100)
-    budget.take(TENANT, 60)
-    slow = asyncio.create_task(budget.wait(TENANT, 80, 0.001))
-    quick = asyncio.create_task(budget.wait(TENANT, 30, 60.0))
+    budget.acquire(TENANT, 60)
+    slow = asyncio.create_task(budget.wait_and_acquire(TENANT, 80, 0.001))
+    quick = asyncio.create_task(budget.wait_and_acquire(TENANT, 30, 60.0))
     ended = (await asyncio.gather(slow, return_exceptions=True))[0]
     await asyncio.wait_for(quick, 10)
 

@@ -13,11 +13,10 @@ from seriatim import Log, NewEvent
 from seriatim.core.errors import BackendFailure, EventSequenceInvalid, InvalidArgument
 from seriatim.core.request import ExpectedSeq
 from seriatim.telemetry import metrics as metrics_module
-from seriatim.telemetry.families import FAMILIES
 from seriatim.telemetry.job_metrics import JobMetrics
-from seriatim.telemetry.labels import OTHER, Bounded
 from seriatim.telemetry.log_metrics import LogMetrics
-from seriatim.telemetry.metrics import Metrics, Shown
+from seriatim.telemetry.metric_families import FAMILIES
+from seriatim.telemetry.metrics import OTHER_LABEL, BoundedLabels, Metrics, MetricsServer
 from seriatim.telemetry.service_metrics import ServiceMetrics
 
 Samples = dict[tuple[str, ...], float]
@@ -32,7 +31,7 @@ def log() -> Iterator[Log]:
 
 def samples(metrics: Metrics) -> Samples:
     """Return what is shown, parsed: a name and its labels' values in the order of their names."""
-    text, content_type = metrics.exposition()
+    text, content_type = metrics.render()
     assert content_type.startswith("text/plain")
     return {
         (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
@@ -44,7 +43,7 @@ def samples(metrics: Metrics) -> Samples:
 def test_a_log_at_work(log: Log) -> None:
     """M2: appends, latency, reuse and reads are counted by tenant, type and error code."""
     metrics = Metrics()
-    LogMetrics(metrics).watch(log)
+    LogMetrics(metrics).observe(log)
     other = log.for_tenant("acme")
     for _ in range(2):
         log.append([NewEvent("order.placed"), NewEvent("order.paid")], idempotency_key="k")
@@ -72,7 +71,7 @@ def test_a_log_at_work(log: Log) -> None:
 def test_a_log_that_is_asked(log: Log) -> None:
     """M2: head, growth and the lag of durable subscriptions are read when somebody looks."""
     metrics = Metrics()
-    stop = LogMetrics(metrics).watch(log, lambda: ("default", "acme"), keep_s=0)
+    stop = LogMetrics(metrics).observe(log, lambda: ("default", "acme"), cache_s=0)
     assert samples(metrics)["seriatim_log_head_position",] == 0
     subscription = log.for_tenant("acme").subscribe("mailer", idle_timeout=0.01)
     log.for_tenant("acme").append([NewEvent("a") for _ in range(3)])
@@ -92,7 +91,7 @@ def test_a_log_that_is_asked(log: Log) -> None:
 def test_a_log_that_is_away(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """M2: a log that cannot be asked is shown as down, and everything else is still shown."""
     metrics = Metrics()
-    LogMetrics(metrics).watch(log, keep_s=0)
+    LogMetrics(metrics).observe(log, cache_s=0)
     log.append([NewEvent("a")])
 
     def away() -> int:
@@ -109,7 +108,7 @@ def test_a_log_that_is_away(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_looks_are_kept_for_a_while(log: Log) -> None:
     """M2: many who look at once ask the log once."""
     metrics = Metrics()
-    LogMetrics(metrics).watch(log, keep_s=60)
+    LogMetrics(metrics).observe(log, cache_s=60)
     samples(metrics)
     log.append([NewEvent("a")])
 
@@ -119,7 +118,7 @@ def test_looks_are_kept_for_a_while(log: Log) -> None:
 def test_labels_are_bounded(log: Log) -> None:
     """M2: so many tenants and types have labels of their own, the rest counts as one."""
     metrics = Metrics()
-    LogMetrics(metrics, names_max=3).watch(log)
+    LogMetrics(metrics, names_max=3).observe(log)
     for number in range(10):
         view = log.for_tenant(f"t{number}")
         view.append([NewEvent(f"type.{number}")])
@@ -127,7 +126,7 @@ def test_labels_are_bounded(log: Log) -> None:
 
     seen = samples(metrics)
     appends = {key: value for key, value in seen.items() if key[0] == "seriatim_appends_total"}
-    assert {key[2] for key in appends} == {"t0", "t1", "t2", OTHER}
+    assert {key[2] for key in appends} == {"t0", "t1", "t2", OTHER_LABEL}
     assert sum(appends.values()) == 20
     types = {key: value for key, value in seen.items() if key[0] == "seriatim_append_events_total"}
     assert len(types) <= 3 + 4
@@ -136,15 +135,21 @@ def test_labels_are_bounded(log: Log) -> None:
 
 def test_the_first_names_stay() -> None:
     """M2: who has a label keeps it, whoever comes later."""
-    names = Bounded(2)
+    names = BoundedLabels(2)
 
-    assert [names.name(one) for one in ("a", "b", "c", "a", "b")] == ["a", "b", OTHER, "a", "b"]
+    assert [names.bound(one) for one in ("a", "b", "c", "a", "b")] == [
+        "a",
+        "b",
+        OTHER_LABEL,
+        "a",
+        "b",
+    ]
 
 
 def test_no_id_in_metrics(log: Log) -> None:
     """M2: neither payloads nor ids, keys, streams, actors or tags get into metrics."""
     metrics = Metrics()
-    LogMetrics(metrics).watch(log, keep_s=0)
+    LogMetrics(metrics).observe(log, cache_s=0)
     event = NewEvent(
         "order.placed",
         {"secretly": "PRIVATE"},
@@ -164,13 +169,13 @@ def test_no_id_in_metrics(log: Log) -> None:
     list(log.read())
     log.query()
 
-    assert b"PRIVATE" not in metrics.exposition()[0]
+    assert b"PRIVATE" not in metrics.render()[0]
 
 
 def test_a_listener_of_metrics_that_fails(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     """M2: metrics that cannot be counted harm no append."""
     counting = LogMetrics(Metrics())
-    counting.watch(log)
+    counting.observe(log)
     counting._appends = None
 
     assert log.append([NewEvent("a")]).first_position == 1
@@ -181,17 +186,17 @@ def test_a_service() -> None:
     """M2: requests by route, method and class of status, their time, bytes, tails and refusals."""
     metrics = Metrics()
     service = ServiceMetrics(metrics)
-    service.request("/v1/events", "POST", 201, 0.02, received=100, sent=10)
-    service.request("/v1/events", "POST", 409, 0.01)
-    service.request("/v1/events", "BREW", 405, 0.01)
-    service.refused("acme")
-    with service.tail():
+    service.count_request("/v1/events", "POST", 201, 0.02, received=100, sent=10)
+    service.count_request("/v1/events", "POST", 409, 0.01)
+    service.count_request("/v1/events", "BREW", 405, 0.01)
+    service.count_quota_refusal("acme")
+    with service.track_tail():
         assert samples(metrics)["seriatim_http_open_tails",] == 1
 
     seen = samples(metrics)
     assert seen["seriatim_http_requests_total", "POST", "/v1/events", "2xx"] == 1
     assert seen["seriatim_http_requests_total", "POST", "/v1/events", "4xx"] == 1
-    assert seen["seriatim_http_requests_total", OTHER, "/v1/events", "4xx"] == 1
+    assert seen["seriatim_http_requests_total", OTHER_LABEL, "/v1/events", "4xx"] == 1
     assert seen["seriatim_http_request_seconds_count", "/v1/events"] == 3
     assert seen["seriatim_http_received_bytes_total", "/v1/events"] == 100
     assert seen["seriatim_http_sent_bytes_total", "/v1/events"] == 10
@@ -203,11 +208,11 @@ def test_jobs_are_shown() -> None:
     """M2: jobs, outcomes and registry states in Prometheus format; labels are names only."""
     metrics = Metrics()
     jobs = JobMetrics(metrics)
-    jobs.progress("publisher", 7, 3, 1.5)
-    jobs.outcomes("mailer", {"done": 2})
-    jobs.registry("mailer", {"dead": 1}, away=False)
-    jobs.registry("biller", {}, away=True)
-    shown = Shown(metrics, "127.0.0.1:0")
+    jobs.set_progress("publisher", 7, 3, 1.5)
+    jobs.set_outcomes("mailer", {"done": 2})
+    jobs.set_registry("mailer", {"dead": 1}, unavailable=False)
+    jobs.set_registry("biller", {}, unavailable=True)
+    shown = MetricsServer(metrics, "127.0.0.1:0")
     connection = HTTPConnection("127.0.0.1", shown.port)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
@@ -224,7 +229,7 @@ def test_jobs_are_shown() -> None:
 def test_a_wrong_address(address: str) -> None:
     """M2: metrics that cannot be shown where they are asked for say so."""
     with pytest.raises((InvalidArgument, OSError)):
-        Shown(Metrics(), address)
+        MetricsServer(Metrics(), address)
 
 
 def test_every_family_can_be_shown() -> None:
@@ -253,17 +258,17 @@ def test_every_family_can_be_shown() -> None:
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
 def test_a_version_that_is_none_gets_the_plain_format(kind: str, version: str) -> None:
     """M2: whatever a scraper says that it accepts, it is shown the metrics."""
-    plain = Metrics().exposition()[1]
+    plain = Metrics().render()[1]
 
-    assert Metrics().exposition(f"{kind}; version={version}")[1] == plain
-    assert Metrics().exposition(f"text/html, {kind}; version={version}; q=0.5")[1] == plain
+    assert Metrics().render(f"{kind}; version={version}")[1] == plain
+    assert Metrics().render(f"text/html, {kind}; version={version}; q=0.5")[1] == plain
 
 
 def test_a_known_version_is_shown_as_asked() -> None:
     """M2: OpenMetrics for who asks for it."""
     accept = "application/openmetrics-text; version=1.0.0; charset=utf-8, text/plain; q=0.5"
 
-    assert Metrics().exposition(accept)[1].startswith("application/openmetrics-text; version=1.0.0")
+    assert Metrics().render(accept)[1].startswith("application/openmetrics-text; version=1.0.0")
 
 
 def test_a_file_that_another_process_has_just_made(tmp_path: Path) -> None:

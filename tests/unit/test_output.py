@@ -6,7 +6,7 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.cli.output import EventLines, Terminal, table
+from seriatim.cli.output import EventLines, Terminal, make_table
 
 ID = "0190aaaa-bbbb-7ccc-8ddd-eeeeffff0000"
 
@@ -14,7 +14,7 @@ ID = "0190aaaa-bbbb-7ccc-8ddd-eeeeffff0000"
 def printed(width: int, *rows: tuple[str, ...]) -> str:
     """Return a table as a terminal of a width gets it."""
     out = io.StringIO()
-    made = table("position", "handler", "event", "error", right=("position",))
+    made = make_table("position", "handler", "event", "error", right=("position",))
     for row in rows:
         made.add_row(*row)
     Terminal(file=out, force_terminal=True, width=width, color_system=None).print(made)
@@ -36,7 +36,7 @@ def test_ids_never_break(width: int) -> None:
 def test_a_pipe_has_no_width() -> None:
     """A4: what is no terminal gets lines as long as they are."""
     out = io.StringIO()
-    made = table("event", "error")
+    made = make_table("event", "error")
     made.add_row(ID, "x" * 500)
     Terminal(file=out).print(made)
 
@@ -57,7 +57,7 @@ def test_events_show_a_useful_part_of_the_payload(width: int) -> None:
             actor_id="ada",
         )
         [record] = log.append([event]).records
-    lines.show(record)
+    lines.print_event(record)
 
     text = out.getvalue()
     assert f"show {ID} #1" in text

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import seriatim
-from seriatim.api.fairness import Turns
 from seriatim.api.request_queue import RequestQueue
-from seriatim.api.threads import LARGE_BYTES, ProcessorSlot, Threads
+from seriatim.api.tenant_limiter import TenantLimiter
+from seriatim.api.thread_pools import LARGE_BODY_BYTES, ProcessorSlot, ThreadPools
 from seriatim.core.event import NewEvent
 from seriatim.core.request import ExpectedSeq
-from seriatim.log.aio import AsyncLog
+from seriatim.log.async_log import AsyncLog
 
 
 async def _pass_iterations() -> None:
@@ -65,22 +65,22 @@ async def test_who_gives_up_does_not_keep_the_slot() -> None:
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
+def threads() -> Iterator[ThreadPools]:
     """The threads of a process, with two reads for each tenant."""
-    made = Threads(8, Turns(2, 2, 100, "reads"), 60.0, RequestQueue())
+    made = ThreadPools(8, TenantLimiter(2, 2, 100, "reads"), 60.0, RequestQueue())
     yield made
     made.stop()
 
 
-async def test_large_bodies_are_handled_one_at_a_time(threads: Threads) -> None:
+async def test_large_bodies_are_handled_one_at_a_time(threads: ThreadPools) -> None:
     """K3: two tenants' large bodies never share the interpreter; reads go on meanwhile."""
     ended = threading.Event()
-    first = asyncio.create_task(threads.at_its_size("a", LARGE_BYTES + 1, ended.wait))
+    first = asyncio.create_task(threads.run_sized("a", LARGE_BODY_BYTES + 1, ended.wait))
     await _pass_iterations()
-    second = asyncio.create_task(threads.at_its_size("b", LARGE_BYTES + 1, lambda: "second"))
+    second = asyncio.create_task(threads.run_sized("b", LARGE_BODY_BYTES + 1, lambda: "second"))
     await _pass_iterations()
     busy = threads.busy
-    read = await threads.run_for("b", lambda: "read")
+    read = await threads.run_for_tenant("b", lambda: "read")
     ended.set()
 
     assert (busy, read) == (1, "read")

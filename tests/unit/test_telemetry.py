@@ -5,9 +5,14 @@ import logging
 import pytest
 
 from seriatim.core.event import NewEvent
-from seriatim.core.prepare import Desk, prepare
-from seriatim.core.request import Request
-from seriatim.telemetry.bus import Telemetry, TelemetryEvent, append_metadata, reuse_metadata
+from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.request import AppendRequest
+from seriatim.telemetry.event_bus import (
+    Telemetry,
+    TelemetryEvent,
+    make_append_metadata,
+    make_reuse_metadata,
+)
 
 
 def test_listeners() -> None:
@@ -48,7 +53,7 @@ def test_a_failing_listener(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_metadata() -> None:
     """M1: an append is told by its first event, without what is absent and without payloads."""
-    desk = Desk(tenant_id="t", new_id=lambda: "e")
+    desk = ValidationContext(tenant_id="t", new_id=lambda: "e")
     event = NewEvent("x", {"private": 1}, stream=("s", "1"), producer_id="p", request_id="r")
     events, _ = prepare(desk, [event])
     whole = {
@@ -60,9 +65,12 @@ def test_metadata() -> None:
         "request_id": "r",
     }
 
-    told = append_metadata(Request("t", events), "t", error_code="conflict")
+    told = make_append_metadata(AppendRequest("t", events), "t", error_code="conflict")
     assert told == whole | {"error_code": "conflict"}
-    assert append_metadata(None, "t", error_code="c") == {"tenant_id": "t", "error_code": "c"}
-    assert reuse_metadata(events[0].record(1, 1, 1, 0)) == whole
+    assert make_append_metadata(None, "t", error_code="c") == {"tenant_id": "t", "error_code": "c"}
+    assert make_reuse_metadata(events[0].to_record(1, 1, 1, 0)) == whole
     (fact,), _ = prepare(desk, [NewEvent("x")])
-    assert reuse_metadata(fact.record(1, 1, None, 0)) == {"tenant_id": "t", "event_type": "x"}
+    assert make_reuse_metadata(fact.to_record(1, 1, None, 0)) == {
+        "tenant_id": "t",
+        "event_type": "x",
+    }

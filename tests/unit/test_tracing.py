@@ -33,7 +33,7 @@ def log() -> Iterator[Log]:
 def provider() -> Iterator[TracerProvider]:
     """A tracer provider that traces for one test."""
     made = TracerProvider()
-    undo = tracing.use(made)
+    undo = tracing.use_provider(made)
     yield made
     undo()
     made.shutdown()
@@ -96,7 +96,7 @@ def test_events_carry_the_trace(log: Log, spans: InMemorySpanExporter) -> None:
     assert first.metadata == {"traceparent": carried(only(spans))}
     assert second.metadata == {"traceparent": PARENT, "more": "1"}
     with seriatim.open("memory:") as other:
-        undo = tracing.use(None)
+        undo = tracing.use_provider(None)
         untraced = other.append([plain]).records[0]
         undo()
     assert first.payload_hash == untraced.payload_hash
@@ -285,7 +285,7 @@ def test_nobody_traces(log: Log) -> None:
         assert tracing.inject() == {}
         assert tracing.extract({"traceparent": PARENT}) is None
         assert log.append([NewEvent("a")]).records[0].metadata == {}
-    assert not tracing.active()
+    assert not tracing.is_active()
     assert tracing.current_ids() is None
 
 

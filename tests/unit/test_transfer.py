@@ -14,10 +14,10 @@ from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.kinds import EventType, StreamKind
 from seriatim.core.request import ExpectedSeq
-from seriatim.log import histories, importing
-from seriatim.log.importing import ImportReport, import_events
-from seriatim.log.transfer import CutOff, export_log
-from seriatim.opening import Log
+from seriatim.factory import Log
+from seriatim.log import divergence, importer
+from seriatim.log.export_format import ExportTruncated, export_log
+from seriatim.log.importer import ImportReport, import_events
 from seriatim.store.memory import MemoryStore
 
 NEW_PLACE = ("recorded_at",)
@@ -92,7 +92,7 @@ def test_an_export_goes_into_an_empty_log_whole() -> None:
     assert report.ok, report.refusals
     assert counts(report) == (9, 0, 0)
     assert kept(target) == kept(source)
-    assert target.store.rules().knows_index(PayloadIndex("noted", "n"))
+    assert target.store.rules().has_index(PayloadIndex("noted", "n"))
     assert target.store.rules().version == source.store.rules().version
 
 
@@ -243,7 +243,7 @@ def test_a_file_with_more_or_fewer_events_than_it_says(*, header: bool) -> None:
 
     def damaged() -> Iterator[bytes]:
         yield from [*start, *events]
-        raise CutOff
+        raise ExportTruncated
 
     extra = b'{"event_type":"x","event_id":"extra"}\n'
     assert import_events(new_log(), [*start, *events, end]).whole
@@ -381,8 +381,8 @@ def test_a_failing_store_ends_the_import(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_few_events_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """K3: an import keeps a bounded number of events on their way."""
-    monkeypatch.setattr(importing, "GROUP_EVENTS", 4)
-    monkeypatch.setattr(importing, "IN_FLIGHT_MAX", 2)
+    monkeypatch.setattr(importer, "GROUP_EVENTS", 4)
+    monkeypatch.setattr(importer, "IN_FLIGHT_MAX", 2)
     source, target = _simple_log(50), new_log()
     groups: list[int] = []
     ahead: list[int] = []
@@ -416,7 +416,7 @@ def test_what_stands_before_a_bad_line_goes_in() -> None:
 
 def test_histories_are_told_apart_with_few_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """B5, K3: streams that are no longer followed are looked up again, and never mixed."""
-    monkeypatch.setattr(histories, "FOLLOWED_MAX", 1)
+    monkeypatch.setattr(divergence, "TRACKED_STREAMS_MAX", 1)
     source, target = new_log(), new_log()
     for number in range(6):
         source.append([NewEvent("noted", {"n": number}, stream=("s", "ab"[number % 2]))])

@@ -8,9 +8,9 @@ import pytest
 
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.kinds import StreamKind
-from seriatim.log import verify_checks
+from seriatim.log import verification_checks
 from seriatim.log.base import BaseLog
-from seriatim.log.verify import SHOWN_MAX, Report, verify
+from seriatim.log.verification import REPORTED_PROBLEMS_MAX, VerificationReport, verify
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import ReadSpec
 
@@ -29,7 +29,7 @@ def make_log() -> tuple[BaseLog, MemoryStore]:
     return log, store
 
 
-def errors_of(report: Report) -> dict[str, list[str]]:
+def errors_of(report: VerificationReport) -> dict[str, list[str]]:
     """The messages of what is wrong, by check."""
     found: dict[str, list[str]] = {}
     for finding in report.findings:
@@ -146,13 +146,13 @@ def test_many_problems_are_counted_and_few_are_shown() -> None:
 
     told = errors_of(verify(store, lookups=1))["payloads"]
 
-    assert len(told) == SHOWN_MAX + 1
-    assert told[-1] == f"and {100 - SHOWN_MAX} more of this kind"
+    assert len(told) == REPORTED_PROBLEMS_MAX + 1
+    assert told[-1] == f"and {100 - REPORTED_PROBLEMS_MAX} more of this kind"
 
 
 def test_streams_are_followed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """B5: with more streams than are followed, predecessors are looked up, and gaps still found."""
-    monkeypatch.setattr(verify_checks, "FOLLOWED_STREAMS_MAX", 2)
+    monkeypatch.setattr(verification_checks, "TRACKED_STREAMS_MAX", 2)
     store = MemoryStore()
     log = BaseLog(store)
     for number in range(4):

@@ -55,7 +55,7 @@ class _Bucket:
         self._left -= amount
 
 
-class Meter:
+class QuotaMeter:
     """Count what tenants send to this process, stored or not, and refuse what exceeds a quota."""
 
     def __init__(self, general: Quota, *, processes: int = 1) -> None:
@@ -64,16 +64,16 @@ class Meter:
         self._share = 1 / processes
         self._quotas: Mapping[str, Quota]
         self._buckets: dict[str, tuple[Quota, _Bucket | None, _Bucket | None]] = {}
-        self.know([])
+        self.set_quotas([])
 
-    def know(self, quotas: list[Quota]) -> None:
+    def set_quotas(self, quotas: list[Quota]) -> None:
         """Replace the quotas of individual tenants."""
         self._quotas = {quota.tenant_id: quota for quota in quotas}
         self._has_quotas = any(
             quota.events_per_s or quota.bytes_per_s for quota in (self._default, *quotas)
         )
 
-    def check(self, tenant_id: str, now: float, own: int = 0) -> None:
+    def check(self, tenant_id: str, now: float, charged_bytes: int = 0) -> None:
         """Raise `LimitExceeded`, with the time to wait, if a tenant has used up its quota.
 
         Args:
@@ -83,7 +83,7 @@ class Meter:
         """
         if not self._has_quotas:
             return
-        charged = 0, own
+        charged = 0, charged_bytes
         for name, bucket, size in zip(_RATES, self._find(tenant_id, now), charged, strict=True):
             if bucket is not None and (wait := bucket.wait(now, size)):
                 raise _quota_exceeded(name, bucket.rate, wait)
@@ -92,12 +92,14 @@ class Meter:
         """Count bytes of an append's request; a negative size takes an earlier charge back."""
         self._take(tenant_id, 0, size, now)
 
-    def spend(self, tenant_id: str, events: int, size: int, now: float, own: int = 0) -> None:
+    def charge(
+        self, tenant_id: str, events: int, size: int, now: float, charged_bytes: int = 0
+    ) -> None:
         """Count the events and bytes of an append, or raise `LimitExceeded`.
 
         `charged_bytes` is how many bytes of the request are counted already.
         """
-        self.check(tenant_id, now, own)
+        self.check(tenant_id, now, charged_bytes)
         self._take(tenant_id, events, size, now)
 
     def _take(self, tenant_id: str, events: int, size: int, now: float) -> None:

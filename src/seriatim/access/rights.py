@@ -11,9 +11,9 @@ from seriatim.core.errors import Forbidden, InvalidArgument, LimitExceeded
 from seriatim.core.event import DEFAULT_TENANT
 from seriatim.core.ids import id_problem
 from seriatim.core.limits import DEFAULT_LIMITS
-from seriatim.core.patterns import ALL, Names, is_pattern
+from seriatim.core.patterns import WILDCARD, NameFilter, is_pattern
 from seriatim.core.query import Filter, Query
-from seriatim.core.tenants import EVERY_TENANT, is_infrastructure, tenant_problem
+from seriatim.core.tenants import ALL_TENANTS, is_infrastructure, tenant_problem
 
 Right = Literal["append", "read", "operate", "act_as"]
 RIGHTS: tuple[Right, ...] = get_args(Right)
@@ -27,13 +27,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     subject: str
-    tenant_id: str = EVERY_TENANT
+    tenant_id: str = ALL_TENANTS
     rights: frozenset[Right] = frozenset(RIGHTS)
     types: tuple[str, ...] | None = None
     service: bool = True
     token_id: str = ""
 
-    def tenant(self, named: str | None) -> str:
+    def resolve_tenant(self, named: str | None) -> str:
         """Return the tenant of a request.
 
         Args:
@@ -50,7 +50,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         return tenant_id
 
     def _select_tenant(self, named: str | None) -> str:
-        if self.tenant_id != EVERY_TENANT:
+        if self.tenant_id != ALL_TENANTS:
             if named not in (None, self.tenant_id):
                 raise Forbidden("this token is for another tenant")
             return self.tenant_id
@@ -58,23 +58,23 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         check_one_tenant(tenant_id)
         return tenant_id
 
-    def demand(self, right: Right, *, service: bool = False) -> None:
+    def require(self, right: Right, *, service: bool = False) -> None:
         """Raise `Forbidden` if the token lacks a right, or is no service's although it must be."""
         if right not in self.rights:
             raise Forbidden(f"this token lacks the right {right}", details={"right": right})
         if service and not self.service:
             raise Forbidden("this needs the token of a service", details={"right": "service"})
 
-    def demand_types(self, types: Iterable[object]) -> None:
+    def require_types(self, types: Iterable[object]) -> None:
         """Raise `Forbidden` for event types outside the token's scope."""
         if self.types is None:
             return
-        allowed = Names.of(self.types)
+        allowed = NameFilter.parse(self.types)
         for event_type in types:
             if not isinstance(event_type, str) or not allowed.allows(event_type):
                 raise Forbidden("this token does not allow events of this type")
 
-    def demand_all_types(self) -> None:
+    def require_all_types(self) -> None:
         """Raise `Forbidden` if the token is limited to some event types.
 
         For operations that cannot be restricted to event types.
@@ -82,19 +82,19 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if self.types is not None:
             raise Forbidden("this operation covers all event types, and this token only some")
 
-    def sees(self, event_type: str) -> bool:
+    def can_read(self, event_type: str) -> bool:
         """Return whether the caller may read events of a type."""
-        return self.types is None or Names.of(self.types).allows(event_type)
+        return self.types is None or NameFilter.parse(self.types).allows(event_type)
 
-    def scoped_types(self, types: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def restrict_types(self, types: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Restrict the event types of a read to the token's scope; None means all types."""
         if self.types is None:
             return types
         if types is None:
             return self.types
-        return Names.of(types).both(Names.of(self.types)).texts()
+        return NameFilter.parse(types).intersect(NameFilter.parse(self.types)).to_patterns()
 
-    def scoped(self, query: Query) -> Query:
+    def restrict_query(self, query: Query) -> Query:
         """Restrict every filter of a query to the token's scope."""
         if self.types is None:
             return query
@@ -102,7 +102,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         return Query(
             [
                 msgspec.structs.replace(
-                    one, types=self.scoped_types(None if one.types is None else tuple(one.types))
+                    one, types=self.restrict_types(None if one.types is None else tuple(one.types))
                 )
                 for one in filters
             ],
@@ -154,10 +154,10 @@ def check_types(types: Iterable[str], rights: frozenset[Right]) -> tuple[str, ..
         details = {"limit": "predicates", "bound": bound, "actual": len(given)}
         raise LimitExceeded(msg, details=details)
     for one in given:
-        if id_problem(one) or not is_pattern(one) or one == ALL:
+        if id_problem(one) or not is_pattern(one) or one == WILDCARD:
             msg = f"{one!r:.80} is neither an event type nor a pattern such as order.*"
             raise InvalidArgument(msg, details={"argument": "types"})
-        if Names.of([one]).prefixes and "read" in rights:
+        if NameFilter.parse([one]).prefixes and "read" in rights:
             msg = f"a token that may read needs exact event types, not the pattern {one!r:.80}"
             raise InvalidArgument(msg, details={"argument": "types"})
     if given and "operate" in rights:

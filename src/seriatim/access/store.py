@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from seriatim.access.answers import (
-    PATIENCE_S,
-    Answer,
-    Command,
-    Reserved,
+from seriatim.access.quotas import Quota, check_quota
+from seriatim.access.rights import Caller, check_rights, check_types
+from seriatim.access.stored_responses import (
+    RESERVATION_S,
+    IdempotentCommand,
+    Reservation,
     ResponseAllowance,
+    StoredResponse,
     is_abandoned,
     stored_response,
 )
-from seriatim.access.quotas import Quota, check_quota
-from seriatim.access.rights import Caller, check_rights, check_types
 from seriatim.access.tokens import (
     Token,
     check_holder,
@@ -28,20 +28,20 @@ from seriatim.access.tokens import (
     check_reserved_tenant,
     format_token,
     hash_secret,
+    invalid_token_error,
     new_secret,
     new_token_id,
-    refused,
     split_token,
     token_from_row,
 )
 from seriatim.core.errors import NotFound
-from seriatim.store.engine import Engine, Purpose, statements
+from seriatim.store.engine import Engine, EnginePurpose, load_engine_statements
 
-PURPOSE = Purpose(
-    what="the access store",
-    option="--access",
+ACCESS_PURPOSE = EnginePurpose(
+    label="the access store",
+    target_option="--access",
     last_table="seriatim_token_uses",
-    remake="open it again to create the missing tables",
+    recreate_hint="open it again to create the missing tables",
 )
 _CREATE = (
     "create_tokens",
@@ -55,7 +55,7 @@ _CREATE = (
 _MICROSECONDS = 1_000_000
 
 
-class Access:
+class AccessStore:
     """The tokens, quotas and stored responses of one log; safe for use by several threads.
 
     Example:
@@ -67,10 +67,10 @@ class Access:
         self._engine = engine
         self._second: Engine | None = None
         self._second_lock = threading.Lock()
-        self._sql = statements(__package__, engine)
+        self._sql = load_engine_statements(__package__, engine)
         self._allowance = ResponseAllowance()
-        if not engine.ready():
-            engine.prepare([self._sql[name] for name in _CREATE])
+        if not engine.is_ready():
+            engine.create_tables([self._sql[name] for name in _CREATE])
 
     def close(self) -> None:
         """Close the database connections."""
@@ -87,7 +87,7 @@ class Access:
         tenant_id: str,
         rights: Iterable[str],
         types: Iterable[str] = (),
-        lasts_s: float | None = None,
+        expires_in_s: float | None = None,
         note: str = "",
     ) -> tuple[str, Token]:
         """Create a token for a named service, or for a tenant.
@@ -109,7 +109,7 @@ class Access:
         """
         service = subject is not None
         holder = check_holder(subject, tenant_id)
-        check_lifetime(lasts_s)
+        check_lifetime(expires_in_s)
         allowed = check_rights(rights, service=service)
         check_reserved_tenant(tenant_id, allowed, service=service)
         scope = check_types(types, allowed)
@@ -124,7 +124,7 @@ class Access:
             rights=",".join(sorted(allowed)),
             types=None if scope is None else msgspec.json.encode(scope).decode(),
             note=note,
-            lasts_us=None if lasts_s is None else int(lasts_s * _MICROSECONDS),
+            lasts_us=None if expires_in_s is None else int(expires_in_s * _MICROSECONDS),
         )
         return format_token(token_id, secret), self.token(token_id)
 
@@ -139,7 +139,7 @@ class Access:
         """Return all tokens, including expired and revoked ones."""
         return [token_from_row(row) for row in self._read("tokens")]
 
-    def any(self) -> bool:
+    def has_tokens(self) -> bool:
         """Return whether any token was ever created."""
         return bool(self._read("any_token"))
 
@@ -148,7 +148,7 @@ class Access:
         if not self._run("revoke", token_id=token_id):
             raise NotFound("there is no such token to revoke", details={"token_id": token_id})
 
-    def ended(self, since_s: float) -> list[str]:
+    def find_ended_tokens(self, since_s: float) -> list[str]:
         """Return the ids of tokens that expired or were revoked in the last `since_s` seconds."""
         return [row[0] for row in self._read("ended_tokens", since_us=int(since_s * _MICROSECONDS))]
 
@@ -159,7 +159,7 @@ class Access:
                 values = {"token_id": token_id, "ago_us": int(seconds * _MICROSECONDS)}
                 session.run(self._sql["mark_used"], values)
 
-    def admit(self, text: str) -> tuple[Caller, int | None]:
+    def authenticate(self, text: str) -> tuple[Caller, int | None]:
         """Authenticate a token.
 
         Returns:
@@ -171,18 +171,18 @@ class Access:
         """
         parts = split_token(text)
         if parts is None:
-            raise refused()
+            raise invalid_token_error()
         token_id, secret = parts
         rows = self._read("token", token_id=token_id)
         # An unknown id costs the same comparison, so response times do not reveal which ids exist.
         stored_hash = rows[0][11] if rows else hash_secret("")
         genuine = hmac.compare_digest(stored_hash, hash_secret(secret))
         if not rows or not genuine:
-            raise refused()
+            raise invalid_token_error()
         token, now = token_from_row(rows[0]), rows[0][12]
         expires_us, revoked_us = rows[0][8], rows[0][9]
         if revoked_us is not None or (expires_us is not None and expires_us <= now):
-            raise refused()
+            raise invalid_token_error()
         caller = Caller(
             subject=token.subject,
             tenant_id=token.tenant_id,
@@ -213,7 +213,9 @@ class Access:
 
     # -- stored responses
 
-    def reserve(self, command: Command, at_most: int) -> Reserved | Answer | None:
+    def reserve(
+        self, command: IdempotentCommand, at_most: int
+    ) -> Reservation | StoredResponse | None:
         """Reserve the right to run a command, or return the response of an earlier run.
 
         Args:
@@ -240,15 +242,15 @@ class Access:
             tenant_id=command.tenant_id,
             request_hash=command.request_hash,
             owner=owner,
-            patience_us=int(PATIENCE_S * _MICROSECONDS),
+            patience_us=int(RESERVATION_S * _MICROSECONDS),
         )
         if reserved:
-            return Reserved(command.key, owner)
+            return Reservation(command.key, owner)
         rows = self._read("answer", command_key=command.key)
         # No row: the other run has just released its reservation, so the next attempt may run.
         return stored_response(command, rows[0]) if rows else None
 
-    def keep(self, reserved: Reserved, answer: Answer) -> None:
+    def store_response(self, reserved: Reservation, answer: StoredResponse) -> None:
         """Store the response of a command for its duplicates."""
         self._run_in_background(
             "keep_answer",
@@ -258,13 +260,13 @@ class Access:
             body=answer.body,
         )
 
-    def give_up(self, reserved: Reserved) -> None:
+    def release_reservation(self, reserved: Reservation) -> None:
         """Release a reservation without a response, so that a duplicate may run."""
         self._run_in_background(
             "forget_answer", command_key=reserved.command_key, owner=reserved.owner
         )
 
-    def purge_answers(self, older_than_s: float) -> int:
+    def purge_responses(self, older_than_s: float) -> int:
         """Delete responses older than `older_than_s` seconds; returns how many were deleted."""
         older_us = int(older_than_s * _MICROSECONDS)
         return len(self._run_in_background("purge_answers", older_us=older_us))
@@ -288,7 +290,7 @@ class Access:
 
     def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a statement that writes."""
-        with self._engine.at_once() as session:
+        with self._engine.autocommit() as session:
             return session.run(self._sql[statement], values)
 
     def _read(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -298,7 +300,7 @@ class Access:
 
     def _run_in_background(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a statement that writes on the second connection."""
-        with self._background().at_once() as session:
+        with self._background().autocommit() as session:
             return session.run(self._sql[statement], values)
 
     def _background(self) -> Engine:
@@ -308,5 +310,5 @@ class Access:
         """
         with self._second_lock:
             if self._second is None:
-                self._second = self._engine.another()
+                self._second = self._engine.open_another()
             return self._second

@@ -12,17 +12,17 @@ import msgspec
 from seriatim.access.rights import ANONYMOUS, Right
 from seriatim.core.errors import InvalidArgument, Unauthorized
 from seriatim.core.ids import id_problem
-from seriatim.core.tenants import EVERY_TENANT, is_infrastructure
+from seriatim.core.tenants import ALL_TENANTS, is_infrastructure
 from seriatim.core.times import format_us
 
-PREFIX = "srt"
+TOKEN_PREFIX = "srt"  # noqa: S105 - marks tokens as ours, no secret
 _ID_BYTES = 8
 _SECRET_BYTES = 32
 _PARTS = 3
 _LIFETIME_MAX_S = 1e10  # about three centuries
 # Base64 has four characters for three bytes.
 _TOKEN_PATTERN = re.compile(
-    rf"{PREFIX}_[0-9a-f]{{{2 * _ID_BYTES}}}_[A-Za-z0-9_-]{{{-(-_SECRET_BYTES * 4 // 3)}}}"
+    rf"{TOKEN_PREFIX}_[0-9a-f]{{{2 * _ID_BYTES}}}_[A-Za-z0-9_-]{{{-(-_SECRET_BYTES * 4 // 3)}}}"
 )
 
 
@@ -57,7 +57,7 @@ def split_token(text: str) -> tuple[str, str] | None:
 
 def format_token(token_id: str, secret: str) -> str:
     """Return the text of a token."""
-    return f"{PREFIX}_{token_id}_{secret}"
+    return f"{TOKEN_PREFIX}_{token_id}_{secret}"
 
 
 def new_token_id() -> str:
@@ -78,7 +78,7 @@ def hash_secret(secret: str) -> str:
     return sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def refused() -> Unauthorized:
+def invalid_token_error() -> Unauthorized:
     """Return the one error for absent, malformed, unknown, revoked and expired tokens."""
     return Unauthorized("a valid token is needed: Authorization: Bearer …")
 
@@ -96,7 +96,7 @@ def check_holder(subject: str | None, tenant_id: str) -> str:
     if subject == ANONYMOUS:
         msg = f"{ANONYMOUS} is reserved for calls without a token: choose another service name"
         raise InvalidArgument(msg, details={"argument": "service"})
-    if subject is None and tenant_id == EVERY_TENANT:
+    if subject is None and tenant_id == ALL_TENANTS:
         msg = "a tenant's token is for one tenant: name a service to create a token for all tenants"
         raise InvalidArgument(msg, details={"argument": "tenant"})
     return holder

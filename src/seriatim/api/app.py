@@ -17,37 +17,37 @@ from typing import Any
 
 import msgspec
 
-from seriatim.api.bodies import Parser
-from seriatim.api.connecting import UnauthenticatedConnections
+from seriatim.api.connection import UnauthenticatedConnections
 from seriatim.api.content_coding import (
+    accepts_gzip,
+    compress,
+    decompress,
     is_compressible,
     is_gzipped,
-    unzipped,
-    wants_gzip,
-    zipped,
 )
 from seriatim.api.http import (
     JSON,
-    Gone,
+    AsgiMessage,
+    AsgiScope,
+    ClientDisconnected,
     Headers,
-    Message,
+    HttpRequest,
+    HttpResponse,
+    HttpStream,
     Receive,
-    Request,
-    Response,
-    Scope,
     Send,
     StatusError,
-    Stream,
-    refused,
+    problem_response,
 )
-from seriatim.api.observing import Observer, spanned
-from seriatim.api.openapi import description
+from seriatim.api.idempotency import run_once
+from seriatim.api.observer import RequestObserver, start_request_span
+from seriatim.api.openapi import encode_openapi
 from seriatim.api.readiness import Readiness
-from seriatim.api.repeating import once
+from seriatim.api.request_bodies import BodyParser
 from seriatim.api.routes import ROUTES, Route
-from seriatim.api.service import OTHER_BYTES, Service
+from seriatim.api.service import SMALL_BODY_BYTES, Service
 from seriatim.api.shutdown_deadline import ShutdownDeadline
-from seriatim.api.threads import LARGE_BYTES
+from seriatim.api.thread_pools import LARGE_BODY_BYTES
 from seriatim.core.errors import (
     BackendFailure,
     Forbidden,
@@ -56,16 +56,16 @@ from seriatim.core.errors import (
     NotFound,
     SeriatimError,
 )
-from seriatim.core.tenants import EVERY_TENANT
+from seriatim.core.tenants import ALL_TENANTS
 from seriatim.store.cancellation import Cancellation, cancellable
 from seriatim.telemetry import tracing
-from seriatim.telemetry.logs import bind
+from seriatim.telemetry.log_format import bind_request_id
 
 logger = logging.getLogger("seriatim.api")
 
-STALLED_S = 60.0  # a reader that takes nothing for so long is let go
+STALLED_CLIENT_S = 60.0  # a reader that takes nothing for so long is let go
 SEND_BYTES = 64 * 1024  # at once: what waits in a connection is not counted as its tenant's
-QUOTAS = ("events_per_s", "bytes_per_s")
+QUOTA_LIMITS = ("events_per_s", "bytes_per_s")
 _START, _BODY = "http.response.start", "http.response.body"
 _VARY = (b"vary", b"accept-encoding")
 _WRONG_METHOD = 405
@@ -87,12 +87,12 @@ class App:
         *,
         log_requests: bool = False,
         routes: Sequence[Route] = ROUTES,
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        lifespan_context: Callable[[], AbstractContextManager[None]] = nullcontext,
         grace_s: float | None = None,
     ) -> None:
         self._grace_s = grace_s
         self._make = make
-        self._around = around
+        self._around = lifespan_context
         self._log_requests = log_requests
         self._ids = map((secrets.token_hex(8) + "%08x").__mod__, itertools.count())
         self._routes = {(route.method, route.path): route for route in routes}
@@ -101,7 +101,7 @@ class App:
             known = self._methods.setdefault(route.path, [])
             known += ["GET", "HEAD"] if route.method == "GET" else [route.method]
         self._parsers = {
-            route.endpoint: Parser(route.body)
+            route.endpoint: BodyParser(route.body)
             for route in routes
             if route.body is not None and not route.raw
         }
@@ -110,13 +110,13 @@ class App:
         for path in (*self._open, *self._for_any):
             self._methods[path] = ["GET", "HEAD"]
         self.service: Service
-        self.observer: Observer
-        self.strangers: UnauthenticatedConnections | None = None  # once there is a service
+        self.observer: RequestObserver
+        self.unauthenticated: UnauthenticatedConnections | None = None  # once there is a service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one request, or live and end with the server."""
         if scope["type"] == "http":
-            await self._serve(Request(scope, receive), send)
+            await self._serve(HttpRequest(scope, receive), send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
 
@@ -129,13 +129,13 @@ class App:
         try:
             self.service = await asyncio.to_thread(self._make)
             await self.service.start()
-            self.observer = Observer(self.service, log_requests=self._log_requests)
+            self.observer = RequestObserver(self.service, log_requests=self._log_requests)
             self._readiness = Readiness(self.service.log.head)
-            serving = self.service.serving
-            self.strangers = UnauthenticatedConnections(
+            serving = self.service.settings
+            self.unauthenticated = UnauthenticatedConnections(
                 serving.unauthenticated_connections,
                 serving.unauthenticated_bytes,
-                self.service.bounds.met,
+                self.service.bounds.report,
             )
             self._on_signals()
         except SeriatimError as error:
@@ -160,7 +160,7 @@ class App:
             def both(got: int, frame: Any, before: Any = before) -> None:
                 if deadline is not None:
                     deadline.begin()
-                loop.call_soon_threadsafe(self.service.hub.end)
+                loop.call_soon_threadsafe(self.service.hub.stop)
                 if callable(before):
                     before(got, frame)
 
@@ -168,17 +168,17 @@ class App:
 
     # -- one request
 
-    async def _serve(self, request: Request, send: Send) -> None:
+    async def _serve(self, request: HttpRequest, send: Send) -> None:
         started = time.perf_counter()
         request.request_id = _given_id(request) or next(self._ids)
-        route = self._routes.get((request.asked_method, request.path))
+        route = self._routes.get((request.route_method, request.path))
         request.endpoint = "" if route is None else route.endpoint
         request.route = request.path if request.path in self._methods else ""
-        bind(request.request_id)
+        bind_request_id(request.request_id)
         # The server may begin a pipelined request in the context of the one before it.
         work = Cancellation(nested=False)
         if request.connection is not None:
-            request.connection.begin(work.cancel)
+            request.connection.start_request(work.cancel)
         try:
             with cancellable(work):
                 answer = await self._traced(request, route)
@@ -189,57 +189,61 @@ class App:
             if request.connection is not None:
                 request.connection.on_lost = None
         took = time.perf_counter() - started
-        self.observer.answered(request, _status(answer), took, size)
+        self.observer.record_response(request, _status(answer), took, size)
 
-    async def _traced(self, request: Request, route: Route | None) -> Response | Stream:
-        if not tracing.active():
+    async def _traced(self, request: HttpRequest, route: Route | None) -> HttpResponse | HttpStream:
+        if not tracing.is_active():
             return await self._answered(request, route)
-        with spanned(request) as span:
+        with start_request_span(request) as span:
             answer = await self._answered(request, route)
             span.set({"http.response.status_code": _status(answer)})
         return answer
 
-    async def _deliver(self, request: Request, answer: Response | Stream, send: Send) -> int:
+    async def _deliver(
+        self, request: HttpRequest, answer: HttpResponse | HttpStream, send: Send
+    ) -> int:
         """Send an answer, and return how many bytes of it were sent."""
-        if isinstance(answer, Stream):
+        if isinstance(answer, HttpStream):
             if request.method == "HEAD":
                 headers = self._headers(request, answer.content_type, answer.headers)
                 await self._push(request, send, {"type": _START, "status": 200, "headers": headers})
                 await self._push(request, send, {"type": _BODY, "body": b""})
                 return 0
             self.service.release(request)
-            with self.observer.tail():
+            with self.observer.track_tail():
                 return await self._stream(request, answer, send)
         answer = await self._compressed(request, answer)
         self._hold_answer(request, len(answer.body))
         await self._send(request, answer, send)
         return len(answer.body)
 
-    def _hold_answer(self, request: Request, size: int) -> None:
+    def _hold_answer(self, request: HttpRequest, size: int) -> None:
         """Count an answer as its tenant's instead of the body that it answers."""
-        if request.known and not size <= request.held <= size + size // 3:
+        if request.identified and not size <= request.held_bytes <= size + size // 3:
             self.service.release(request)
             self.service.memory.add(request.tenant_id, size)
-            request.held = size
+            request.held_bytes = size
 
-    async def _compressed(self, request: Request, answer: Response) -> Response:
+    async def _compressed(self, request: HttpRequest, answer: HttpResponse) -> HttpResponse:
         body, accepted = answer.body, request.headers.get(b"accept-encoding", b"")
         if not is_compressible(answer.content_type, len(body)):
             return answer
         varied = msgspec.structs.replace(answer, headers=(*answer.headers, _VARY))
-        if not accepted or not wants_gzip(accepted):
+        if not accepted or not accepts_gzip(accepted):
             return varied
         try:
-            if len(body) <= LARGE_BYTES or not request.known:
-                made = zipped(body)
+            if len(body) <= LARGE_BODY_BYTES or not request.identified:
+                made = compress(body)
             else:
-                made = await self.service.run_for(request.tenant_id, zipped, body)
+                made = await self.service.run_for_tenant(request.tenant_id, compress, body)
         except SeriatimError:
             return varied  # its threads are busy: better sent as it is than not at all
         headers = (*varied.headers, (b"content-encoding", b"gzip"))
         return msgspec.structs.replace(varied, body=made, headers=headers)
 
-    async def _answered(self, request: Request, route: Route | None) -> Response | Stream:
+    async def _answered(
+        self, request: HttpRequest, route: Route | None
+    ) -> HttpResponse | HttpStream:
         """Return the answer to a request; every error is one."""
         try:
             return await self._answer(request, route)
@@ -247,8 +251,8 @@ class App:
             return self._refusal(error, request)
         except StatusError as refused:
             return self._refusal(refused.error, request, refused.status, refused.headers)
-        except Gone:
-            return Response(499)
+        except ClientDisconnected:
+            return HttpResponse(499)
         except asyncio.CancelledError:  # the server's time to end is over: this is the last word
             msg = "the service ended before this was done; it may have been done"
             return self._refusal(BackendFailure(msg, details={"ambiguous": True}), request)
@@ -260,35 +264,35 @@ class App:
     def _refusal(
         self,
         error: SeriatimError,
-        request: Request,
+        request: HttpRequest,
         status: int | None = None,
         headers: tuple[tuple[bytes, bytes], ...] = (),
-    ) -> Response:
+    ) -> HttpResponse:
         if isinstance(error, LimitExceeded):
             limit = str(error.details.get("limit", ""))
-            self.service.bounds.met(limit, request.tenant_id if request.known else "")
-            if limit in QUOTAS and request.connection is not None:
-                request.connection.slow_down()
+            self.service.bounds.report(limit, request.tenant_id if request.identified else "")
+            if limit in QUOTA_LIMITS and request.connection is not None:
+                request.connection.throttle()
         problem = self.service.problem(error, request.request_id)
         if status is not None:
             title = HTTPStatus(status).phrase
             problem = msgspec.structs.replace(problem, status=status, title=title)
-        return refused(problem, error, headers)
+        return problem_response(problem, error, headers)
 
-    async def _answer(self, request: Request, route: Route | None) -> Response | Stream:
+    async def _answer(self, request: HttpRequest, route: Route | None) -> HttpResponse | HttpStream:
         if route is None:
             return await self._other(request)
-        caller = await self.service.caller(request.headers)
+        caller = await self.service.authenticate(request.headers)
         request.caller = caller
         if request.connection is not None:
-            request.connection.authenticated()
-        request.tenant_id = caller.tenant(request.header(b"seriatim-tenant"))
-        request.known = True
+            request.connection.mark_authenticated()
+        request.tenant_id = caller.resolve_tenant(request.header(b"seriatim-tenant"))
+        request.identified = True
         _check_rights(route, request)
         handle = partial(self._handled, route, request)
         return await self.service.queue.run(request.tenant_id, handle)
 
-    async def _handled(self, route: Route, request: Request) -> Response | Stream:
+    async def _handled(self, route: Route, request: HttpRequest) -> HttpResponse | HttpStream:
         service = self.service
         if route.params is not None:
             params = request.params(route.params)
@@ -298,30 +302,30 @@ class App:
             msg = "the body is JSON: send Content-Type: application/json"
             raise InvalidArgument(msg, details={"argument": "content-type"})
         if route.raw:
-            answer: Response = await route.handler(service, request, raw)
+            answer: HttpResponse = await route.handler(service, request, raw)
             return answer
         read = partial(self._parsers[route.endpoint], raw)
-        body = await service.at_its_size(request.tenant_id, len(raw), read)
+        body = await service.run_sized(request.tenant_id, len(raw), read)
         if route.stream:
-            pieces: Stream = await route.handler(service, request, body)
+            pieces: HttpStream = await route.handler(service, request, body)
             return pieces
 
-        async def act() -> Response:
+        async def act() -> HttpResponse:
             made = _response(route, await route.handler(service, request, body))
-            assert isinstance(made, Response)  # noqa: S101 - streams were answered above
+            assert isinstance(made, HttpResponse)  # noqa: S101 - streams were answered above
             return made
 
         if route.writes and b"idempotency-key" in request.headers:
-            return await once(service, request, raw, act)
+            return await run_once(service, request, raw, act)
         return await act()
 
-    async def _body(self, route: Route, request: Request) -> bytes:
+    async def _body(self, route: Route, request: HttpRequest) -> bytes:
         """Read a body within its tenant's memory and quota; what is over them is not read."""
-        service, serving = self.service, self.service.serving
-        bound = serving.request_bytes if route.raw else min(serving.request_bytes, OTHER_BYTES)
-        arrival = Arrival(service, request, metered=route.raw)
+        service, serving = self.service, self.service.settings
+        bound = serving.request_bytes if route.raw else min(serving.request_bytes, SMALL_BODY_BYTES)
+        arrival = BodyAccounting(service, request, metered=route.raw)
         gzipped = is_gzipped(request)
-        told = request.told_length()
+        told = request.content_length()
         if told <= bound:
             arrival.announce(told)
         try:
@@ -332,24 +336,24 @@ class App:
             return raw
         expected = min(bound, _GZIP_RATIO * len(raw))
         service.hold(request, expected)
-        plain = await service.run_for(request.tenant_id, unzipped, raw, bound)
+        plain = await service.run_for_tenant(request.tenant_id, decompress, raw, bound)
         service.hold(request, max(0, len(plain) - expected))
         arrival.charge(max(0, len(plain) - len(raw)))
         return plain
 
     # -- what is no route of the log
 
-    async def _other(self, request: Request) -> Response:
-        reads = request.asked_method == "GET"
+    async def _other(self, request: HttpRequest) -> HttpResponse:
+        reads = request.route_method == "GET"
         if request.path in self._open:
             if not reads:
                 raise self._wrong_method(request)
             return await self._open[request.path]()
         if preflight := self._preflight(request):
             return preflight
-        request.caller = await self.service.caller(request.headers)
+        request.caller = await self.service.authenticate(request.headers)
         if request.connection is not None:
-            request.connection.authenticated()
+            request.connection.mark_authenticated()
         if request.path in self._for_any and reads:
             return await self._for_any[request.path](request)
         if request.path in self._methods:
@@ -360,33 +364,33 @@ class App:
         """Return the methods of a path as Allow names them; of an unknown path, every one."""
         return ", ".join(self._methods.get(path, ("GET", "HEAD", "POST")))
 
-    def _wrong_method(self, request: Request) -> StatusError:
+    def _wrong_method(self, request: HttpRequest) -> StatusError:
         allowed = self.allowed_methods(request.path)
         msg = f"{request.method[:20]} is not for this path: {allowed}"
         error = InvalidArgument(msg, details={"argument": "method"})
         return StatusError(error, _WRONG_METHOD, ((b"allow", allowed.encode()),))
 
-    async def _health(self) -> Response:
-        return Response(200, b'{"status":"alive"}')
+    async def _health(self) -> HttpResponse:
+        return HttpResponse(200, b'{"status":"alive"}')
 
-    async def _ready(self) -> Response:
+    async def _ready(self) -> HttpResponse:
         """Tell whether the store answers; anybody may ask, so nothing of it is told."""
         await self._readiness.check()
-        return Response(200, b'{"status":"ready"}')
+        return HttpResponse(200, b'{"status":"ready"}')
 
-    async def _describe(self, _: Request) -> Response:
-        return Response(200, description(self.service.limits, self.service.serving))
+    async def _describe(self, _: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, encode_openapi(self.service.limits, self.service.settings))
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: HttpRequest) -> HttpResponse:
         """Show metrics: their labels name tenants, so only who operates for all may see them."""
-        request.caller.demand("operate", service=True)
+        request.caller.require("operate", service=True)
         _check_for_all(request)
         accept = request.headers.get(b"accept", b"").decode("latin-1")
-        return await self.service.run(self.observer.exposition, accept)
+        return await self.service.run(self.observer.render_metrics, accept)
 
     # -- sending
 
-    def _preflight(self, request: Request) -> Response | None:
+    def _preflight(self, request: HttpRequest) -> HttpResponse | None:
         origin = self._allowed_origin(request)
         if request.method != "OPTIONS" or origin is None:
             return None
@@ -395,20 +399,20 @@ class App:
             (b"access-control-allow-headers", _CORS_HEADERS),
             (b"access-control-max-age", b"600"),
         )
-        return Response(204, b"", headers=headers)
+        return HttpResponse(204, b"", headers=headers)
 
-    def _allowed_origin(self, request: Request) -> bytes | None:
+    def _allowed_origin(self, request: HttpRequest) -> bytes | None:
         origin = request.headers.get(b"origin")
-        allowed = self.service.serving.cors_origins
+        allowed = self.service.settings.cors_origins
         return origin if origin and origin.decode("latin-1") in allowed else None
 
-    def _headers(self, request: Request, content_type: bytes, more: Headers) -> list[Any]:
+    def _headers(self, request: HttpRequest, content_type: bytes, more: Headers) -> list[Any]:
         headers = [
             (b"content-type", content_type),
             (b"x-request-id", request.request_id.encode()),
             *more,
         ]
-        if self.service.serving.cors_origins and (origin := self._allowed_origin(request)):
+        if self.service.settings.cors_origins and (origin := self._allowed_origin(request)):
             headers += [
                 (b"access-control-allow-origin", origin),
                 (b"access-control-expose-headers", b"retry-after, seriatim-replayed, x-request-id"),
@@ -416,7 +420,7 @@ class App:
             ]
         return headers
 
-    async def _send(self, request: Request, answer: Response, send: Send) -> None:
+    async def _send(self, request: HttpRequest, answer: HttpResponse, send: Send) -> None:
         headers = self._headers(request, answer.content_type, answer.headers)
         if answer.status != HTTPStatus.NO_CONTENT:
             headers.append((b"content-length", b"%d" % len(answer.body)))
@@ -433,29 +437,29 @@ class App:
             ):
                 return
 
-    async def _push(self, request: Request, send: Send, message: Message) -> bool:
+    async def _push(self, request: HttpRequest, send: Send, message: AsgiMessage) -> bool:
         """Send a message; a reader that takes nothing for too long is let go, which is False."""
         connection = request.connection
         if connection is not None and not connection.stalled:
             await send(message)  # to wait for nothing needs no clock
             return True
         try:
-            async with asyncio.timeout(STALLED_S):
+            async with asyncio.timeout(STALLED_CLIENT_S):
                 await send(message)
         except TimeoutError:
-            self.service.bounds.met("stalled_s", request.tenant_id if request.known else "")
+            self.service.bounds.report("stalled_s", request.tenant_id if request.identified else "")
             if connection is not None:
                 connection.abort()
             return False
         return True
 
-    async def _stream(self, request: Request, answer: Stream, send: Send) -> int:
+    async def _stream(self, request: HttpRequest, answer: HttpStream, send: Send) -> int:
         """Send pieces until they end, the reader leaves, or takes nothing for too long."""
         headers = self._headers(request, answer.content_type, answer.headers)
         await self._push(request, send, {"type": _START, "status": 200, "headers": headers})
         sizes = [0]
         sending = asyncio.create_task(self._send_pieces(request, answer, send, sizes))
-        leaving = asyncio.create_task(request.until_gone())
+        leaving = asyncio.create_task(request.wait_for_disconnect())
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -467,7 +471,7 @@ class App:
         return sum(sizes)
 
     async def _send_pieces(
-        self, request: Request, answer: Stream, send: Send, sizes: list[int]
+        self, request: HttpRequest, answer: HttpStream, send: Send, sizes: list[int]
     ) -> None:
         pieces = answer.pieces
         try:
@@ -487,10 +491,10 @@ class App:
                 await aclose()
 
 
-class Arrival:
+class BodyAccounting:
     """Counts a body as it comes: as its tenant's memory and, of an append, against its quota."""
 
-    def __init__(self, service: Service, request: Request, *, metered: bool) -> None:
+    def __init__(self, service: Service, request: HttpRequest, *, metered: bool) -> None:
         self._service = service
         self._request = request
         self._metered = metered
@@ -514,7 +518,10 @@ class Arrival:
             self._count(more)
 
     def _count(self, size: int) -> None:
-        own, self._request.paid = self._request.paid, self._request.paid + size
+        own, self._request.charged_bytes = (
+            self._request.charged_bytes,
+            self._request.charged_bytes + size,
+        )
         self.charge(size)
         if self._metered and own:
             self._check()
@@ -522,7 +529,7 @@ class Arrival:
 
     def _check(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._service.meter.check(self._request.tenant_id, now, self._request.paid)
+        self._service.meter.check(self._request.tenant_id, now, self._request.charged_bytes)
 
     def charge(self, size: int) -> None:
         """Count bytes against the quota."""
@@ -534,36 +541,36 @@ class Arrival:
         """Take back the charge for what was announced and never came."""
         missing = self._announced - self._arrived
         if missing > 0:
-            self._request.paid -= missing
+            self._request.charged_bytes -= missing
             self.charge(-missing)
 
 
-def _response(route: Route, found: Any) -> Response | Stream:
-    if isinstance(found, Response | Stream):
+def _response(route: Route, found: Any) -> HttpResponse | HttpStream:
+    if isinstance(found, HttpResponse | HttpStream):
         return found
-    return Response(route.status, _encode(found))
+    return HttpResponse(route.status, _encode(found))
 
 
-def _check_rights(route: Route, request: Request) -> None:
+def _check_rights(route: Route, request: HttpRequest) -> None:
     caller = request.caller
     if route.right is not None:
-        caller.demand(route.right, service=route.service)
+        caller.require(route.right, service=route.service)
     if route.all_types:
-        caller.demand_all_types()
+        caller.require_all_types()
     if route.every_tenant:
         _check_for_all(request)
 
 
-def _check_for_all(request: Request) -> None:
-    if request.caller.tenant_id != EVERY_TENANT:
+def _check_for_all(request: HttpRequest) -> None:
+    if request.caller.tenant_id != ALL_TENANTS:
         raise Forbidden("this is about the whole log, this token is for one tenant")
 
 
-def _status(answer: Response | Stream) -> int:
-    return 200 if isinstance(answer, Stream) else answer.status
+def _status(answer: HttpResponse | HttpStream) -> int:
+    return 200 if isinstance(answer, HttpStream) else answer.status
 
 
-def _given_id(request: Request) -> str | None:
+def _given_id(request: HttpRequest) -> str | None:
     given = request.headers.get(b"x-request-id", b"")
     if given and len(given) <= _REQUEST_ID_MAX and given.isascii():
         text = given.decode()

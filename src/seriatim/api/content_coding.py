@@ -6,11 +6,11 @@ import gzip
 import zlib
 from collections.abc import Iterator
 
-from seriatim.api.http import JSON, Request, StatusError, too_large
+from seriatim.api.http import JSON, HttpRequest, StatusError, too_large_error
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.limits import over
+from seriatim.core.limits import limit_error
 
-COMPRESS_FROM = 1024  # bytes of an answer: a smaller one fits into a packet anyway
+COMPRESS_MIN_BYTES = 1024  # bytes of an answer: a smaller one fits into a packet anyway
 _LEVEL = 4
 _GZIP = 31  # zlib's number for a gzip header and trailer
 _STEP = 256 * 1024
@@ -21,7 +21,7 @@ _NOT_IMPLEMENTED = 501
 _TEXTS = (JSON, b"application/problem+json", b"text/plain", b"application/openmetrics-text")
 
 
-def _check_transfer_coding(request: Request) -> None:
+def _check_transfer_coding(request: HttpRequest) -> None:
     """Refuse a body that is packed for the transfer, by the name of its coding."""
     given = request.headers.get(b"transfer-encoding", b"").strip().lower()
     if given in (b"", b"chunked"):
@@ -34,7 +34,7 @@ def _check_transfer_coding(request: Request) -> None:
     raise StatusError(error, _NOT_IMPLEMENTED)
 
 
-def is_gzipped(request: Request) -> bool:
+def is_gzipped(request: HttpRequest) -> bool:
     """Tell whether a request's body is gzip; refuse any other coding by its name."""
     _check_transfer_coding(request)
     given = request.headers.get(b"content-encoding", b"").strip().lower()
@@ -50,7 +50,7 @@ def is_gzipped(request: Request) -> bool:
     raise StatusError(error, _UNSUPPORTED, ((b"accept-encoding", b"gzip"),))
 
 
-def unzipped(body: bytes, at_most: int) -> bytes:
+def decompress(body: bytes, max_bytes: int) -> bytes:
     """Return a gzip body as it was before; stop as soon as it is over the bound."""
     parts: list[bytes] = []
     size, members, packed = 0, 0, _Packed(body)
@@ -58,11 +58,11 @@ def unzipped(body: bytes, at_most: int) -> bytes:
         while packed.left:  # gzip may have several members
             members += 1
             if members > MEMBERS_MAX:
-                raise over("gzip_members", MEMBERS_MAX, members)
+                raise limit_error("gzip_members", MEMBERS_MAX, members)
             for part in packed.member():
                 size += len(part)
-                if size > at_most:
-                    raise too_large(size, at_most)
+                if size > max_bytes:
+                    raise too_large_error(size, max_bytes)
                 parts.append(part)
     except zlib.error:
         raise _broken() from None
@@ -102,7 +102,7 @@ def _broken() -> InvalidArgument:
     return InvalidArgument(msg, details={"argument": "content-encoding"})
 
 
-def wants_gzip(accepted: bytes) -> bool:
+def accepts_gzip(accepted: bytes) -> bool:
     """Tell whether the header Accept-Encoding asks for gzip."""
     wanted: dict[bytes, bool] = {}
     for one in accepted.lower().split(b","):
@@ -115,9 +115,9 @@ def wants_gzip(accepted: bytes) -> bool:
 
 def is_compressible(content_type: bytes, size: int) -> bool:
     """Tell whether an answer gets smaller by compression."""
-    return size >= COMPRESS_FROM and content_type.split(b";", 1)[0].strip() in _TEXTS
+    return size >= COMPRESS_MIN_BYTES and content_type.split(b";", 1)[0].strip() in _TEXTS
 
 
-def zipped(body: bytes) -> bytes:
+def compress(body: bytes) -> bytes:
     """Return an answer as gzip."""
     return gzip.compress(body, _LEVEL, mtime=0)

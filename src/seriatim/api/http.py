@@ -18,16 +18,16 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from seriatim.access.rights import Caller
-from seriatim.api.connecting import connection_of
+from seriatim.api.connection import connection_from_scope
 from seriatim.core.errors import InvalidArgument, LimitExceeded, SeriatimError, TimedOut
 from seriatim.wire.problems import CONTENT_TYPE, Problem
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+AsgiScope = MutableMapping[str, Any]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
-Arrived = Callable[[int], None]
+OnChunk = Callable[[int], None]
 
 JSON = b"application/json"
 _QUERY_BYTES_MAX = 64 * 1024
@@ -35,7 +35,7 @@ _PROBLEM = CONTENT_TYPE.encode()
 _DIGITS_MAX = 19  # of a length: more of them are too many in any case
 
 
-class Gone(Exception):  # noqa: N818 - nobody waits for an answer any more
+class ClientDisconnected(Exception):  # noqa: N818 - nobody waits for an answer any more
     """The client has left."""
 
 
@@ -51,19 +51,19 @@ class StatusError(Exception):
         self.headers = headers
 
 
-class Request:
+class HttpRequest:
     """One request: what its head says, and its body once it is asked for."""
 
     __slots__ = (
         "_receive",
         "caller",
+        "charged_bytes",
         "connection",
         "endpoint",
         "headers",
-        "held",
-        "known",
+        "held_bytes",
+        "identified",
         "method",
-        "paid",
         "path",
         "peer",
         "query",
@@ -72,17 +72,17 @@ class Request:
         "tenant_id",
     )
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: AsgiScope, receive: Receive) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.peer: str = (scope.get("client") or ("",))[0]
-        self.connection = connection_of(scope)
+        self.connection = connection_from_scope(scope)
         self._receive = receive
-        self.held = 0  # bytes that count against the tenant's memory
-        self.paid = 0  # bytes that count against the tenant's quota
-        self.known = False  # whether caller and tenant are known
+        self.held_bytes = 0  # bytes that count against the tenant's memory
+        self.charged_bytes = 0  # bytes that count against the tenant's quota
+        self.identified = False  # whether caller and tenant are known
         self.request_id = ""
         self.endpoint = ""
         self.route = ""  # its path, if there is one
@@ -91,7 +91,7 @@ class Request:
         self.tenant_id: str
 
     @property
-    def asked_method(self) -> str:
+    def route_method(self) -> str:
         """The method by which a route is found: HEAD is GET without a body."""
         return "GET" if self.method == "HEAD" else self.method
 
@@ -106,28 +106,28 @@ class Request:
             msg = f"the header {name.decode()} is not UTF-8"
             raise InvalidArgument(msg, details={"argument": name.decode()}) from None
 
-    def told_length(self) -> int:
+    def content_length(self) -> int:
         """Return how long the body is, as the head tells; 0 when it does not."""
         told = self.headers.get(b"content-length", b"").lstrip(b"0")
         return int(told[:_DIGITS_MAX]) if told.isdigit() else 0
 
-    async def body(self, at_most: int, seconds: float, arrived: Arrived) -> bytes:
+    async def body(self, max_bytes: int, seconds: float, arrived: OnChunk) -> bytes:
         """Read the body whole, within bounds of size and time.
 
         `arrived` is called with the size of each piece before it is kept, and may refuse it.
         """
-        if (told := self.told_length()) > at_most:
-            raise too_large(told, at_most)
+        if (told := self.content_length()) > max_bytes:
+            raise too_large_error(told, max_bytes)
         message = await self._next(seconds)
         chunk: bytes = message.get("body", b"")
         arrived(len(chunk))
         if message.get("more_body"):
-            chunk = await self._rest(chunk, at_most, seconds, arrived)
-        if len(chunk) > at_most:
-            raise too_large(len(chunk), at_most)
+            chunk = await self._rest(chunk, max_bytes, seconds, arrived)
+        if len(chunk) > max_bytes:
+            raise too_large_error(len(chunk), max_bytes)
         return chunk
 
-    async def _rest(self, first: bytes, at_most: int, seconds: float, arrived: Arrived) -> bytes:
+    async def _rest(self, first: bytes, at_most: int, seconds: float, arrived: OnChunk) -> bytes:
         until = asyncio.get_running_loop().time() + seconds
         parts, size, more = [first], len(first), True
         while more:
@@ -135,18 +135,18 @@ class Request:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > at_most:
-                raise too_large(size, at_most)
+                raise too_large_error(size, at_most)
             arrived(len(parts[-1]))
             more = message.get("more_body", False)
         return b"".join(parts)
 
-    async def _next(self, seconds: float) -> Message:
+    async def _next(self, seconds: float) -> AsgiMessage:
         message = await _in_time(self._receive(), seconds)
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientDisconnected
         return message
 
-    async def until_gone(self) -> None:
+    async def wait_for_disconnect(self) -> None:
         """Wait until the client has left."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -156,7 +156,7 @@ class Request:
         if not self.query:
             return _converted({}, kind)
         if len(self.query) > _QUERY_BYTES_MAX:
-            raise too_large(len(self.query), _QUERY_BYTES_MAX)
+            raise too_large_error(len(self.query), _QUERY_BYTES_MAX)
         try:
             pairs = parse_qsl(
                 self.query.decode("ascii"),
@@ -172,13 +172,13 @@ class Request:
         return _converted(_gathered(pairs, kind), kind)
 
 
-async def _in_time(coming: Awaitable[Message], seconds: float) -> Message:
+async def _in_time(coming: Awaitable[AsgiMessage], seconds: float) -> AsgiMessage:
     """Wait for a message; one that is there already is not timed, which costs more than it."""
     step = coming.__await__()
     try:
         waits_for = next(step)
     except StopIteration as there:
-        found: Message = there.value
+        found: AsgiMessage = there.value
         return found
     try:
         async with asyncio.timeout(seconds):
@@ -191,17 +191,17 @@ async def _in_time(coming: Awaitable[Message], seconds: float) -> Message:
 class _Rest:
     """An awaitable that was begun already."""
 
-    def __init__(self, step: Generator[Any, Any, Message], waits_for: Any) -> None:
+    def __init__(self, step: Generator[Any, Any, AsgiMessage], waits_for: Any) -> None:
         self._step = step
         self._waits_for = waits_for
 
-    def __await__(self) -> Generator[Any, Any, Message]:
+    def __await__(self) -> Generator[Any, Any, AsgiMessage]:
         sent = yield self._waits_for
         while True:
             try:
                 waits_for = self._step.send(sent)
             except StopIteration as there:
-                found: Message = there.value
+                found: AsgiMessage = there.value
                 return found
             sent = yield waits_for
 
@@ -263,10 +263,10 @@ def _converted(given: dict[str, Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise invalid(error, "the query string") from None
+        raise invalid_shape_error(error, "the query string") from None
 
 
-def invalid(error: Exception, where: str) -> InvalidArgument:
+def invalid_shape_error(error: Exception, where: str) -> InvalidArgument:
     """Make the error for what does not have the shape that a route takes; no value is shown."""
     said = str(error)
     words, _, path = said.partition(" - at ")
@@ -279,29 +279,29 @@ def _named(words: str) -> str:
     return parts[1] if "field" in words and len(parts) > 1 else ""
 
 
-class Response(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """An answer that is there as a whole; one that does not last is not kept for twins."""
 
     status: int
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    lasting: bool = True
+    storable: bool = True
 
 
-def refused(
+def problem_response(
     problem: Problem, error: SeriatimError, headers: tuple[tuple[bytes, bytes], ...]
-) -> Response:
+) -> HttpResponse:
     """Make the answer of a problem, with the headers that its status needs."""
     if problem.status == HTTPStatus.UNAUTHORIZED:
         headers = (*headers, (b"www-authenticate", b"Bearer"))
     elif problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
         wait = error.details.get("retry_after_s", 1)
         headers = (*headers, (b"retry-after", b"%d" % max(1, round(wait + 0.499))))
-    return Response(problem.status, msgspec.json.encode(problem), _PROBLEM, headers)
+    return HttpResponse(problem.status, msgspec.json.encode(problem), _PROBLEM, headers)
 
 
-class Stream(msgspec.Struct, frozen=True):
+class HttpStream(msgspec.Struct, frozen=True):
     """An answer that comes in pieces, for as long as the client stays."""
 
     content_type: bytes
@@ -309,7 +309,7 @@ class Stream(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def too_large(actual: int, bound: int) -> LimitExceeded:
+def too_large_error(actual: int, bound: int) -> LimitExceeded:
     """Make the error for a body or query string over its bound."""
     msg = f"request_bytes is {actual}, over the bound of {bound}"
     details = {"limit": "request_bytes", "bound": bound, "actual": actual}

@@ -15,25 +15,24 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from seriatim.api.bound_log import BoundLog
+from seriatim.api.limit_reporter import LimitReporter
 from seriatim.api.memory_budget import MemoryBudget
-from seriatim.api.tail_matcher import TailMatcher, over_budget
-from seriatim.api.tails import Tail
+from seriatim.api.tail_buffer import TailBuffer
+from seriatim.api.tail_matcher import TailMatcher, match_budget_error
 from seriatim.core.errors import BackendFailure, LogIdentityChanged, SeriatimError
 from seriatim.core.event import LogIdentity
 from seriatim.core.limits import MIB
 from seriatim.core.query import Query
-from seriatim.log.batches import PAGE, Batch, whole_appends
-from seriatim.log.pages import memory_size
-from seriatim.opening import Log
+from seriatim.factory import Log
+from seriatim.log.batches import PAGE_EVENTS, Batch, estimate_memory, iterate_appends
 from seriatim.store.port import ReadSpec
 
 T = TypeVar("T")
 
 POLL_S = 1.0
 RETRY_S = 0.5
-LINGER_S = 0.003
-CHECK_S = 1.0
+BATCH_DELAY_S = 0.003
+IDENTITY_CHECK_S = 1.0
 TAIL_PAGE = 128
 TAIL_PAGE_BYTES = 2 * MIB  # of what is read at once for a tail that catches up
 
@@ -49,14 +48,14 @@ class _Channel:
         self.checked_at = 0.0
         self.identity = identity
         self.pumping = False
-        self.members: set[Tail] = set()
+        self.members: set[TailBuffer] = set()
 
 
 class Hub:
     """Watches the head of a log, and hands new events out to tails and waiters."""
 
     def __init__(
-        self, log: Log, run: Run, memory: MemoryBudget, bounds: BoundLog, *, buffer: int
+        self, log: Log, run: Run, memory: MemoryBudget, bounds: LimitReporter, *, buffer: int
     ) -> None:
         self._log = log
         self._run = run
@@ -82,7 +81,7 @@ class Hub:
         self._thread = threading.Thread(target=self._watch, name="seriatim-hub", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Let everybody go who waits or follows."""
         self._stopped.set()
         self._wanted.set()
@@ -122,7 +121,7 @@ class Hub:
                 with suppress(RuntimeError):  # the loop has just ended
                     self._loop.call_soon_threadsafe(self._advance, head)
                 # Who is appended to a thousand times a second is looked at less often.
-                self._stopped.wait(LINGER_S)
+                self._stopped.wait(BATCH_DELAY_S)
 
     def _interest(self) -> None:
         if self._channels or self._waiters:
@@ -133,11 +132,11 @@ class Hub:
     def _send_away(self, failure: SeriatimError | None) -> None:
         for channel in self._channels.values():
             for tail in channel.members:
-                tail.fall_behind(failure)
+                tail.mark_lagging(failure)
 
     def _advance(self, head: int) -> None:
         if head < self.head:
-            self._send_away(replaced(head))
+            self._send_away(identity_changed_error(head))
         self.head = head
         for waiter, after in list(self._waiters.items()):
             if head > after and not waiter.done():
@@ -145,7 +144,7 @@ class Hub:
         for tenant_id in list(self._channels):
             self._pump(tenant_id)
 
-    async def moved(self, after: int, seconds: float) -> None:
+    async def wait_for_head(self, after: int, seconds: float) -> None:
         """Wait until the head may have passed a position: a hint, never a promise."""
         if self.stopped:
             return
@@ -163,7 +162,7 @@ class Hub:
             del self._waiters[waiter]
             self._interest()
 
-    async def unless_ended(self, act: Coroutine[Any, Any, T]) -> T:
+    async def run_until_stopped(self, act: Coroutine[Any, Any, T]) -> T:
         """Do something that may wait long, and give it up when the service ends."""
         task = asyncio.create_task(act)
         self._tasks.add(task)
@@ -180,25 +179,25 @@ class Hub:
 
     # -- tails
 
-    def tail(self, tenant_id: str, query: Query, position: int) -> Tail:
+    def make_tail(self, tenant_id: str, query: Query, position: int) -> TailBuffer:
         """Make a tail; it catches up by itself before it joins."""
-        return Tail(tenant_id, query, position, self._buffer)
+        return TailBuffer(tenant_id, query, position, self._buffer)
 
-    def enter(self, tail: Tail) -> bool:
+    def add_tail(self, tail: TailBuffer) -> bool:
         """Let a tail have what comes; False while the channel is ahead of it."""
         channel = self._channels.get(tail.tenant_id)
         if channel is None:
             channel = self._channels[tail.tenant_id] = _Channel(tail.position, self._log.identity())
         elif channel.position > tail.position:
             return False
-        tail.begin()
+        tail.start()
         channel.members.add(tail)
         self._interest()
         if self.head > channel.position:
             self._pump(tail.tenant_id)
         return True
 
-    def leave(self, tail: Tail) -> None:
+    def remove_tail(self, tail: TailBuffer) -> None:
         """Let a tail go; it keeps what waits for it."""
         channel = self._channels.get(tail.tenant_id)
         if channel is None:
@@ -208,7 +207,7 @@ class Hub:
             del self._channels[tail.tenant_id]
             self._interest()
 
-    def seen(self, tail: Tail) -> int:
+    def delivered_position(self, tail: TailBuffer) -> int:
         """Return how far everything was handed out to a tail that has nothing waiting."""
         channel = self._channels.get(tail.tenant_id)
         if channel is None or tail not in channel.members:
@@ -237,13 +236,13 @@ class Hub:
                     channel.position, channel.tip = head, None
         except SeriatimError as error:
             for tail in channel.members:  # each finds out for itself whether it is over
-                tail.fall_behind(None if error.retryable else error)
+                tail.mark_lagging(None if error.retryable else error)
         finally:
             channel.pumping = False
 
     async def _deal(self, tenant_id: str, channel: _Channel, groups: list[Batch]) -> None:
         """Hand appends out to the tails that they match; tails may join meanwhile."""
-        dealt: set[Tail] = set()
+        dealt: set[TailBuffer] = set()
         while late := channel.members - dealt:
             dealt |= late
             matcher = TailMatcher(groups, late, tenant_id, self._memory)
@@ -253,11 +252,11 @@ class Hub:
                         channel.members.discard(tail)
                 self._end_expensive(tenant_id, channel, late)
 
-    def _end_expensive(self, tenant_id: str, channel: _Channel, tails: set[Tail]) -> None:
+    def _end_expensive(self, tenant_id: str, channel: _Channel, tails: set[TailBuffer]) -> None:
         for tail in tails & channel.members:
-            if error := over_budget(tail):
-                self._bounds.met(error.details["limit"], tenant_id)
-                tail.fall_behind(error)
+            if error := match_budget_error(tail):
+                self._bounds.report(error.details["limit"], tenant_id)
+                tail.mark_lagging(error)
                 channel.members.discard(tail)
 
 
@@ -269,11 +268,11 @@ def _let_go(waiter: asyncio.Future[None]) -> None:
 def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[list[Batch], bool]:
     """Read whole appends behind a channel's position, a page or so, and tell if that is all."""
     changed = log.identity() != channel.identity
-    if channel.tip and time.monotonic() - channel.checked_at > CHECK_S:
+    if channel.tip and time.monotonic() - channel.checked_at > IDENTITY_CHECK_S:
         channel.checked_at = time.monotonic()
         changed = changed or log.store.event_id_at(channel.position) != channel.tip
     if changed:
-        raise replaced(head)
+        raise identity_changed_error(head)
 
     def read(after: int, limit: int, max_bytes: int) -> Batch:
         spec = ReadSpec(
@@ -281,22 +280,22 @@ def _groups(log: Log, tenant_id: str, channel: _Channel, head: int) -> tuple[lis
         )
         return log.store.read(spec)
 
-    return some_of(whole_appends(read, channel.position, TAIL_PAGE, max_bytes=TAIL_PAGE_BYTES))
+    return take_page(iterate_appends(read, channel.position, TAIL_PAGE, max_bytes=TAIL_PAGE_BYTES))
 
 
-def some_of(appends: Iterator[Batch], at_most: int = TAIL_PAGE_BYTES) -> tuple[list[Batch], bool]:
+def take_page(appends: Iterator[Batch], at_most: int = TAIL_PAGE_BYTES) -> tuple[list[Batch], bool]:
     """Return the first of many appends, as many as are well held at once, and if these are all."""
     found: list[Batch] = []
     count = size = 0
     for group in appends:
         found.append(group)
-        count, size = count + len(group), size + memory_size(group)
-        if count >= PAGE or size >= at_most:
+        count, size = count + len(group), size + estimate_memory(group)
+        if count >= PAGE_EVENTS or size >= at_most:
             return found, False
     return found, True
 
 
-def replaced(head: int) -> LogIdentityChanged:
+def identity_changed_error(head: int) -> LogIdentityChanged:
     """Make the error for a log that is no longer the one that was followed."""
     msg = "the log was restored or replaced while it was followed"
     return LogIdentityChanged(msg, details={"head": head})

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from seriatim.core.errors import LimitExceeded, TimedOut
-from seriatim.core.limits import MIB, over
+from seriatim.core.limits import MIB, limit_error
 
-LIMIT = "tenant_memory_bytes"
+MEMORY_LIMIT = "tenant_memory_bytes"
 WORK_BYTES = 32 * MIB  # of parsed bodies and answers in the making, beside the budget itself
 _RETRY_S = 1.0
 
@@ -32,14 +32,14 @@ class MemoryBudget:
         found = self._tenants.get(tenant_id)
         return 0 if found is None else found.held.used
 
-    def take(self, tenant_id: str, size: int) -> None:
+    def acquire(self, tenant_id: str, size: int) -> None:
         """Count bytes, or raise `LimitExceeded` if they do not fit."""
         if size > self.bound:
-            raise over(LIMIT, self.bound, size)
-        if not self.fits(tenant_id, size):
+            raise limit_error(MEMORY_LIMIT, self.bound, size)
+        if not self.try_acquire(tenant_id, size):
             raise _full(self.bound, self.used(tenant_id) + size)
 
-    def fits(self, tenant_id: str, size: int) -> bool:
+    def try_acquire(self, tenant_id: str, size: int) -> bool:
         """Count bytes if they fit, and tell whether they did."""
         usage = self._usage(tenant_id)
         fitting = usage.held.used + size <= self.bound
@@ -54,14 +54,14 @@ class MemoryBudget:
         usage.held.used += size
         self._forget(tenant_id, usage)
 
-    def give(self, tenant_id: str, size: int) -> None:
+    def release(self, tenant_id: str, size: int) -> None:
         """Count bytes no longer."""
         if size:
             usage = self._tenants[tenant_id]
             usage.held.leave(size)
             self._forget(tenant_id, usage)
 
-    async def wait(self, tenant_id: str, size: int, seconds: float) -> None:
+    async def wait_and_acquire(self, tenant_id: str, size: int, seconds: float) -> None:
         """Count bytes as soon as they fit; raise `LimitExceeded` when they do not in time."""
         usage = self._usage(tenant_id)
         try:
@@ -72,7 +72,7 @@ class MemoryBudget:
             self._forget(tenant_id, usage)
 
     @asynccontextmanager
-    async def work(self, tenant_id: str, size: int, seconds: float) -> AsyncIterator[None]:
+    async def reserve_work(self, tenant_id: str, size: int, seconds: float) -> AsyncIterator[None]:
         """Hold room for work of about that size; work larger than all of the room runs alone.
 
         Raises `TimedOut` when the tenant's other work leaves no room in time.
@@ -91,7 +91,7 @@ class MemoryBudget:
         finally:
             self._forget(tenant_id, usage)
 
-    def check_answer(self, tenant_id: str, size: int) -> None:
+    def check_response(self, tenant_id: str, size: int) -> None:
         """Raise `LimitExceeded` before an answer is made that could not be held unsent."""
         if (held := self.used(tenant_id)) + size > max(self.bound, size):
             raise _full(self.bound, held + size)
@@ -164,8 +164,9 @@ class _Room:
 
 def _full(bound: int, actual: int) -> LimitExceeded:
     msg = (
-        f"{LIMIT} would be {actual}, over the bound of {bound}: request bodies and unsent answers "
+        f"{MEMORY_LIMIT} would be {actual}, over the bound of {bound}: request bodies and "
+        "unsent answers "
         "of this tenant fill its memory; read the open answers, or try again"
     )
-    details = {"limit": LIMIT, "bound": bound, "actual": actual, "retry_after_s": _RETRY_S}
+    details = {"limit": MEMORY_LIMIT, "bound": bound, "actual": actual, "retry_after_s": _RETRY_S}
     return LimitExceeded(msg, details=details, retryable=True)

@@ -11,17 +11,17 @@ import msgspec
 
 from seriatim.api.routes import ROUTES, Route
 from seriatim.api.schema_bounds import (
-    Bounds,
-    bounded_components,
+    SchemaBounds,
+    add_component_bounds,
     parameter_bounds,
-    plain,
+    simplify_schema,
 )
-from seriatim.api.service import OTHER_BYTES, VERSION, Serving
+from seriatim.api.service import SMALL_BODY_BYTES, VERSION, ServiceSettings
 from seriatim.core.errors import ALL_ERRORS
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
-from seriatim.wire.problems import BUSY, CONTENT_TYPE, STATUS, Problem
+from seriatim.wire.problems import CONTENT_TYPE, STATUS_BY_CODE, TOO_MANY_REQUESTS, Problem
 
-_SERVING = Serving()
+_SERVING = ServiceSettings()
 _REF = "#/components/schemas/{name}"
 # What any route may answer, whatever it is about.
 _ALWAYS = ("unauthorized", "forbidden", "invalid_argument", "backend_failure", "timeout")
@@ -29,22 +29,24 @@ _SAID = {kind.code: (kind.__doc__ or "").strip() for kind in ALL_ERRORS}
 
 
 @cache
-def description(limits: Limits = DEFAULT_LIMITS, serving: Serving = _SERVING) -> bytes:
+def encode_openapi(limits: Limits = DEFAULT_LIMITS, serving: ServiceSettings = _SERVING) -> bytes:
     """Return the whole description as JSON, with the bounds of this service."""
-    return msgspec.json.format(msgspec.json.encode(document(limits, serving)), indent=2)
+    return msgspec.json.format(msgspec.json.encode(make_openapi(limits, serving)), indent=2)
 
 
 @cache
-def document(limits: Limits = DEFAULT_LIMITS, serving: Serving = _SERVING) -> dict[str, Any]:
+def make_openapi(
+    limits: Limits = DEFAULT_LIMITS, serving: ServiceSettings = _SERVING
+) -> dict[str, Any]:
     """Return the whole description as a value, with the bounds of this service."""
-    components = bounded_components(_components()[1], limits)
+    components = add_component_bounds(_components()[1], limits)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         operation = _operation(route, limits, serving)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     for path in ("/health", "/ready"):
         paths[path] = {"get": _open_operation(path)}
-    made: dict[str, Any] = plain(_document(paths, components))
+    made: dict[str, Any] = simplify_schema(_document(paths, components))
     return made
 
 
@@ -70,12 +72,12 @@ def _components() -> tuple[dict[type[Any], Any], dict[str, Any]]:
     """Return a reference to every type of a body or an answer, and what they refer to."""
     types: list[type[Any]] = [Problem]
     for route in ROUTES:
-        types += [kind for kind in (route.body, route.answer) if kind is not None]
+        types += [kind for kind in (route.body, route.response) if kind is not None]
     references, components = msgspec.json.schema_components(types, ref_template=_REF)
     return dict(zip(types, references, strict=True)), components
 
 
-def _operation(route: Route, limits: Limits, serving: Serving) -> dict[str, Any]:
+def _operation(route: Route, limits: Limits, serving: ServiceSettings) -> dict[str, Any]:
     said = inspect.getdoc(route.handler) or ""
     summary, _, more = said.partition("\n")
     operation: dict[str, Any] = {
@@ -90,7 +92,7 @@ def _operation(route: Route, limits: Limits, serving: Serving) -> dict[str, Any]
     }
     if route.body is not None:
         schema = _components()[0][route.body]
-        bound = serving.request_bytes if route.raw else min(serving.request_bytes, OTHER_BYTES)
+        bound = serving.request_bytes if route.raw else min(serving.request_bytes, SMALL_BODY_BYTES)
         operation["requestBody"] = {
             "description": f"At most {bound} bytes, also when it was gzip (Content-Encoding).",
             "required": True,
@@ -127,7 +129,7 @@ def _open_operation(path: str) -> dict[str, Any]:
     }
 
 
-def _parameters(route: Route, bounds: Bounds) -> list[dict[str, Any]]:
+def _parameters(route: Route, bounds: SchemaBounds) -> list[dict[str, Any]]:
     if route.params is None:
         return []
     (schema,), components = msgspec.json.schema_components([route.params], ref_template=_REF)
@@ -144,7 +146,7 @@ def _parameters(route: Route, bounds: Bounds) -> list[dict[str, Any]]:
     ]
 
 
-def _parameter(name: str, schema: dict[str, Any], bounds: Bounds) -> dict[str, Any]:
+def _parameter(name: str, schema: dict[str, Any], bounds: SchemaBounds) -> dict[str, Any]:
     """Return the schema of a parameter with its bounds, if they are of its kind."""
     known = bounds.get(name, {})
     kind = {"minLength": "string", "maxItems": "array"}.get(next(iter(known), ""))
@@ -186,8 +188,8 @@ def _responses(route: Route) -> dict[str, Any]:
     if route.stream:
         text = {"schema": {"type": "string"}}
         good["content"] = {"text/event-stream": text, "application/x-ndjson": text}
-    elif route.answer is not None:
-        schema = _components()[0][route.answer]
+    elif route.response is not None:
+        schema = _components()[0][route.response]
         good["content"] = {"application/json": {"schema": schema}}
     codes = (*_ALWAYS, *route.problems, "limit_exceeded")
     if route.writes:
@@ -205,7 +207,11 @@ def _responses(route: Route) -> dict[str, Any]:
 def _problems(codes: tuple[str, ...]) -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
     for code in codes:
-        statuses = (STATUS[code], BUSY) if code == "limit_exceeded" else (STATUS[code],)
+        statuses = (
+            (STATUS_BY_CODE[code], TOO_MANY_REQUESTS)
+            if code == "limit_exceeded"
+            else (STATUS_BY_CODE[code],)
+        )
         for status in statuses:
             if code not in by_status.setdefault(status, []):
                 by_status[status].append(code)

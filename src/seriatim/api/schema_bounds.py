@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seriatim.api.service import Serving
+from seriatim.api.service import ServiceSettings
 from seriatim.core.ids import ID_BYTES_MAX, KEY_BYTES_MAX
 from seriatim.core.limits import Limits
 
 STREAMS_MAX = 100  # of one question for last events
-Bounds = Mapping[str, Mapping[str, Any]]
+SchemaBounds = Mapping[str, Mapping[str, Any]]
 
 
-def parameter_bounds(limits: Limits, serving: Serving) -> Bounds:
+def parameter_bounds(limits: Limits, serving: ServiceSettings) -> SchemaBounds:
     """Return the bounds of query parameters by their name."""
     position = {"minimum": 0}
     return {
@@ -32,7 +32,7 @@ def parameter_bounds(limits: Limits, serving: Serving) -> Bounds:
     }
 
 
-def field_bounds(limits: Limits) -> Mapping[str, Bounds]:
+def field_bounds(limits: Limits) -> Mapping[str, SchemaBounds]:
     """Return the bounds of the fields of bodies, by the name of their shape."""
     page = {"minimum": 1, "maximum": limits.page}
     events = {"minItems": 1, "maxItems": limits.append_events}
@@ -70,7 +70,7 @@ def _text(longest: int) -> dict[str, Any]:
     return {"minLength": 1, "maxLength": longest}
 
 
-def with_bounds(schema: dict[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
+def add_bounds(schema: dict[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema with bounds; of one that may be null they are on the other side."""
     if "anyOf" not in schema:
         return {**schema, **bounds}
@@ -78,28 +78,28 @@ def with_bounds(schema: dict[str, Any], bounds: Mapping[str, Any]) -> dict[str, 
     return {**schema, "anyOf": choices}
 
 
-def bounded_components(components: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+def add_component_bounds(components: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Return the shapes with the bounds of their fields."""
     found = {name: dict(one) for name, one in components.items()}
     for shape, fields in field_bounds(limits).items():
         properties = dict(found[shape]["properties"])
         for name, bounds in fields.items():
-            properties[name] = with_bounds(properties[name], bounds)
+            properties[name] = add_bounds(properties[name], bounds)
         found[shape]["properties"] = properties
     return found
 
 
-def plain(value: Any) -> Any:
+def simplify_schema(value: Any) -> Any:
     """Return a schema without what generators stumble over, and with integers of 64 bits.
 
     A pair of texts is an array of two texts: `prefixItems` with `"items": false` says the same,
     and is understood by few.
     """
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [simplify_schema(one) for one in value]
     if not isinstance(value, dict):
         return value
-    made = {name: plain(inner) for name, inner in value.items()}
+    made = {name: simplify_schema(inner) for name, inner in value.items()}
     if "prefixItems" in made:
         kinds = made.pop("prefixItems")
         same = all(one == kinds[0] for one in kinds)

@@ -16,32 +16,32 @@ from typing import Literal, cast
 
 import msgspec
 
-from seriatim.access.quotas import Meter, Quota
+from seriatim.access.quotas import Quota, QuotaMeter
 from seriatim.access.rights import ANONYMOUS, Caller
-from seriatim.access.store import Access
-from seriatim.access.tokens import refused
-from seriatim.api.admitting import KNOWN_S, Admission
-from seriatim.api.bound_log import BoundLog
-from seriatim.api.fairness import Turns
-from seriatim.api.http import Request
+from seriatim.access.store import AccessStore
+from seriatim.access.tokens import invalid_token_error
+from seriatim.api.authentication import TOKEN_CACHE_S, Authenticator
+from seriatim.api.http import HttpRequest
 from seriatim.api.hub import Hub
+from seriatim.api.limit_reporter import LimitReporter
 from seriatim.api.memory_budget import MemoryBudget
 from seriatim.api.request_queue import RequestQueue
-from seriatim.api.tails import Tail
-from seriatim.api.threads import Threads
+from seriatim.api.tail_buffer import TailBuffer
+from seriatim.api.tenant_limiter import TenantLimiter
+from seriatim.api.thread_pools import ThreadPools
 from seriatim.core.errors import BackendFailure, Forbidden, SeriatimError
-from seriatim.core.ids import compose
+from seriatim.core.ids import compose_key
 from seriatim.core.limits import KIB, MIB
 from seriatim.delivery.registry import Registry
-from seriatim.log.aio import AsyncLog
-from seriatim.opening import Log
-from seriatim.store.port import ServedStore
-from seriatim.wire.problems import Problem, problem_of
+from seriatim.factory import Log
+from seriatim.log.async_log import AsyncLog
+from seriatim.store.port import ServiceStore
+from seriatim.wire.problems import Problem, problem_from_error
 
 logger = logging.getLogger("seriatim.api")
 
 VERSION = version("seriatim")
-OTHER_BYTES = 4 * MIB  # of a body that appends nothing
+SMALL_BODY_BYTES = 4 * MIB  # of a body that appends nothing
 
 _VIEWS_MAX = 10_000
 _ENDED_LOOK_S = 1.0  # how soon an open tail notices that its token has ended
@@ -62,7 +62,7 @@ def _host(header: bytes) -> str:
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the service behaves: bounds, quotas, and whom it lets in."""
 
     open_on_loopback: bool = False  # no token is asked for while none was ever made
@@ -104,41 +104,45 @@ class Service:
     """One process of the service."""
 
     def __init__(
-        self, log: Log, access: Access, serving: Serving, registry: Callable[[], Registry]
+        self,
+        log: Log,
+        access: AccessStore,
+        serving: ServiceSettings,
+        registry: Callable[[], Registry],
     ) -> None:
         self.log = log
         self.limits = log.settings.limits
         self.access = access
-        self.serving = serving
+        self.settings = serving
         self.registry = registry
         self.queue = RequestQueue()
-        self.turns = Turns(
+        self.append_limiter = TenantLimiter(
             serving.tenant_in_flight, serving.tenant_in_flight_beside, serving.tenant_waiting
         )
-        reads = Turns(
+        reads = TenantLimiter(
             serving.tenant_reads,
             serving.tenant_reads_beside,
             serving.tenant_reads_waiting,
             "reads",
         )
-        self._threads = Threads(serving.threads, reads, serving.request_timeout_s, self.queue)
+        self._threads = ThreadPools(serving.threads, reads, serving.request_timeout_s, self.queue)
         self.run, self.run_access = self._threads.run, self._threads.run_access
-        self.run_for, self.at_its_size = self._threads.run_for, self._threads.at_its_size
+        self.run_for_tenant, self.run_sized = self._threads.run_for_tenant, self._threads.run_sized
         general = Quota(
             tenant_id="*", events_per_s=serving.events_per_s, bytes_per_s=serving.bytes_per_s
         )
-        self.meter = Meter(general, processes=serving.processes)
+        self.meter = QuotaMeter(general, processes=serving.processes)
         self.memory = MemoryBudget(serving.tenant_memory_bytes)
-        self.bounds = BoundLog()
+        self.bounds = LimitReporter()
         self.hub = Hub(log, self.run, self.memory, self.bounds, buffer=serving.tail_buffer)
-        self._admission = Admission(access, self.run_access)
+        self._admission = Authenticator(access, self.run_access)
         self._open = serving.open_on_loopback
         self._views: dict[str, tuple[Log, AsyncLog]] = {}
         self._secret = access.secret("tips")
-        self._followers: dict[str, set[Tail]] = {}  # open tails by the id of their token
+        self._followers: dict[str, set[TailBuffer]] = {}  # open tails by the id of their token
         self._keepers: list[asyncio.Task[None]] = []
         self.on_stop: Callable[[], None] | None = None
-        self.folder = ""  # in which the log's files lie, if it has any
+        self.data_directory = ""  # in which the log's files lie, if it has any
 
     # -- life
 
@@ -154,9 +158,9 @@ class Service:
             keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await keeper
-        self.hub.end()
+        self.hub.stop()
         with suppress(SeriatimError):
-            await self._admission.keep_uses(all_of_them=True)
+            await self._admission.write_uses(all_tokens=True)
         await asyncio.to_thread(self.log.close)
         await asyncio.to_thread(self.hub.join)
         self._threads.stop()
@@ -167,20 +171,20 @@ class Service:
     async def _keep(self) -> None:
         purged = time.monotonic()
         while True:
-            await asyncio.sleep(KNOWN_S)
+            await asyncio.sleep(TOKEN_CACHE_S)
             with suppress(SeriatimError):  # tried again: what was known still holds
                 await self._look_around()
             with suppress(SeriatimError):
-                await self._admission.keep_uses()
-            if time.monotonic() - purged >= self.serving.purge_every_s:
+                await self._admission.write_uses()
+            if time.monotonic() - purged >= self.settings.purge_every_s:
                 purged = time.monotonic()
                 with suppress(SeriatimError):
-                    await self.run(self.purge, self.serving.command_hours)
+                    await self.run(self.purge, self.settings.command_hours)
 
     async def _look_around(self) -> None:
-        self.meter.know(await self.run_access(self.access.quotas))
+        self.meter.set_quotas(await self.run_access(self.access.quotas))
         if self._open:
-            self._open = not await self.run_access(self.access.any)
+            self._open = not await self.run_access(self.access.has_tokens)
             if not self._open:
                 self._send_away([""])  # who followed without a token
 
@@ -193,7 +197,7 @@ class Service:
             if self._followers:
                 try:
                     since_s = began - looked + _ENDED_SLACK_S
-                    self._send_away(await self.run_access(self.access.ended, since_s))
+                    self._send_away(await self.run_access(self.access.find_ended_tokens, since_s))
                 except SeriatimError:
                     continue  # tried again, and asked for as much longer
             looked = began
@@ -201,13 +205,13 @@ class Service:
     def _send_away(self, token_ids: list[str]) -> None:
         for token_id in token_ids:
             for tail in self._followers.get(token_id, ()):
-                tail.fall_behind(refused())
+                tail.mark_lagging(invalid_token_error())
 
-    def follow(self, caller: Caller, tail: Tail) -> None:
+    def track_tail(self, caller: Caller, tail: TailBuffer) -> None:
         """Remember by whose token a tail is open."""
         self._followers.setdefault(caller.token_id, set()).add(tail)
 
-    def unfollow(self, caller: Caller, tail: Tail) -> None:
+    def untrack_tail(self, caller: Caller, tail: TailBuffer) -> None:
         """Forget a tail that has ended."""
         tails = self._followers[caller.token_id]
         tails.discard(tail)
@@ -216,26 +220,26 @@ class Service:
 
     def purge(self, hours: float) -> int:
         """Forget command records and answers that are older than this."""
-        return self.log.purge_commands(older_than_hours=hours) + self.access.purge_answers(
+        return self.log.purge_commands(older_than_hours=hours) + self.access.purge_responses(
             hours * 3600
         )
 
     # -- memory
 
-    def hold(self, request: Request, size: int) -> None:
+    def hold(self, request: HttpRequest, size: int) -> None:
         """Count bytes of a request's body or answer as its tenant's, or refuse them."""
-        self.memory.take(request.tenant_id, size)
-        request.held += size
+        self.memory.acquire(request.tenant_id, size)
+        request.held_bytes += size
 
-    def release(self, request: Request) -> None:
+    def release(self, request: HttpRequest) -> None:
         """Count the bytes of a request no longer."""
-        if request.held:
-            self.memory.give(request.tenant_id, request.held)
-            request.held = 0
+        if request.held_bytes:
+            self.memory.release(request.tenant_id, request.held_bytes)
+            request.held_bytes = 0
 
     # -- who calls
 
-    async def caller(self, headers: Mapping[bytes, bytes]) -> Caller:
+    async def authenticate(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Return who calls, by what the head of a request says."""
         authorization = headers.get(b"authorization")
         if authorization is None and self._open:
@@ -246,8 +250,8 @@ class Service:
             return Caller(subject=ANONYMOUS)
         kind, _, token = (authorization or b"").partition(b" ")
         if kind.lower() != b"bearer" or not token.isascii():
-            raise refused()
-        return await self._admission.caller(token.decode().strip())
+            raise invalid_token_error()
+        return await self._admission.authenticate(token.decode().strip())
 
     # -- the log
 
@@ -265,30 +269,30 @@ class Service:
             if len(self._views) >= _VIEWS_MAX:
                 self._views = {}
             log = self.log.for_tenant(tenant_id)
-            run, compute = self._threads.run_for, self._threads.compute_for
+            run, compute = self._threads.run_for_tenant, self._threads.compute_for
             aio = AsyncLog(log, partial(run, tenant_id), partial(compute, tenant_id))
             found = self._views[tenant_id] = log, aio
         return found
 
     @property
-    def store(self) -> ServedStore:
+    def store(self) -> ServiceStore:
         """The log's own database: a service is never beside another service."""
-        return cast("ServedStore", self.log.store)
+        return cast("ServiceStore", self.log.store)
 
     def problem(self, error: SeriatimError, request_id: str) -> Problem:
         """Return an error as callers are told it: where files lie is nothing to them."""
-        told = problem_of(error, request_id)
+        told = problem_from_error(error, request_id)
         if isinstance(error, BackendFailure) and "host" in error.details:
             # Where the database is is nothing to callers; the operator's log has the reason.
             logger.error("%s", error.message)
             msg = "the service cannot reach its database; its log says why"
             details = {"ambiguous": error.ambiguous}
             told = msgspec.structs.replace(told, detail=msg, details=details)
-        if not self.folder or self.folder not in told.detail:
+        if not self.data_directory or self.data_directory not in told.detail:
             return told
-        return msgspec.structs.replace(told, detail=told.detail.replace(self.folder, ""))
+        return msgspec.structs.replace(told, detail=told.detail.replace(self.data_directory, ""))
 
-    def mark(self, event_id: str, tenant_id: str, position: int) -> str:
+    def opaque_event_id(self, event_id: str, tenant_id: str, position: int) -> str:
         """Return what stands for a foreign event's id: comparable there, by that reader alone."""
-        told = compose(event_id, tenant_id, str(position))
+        told = compose_key(event_id, tenant_id, str(position))
         return "tip:" + hmac.new(self._secret, told.encode(), sha256).hexdigest()[:32]

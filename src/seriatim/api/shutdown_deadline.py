@@ -11,7 +11,7 @@ from typing import Any
 
 logger = logging.getLogger("seriatim.api")
 
-LAST_WORDS_S = 3.0  # of the grace period: to answer what is under way, and to close the log
+FINAL_RESPONSES_S = 3.0  # of the grace period: to answer what is under way, and to close the log
 _STUCK_S = 1.0  # more, until the process is ended although nothing of Python runs any more
 _FORCED = 1
 

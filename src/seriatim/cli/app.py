@@ -8,24 +8,24 @@ from typing import Annotated
 import typer
 
 import seriatim
-from seriatim.cli import archiving, exits, lake, projecting, registering, tokens
+from seriatim.cli import archive, exit_codes, lake, project, registry, tokens
 from seriatim.cli.append import append
-from seriatim.cli.auditing import audit
+from seriatim.cli.audit import audit
+from seriatim.cli.command_session import CommonOptions, JsonOutput, LogUrl, TenantOption
 from seriatim.cli.demo import demo
 from seriatim.cli.doctor import doctor
 from seriatim.cli.export import export
 from seriatim.cli.import_ import import_
 from seriatim.cli.init import init
-from seriatim.cli.publishing import publish, reconcile
+from seriatim.cli.publish import publish, reconcile
 from seriatim.cli.query import query
 from seriatim.cli.read import read
-from seriatim.cli.serving import serve
-from seriatim.cli.session import AsJson, Common, Tenant, Url
+from seriatim.cli.serve import serve
 from seriatim.cli.streams import streams
 from seriatim.cli.subscriptions import subscriptions
 from seriatim.cli.tail import tail
 from seriatim.cli.verify import verify
-from seriatim.cli.working import work
+from seriatim.cli.work import work
 
 app = typer.Typer(
     name="seriatim",
@@ -56,15 +56,15 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
 }
 for name, function in _COMMANDS.items():
-    app.command(name, epilog=exits.as_help())(function)
+    app.command(name, epilog=exit_codes.format_exit_codes())(function)
 
-app.add_typer(projecting.app, name="project")
-app.add_typer(registering.app, name="registry")
-app.add_typer(registering.letters, name="dlq")
-app.add_typer(archiving.app, name="archive")
+app.add_typer(project.app, name="project")
+app.add_typer(registry.app, name="registry")
+app.add_typer(registry.dlq_app, name="dlq")
+app.add_typer(archive.app, name="archive")
 app.add_typer(lake.app, name="lake")
 app.add_typer(tokens.app, name="token")
-app.add_typer(tokens.quota, name="quota")
+app.add_typer(tokens.quota_app, name="quota")
 
 
 def _show_version(requested: bool) -> None:
@@ -73,12 +73,12 @@ def _show_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=exits.as_help())
-def seriatim_(
+@app.callback(epilog=exit_codes.format_exit_codes())
+def set_common_options(
     ctx: typer.Context,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -87,4 +87,4 @@ def seriatim_(
     ] = False,
 ) -> None:
     """Seriatim: an ordered, idempotent, replayable event log on Postgres or SQLite."""
-    ctx.obj = Common(url, tenant, as_json)
+    ctx.obj = CommonOptions(url, tenant, as_json)

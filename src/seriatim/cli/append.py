@@ -9,21 +9,21 @@ from typing import Any
 import typer
 
 from seriatim.cli import event_options as options
-from seriatim.cli.filters import query_from_json
-from seriatim.cli.output import write_json
-from seriatim.cli.session import (
-    AsJson,
-    Common,
-    Session,
-    Tenant,
-    Url,
-    json_argument,
-    number_or_none,
-    session,
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+    parse_json_argument,
+    parse_number_or_none,
 )
+from seriatim.cli.output import write_json
+from seriatim.cli.query_options import query_from_json
 from seriatim.core.event import AppendResult
 from seriatim.core.request import Condition, ExpectedContext, ExpectedSeq
-from seriatim.log.arguments import bad
+from seriatim.log.arguments import invalid_argument
 
 
 def append(  # noqa: PLR0913 - one parameter for each option
@@ -52,9 +52,9 @@ def append(  # noqa: PLR0913 - one parameter for each option
     expect_version: options.ExpectVersion = None,
     expect_after: options.ExpectAfter = None,
     expect_query: options.ExpectQuery = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Append one event, or with --batch several events atomically."""
     fields: dict[str, Any] = {
@@ -77,7 +77,7 @@ def append(  # noqa: PLR0913 - one parameter for each option
         "app_id": app_id,
         "env_id": env_id,
     }
-    with session(ctx, Common(url, tenant, as_json)) as command:
+    with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         fields["metadata"] = _parse_metadata(metadata or [])
         given = {name: value for name, value in fields.items() if value is not None}
         conditions = [
@@ -94,16 +94,16 @@ def _parse_metadata(entries: list[str]) -> dict[str, str] | None:
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not equals or name in found:
-            raise bad("--metadata", "must be KEY=VALUE, with each key given once")
+            raise invalid_argument("--metadata", "must be KEY=VALUE, with each key given once")
         found[name] = value
     return found or None
 
 
 def _parse_event(given: dict[str, Any]) -> dict[str, Any]:
     if "event_type" not in given:
-        raise bad("TYPE", "is required unless --batch is given")
+        raise invalid_argument("TYPE", "is required unless --batch is given")
     text = given.get("payload", "{}")
-    payload = json_argument(sys.stdin.read() if text == "-" else text, "PAYLOAD")
+    payload = parse_json_argument(sys.stdin.read() if text == "-" else text, "PAYLOAD")
     return {**given, "payload": payload}
 
 
@@ -111,37 +111,41 @@ def _read_batch(file: Path, given: dict[str, Any]) -> list[Any]:
     # --stream stays allowed: --expect-seq needs it.
     conflicting = [name for name in given if name != "stream"]
     if conflicting:
-        raise bad("--batch", f"contains whole events: leave out {', '.join(conflicting)}")
+        raise invalid_argument(
+            "--batch", f"contains whole events: leave out {', '.join(conflicting)}"
+        )
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     return [
-        json_argument(line, f"--batch, line {number}")
+        parse_json_argument(line, f"--batch, line {number}")
         for number, line in enumerate(text.splitlines(), start=1)
         if line.strip()
     ]
 
 
-def _expected_seq(stream: options.Pair, text: str | None) -> list[Condition]:
+def _expected_seq(stream: options.NamePair, text: str | None) -> list[Condition]:
     if text is None:
         return []
     if stream is None:
-        raise bad("--expect-seq", "requires --stream")
-    return [ExpectedSeq(stream, number_or_none(text, "--expect-seq"))]
+        raise invalid_argument("--expect-seq", "requires --stream")
+    return [ExpectedSeq(stream, parse_number_or_none(text, "--expect-seq"))]
 
 
 def _expected_context(query: str | None, version: str | None, after: int | None) -> list[Condition]:
     if version is not None and after is not None:
-        raise bad("--expect-after", "cannot be combined with --expect-version")
+        raise invalid_argument("--expect-after", "cannot be combined with --expect-version")
     if (query is None) != (version is None and after is None):
-        raise bad("--expect-query", "must be combined with --expect-version or --expect-after")
+        raise invalid_argument(
+            "--expect-query", "must be combined with --expect-version or --expect-after"
+        )
     if query is None:
         return []
     context = query_from_json(query, "--expect-query")
     if after is not None:
         return [ExpectedContext(context, after=after)]
-    return [ExpectedContext(context, number_or_none(version or "", "--expect-version"))]
+    return [ExpectedContext(context, parse_number_or_none(version or "", "--expect-version"))]
 
 
-def _print_receipt(command: Session, result: AppendResult) -> None:
+def _print_receipt(command: CommandSession, result: AppendResult) -> None:
     first, last = result.first_position, result.last_position
     if command.as_json:
         events = [
@@ -164,4 +168,4 @@ def _print_receipt(command: Session, result: AppendResult) -> None:
         return
     verb = "already stored" if result.replayed else "appended"
     place = f"position {first}" if first == last else f"positions {first} to {last}"
-    command.out.print(f"{verb} at {place}")
+    command.stdout.print(f"{verb} at {place}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-Pair = tuple[str, str] | None
+NamePair = tuple[str, str] | None
 
 _Text = str | None
 _Number = int | None
@@ -32,7 +32,7 @@ Payload = Annotated[
     ),
 ]
 
-Stream = Annotated[Pair, _field("--stream", "The stream: its type and its id.", "TYPE ID")]
+Stream = Annotated[NamePair, _field("--stream", "The stream: its type and its id.", "TYPE ID")]
 StreamSeq = Annotated[_Number, _field("--seq", "The sequence number in the stream.")]
 EventVersion = Annotated[
     _Number, _field("--event-version", "The version of the payload's schema. [default: 1]")
@@ -42,7 +42,7 @@ EventId = Annotated[_Text, _field("--event-id", "The event id. [default: a new U
 OccurredAt = Annotated[
     _Text, _field("--occurred-at", "The time the event occurred. [default: now]", "RFC3339")
 ]
-Actor = Annotated[Pair, _field("--actor", "The actor: its type and its id.", "TYPE ID")]
+Actor = Annotated[NamePair, _field("--actor", "The actor: its type and its id.", "TYPE ID")]
 Producer = Annotated[_Text, _field("--producer", "The producer that writes the event.")]
 Source = Annotated[_Text, _field("--source", "The system the event comes from.")]
 Subsystem = Annotated[_Text, _field("--subsystem", "The part of that system.")]

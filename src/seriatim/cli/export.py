@@ -12,12 +12,19 @@ from typing import Annotated, BinaryIO, cast
 
 import typer
 
-from seriatim.cli.output import counting
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import show_progress
 from seriatim.core.canonical import canonical_text
+from seriatim.factory import Log
 from seriatim.log.arguments import check_name, check_position
-from seriatim.log.transfer import Footer, export_log
-from seriatim.opening import Log
+from seriatim.log.export_format import ExportFooter, export_log
 
 
 def export(  # noqa: PLR0913 - one parameter for each option
@@ -33,19 +40,24 @@ def export(  # noqa: PLR0913 - one parameter for each option
     until: Annotated[
         int | None, typer.Option(min=0, help="Only events up to this position.", show_default=False)
     ] = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Write every event to a file, for all tenants unless --tenant names one."""
-    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
         with _open_target(file) as stream:
             footer = _export(command, log, stream, after, until)
         _print_summary(command, file, footer)
 
 
-def _export(command: Session, log: Log, stream: BinaryIO, after: int, until: int | None) -> Footer:
-    with counting(command.err, "export", quiet=command.as_json) as progress:
+def _export(
+    command: CommandSession, log: Log, stream: BinaryIO, after: int, until: int | None
+) -> ExportFooter:
+    with show_progress(command.stderr, "export", quiet=command.as_json) as progress:
         return export_log(
             log.store,
             stream.write,
@@ -81,10 +93,10 @@ def _open_target(file: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def _print_summary(command: Session, file: Path, footer: Footer) -> None:
+def _print_summary(command: CommandSession, file: Path, footer: ExportFooter) -> None:
     if str(file) == "-":
         command.notice(f"exported {footer.events:,} events")
     elif command.as_json:
         sys.stdout.write(canonical_text({"file": str(file), "events": footer.events}) + "\n")
     else:
-        command.out.print(f"exported {footer.events:,} events to {file}", markup=False)
+        command.stdout.print(f"exported {footer.events:,} events to {file}", markup=False)

@@ -14,14 +14,21 @@ import msgspec
 import typer
 from rich.text import Text
 
-from seriatim.cli import exits
-from seriatim.cli.output import plain, progress_bar, table, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli import exit_codes
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import escape_unprintable, make_progress_bar, make_table, write_json
 from seriatim.core.errors import InvalidEvent
-from seriatim.log.arguments import bad
-from seriatim.log.importing import ImportReport, import_events
-from seriatim.log.transfer import CutOff
-from seriatim.opening import Log
+from seriatim.factory import Log
+from seriatim.log.arguments import invalid_argument
+from seriatim.log.export_format import ExportTruncated
+from seriatim.log.importer import ImportReport, import_events
 
 LINE_BYTES_MAX = 32 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
@@ -35,8 +42,8 @@ def import_(  # noqa: PLR0913 - one parameter for each option
             metavar="FILE", help="The NDJSON file, compressed with gzip or not; - reads stdin."
         ),
     ],
-    url: Url = None,
-    tenant: Tenant = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
     declarations: Annotated[
         bool,
         typer.Option(
@@ -44,27 +51,27 @@ def import_(  # noqa: PLR0913 - one parameter for each option
             help="Also declare the kinds, types and indexes in the file, for every tenant.",
         ),
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Append the events of an export, for all tenants unless --tenant names one.
 
     Event ids, times, keys, tags and the boundaries of appends are preserved. Events that are
     already stored are recognised, so an import is safe to repeat. A missing log is created.
     """
-    with session(ctx, Common(url, tenant, as_json)) as command:
+    with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         if str(file) != "-" and not file.is_file():
-            raise bad("FILE", f"does not exist: {file}")
+            raise invalid_argument("FILE", f"does not exist: {file}")
         with command.open(create=True) as log:
             report = _import(command, log, file, declarations=declarations)
         _print_report(command, report)
         if not report.ok:
-            raise typer.Exit(exits.FOUND_PROBLEMS)
+            raise typer.Exit(exit_codes.FOUND_PROBLEMS)
 
 
-def _import(command: Session, log: Log, file: Path, *, declarations: bool) -> ImportReport:
+def _import(command: CommandSession, log: Log, file: Path, *, declarations: bool) -> ImportReport:
     size = None if str(file) == "-" else file.stat().st_size
     with (
-        progress_bar(command.err, quiet=command.as_json) as bar,
+        make_progress_bar(command.stderr, quiet=command.as_json) as bar,
         _open_source(file) as (raw, lines),
     ):
         task = bar.add_task("import", total=size)
@@ -105,7 +112,7 @@ def _read_lines(stream: BinaryIO) -> Iterator[bytes]:
         try:
             line = stream.readline(LINE_BYTES_MAX + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise CutOff from None  # a truncated gzip stream is a truncated export
+            raise ExportTruncated from None  # a truncated gzip stream is a truncated export
         if not line:
             return
         if len(line) > LINE_BYTES_MAX:
@@ -114,7 +121,7 @@ def _read_lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _print_report(command: Session, report: ImportReport) -> None:
+def _print_report(command: CommandSession, report: ImportReport) -> None:
     if command.as_json:
         write_json(msgspec.structs.asdict(report) | {"ok": report.ok})
         return
@@ -124,13 +131,13 @@ def _print_report(command: Session, report: ImportReport) -> None:
     if report.refused:
         reasons = ", ".join(f"{code} {count:,}" for code, count in report.reasons.items())
         parts.append(f"{report.refused:,} refused ({reasons})")
-    command.out.print(f"events: {' · '.join(parts)}", markup=False)
+    command.stdout.print(f"events: {' · '.join(parts)}", markup=False)
     if report.refusals:
-        refusals = table("line", "events", "code", "reason", right=("line", "events"))
+        refusals = make_table("line", "events", "code", "reason", right=("line", "events"))
         for refusal in report.refusals:
-            reason = Text(plain(refusal.message))
+            reason = Text(escape_unprintable(refusal.message))
             refusals.add_row(str(refusal.line), str(refusal.events), refusal.code, reason)
-        command.out.print(refusals)
+        command.stdout.print(refusals)
     if report.undeclared:
         command.notice(
             f"{report.undeclared} declarations in the file were not applied: "

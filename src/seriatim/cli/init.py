@@ -7,10 +7,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from seriatim.cli.output import pairs, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
-from seriatim.log.arguments import bad
-from seriatim.opening import shown_url
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import format_pairs, write_json
+from seriatim.factory import redact_url
+from seriatim.log.arguments import invalid_argument
 
 
 def init(  # noqa: PLR0913 - one parameter for each option
@@ -28,20 +35,20 @@ def init(  # noqa: PLR0913 - one parameter for each option
             help="After a restore: raise the epoch, so that consumers detect the change and stop.",
         ),
     ] = False,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Create the log, or upgrade its schema; safe to repeat."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as command:
+    with command_session(ctx, CommonOptions(url, tenant, as_json), whole_log=True) as command:
         if _is_postgres(command.url):
             _prepare_postgres(command.url, app_role)
         elif app_role is not None:
-            raise bad("--app-role", "applies only to a Postgres log")
+            raise invalid_argument("--app-role", "applies only to a Postgres log")
         with command.open(create=True) as log:
             identity = log.store.raise_epoch() if raise_epoch else log.identity()
             summary = {
-                "url": shown_url(command.url),
+                "url": redact_url(command.url),
                 "backend": log.store.name,
                 **msgspec.structs.asdict(identity),
                 "head": log.head(),
@@ -49,11 +56,11 @@ def init(  # noqa: PLR0913 - one parameter for each option
         _print_summary(command, summary)
 
 
-def _print_summary(command: Session, summary: dict[str, object]) -> None:
+def _print_summary(command: CommandSession, summary: dict[str, object]) -> None:
     if command.as_json:
         write_json(summary)
     else:
-        command.out.print(pairs(summary))
+        command.stdout.print(format_pairs(summary))
 
 
 def _is_postgres(url: str) -> bool:

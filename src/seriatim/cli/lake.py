@@ -6,15 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seriatim.cli import exits
-from seriatim.cli.output import pairs, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
-from seriatim.cli.sparking import Master, spark_session
+from seriatim.cli import exit_codes
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import format_pairs, write_json
+from seriatim.cli.spark_session import SparkMaster, spark_session
 from seriatim.core.errors import BackendFailure
-from seriatim.log.arguments import bad
+from seriatim.log.arguments import invalid_argument
 
 if TYPE_CHECKING:
-    from seriatim.pipeline.lake.exporting import ExportReport
+    from seriatim.pipeline.lake.table_export import ExportReport
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +41,7 @@ AcceptEpoch = Annotated[
 ]
 
 
-@app.command("delta", epilog=exits.as_help())
+@app.command("delta", epilog=exit_codes.format_exit_codes())
 def delta(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     place: Annotated[
@@ -42,14 +49,14 @@ def delta(  # noqa: PLR0913 - one parameter for each option
     ],
     until: Until = None,
     accept_epoch: AcceptEpoch = False,
-    master: Master = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    master: SparkMaster = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Add the new events of the log to a Delta table; the table is created if it is missing."""
     with (
-        session(ctx, Common(url, tenant, as_json), whole_log=True) as command,
+        command_session(ctx, CommonOptions(url, tenant, as_json), whole_log=True) as command,
         spark_session(command, master) as spark,
     ):
         try:
@@ -60,7 +67,7 @@ def delta(  # noqa: PLR0913 - one parameter for each option
         _print_report(command, report)
 
 
-@app.command("iceberg", epilog=exits.as_help())
+@app.command("iceberg", epilog=exit_codes.format_exit_codes())
 def iceberg(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="TABLE", help="The table as namespace.name.")],
@@ -74,13 +81,13 @@ def iceberg(  # noqa: PLR0913 - one parameter for each option
     ],
     until: Until = None,
     accept_epoch: AcceptEpoch = False,
-    master: Master = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    master: SparkMaster = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Add the new events of the log to an Iceberg table; the table is created if it is missing."""
-    with session(ctx, Common(url, tenant, as_json), whole_log=True) as command:
+    with command_session(ctx, CommonOptions(url, tenant, as_json), whole_log=True) as command:
         properties = _parse_properties(catalog)
         with spark_session(command, master) as spark:
             try:
@@ -96,7 +103,7 @@ def iceberg(  # noqa: PLR0913 - one parameter for each option
 def _parse_properties(entries: list[str]) -> dict[str, str]:
     parts = [entry.partition("=") for entry in entries]
     if not all(equals for _, equals, _ in parts):
-        raise bad("catalog", "must be given as KEY=VALUE")
+        raise invalid_argument("catalog", "must be given as KEY=VALUE")
     return {key: value for key, _, value in parts}
 
 
@@ -105,9 +112,9 @@ def _missing_module(error: ModuleNotFoundError) -> BackendFailure:
     return BackendFailure(msg, retryable=False)
 
 
-def _print_report(command: Session, report: ExportReport) -> None:
+def _print_report(command: CommandSession, report: ExportReport) -> None:
     if command.as_json:
         write_json(report)
         return
     summary = {"added": f"{report.events:,} events", "table ends at": f"{report.position:,}"}
-    command.out.print(pairs(summary))
+    command.stdout.print(format_pairs(summary))

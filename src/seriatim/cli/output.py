@@ -54,7 +54,7 @@ class Terminal(Console):
         raise BrokenPipeError
 
 
-def plain(text: object) -> str:
+def escape_unprintable(text: object) -> str:
     """Return `text` with unprintable characters escaped.
 
     Event data may contain control characters that would move the cursor or hide other text.
@@ -102,7 +102,7 @@ class EventLines:
         self._console = console
         self._heading_printed = False
 
-    def show(self, record: EventRecord) -> None:
+    def print_event(self, record: EventRecord) -> None:
         """Print one event; the first event is preceded by a heading."""
         if not self._heading_printed:
             self._heading_printed = True
@@ -111,8 +111,8 @@ class EventLines:
             (str(record.position), "cyan"),
             (record.recorded_at[:19].replace("T", " "), "dim"),
             (record.event_type, "green"),
-            (stream_label(record), "magenta"),
-            (actor_label(record), "blue"),
+            (format_stream(record), "magenta"),
+            (format_actor(record), "blue"),
         ]
         self._print(cells, record.payload, "")
 
@@ -121,12 +121,12 @@ class EventLines:
         for index, ((text, colour), width) in enumerate(
             zip(cells, self._WIDTHS.values(), strict=True)
         ):
-            cell = plain(text)
+            cell = escape_unprintable(text)
             padding = " " * max(0, width - cell_len(cell))
             line.append(padding + cell if index == 0 else cell + padding, colour)
             line.append("  ")
         available = self._console.width - line.cell_len
-        text = plain(payload)
+        text = escape_unprintable(payload)
         if available < _PAYLOAD_MIN and cell_len(text) > available:
             line.rstrip()
             line.append("\n" + " " * 10)
@@ -140,7 +140,7 @@ def _truncate(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)) + "…"
 
 
-def actor_label(record: EventRecord) -> str:
+def format_actor(record: EventRecord) -> str:
     """Return the actor of an event as text: its type and id, or a dash."""
     if record.actor_id is None:
         return record.actor_type or "–"
@@ -149,14 +149,14 @@ def actor_label(record: EventRecord) -> str:
     )
 
 
-def stream_label(record: EventRecord) -> str:
+def format_stream(record: EventRecord) -> str:
     """Return the stream and sequence number of an event as text, or a dash."""
     if record.stream_type is None:
         return "–"
     return f"{record.stream_type} {record.stream_id} #{record.stream_seq}"
 
 
-class Listing(Table):
+class AdaptiveTable(Table):
     """A table that never wraps an id: if it is too wide, each row becomes a list of fields."""
 
     def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
@@ -203,55 +203,55 @@ def _longest_line(text: Text) -> int:
     return max((cell_len(line) for line in text.plain.splitlines()), default=0)
 
 
-def table(*columns: str, right: Iterable[str] = ()) -> Table:
+def make_table(*columns: str, right: Iterable[str] = ()) -> Table:
     """Return an empty table in the style of all commands; `right` names right-aligned columns."""
-    listing = Listing(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    listing = AdaptiveTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
         listing.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return listing
 
 
-def pairs(values: Mapping[str, object]) -> Text:
+def format_pairs(values: Mapping[str, object]) -> Text:
     """Return names and values as aligned lines; the terminal wraps long ones."""
     width = max(map(cell_len, values), default=0)
     text = Text(no_wrap=True, overflow="ignore")
     for number, (name, value) in enumerate(values.items()):
         text.append("\n" if number else "")
         text.append(set_cell_size(name, width), "bold")
-        text.append(f"  {plain(value)}")
+        text.append(f"  {escape_unprintable(value)}")
     return text
 
 
-class EventFields:
+class EventDetails:
     """Print events with all their fields, one field per line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._first = True
 
-    def show(self, record: EventRecord) -> None:
+    def print_event(self, record: EventRecord) -> None:
         """Print one event; all but the first are preceded by an empty line."""
         if not self._first:
             self._console.print()
         self._first = False
         fields = record.as_dict() | {"payload": record.payload}
         present = {name: value for name, value in fields.items() if value not in (None, {}, [])}
-        self._console.print(pairs(present))
+        self._console.print(format_pairs(present))
 
 
-def findings_table(findings: Iterable[Finding]) -> Table:
+def make_findings_table(findings: Iterable[Finding]) -> Table:
     """Return a table of findings with their remedies."""
-    rows = table("", "check", "finding")
+    rows = make_table("", "check", "finding")
     for finding in findings:
-        message = Text(plain(finding.message))
+        message = Text(escape_unprintable(finding.message))
         if finding.cure and finding.level != "ok":
-            message.append(f"\n→ {plain(finding.cure)}", style="dim")
+            message.append(f"\n→ {escape_unprintable(finding.cure)}", style="dim")
         level = Text(finding.level, style=_LEVELS[finding.level])
-        rows.add_row(level, plain(finding.check), message)
+        rows.add_row(level, escape_unprintable(finding.check), message)
     return rows
 
 
-def progress_bar(console: Console, *, quiet: bool) -> Progress:
+def make_progress_bar(console: Console, *, quiet: bool) -> Progress:
     """Return a progress bar that is displayed only on a terminal, and not if `quiet`."""
     return Progress(
         TextColumn("{task.description}"),
@@ -265,8 +265,10 @@ def progress_bar(console: Console, *, quiet: bool) -> Progress:
 
 
 @contextmanager
-def counting(console: Console, name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def show_progress(
+    console: Console, name: str, *, quiet: bool
+) -> Iterator[Callable[[int, int], None]]:
     """Display a progress bar; yield a function that takes the amount done and the total."""
-    with progress_bar(console, quiet=quiet) as bar:
+    with make_progress_bar(console, quiet=quiet) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

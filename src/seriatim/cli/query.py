@@ -7,10 +7,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from seriatim.cli.filters import Payloads, QueryJson, Stream, Tags, Types, query_from
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
 from seriatim.cli.output import EventLines, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
-from seriatim.log.querying import QueryResult
+from seriatim.cli.query_options import Payloads, QueryJson, Stream, Tags, Types, query_from
+from seriatim.log.query_execution import QueryResult
 
 
 def query(  # noqa: PLR0913 - one parameter for each option
@@ -46,15 +53,15 @@ def query(  # noqa: PLR0913 - one parameter for each option
     newest_first: Annotated[
         bool, typer.Option("--newest-first", help="Descending order, from the last match.")
     ] = False,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Print the events that match a query, and the version of that context.
 
     Pass the version to `append --expect-version` for a conditional append.
     """
-    with session(ctx, Common(url, tenant, as_json)) as command:
+    with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         context = query_from(types, stream, tags, payloads, whole)
         if min_position is not None:
             context = msgspec.structs.replace(context, min_position=min_position)
@@ -65,7 +72,7 @@ def query(  # noqa: PLR0913 - one parameter for each option
         _print_result(command, found, newest_first=newest_first)
 
 
-def _print_result(command: Session, result: QueryResult, *, newest_first: bool) -> None:
+def _print_result(command: CommandSession, result: QueryResult, *, newest_first: bool) -> None:
     if command.as_json:
         write_json(
             {
@@ -77,11 +84,11 @@ def _print_result(command: Session, result: QueryResult, *, newest_first: bool) 
             }
         )
         return
-    lines = EventLines(command.out)
+    lines = EventLines(command.stdout)
     for record in result.records:
-        lines.show(record)
+        lines.print_event(record)
     version = "none" if result.context_version is None else str(result.context_version)
-    command.out.print(
+    command.stdout.print(
         f"context version {version} · {len(result.records)} events · head {result.head}"
     )
     if result.more and result.last_returned_position:

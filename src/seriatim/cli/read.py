@@ -7,12 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from seriatim.cli.filters import Stream, Types
-from seriatim.cli.output import EventFields, EventLines, write_line
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import EventDetails, EventLines, write_line
+from seriatim.cli.query_options import Stream, Types
 from seriatim.core.event import EventRecord
-from seriatim.log.transfer import record_line
-from seriatim.opening import Log
+from seriatim.factory import Log
+from seriatim.log.export_format import encode_record_line
 
 SCREEN = 50  # events printed by default on a terminal
 
@@ -63,9 +70,9 @@ def read(  # noqa: PLR0913 - one parameter for each option
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Print every field of each event.")] = False,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Print events in the order of the log."""
     filters: dict[str, Any] = {
@@ -84,20 +91,23 @@ def read(  # noqa: PLR0913 - one parameter for each option
         "causation_id": causation_id,
         "newest_first": newest_first,
     }
-    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
         if event_id is not None:
             _print_event(command, log.event(event_id))
         elif command.as_json:
             for record in log.read(limit=limit, **filters):
-                write_line(record_line(record))
+                write_line(encode_record_line(record))
         else:
-            lines = EventFields(command.out) if wide else EventLines(command.out)
+            lines = EventDetails(command.stdout) if wide else EventLines(command.stdout)
             _print_events(command, lines, log, filters, None if everything else limit or SCREEN)
 
 
 def _print_events(
-    command: Session,
-    lines: EventLines | EventFields,
+    command: CommandSession,
+    lines: EventLines | EventDetails,
     log: Log,
     filters: dict[str, Any],
     limit: int | None,
@@ -110,14 +120,14 @@ def _print_events(
             option = f"--until {last - 1}" if filters["newest_first"] else f"--after {last}"
             command.notice(f"there are more events: continue with {option}, or use --all")
             return
-        lines.show(record)
+        lines.print_event(record)
         last = record.position
     if not last:
         command.notice("no events")
 
 
-def _print_event(command: Session, record: EventRecord) -> None:
+def _print_event(command: CommandSession, record: EventRecord) -> None:
     if command.as_json:
-        write_line(record_line(record))
+        write_line(encode_record_line(record))
         return
-    EventFields(command.out).show(record)
+    EventDetails(command.stdout).print_event(record)

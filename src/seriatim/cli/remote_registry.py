@@ -9,20 +9,20 @@ import msgspec
 
 from seriatim.client.store import HttpStore
 from seriatim.core.errors import InvalidArgument, NotFound
-from seriatim.delivery.entries import Asked, Declared, Entry, KnownLog, StatusCount
-from seriatim.delivery.operating import check_found
-from seriatim.delivery.reset import Reset
-from seriatim.log.arguments import bad
-from seriatim.opening import Log
-from seriatim.wire import shapes
+from seriatim.delivery.admin import check_entry_found
+from seriatim.delivery.entries import DeclaredHandler, Entry, EntryFilter, HandlerLog, StatusCount
+from seriatim.delivery.reset import ResetReport
+from seriatim.factory import Log
+from seriatim.log.arguments import invalid_argument
+from seriatim.wire import messages
 
 _PAGE_SIZE = 1000
 
 
-class KnownRegistry(Protocol):
+class RegistryOperations(Protocol):
     """The operations of a registry that commands use, in a database or through a service."""
 
-    def handlers(self) -> list[Declared]:
+    def handlers(self) -> list[DeclaredHandler]:
         """Return the handlers."""
         ...
 
@@ -30,19 +30,19 @@ class KnownRegistry(Protocol):
         """Count events by handler and status."""
         ...
 
-    def logs(self) -> list[KnownLog]:
+    def logs(self) -> list[HandlerLog]:
         """Return the identity of the log that each handler has processed, by tenant."""
         ...
 
-    def entries(self, selection: Asked, limit: int = 100) -> list[Entry]:
+    def entries(self, selection: EntryFilter, limit: int = 100) -> list[Entry]:
         """Return at most `limit` entries that match a selection, in the order of the log."""
         ...
 
-    def retry(self, selection: Asked) -> int:
+    def retry(self, selection: EntryFilter) -> int:
         """Make the selected events due for a retry; return their number."""
         ...
 
-    def skip(self, selection: Asked, reason: str) -> int:
+    def skip(self, selection: EntryFilter, reason: str) -> int:
         """Mark the selected events as skipped; return their number."""
         ...
 
@@ -63,7 +63,7 @@ class KnownRegistry(Protocol):
         tenant_id: str | None = None,
         position: int | None = None,
         dry_run: bool = False,
-    ) -> list[Reset]:
+    ) -> list[ResetReport]:
         """Let a handler continue with a log that was restored or replaced."""
         ...
 
@@ -73,9 +73,9 @@ class KnownRegistry(Protocol):
 
 
 class _RegistryStatus(msgspec.Struct, frozen=True):
-    handlers: list[Declared]
+    handlers: list[DeclaredHandler]
     counts: list[StatusCount]
-    logs: list[KnownLog]
+    logs: list[HandlerLog]
 
 
 class _EntryPage(msgspec.Struct, frozen=True):
@@ -87,12 +87,12 @@ class RemoteRegistry:
 
     def __init__(self, log: Log) -> None:
         if not isinstance(log.store, HttpStore):
-            raise bad("url", "must be the URL of a service")
+            raise invalid_argument("url", "must be the URL of a service")
         self._log = log
         self._store = log.store
         self._tenant_id = log.tenant_id
 
-    def handlers(self) -> list[Declared]:
+    def handlers(self) -> list[DeclaredHandler]:
         """Return the handlers."""
         return self._fetch_status(finished=False).handlers
 
@@ -101,7 +101,7 @@ class RemoteRegistry:
         del tenant_id  # the service takes it from the token
         return self._fetch_status(finished=finished).counts
 
-    def logs(self) -> list[KnownLog]:
+    def logs(self) -> list[HandlerLog]:
         """Return the identity of the log that each handler has processed for the tenant."""
         return self._fetch_status(finished=False).logs
 
@@ -110,7 +110,7 @@ class RemoteRegistry:
         status: _RegistryStatus = self._get("/v1/registry", params, _RegistryStatus)
         return status
 
-    def entries(self, selection: Asked, limit: int = 100) -> list[Entry]:
+    def entries(self, selection: EntryFilter, limit: int = 100) -> list[Entry]:
         """Return dead letters, the only entries that a service lists."""
         if selection.status not in ("dead", ("dead",)):
             self._require_database("listing events other than dead letters")
@@ -135,18 +135,18 @@ class RemoteRegistry:
             after = page[-1].position - 1
         return list(found.values())[:limit]
 
-    def retry(self, selection: Asked) -> int:
+    def retry(self, selection: EntryFilter) -> int:
         """Make the selected events due for a retry; return their number."""
         return self._apply("/v1/dead-letters/retry", selection, {})
 
-    def skip(self, selection: Asked, reason: str) -> int:
+    def skip(self, selection: EntryFilter, reason: str) -> int:
         """Mark the selected events as skipped for a reason; return their number."""
         return self._apply("/v1/dead-letters/skip", selection, {"reason": reason})
 
-    def _apply(self, path: str, selection: Asked, fields: dict[str, Any]) -> int:
+    def _apply(self, path: str, selection: EntryFilter, fields: dict[str, Any]) -> int:
         if selection.status == ("dead",):
             total = self._apply_to_dead_letters(path, selection, fields)
-            check_found(selection, total, ("dead",))
+            check_entry_found(selection, total, ("dead",))
             return total
         if selection.stream_type is not None:
             self._require_database("filtering by --stream")
@@ -159,7 +159,9 @@ class RemoteRegistry:
         }
         return self._post(path, body)
 
-    def _apply_to_dead_letters(self, path: str, selection: Asked, fields: dict[str, Any]) -> int:
+    def _apply_to_dead_letters(
+        self, path: str, selection: EntryFilter, fields: dict[str, Any]
+    ) -> int:
         """Apply the operation to each dead letter by its id.
 
         Without an id the route would apply it to events in any unfinished state.
@@ -206,11 +208,11 @@ class RemoteRegistry:
 
     def _get(self, path: str, params: dict[str, Any], kind: type[Any]) -> Any:
         raw = self._store.http.get(path, params, tenant_id=self._tenant_id)
-        return self._store.decoded(raw, kind)
+        return self._store.decode(raw, kind)
 
     def _post(self, path: str, body: dict[str, Any]) -> int:
         raw = self._store.http.post(path, body, tenant_id=self._tenant_id)
-        return int(self._store.decoded(raw, shapes.Count).count)
+        return int(self._store.decode(raw, messages.CountResponse).count)
 
     def _require_database(self, operation: str) -> NoReturn:
         msg = (

@@ -8,8 +8,15 @@ import msgspec
 import typer
 from rich.text import Text
 
-from seriatim.cli.output import plain, table, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import escape_unprintable, make_table, write_json
 from seriatim.store.port import StreamSummary
 
 
@@ -22,12 +29,15 @@ def streams(  # noqa: PLR0913 - one parameter for each option
         int, typer.Option(help="Only streams whose first event is after this position.")
     ] = 0,
     limit: Annotated[int, typer.Option(help="The maximum number of streams.")] = 100,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """List streams with their last sequence number and event type."""
-    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
         found = log.streams(stream_type, after=after, limit=limit)
         if command.as_json:
             for summary in found:
@@ -36,22 +46,22 @@ def streams(  # noqa: PLR0913 - one parameter for each option
             _print_streams(command, found, limit)
 
 
-def _print_streams(command: Session, found: list[StreamSummary], limit: int) -> None:
+def _print_streams(command: CommandSession, found: list[StreamSummary], limit: int) -> None:
     if not found:
         command.notice("no streams")
         return
     columns = ("type", "id", "last seq", "last event", "first", "last")
-    rows = table(*columns, right=("last seq", "first", "last"))
+    rows = make_table(*columns, right=("last seq", "first", "last"))
     for stream in found:
         rows.add_row(
-            Text(plain(stream.stream_type), style="magenta"),
-            Text(plain(stream.stream_id)),
+            Text(escape_unprintable(stream.stream_type), style="magenta"),
+            Text(escape_unprintable(stream.stream_id)),
             str(stream.last_seq),
-            Text(plain(stream.last_type), style="green"),
+            Text(escape_unprintable(stream.last_type), style="green"),
             str(stream.first_position),
             str(stream.last_position),
         )
-    command.out.print(rows)
+    command.stdout.print(rows)
     if len(found) == limit:
         command.notice(
             f"there may be more streams: continue with --after {found[-1].first_position}"

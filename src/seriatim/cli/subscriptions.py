@@ -5,16 +5,26 @@ from __future__ import annotations
 import msgspec
 import typer
 
-from seriatim.cli.output import plain, table, write_json
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import escape_unprintable, make_table, write_json
 from seriatim.store.port import SubscriptionStatus
 
 
 def subscriptions(
-    ctx: typer.Context, url: Url = None, tenant: Tenant = None, as_json: AsJson = False
+    ctx: typer.Context, url: LogUrl = None, tenant: TenantOption = None, as_json: JsonOutput = False
 ) -> None:
     """List durable subscriptions with owner, cursor, lag and last error."""
-    with session(ctx, Common(url, tenant, as_json)) as command, command.open() as log:
+    with (
+        command_session(ctx, CommonOptions(url, tenant, as_json)) as command,
+        command.open() as log,
+    ):
         found = log.subscriptions()
         if command.as_json:
             for status in found:
@@ -23,22 +33,22 @@ def subscriptions(
             _print_subscriptions(command, found)
 
 
-def _print_subscriptions(command: Session, found: list[SubscriptionStatus]) -> None:
+def _print_subscriptions(command: CommandSession, found: list[SubscriptionStatus]) -> None:
     if not found:
         command.notice("no subscriptions")
         return
     columns = ("name", "owner", "position", "lag", "seconds", "failures", "failed at", "error")
     right = ("position", "lag", "seconds", "failures")
-    rows = table(*columns, right=right)
+    rows = make_table(*columns, right=right)
     for status in found:
         rows.add_row(
-            plain(status.name),
-            plain(status.owner or "–"),
+            escape_unprintable(status.name),
+            escape_unprintable(status.owner or "–"),
             f"{status.position:,}",
             f"{status.lag_events:,}",
             f"{status.lag_seconds:,.1f}",
             str(status.failures),
             (status.last_error_at or "–")[:19],
-            plain(status.last_error or "–"),
+            escape_unprintable(status.last_error or "–"),
         )
-    command.out.print(rows)
+    command.stdout.print(rows)

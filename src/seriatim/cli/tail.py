@@ -6,14 +6,21 @@ from typing import Annotated
 
 import typer
 
-from seriatim.cli.filters import Payloads, QueryJson, Stream, Tags, Types, query_from
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
 from seriatim.cli.output import EventLines, write_line
-from seriatim.cli.session import AsJson, Common, Session, Tenant, Url, session
+from seriatim.cli.query_options import Payloads, QueryJson, Stream, Tags, Types, query_from
 from seriatim.core.query import Query
+from seriatim.factory import Log
 from seriatim.log.batches import Batch
+from seriatim.log.export_format import encode_record_line
 from seriatim.log.subscription import Subscription, Tail
-from seriatim.log.transfer import record_line
-from seriatim.opening import Log
 
 
 def tail(  # noqa: PLR0913 - one parameter for each option
@@ -53,12 +60,12 @@ def tail(  # noqa: PLR0913 - one parameter for each option
             min=0.0, help="Stop after this many seconds without an event.", show_default=False
         ),
     ] = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Follow the log until Ctrl-C: catch up, then continue live."""
-    with session(ctx, Common(url, tenant, as_json)) as command:
+    with command_session(ctx, CommonOptions(url, tenant, as_json)) as command:
         context = query_from(types, stream, tags, payloads, query)
         with command.open() as log:
             follower = _open_follower(log, context, after, name, idle_timeout)
@@ -74,8 +81,8 @@ def _open_follower(
     return log.subscribe(name, query, start=after or 0, idle_timeout=idle_timeout)
 
 
-def _follow(command: Session, follower: Tail | Subscription, limit: int | None) -> None:
-    lines = EventLines(command.out)
+def _follow(command: CommandSession, follower: Tail | Subscription, limit: int | None) -> None:
+    lines = EventLines(command.stdout)
     printed = 0
     for batch in follower:
         _print_batch(command, lines, batch)
@@ -85,9 +92,9 @@ def _follow(command: Session, follower: Tail | Subscription, limit: int | None) 
             follower.stop()
 
 
-def _print_batch(command: Session, lines: EventLines, batch: Batch) -> None:
+def _print_batch(command: CommandSession, lines: EventLines, batch: Batch) -> None:
     for record in batch:
         if command.as_json:
-            write_line(record_line(record), flush=True)
+            write_line(encode_record_line(record), flush=True)
         else:
-            lines.show(record)
+            lines.print_event(record)

@@ -11,22 +11,32 @@ import typer
 
 from seriatim.access.quotas import Quota
 from seriatim.access.rights import RIGHTS
-from seriatim.access.store import Access
-from seriatim.cli import exits
-from seriatim.cli.output import plain, table, write_json
-from seriatim.cli.session import AccessAt, AsJson, Common, Session, Tenant, Url, session
+from seriatim.access.store import AccessStore
+from seriatim.cli import exit_codes
+from seriatim.cli.command_session import (
+    AccessUrl,
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import escape_unprintable, make_table, write_json
 from seriatim.core.errors import NotFound
 from seriatim.core.event import DEFAULT_TENANT
-from seriatim.core.tenants import EVERY_TENANT
-from seriatim.log.arguments import bad
-from seriatim.opening import access_url, open_access
+from seriatim.core.tenants import ALL_TENANTS
+from seriatim.factory import access_url, open_access
+from seriatim.log.arguments import invalid_argument
 
 app = typer.Typer(no_args_is_help=True, help="Tokens that give access to the service.")
-quota = typer.Typer(no_args_is_help=True, help="Quotas that limit how much a tenant may append.")
+quota_app = typer.Typer(
+    no_args_is_help=True, help="Quotas that limit how much a tenant may append."
+)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-Service = Annotated[
+ServiceName = Annotated[
     str | None,
     typer.Option(
         "--service",
@@ -52,7 +62,7 @@ Types = Annotated[
         show_default=False,
     ),
 ]
-Expires = Annotated[
+ExpiresAfter = Annotated[
     str | None,
     typer.Option(
         "--expires",
@@ -68,109 +78,115 @@ Note = Annotated[
 
 @contextmanager
 def _open_access(
-    ctx: typer.Context, common: Common, at: str | None, *, create: bool = True
-) -> Iterator[tuple[Session, Access]]:
-    with session(ctx, common) as command:
+    ctx: typer.Context, common: CommonOptions, at: str | None, *, create: bool = True
+) -> Iterator[tuple[CommandSession, AccessStore]]:
+    with command_session(ctx, common) as command:
         url = at or access_url(command.url)
         with closing(open_access(url, create=create)) as access:
             yield command, access
 
 
-@app.command("create", epilog=exits.as_help())
+@app.command("create", epilog=exit_codes.format_exit_codes())
 def create(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
-    service: Service = None,
+    service: ServiceName = None,
     all_tenants: AllTenants = False,
     rights: Rights = "read",
     types: Types = None,
-    expires: Expires = None,
+    expires: ExpiresAfter = None,
     note: Note = "",
-    at: AccessAt = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    at: AccessUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Create a token and print it; it is displayed only once, since only its hash is stored."""
-    with _open_access(ctx, Common(url, tenant, as_json), at) as (command, access):
+    with _open_access(ctx, CommonOptions(url, tenant, as_json), at) as (command, access):
         if all_tenants and command.tenant is not None:
-            raise bad("tenant", "cannot be combined with --all-tenants")
-        tenant_id = EVERY_TENANT if all_tenants else command.tenant or DEFAULT_TENANT
+            raise invalid_argument("tenant", "cannot be combined with --all-tenants")
+        tenant_id = ALL_TENANTS if all_tenants else command.tenant or DEFAULT_TENANT
         text, token = access.create(
             subject=service,
             tenant_id=tenant_id,
             rights=[right.strip() for right in rights.split(",") if right.strip()],
             types=types or (),
-            lasts_s=None if expires is None else _parse_duration(expires),
+            expires_in_s=None if expires is None else _parse_duration(expires),
             note=note,
         )
         if command.as_json:
             write_json({"token": text, **msgspec.to_builtins(token)})
             return
         command.notice(f"token {token.token_id} is displayed only this once")
-        command.out.print(text, soft_wrap=True)
+        command.stdout.print(text, soft_wrap=True)
 
 
 def _parse_duration(text: str) -> float:
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not number.isascii() or not number.isdigit() or not int(number):
-        raise bad("expires", "must be a positive number and d, h, m or s, such as 90d")
+        raise invalid_argument("expires", "must be a positive number and d, h, m or s, such as 90d")
     return float(int(number) * _UNITS[unit])
 
 
-@app.command("list", epilog=exits.as_help())
+@app.command("list", epilog=exit_codes.format_exit_codes())
 def list_(
     ctx: typer.Context,
-    at: AccessAt = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    at: AccessUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """List all tokens without their secrets, including expired and revoked ones."""
-    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
+    with _open_access(ctx, CommonOptions(url, tenant, as_json), at, create=False) as (
+        command,
+        access,
+    ):
         found = [token for token in access.tokens() if command.tenant in (None, token.tenant_id)]
         if command.as_json:
             for token in found:
                 write_json(token)
             return
-        listing = table(
+        listing = make_table(
             "id", "owner", "tenant", "rights", "types", "expires", "revoked", "used", "note"
         )
         for token in found:
             listing.add_row(
                 token.token_id,
-                plain(token.subject) if token.service else "the tenant",
-                plain(token.tenant_id),
+                escape_unprintable(token.subject) if token.service else "the tenant",
+                escape_unprintable(token.tenant_id),
                 ", ".join(token.rights),
-                plain(", ".join(token.types or ["all"])),
+                escape_unprintable(", ".join(token.types or ["all"])),
                 (token.expires_at or "never")[:19],
                 (token.revoked_at or "–")[:19],
                 (token.last_used_at or "never")[:19],
-                plain(token.note),
+                escape_unprintable(token.note),
             )
-        command.out.print(listing)
+        command.stdout.print(listing)
 
 
-@app.command("revoke", epilog=exits.as_help())
+@app.command("revoke", epilog=exit_codes.format_exit_codes())
 def revoke(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     token_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id of the token, as in `token list`.")
     ],
-    at: AccessAt = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    at: AccessUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Revoke a token; within two seconds no service accepts it."""
-    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
+    with _open_access(ctx, CommonOptions(url, tenant, as_json), at, create=False) as (
+        command,
+        access,
+    ):
         access.revoke(token_id)
         if command.as_json:
             write_json({"revoked": token_id})
         else:
-            command.out.print(f"revoked: {token_id}", markup=False)
+            command.stdout.print(f"revoked: {token_id}", markup=False)
 
 
-@quota.command("set", epilog=exits.as_help())
+@quota_app.command("set", epilog=exit_codes.format_exit_codes())
 def set_quota(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     events: Annotated[
@@ -180,13 +196,13 @@ def set_quota(  # noqa: PLR0913 - one parameter for each option
     bytes_: Annotated[
         float, typer.Option("--bytes-per-second", min=0, help="Bytes per second; 0 sets no limit.")
     ] = 0.0,
-    at: AccessAt = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    at: AccessUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Set how much a tenant may append; services apply it within two seconds."""
-    with _open_access(ctx, Common(url, tenant, as_json), at) as (command, access):
+    with _open_access(ctx, CommonOptions(url, tenant, as_json), at) as (command, access):
         limits = Quota(
             tenant_id=command.tenant or DEFAULT_TENANT, events_per_s=events, bytes_per_s=bytes_
         )
@@ -194,40 +210,48 @@ def set_quota(  # noqa: PLR0913 - one parameter for each option
         if command.as_json:
             write_json(limits)
         else:
-            command.out.print(f"{plain(limits.tenant_id)}: {_format_quota(limits)}", markup=False)
+            command.stdout.print(
+                f"{escape_unprintable(limits.tenant_id)}: {_format_quota(limits)}", markup=False
+            )
 
 
-@quota.command("list", epilog=exits.as_help())
+@quota_app.command("list", epilog=exit_codes.format_exit_codes())
 def list_quotas(
     ctx: typer.Context,
-    at: AccessAt = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    at: AccessUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """List the tenants that have their own quota."""
-    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
+    with _open_access(ctx, CommonOptions(url, tenant, as_json), at, create=False) as (
+        command,
+        access,
+    ):
         found = [known for known in access.quotas() if command.tenant in (None, known.tenant_id)]
         if command.as_json:
             for known in found:
                 write_json(known)
             return
-        listing = table("tenant", "quota")
+        listing = make_table("tenant", "quota")
         for known in found:
-            listing.add_row(plain(known.tenant_id), _format_quota(known))
-        command.out.print(listing)
+            listing.add_row(escape_unprintable(known.tenant_id), _format_quota(known))
+        command.stdout.print(listing)
 
 
-@quota.command("remove", epilog=exits.as_help())
+@quota_app.command("remove", epilog=exit_codes.format_exit_codes())
 def remove_quota(
     ctx: typer.Context,
-    at: AccessAt = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: AsJson = False,
+    at: AccessUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Remove the quota of a tenant, so that the general quota of the service applies again."""
-    with _open_access(ctx, Common(url, tenant, as_json), at, create=False) as (command, access):
+    with _open_access(ctx, CommonOptions(url, tenant, as_json), at, create=False) as (
+        command,
+        access,
+    ):
         tenant_id = command.tenant or DEFAULT_TENANT
         if not access.remove_quota(tenant_id):
             msg = f"the tenant {tenant_id!r:.80} has no quota of its own"
@@ -235,7 +259,7 @@ def remove_quota(
         if command.as_json:
             write_json({"removed": tenant_id})
         else:
-            command.out.print(f"removed: {plain(tenant_id)}", markup=False)
+            command.stdout.print(f"removed: {escape_unprintable(tenant_id)}", markup=False)
 
 
 def _format_quota(known: Quota) -> str:

@@ -11,11 +11,16 @@ from contextlib import suppress
 from email.message import Message
 from http.client import HTTPConnection
 
-from seriatim.client.answers import Answer, may_help, refusal, retry_after
-from seriatim.client.appends import again, answers_of
+from seriatim.client.append_codec import mark_retried, parse_outcomes
+from seriatim.client.responses import (
+    ServiceResponse,
+    error_from_response,
+    is_retryable,
+    retry_delay,
+)
 from seriatim.core.errors import SeriatimError
-from seriatim.core.request import Request
-from seriatim.store.port import Deferred, Outcome, unanswered
+from seriatim.core.request import AppendRequest
+from seriatim.store.port import Deferred, Outcome, make_unanswered_error
 
 _CHUNK = 256 * 1024
 _END = b"\r\n\r\n"
@@ -32,10 +37,10 @@ class HttpExchange:
     def __init__(  # noqa: PLR0913 - a request and its callbacks
         self,
         connection: HTTPConnection,
-        group: Sequence[Request],
+        group: Sequence[AppendRequest],
         request: bytes,
         seconds: float,
-        give_back: Callable[[HTTPConnection, Answer], None],
+        give_back: Callable[[HTTPConnection, ServiceResponse], None],
         learn: Callable[[Iterable[object]], None],
     ) -> None:
         self._connection = connection
@@ -62,7 +67,7 @@ class HttpExchange:
         """Return the file descriptor to watch."""
         return self._fileno
 
-    def flushed(self) -> bool:
+    def flush(self) -> bool:
         """Send as much as the socket accepts; return whether everything is sent."""
         try:
             while self._left:
@@ -73,7 +78,7 @@ class HttpExchange:
             self._broken = True  # reading from the socket fails, too
         return True
 
-    def answered(self) -> bool:
+    def receive(self) -> bool:
         """Read what has arrived; return whether the response is complete, or broken."""
         try:
             while not self._is_complete():
@@ -113,30 +118,32 @@ class HttpExchange:
         if self._broken:
             self._connection.close()
             sent = len(self._left) < self._size
-            raise Deferred([again(one, doubt=sent) for one in self._group])
+            raise Deferred([mark_retried(one, maybe_stored=sent) for one in self._group])
         answer = self._parse_response()
         if len(self._received) == self._end():
             self._give_back(self._connection, answer)
         else:
             self._connection.close()  # more bytes than the response: not safe to reuse
         if answer.status == _OK:
-            found = answers_of(self._group, answer.body)
+            found = parse_outcomes(self._group, answer.body)
             self._learn(found)
             return [_defer_retryable(*pair) for pair in zip(self._group, found, strict=True)]
-        failure = refusal(answer, acts=True)
-        if not may_help(failure):
+        failure = error_from_response(answer, writes=True)
+        if not is_retryable(failure):
             return [failure] * len(self._group)
-        doubt, wait_s = bool(failure.details.get("ambiguous")), retry_after(answer, failure)
-        raise Deferred([again(one, doubt=doubt, wait_s=wait_s) for one in self._group])
+        doubt, wait_s = bool(failure.details.get("ambiguous")), retry_delay(answer, failure)
+        raise Deferred(
+            [mark_retried(one, maybe_stored=doubt, wait_s=wait_s) for one in self._group]
+        )
 
-    def _parse_response(self) -> Answer:
+    def _parse_response(self) -> ServiceResponse:
         head = bytes(self._received[: self._head_end])
         headers = Message()
         for line in head.split(b"\r\n")[1:]:
             name, _, value = line.partition(b":")
             headers[name.decode("latin-1")] = value.strip().decode("latin-1")
         body = self._received[self._head_end + len(_END) : self._end()]
-        return Answer(int(head.split(b" ", 2)[1]), headers, bytes(body))
+        return ServiceResponse(int(head.split(b" ", 2)[1]), headers, bytes(body))
 
     def wait(self, timeout: float) -> list[Outcome | Deferred]:
         """Block until the response is complete, and return the outcomes.
@@ -146,11 +153,11 @@ class HttpExchange:
         """
         deadline = time.monotonic() + timeout
         self._timer.cancel()
-        while not (self.flushed() and self.answered()):
+        while not (self.flush() and self.receive()):
             left = deadline - time.monotonic()
             if left <= 0:
                 self._connection.close()
-                raise unanswered()
+                raise make_unanswered_error()
             time.sleep(min(left, 0.001))
         return self.outcomes()
 
@@ -160,11 +167,11 @@ class HttpExchange:
         self._connection.close()
 
 
-def _defer_retryable(request: Request, outcome: Outcome) -> Outcome | Deferred:
-    if not may_help(outcome) or not isinstance(outcome, SeriatimError):
+def _defer_retryable(request: AppendRequest, outcome: Outcome) -> Outcome | Deferred:
+    if not is_retryable(outcome) or not isinstance(outcome, SeriatimError):
         return outcome
     doubt = bool(outcome.details.get("ambiguous"))
-    return Deferred([again(request, doubt=doubt, wait_s=outcome.retry_after_s)])
+    return Deferred([mark_retried(request, maybe_stored=doubt, wait_s=outcome.retry_after_s)])
 
 
 def _find_header(head: bytes, name: bytes) -> bytes:

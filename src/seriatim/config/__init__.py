@@ -94,7 +94,7 @@ def spark_master() -> str:
     return os.environ.get(MASTER_VARIABLE) or "local[*]"
 
 
-def object_store() -> dict[str, str]:
+def object_store_options() -> dict[str, str]:
     """Return the S3 options from the environment: keys, region and endpoint."""
     options = {
         name.lower(): value
@@ -107,12 +107,12 @@ def object_store() -> dict[str, str]:
     return options
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def prepare_for_spark(*, local: bool) -> None:
+def set_spark_environment(*, local: bool) -> None:
     """Set the environment of Spark: the Python of its workers, and loopback for a local master.
 
     Variables that are already set are not changed.
@@ -129,7 +129,7 @@ def java_home() -> str | None:
 
 
 @contextmanager
-def java_home_set(home: Path) -> Iterator[None]:
+def override_java_home(home: Path) -> Iterator[None]:
     """Set `JAVA_HOME` for processes that are started in the block, and restore it after."""
     before = os.environ.get(JAVA_VARIABLE)
     os.environ[JAVA_VARIABLE] = str(home)

@@ -16,7 +16,7 @@ logger = logging.getLogger("seriatim")
 _LONGEST_S = 366 * 86_400.0
 
 
-class Registering(msgspec.Struct, frozen=True, kw_only=True):
+class RegistrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the processed-event registry.
 
     Attributes:
@@ -49,7 +49,7 @@ class Registering(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument(msg, details={"argument": "on_outage"})
 
 
-class Publishing(msgspec.Struct, frozen=True, kw_only=True):
+class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the publisher.
 
     Attributes:
@@ -99,7 +99,7 @@ def _setting_error(name: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{name} {problem}", details={"argument": name})
 
 
-class Retries(msgspec.Struct, frozen=True, kw_only=True):
+class RetryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The number of attempts of each kind of worker before an event becomes a dead letter."""
 
     instance_worker: int = 5
@@ -136,46 +136,46 @@ _PUBLISHER: dict[str, tuple[str, _Reader]] = {
     "EVENT_PUBLISHER_METRICS_LOG_INTERVAL_SECONDS": ("metrics_log_interval_s", float),
 }
 ALLOCATOR_VARIABLE = "EVENT_STORE_SEQUENCE_ALLOCATOR_MODE"
-WITHOUT_EFFECT = ("EVENT_STORE_SEQUENCE_SCHEMA", "EVENT_STORE_SEQUENCE_HANDLER_PREFIX")
-SEED_VARIABLES = (
+IGNORED_VARIABLES = ("EVENT_STORE_SEQUENCE_SCHEMA", "EVENT_STORE_SEQUENCE_HANDLER_PREFIX")
+DELIVERY_VARIABLES = (
     *_REGISTRY,
     *_RETRIES,
     *_PUBLISHER,
     ALLOCATOR_VARIABLE,
-    *WITHOUT_EFFECT,
+    *IGNORED_VARIABLES,
 )
 
 
-def registering(**overrides: Any) -> Registering:
+def load_registry_settings(**overrides: Any) -> RegistrySettings:
     """Return the registry settings of the environment, with overrides.
 
     Raises:
         InvalidArgument: A variable or an override has an invalid value.
     """
-    return Registering(**(_read_variables(_REGISTRY) | overrides))
+    return RegistrySettings(**(_read_variables(_REGISTRY) | overrides))
 
 
-def publishing(**overrides: Any) -> Publishing:
+def load_publisher_settings(**overrides: Any) -> PublisherSettings:
     """Return the publisher settings of the environment, with overrides.
 
     Raises:
         InvalidArgument: A variable or an override has an invalid value.
     """
-    return Publishing(**(_read_variables(_PUBLISHER) | overrides))
+    return PublisherSettings(**(_read_variables(_PUBLISHER) | overrides))
 
 
-def retries() -> Retries:
+def load_retry_limits() -> RetryLimits:
     """Return the numbers of attempts of the environment."""
-    return Retries(**_read_variables(_RETRIES))
+    return RetryLimits(**_read_variables(_RETRIES))
 
 
-def numbered_by() -> Literal["log", "caller"]:
+def load_numbering_mode() -> Literal["log", "caller"]:
     """Return who numbers the events of streams, from the allocator mode of the environment.
 
     Raises:
         InvalidArgument: The mode is unknown or not safe with several writers.
     """
-    for name in WITHOUT_EFFECT:
+    for name in IGNORED_VARIABLES:
         if os.environ.get(name) and name not in _warned:
             _warned.add(name)
             logger.warning("%s has no effect: the log numbers streams itself", name)

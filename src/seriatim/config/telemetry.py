@@ -14,7 +14,7 @@ METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "OTEL_"
 
 
-def spans_wanted() -> bool:
+def tracing_enabled() -> bool:
     """Return whether the environment has an endpoint for spans and does not disable the SDK."""
     disabled = os.environ.get(DISABLED_VARIABLE, "").lower() == "true"
     return not disabled and any(os.environ.get(name) for name in ENDPOINT_VARIABLES)
@@ -25,7 +25,7 @@ def otel_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
 
 
-def adopt(variables: Mapping[str, str]) -> None:
+def adopt_otel_variables(variables: Mapping[str, str]) -> None:
     """Set variables of OpenTelemetry that another process sent, unless they are set here."""
     for name, value in variables.items():
         if name.startswith(_PREFIX):
@@ -39,7 +39,7 @@ def metrics_folder() -> Path | None:
 
 
 @contextmanager
-def metrics_shared() -> Iterator[None]:
+def share_metrics() -> Iterator[None]:
     """Let processes that are started in the block share their metrics.
 
     It uses a temporary directory, unless the environment already names one.

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core import paths
-from seriatim.core.errors import Flaw
+from seriatim.core import json_path
+from seriatim.core.errors import ValidationError
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
 
 HASH_PREFIX = "sha256:"
@@ -43,7 +43,7 @@ def canonical_text(value: Any) -> str:
     return _ENCODER.encode(value).decode()
 
 
-def safe_text(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMITS) -> str:
+def check_and_encode(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMITS) -> str:
     """Check that a value is JSON within the limits, and return its canonical text.
 
     Args:
@@ -72,7 +72,7 @@ def safe_text(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMIT
     return canonical_text(value)
 
 
-def text_hash(text: str) -> str:
+def hash_text(text: str) -> str:
     """Return the hash of a canonical text: `sha256:` and the hex digest."""
     return HASH_PREFIX + sha256(text.encode()).hexdigest()
 
@@ -90,12 +90,12 @@ def check_json(value: Any, *, floats: bool = True, limits: Limits = DEFAULT_LIMI
         LimitExceeded: The value is nested too deeply or has too large an integer.
     """
     try:
-        _check(value, paths.ROOT, 1, floats, limits)
-    except Flaw as problem:
+        _check(value, json_path.ROOT, 1, floats, limits)
+    except ValidationError as problem:
         if problem.part == "shape":
             # A float was found first. A value that is not JSON at all has another error code,
             # which takes precedence, so look for one with floats allowed.
-            _check(value, paths.ROOT, 1, True, limits)
+            _check(value, json_path.ROOT, 1, True, limits)
         raise
 
 
@@ -107,13 +107,13 @@ def _check(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> N
         limits.check("payload_depth", depth)
         for key, inner in value.items():
             if type(key) is not str:
-                raise Flaw("json", path, "object keys must be strings")
+                raise ValidationError("json", path, "object keys must be strings")
             _check_text(key, path)
-            _check(inner, paths.child(path, key), depth + 1, floats, limits)
+            _check(inner, json_path.child(path, key), depth + 1, floats, limits)
     elif kind is list or kind is tuple:
         limits.check("payload_depth", depth)
         for index, inner in enumerate(value):
-            _check(inner, paths.item(path, index), depth + 1, floats, limits)
+            _check(inner, json_path.item(path, index), depth + 1, floats, limits)
     elif kind is int:
         _check_integer(value, limits)
     elif kind is float:
@@ -125,11 +125,11 @@ def _check(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> N
 def _check_text(text: str, path: str) -> None:
     # Postgres cannot store U+0000 in text and UTF-8 cannot encode lone surrogates.
     if "\0" in text:
-        raise Flaw("json", path, "text must not contain U+0000")
+        raise ValidationError("json", path, "text must not contain U+0000")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Flaw("json", path, "text must not contain lone surrogates") from None
+        raise ValidationError("json", path, "text must not contain lone surrogates") from None
 
 
 def _check_integer(value: int, limits: Limits) -> None:
@@ -142,9 +142,11 @@ def _check_integer(value: int, limits: Limits) -> None:
 
 def _check_float(value: float, path: str, floats: bool) -> None:
     if value != value or value in (_INFINITY, -_INFINITY):  # noqa: PLR0124 - NaN differs from itself
-        raise Flaw("json", path, "NaN and infinities are not JSON")
+        raise ValidationError("json", path, "NaN and infinities are not JSON")
     if not floats:
-        raise Flaw("shape", path, "floats are not allowed here: use an integer or a decimal string")
+        raise ValidationError(
+            "shape", path, "floats are not allowed here: use an integer or a decimal string"
+        )
 
 
 def _check_other(value: Any, path: str, depth: int, floats: bool, limits: Limits) -> None:
@@ -154,14 +156,14 @@ def _check_other(value: Any, path: str, depth: int, floats: bool, limits: Limits
         if isinstance(value, base):
             _check(base(value), path, depth, floats, limits)
             return
-    raise Flaw("json", path, f"{type(value).__name__} is not a JSON type")
+    raise ValidationError("json", path, f"{type(value).__name__} is not a JSON type")
 
 
 class DuplicateKeyError(ValueError):
     """An object in JSON text contains the same key twice."""
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_strict_json(text: str | bytes) -> Any:
     """Parse JSON text from a caller: reject duplicate keys and NaN, keep integers exact.
 
     Raises:
@@ -170,9 +172,9 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_make_object, parse_constant=_reject_constant)
     except DuplicateKeyError as error:
-        raise Flaw("json", "$", str(error)) from None
+        raise ValidationError("json", "$", str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise Flaw("json", "$", f"not valid JSON: {type(error).__name__}") from None
+        raise ValidationError("json", "$", f"not valid JSON: {type(error).__name__}") from None
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def _reject_constant(name: str) -> Any:
     raise ValueError(msg)
 
 
-def read_json(text: str | bytes) -> Any:
+def decode_stored_json(text: str | bytes) -> Any:
     """Parse canonical text that the log wrote, quickly and with exact integers."""
     try:
         return msgspec.json.decode(text)

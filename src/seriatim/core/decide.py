@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET
 
-from seriatim.core.canonical import read_json
+from seriatim.core.canonical import decode_stored_json
 from seriatim.core.errors import (
     ConditionalAppendConflict,
     Conflict,
@@ -25,40 +25,46 @@ from seriatim.core.event import EventRecord
 from seriatim.core.ids import event_keys, stream_key
 from seriatim.core.kinds import Rules, StreamKind
 from seriatim.core.query import Query
-from seriatim.core.request import ExpectedContext, ExpectedSeq, Prepared, Request, StoredCommand
+from seriatim.core.request import (
+    AppendRequest,
+    ExpectedContext,
+    ExpectedSeq,
+    PreparedEvent,
+    StoredCommand,
+)
 
-ByKey = Callable[[str, bytes], EventRecord | None]
+FindByKey = Callable[[str, bytes], EventRecord | None]
 
 
-class Head(msgspec.Struct, frozen=True):
+class StreamHead(msgspec.Struct, frozen=True):
     """The end of a stream: the sequence number and the type of its last event."""
 
     stream_seq: int
     event_type: str
 
 
-class View(Protocol):
+class StoreView(Protocol):
     """The lookups that a store offers while it holds its append lock."""
 
     def head(self) -> int:
         """Return the log's last position."""
 
-    def stream_head(self, stream_key: bytes) -> Head | None:
+    def stream_head(self, stream_key: bytes) -> StreamHead | None:
         """Return the end of a stream, or None if the stream does not exist."""
 
-    def by_key(self, idempotency_index: bytes) -> EventRecord | None:
+    def find_by_key(self, idempotency_index: bytes) -> EventRecord | None:
         """Return the event stored under an idempotency key, or None."""
 
-    def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
+    def find_by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         """Return the event stored under an event key, or None; its event id may differ."""
 
-    def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
+    def read_range(self, first: int, last: int) -> tuple[EventRecord, ...]:
         """Return the events from position `first` to `last`, both inclusive."""
 
-    def context(self, tenant_id: str, query: Query) -> int | None:
+    def current_context_version(self, tenant_id: str, query: Query) -> int | None:
         """Return the version of a context: its highest matching position, or None."""
 
-    def command(self, command_key: bytes) -> StoredCommand | None:
+    def find_command(self, command_key: bytes) -> StoredCommand | None:
         """Return the stored record of a command, or None."""
 
 
@@ -70,7 +76,7 @@ class StaleContexts(StaleRules):
     """Matching the events appended since the contexts were evaluated would take too long."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class AcceptedAppend(msgspec.Struct, frozen=True):
     """The append may be stored.
 
     `stream_seqs` are the sequence numbers of its events, None for facts. `events` are the events of
@@ -78,10 +84,10 @@ class Accepted(msgspec.Struct, frozen=True):
     """
 
     stream_seqs: tuple[int | None, ...]
-    events: tuple[Prepared, ...]
+    events: tuple[PreparedEvent, ...]
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayedAppend(msgspec.Struct, frozen=True):
     """The append was stored before: its records, and the response of its command."""
 
     records: tuple[EventRecord, ...]
@@ -89,7 +95,9 @@ class Replayed(msgspec.Struct, frozen=True):
     id_mismatch: tuple[str, ...] = ()
 
 
-def decide(request: Request, view: View, rules: Rules) -> Accepted | Replayed:
+def decide(
+    request: AppendRequest, view: StoreView, rules: Rules
+) -> AcceptedAppend | ReplayedAppend:
     """Decide whether an append may be stored or repeats an earlier one.
 
     Args:
@@ -113,26 +121,26 @@ def decide(request: Request, view: View, rules: Rules) -> Accepted | Replayed:
     )
 
 
-def _replay_command(request: Request, view: View) -> Replayed | None:
+def _replay_command(request: AppendRequest, view: StoreView) -> ReplayedAppend | None:
     """Return the stored response of a duplicate command; reject a different request (C5)."""
     if request.command is None:
         return None
-    stored = view.command(request.command.command_key)
+    stored = view.find_command(request.command.command_key)
     if stored is None:
         return None
     if stored.request_hash != request.command.request_hash:
-        raise key_reuse(request.command.command.key)
-    records = view.between(stored.first_position, stored.last_position)
-    return Replayed(records, read_json(stored.response))
+        raise key_reuse_error(request.command.command.key)
+    records = view.read_range(stored.first_position, stored.last_position)
+    return ReplayedAppend(records, decode_stored_json(stored.response))
 
 
-def key_reuse(key: str) -> IdempotencyKeyReuse:
+def key_reuse_error(key: str) -> IdempotencyKeyReuse:
     """Build the error for a command key that is stored with a different request."""
     msg = "this command key was already used for a different request: use a new key"
     return IdempotencyKeyReuse(msg, details={"key": key})
 
 
-def _replay_events(request: Request, view: View) -> Replayed | None:
+def _replay_events(request: AppendRequest, view: StoreView) -> ReplayedAppend | None:
     """Return the records of a batch that is stored already; reject a partial match (C2 to C4)."""
     found: list[EventRecord] = []
     mismatch: set[str] = set()
@@ -151,22 +159,26 @@ def _replay_events(request: Request, view: View) -> Replayed | None:
             msg = f"event {index}: the events of this batch are stored in other appends or order"
             raise IdempotencyConflict(msg, details={"index": index, "fields": ["batch"]})
         found.append(record)
-    return Replayed(tuple(found), None, tuple(sorted(mismatch))) if found else None
+    return ReplayedAppend(tuple(found), None, tuple(sorted(mismatch))) if found else None
 
 
 def _find_stored(
-    request: Request, event: Prepared, view: View, index: int
+    request: AppendRequest, event: PreparedEvent, view: StoreView, index: int
 ) -> tuple[EventRecord | None, list[str]]:
     """Return the stored record of an event, with the names of the fields that differ."""
-    by_key = None if event.idempotency_index is None else view.by_key(event.idempotency_index)
-    by_id = find_by_id(event.tenant_id, event.event_id, view.by_id) if event.given_id else None
+    by_key = None if event.idempotency_index is None else view.find_by_key(event.idempotency_index)
+    by_id = (
+        find_by_id(event.tenant_id, event.event_id, view.find_by_id)
+        if event.has_caller_id
+        else None
+    )
     if by_key is not None and by_id is not None and by_key.position != by_id.position:
         msg = f"event {index}: its idempotency key and its event id belong to different events"
         raise IdempotencyConflict(msg, details={"index": index, "fields": ["event_id"]})
     record = by_key or by_id
     if record is None:
         return None, []
-    differing = differences(record, event)
+    differing = differing_fields(record, event)
     if differing and (by_key is not None or request.on_id_mismatch == "error"):
         known_by = "idempotency key" if by_key is not None else "event id"
         msg = f"event {index}: its {known_by} is stored with different {', '.join(differing)}"
@@ -174,7 +186,7 @@ def _find_stored(
     return record, differing
 
 
-def find_by_id(tenant_id: str, event_id: str, find_by_key: ByKey) -> EventRecord | None:
+def find_by_id(tenant_id: str, event_id: str, find_by_key: FindByKey) -> EventRecord | None:
     """Return the event with an id, or None; other ids may have the same event key."""
     for key in event_keys(event_id):
         record = find_by_key(tenant_id, key)
@@ -183,13 +195,15 @@ def find_by_id(tenant_id: str, event_id: str, find_by_key: ByKey) -> EventRecord
     return None
 
 
-def with_free_keys(events: Sequence[Prepared], find_by_key: ByKey) -> tuple[Prepared, ...]:
+def assign_event_keys(
+    events: Sequence[PreparedEvent], find_by_key: FindByKey
+) -> tuple[PreparedEvent, ...]:
     """Return new events, each with the first event key of its id that is not in use.
 
     Raises:
         Conflict: An event id is already stored, or all of its keys are in use.
     """
-    assigned: list[Prepared] = []
+    assigned: list[PreparedEvent] = []
     used: dict[tuple[str, bytes], str] = {}
 
     def user_of(tenant_id: str, key: bytes) -> str | None:
@@ -202,7 +216,7 @@ def with_free_keys(events: Sequence[Prepared], find_by_key: ByKey) -> tuple[Prep
     for index, event in enumerate(events):
         key = event.event_key
         # An id made by the log is random, so only an id from a caller can collide.
-        if event.given_id and user_of(event.tenant_id, key) is not None:
+        if event.has_caller_id and user_of(event.tenant_id, key) is not None:
             key = _find_free_key(event, index, user_of)
         used[event.tenant_id, key] = event.event_id
         unchanged = key == event.event_key
@@ -211,7 +225,7 @@ def with_free_keys(events: Sequence[Prepared], find_by_key: ByKey) -> tuple[Prep
 
 
 def _find_free_key(
-    event: Prepared, index: int, user_of: Callable[[str, bytes], str | None]
+    event: PreparedEvent, index: int, user_of: Callable[[str, bytes], str | None]
 ) -> bytes:
     for key in event_keys(event.event_id):
         other = user_of(event.tenant_id, key)
@@ -224,7 +238,7 @@ def _find_free_key(
     raise Conflict(msg, details={"index": index, "field": "event_id"})
 
 
-def differences(record: EventRecord, event: Prepared) -> list[str]:
+def differing_fields(record: EventRecord, event: PreparedEvent) -> list[str]:
     """Return the names of the fields in which a retry differs from the stored event."""
     compared = {
         "payload": (record.payload_hash, event.payload_hash),
@@ -243,10 +257,10 @@ def differences(record: EventRecord, event: Prepared) -> list[str]:
     return [name for name, (stored, new) in compared.items() if stored != new]
 
 
-def _accept(request: Request, view: View, rules: Rules) -> Accepted:
+def _accept(request: AppendRequest, view: StoreView, rules: Rules) -> AcceptedAppend:
     """Check the conditions of a new append and number its events."""
     expected = _check_conditions(request, view)
-    heads: dict[bytes, Head | None] = {}
+    heads: dict[bytes, StreamHead | None] = {}
     numbers: list[int | None] = []
     for index, event in enumerate(request.events):
         if event.stream_key is None or event.stream_type is None:
@@ -260,11 +274,11 @@ def _accept(request: Request, view: View, rules: Rules) -> Accepted:
             raise InvalidArgument(msg, details={"index": index, "argument": "condition"})
         number = _next_number(event, head, kind, index)
         numbers.append(number)
-        heads[key] = Head(number, event.event_type)
-    return Accepted(tuple(numbers), with_free_keys(request.events, view.by_id))
+        heads[key] = StreamHead(number, event.event_type)
+    return AcceptedAppend(tuple(numbers), assign_event_keys(request.events, view.find_by_id))
 
 
-def _check_conditions(request: Request, view: View) -> set[bytes]:
+def _check_conditions(request: AppendRequest, view: StoreView) -> set[bytes]:
     """Check every condition; return the keys of the streams that have an `ExpectedSeq`."""
     expected: set[bytes] = set()
     for condition in request.conditions:
@@ -281,8 +295,8 @@ def _check_conditions(request: Request, view: View) -> set[bytes]:
                 raise EventSequenceInvalid(msg, details=details)
             expected.add(key)
         else:
-            version = view.context(request.tenant_id, condition.query)
-            if not condition.within(view.head()):
+            version = view.current_context_version(request.tenant_id, condition.query)
+            if not condition.is_reachable(view.head()):
                 msg = f"after={condition.after} is beyond the log's head, {view.head()}"
                 raise InvalidArgument(msg, details={"argument": "after", "head": view.head()})
             if not condition.holds(version):
@@ -299,12 +313,15 @@ def _context_conflict(condition: ExpectedContext, version: int | None) -> Condit
     return ConditionalAppendConflict(msg, details={"expected": expected, "actual": version})
 
 
-def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: int) -> int:
+def _next_number(
+    event: PreparedEvent, head: StreamHead | None, kind: StreamKind, index: int
+) -> int:
     """Return the sequence number of an event, after checking the rules of its stream's kind."""
     number = kind.first_seq if head is None else head.stream_seq + 1
-    if event.given_seq is not None and event.given_seq != number:
-        msg = f"event {index}: the stream's next sequence number is {number}, not {event.given_seq}"
-        details = {"index": index, "expected": number, "actual": event.given_seq}
+    if event.requested_seq is not None and event.requested_seq != number:
+        requested = event.requested_seq
+        msg = f"event {index}: the stream's next sequence number is {number}, not {requested}"
+        details = {"index": index, "expected": number, "actual": event.requested_seq}
         raise EventSequenceInvalid(msg, details=details)
     if head is not None and head.event_type in kind.closing_types:
         msg = f"event {index}: the stream was closed by {head.event_type!r}"
@@ -314,7 +331,7 @@ def _next_number(event: Prepared, head: Head | None, kind: StreamKind, index: in
             f"event {index}: the first event of a {kind.name!r} stream, and no other, must be "
             f"{kind.opening_type!r}"
         )
-        actual = number if event.given_seq is None else event.given_seq
+        actual = number if event.requested_seq is None else event.requested_seq
         details = {"index": index, "expected": number, "actual": actual}
         raise EventSequenceInvalid(msg, details=details)
     return number

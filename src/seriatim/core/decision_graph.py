@@ -90,17 +90,17 @@ class Trace(msgspec.Struct, frozen=True):
         }
 
 
-def entity(reference: dict[str, Any]) -> str:
+def entity_node_id(reference: dict[str, Any]) -> str:
     """Return the node id of an entity."""
     return f"entity:{reference['entity_type']}:{reference['entity_id']}"
 
 
-def policy(reference: dict[str, Any]) -> str:
+def policy_node_id(reference: dict[str, Any]) -> str:
     """Return the node id of one version of a policy."""
     return f"policy:{reference['policy_id']}:{reference['policy_version']}"
 
 
-def actor(actor_type: str | None, actor_id: str | None) -> str:
+def actor_node_id(actor_type: str | None, actor_id: str | None) -> str:
     """Return the node id of an actor."""
     return f"actor:{actor_type}:{actor_id}"
 
@@ -113,28 +113,30 @@ def _approval(payload: dict[str, Any]) -> list[_EdgeEnds]:
 
 
 def _approver(payload: dict[str, Any]) -> str:
-    return actor(payload["approver"]["actor_type"], payload["approver"]["actor_id"])
+    return actor_node_id(payload["approver"]["actor_type"], payload["approver"]["actor_id"])
 
 
 def _proposal(payload: dict[str, Any]) -> list[_EdgeEnds]:
     action = f"action:{payload['action_id']}"
     return [
         ("trace_proposed_action", None, action),
-        ("action_targets_entity", action, entity(payload["target_entity"])),
+        ("action_targets_entity", action, entity_node_id(payload["target_entity"])),
     ]
 
 
 # The edges of each event type: edge type, origin node (None for the trace) and target node.
 _EDGES: dict[str, Callable[[dict[str, Any]], list[_EdgeEnds]]] = {
     "TraceStarted": lambda payload: [
-        ("trace_involves_entity", None, entity(payload["primary_entity"])),
+        ("trace_involves_entity", None, entity_node_id(payload["primary_entity"])),
     ],
-    "EntityObserved": lambda payload: [("trace_involves_entity", None, entity(payload["entity"]))],
+    "EntityObserved": lambda payload: [
+        ("trace_involves_entity", None, entity_node_id(payload["entity"]))
+    ],
     "InputObserved": lambda payload: [
         ("trace_observed_input", None, f"input:{payload['input_id']}")
     ],
     "PolicyEvaluated": lambda payload: [
-        ("trace_evaluated_policy", None, policy(payload["policy"]))
+        ("trace_evaluated_policy", None, policy_node_id(payload["policy"]))
     ],
     "ExceptionRequested": lambda payload: [
         ("trace_requested_exception", None, f"exception:{payload['exception_id']}"),
@@ -151,7 +153,7 @@ _EDGES: dict[str, Callable[[dict[str, Any]], list[_EdgeEnds]]] = {
 }
 
 
-def graph_of(record: EventRecord) -> tuple[list[Node], list[Edge]]:
+def build_graph(record: EventRecord) -> tuple[list[Node], list[Edge]]:
     """Return the nodes and edges of one event; a node that exists already is not replaced."""
     trace_id = _trace_of(record)
     payload = record.data
@@ -159,7 +161,7 @@ def graph_of(record: EventRecord) -> tuple[list[Node], list[Edge]]:
     ends = [(kind, origin or f"trace:{trace_id}", target) for kind, origin, target in stated]
     names = [name for _, origin, target in ends for name in (origin, target)]
     if record.event_type == "TraceStarted":
-        names.append(actor(record.actor_type, record.actor_id))
+        names.append(actor_node_id(record.actor_type, record.actor_id))
     elif record.event_type == "ApprovalRecorded":
         names.append(
             _approver(payload)
@@ -184,7 +186,7 @@ def _edge(kind: str, origin: str, target: str, trace_id: str, record: EventRecor
     return Edge(edge_id, kind, origin, target, trace_id, record.position, record.occurred_at)
 
 
-def advance(state: Trace | None, record: EventRecord) -> Trace:
+def apply_to_trace(state: Trace | None, record: EventRecord) -> Trace:
     """Return the state of a trace after an event; `state` is None for its first event."""
     payload = record.data
     if state is None:
@@ -236,13 +238,13 @@ class Graph:
 
     def add(self, record: EventRecord) -> None:
         """Add the next event of the log."""
-        nodes, edges = graph_of(record)
+        nodes, edges = build_graph(record)
         for node in nodes:
             self.nodes.setdefault(node.node_id, node)
         for edge in edges:
             self.edges.setdefault(edge.edge_id, edge)
         trace_id = _trace_of(record)
-        self.traces[trace_id] = advance(self.traces.get(trace_id), record)
+        self.traces[trace_id] = apply_to_trace(self.traces.get(trace_id), record)
 
     def precedents(self) -> Iterator[Precedent]:
         """Yield the precedents of finished traces."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from seriatim.core.doors import Door
-from seriatim.core.errors import Flaw, InvalidArgument
+from seriatim.core.errors import InvalidArgument, ValidationError
 from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
 from seriatim.core.ids import id_problem, text_problem
-from seriatim.core.kinds import TRACE_KIND, Rules, StreamKind
+from seriatim.core.kinds import TRACE_STREAM_TYPE, Rules, StreamKind
 from seriatim.core.limits import Limits
+from seriatim.core.profile_rules import ProfileRules
 from seriatim.core.times import time_problem
 from seriatim.core.trace_shapes import TRACE_ACTORS
 
@@ -45,7 +45,7 @@ _TRACE_REQUIRED = (
 def check_envelope(  # noqa: PLR0913 - an event and the rules it must satisfy
     event: NewEvent,
     key: str | None,
-    profile_rules: Door,
+    profile_rules: ProfileRules,
     tenant_id: str,
     rules: Rules,
     limits: Limits,
@@ -69,13 +69,13 @@ def check_envelope(  # noqa: PLR0913 - an event and the rules it must satisfy
         LimitExceeded: It has too many or too long tags or metadata.
     """
     if known_kind is None and (problem := id_problem(event.event_type)):
-        raise Flaw("envelope", "event_type", problem)
+        raise ValidationError("envelope", "event_type", problem)
     if event.tenant_id is not None and event.tenant_id != tenant_id:
         msg = "tenant_id differs from the tenant of this append: append to each tenant separately"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})
     is_trace = _check_stream(event, tenant_id, rules, known_kind)
     if event.event_id is not None and (problem := id_problem(event.event_id)):
-        raise Flaw("envelope", "event_id", problem)
+        raise ValidationError("envelope", "event_id", problem)
     if known_kind is None:
         _check_number(event.event_version, "event_version", 1, _INT32)
     # Hot path: most events leave these fields empty, so compare all of them at once first.
@@ -95,75 +95,77 @@ def check_envelope(  # noqa: PLR0913 - an event and the rules it must satisfy
 def _check_texts(event: NewEvent) -> None:
     for name, value in zip(_TEXTS, _texts_of(event), strict=True):
         if value is not None and (problem := text_problem(value)):
-            raise Flaw("envelope", name, problem)
+            raise ValidationError("envelope", name, problem)
 
 
 def _check_stream(event: NewEvent, tenant_id: str, rules: Rules, kind: StreamKind | None) -> bool:
     stream: Any = event.stream
     if stream is None:
         if event.stream_seq is not None:
-            raise Flaw("envelope", "stream_seq", "requires a stream")
+            raise ValidationError("envelope", "stream_seq", "requires a stream")
         return False
     if kind is None:
         if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
-            raise Flaw("envelope", "stream", "must be a (stream type, stream id) pair")
+            raise ValidationError("envelope", "stream", "must be a (stream type, stream id) pair")
         if problem := id_problem(stream[0]):
-            raise Flaw("envelope", "stream_type", problem)
+            raise ValidationError("envelope", "stream_type", problem)
         kind = rules.kind_of(stream[0])
     if problem := id_problem(stream[1]):
-        raise Flaw("envelope", "stream_id", problem)
+        raise ValidationError("envelope", "stream_id", problem)
     if kind.infrastructure and tenant_id != INFRASTRUCTURE_TENANT:
         msg = f"{stream[0]!r} is infrastructure: it belongs to tenant {INFRASTRUCTURE_TENANT!r}"
         raise InvalidArgument(msg, details={"argument": "tenant_id"})
     if event.stream_seq is not None:
         _check_number(event.stream_seq, "stream_seq", 0, _INT63)
     elif kind.numbered_by == "caller":
-        raise Flaw("envelope", "stream_seq", f"is required in {stream[0]!r} streams")
-    return bool(stream[0] == TRACE_KIND)
+        raise ValidationError("envelope", "stream_seq", f"is required in {stream[0]!r} streams")
+    return bool(stream[0] == TRACE_STREAM_TYPE)
 
 
 def _check_number(value: object, name: str, least: int, end: int) -> None:
     if type(value) is not int or not least <= value < end:
-        raise Flaw("envelope", name, f"must be a whole number from {least} to {end - 1}")
+        raise ValidationError("envelope", name, f"must be a whole number from {least} to {end - 1}")
 
 
-def _check_time(event: NewEvent, profile_rules: Door) -> None:
-    if profile_rules.store_time_only:
-        raise Flaw("envelope", "occurred_at", "is set only by the log")
+def _check_time(event: NewEvent, profile_rules: ProfileRules) -> None:
+    if profile_rules.log_sets_time:
+        raise ValidationError("envelope", "occurred_at", "is set only by the log")
     if problem := time_problem(event.occurred_at):
-        raise Flaw("envelope", "occurred_at", problem)
+        raise ValidationError("envelope", "occurred_at", problem)
 
 
-def _check_required(event: NewEvent, key: str | None, profile_rules: Door, is_trace: bool) -> None:
+def _check_required(
+    event: NewEvent, key: str | None, profile_rules: ProfileRules, is_trace: bool
+) -> None:
     for name in (*profile_rules.required, *(_TRACE_REQUIRED if is_trace else ())):
         if getattr(event, name) in (None, ""):
-            raise Flaw("envelope", name, "is required")
+            raise ValidationError("envelope", name, "is required")
     if is_trace and key is None:
-        raise Flaw("envelope", "idempotency_key", "is required")
+        raise ValidationError("envelope", "idempotency_key", "is required")
     allowed = TRACE_ACTORS if is_trace else profile_rules.actor_types
     if allowed and event.actor_type not in allowed:
-        raise Flaw("envelope", "actor_type", f"must be one of {', '.join(allowed)}")
+        raise ValidationError("envelope", "actor_type", f"must be one of {', '.join(allowed)}")
 
 
 def _check_tags(tags: Any, limits: Limits) -> None:
     if not isinstance(tags, tuple | list):
-        raise Flaw("envelope", "tags", "must be a list of strings")
+        raise ValidationError("envelope", "tags", "must be a list of strings")
     limits.check("tags", len(tags))
     for index, tag in enumerate(tags):
         if type(tag) is str:
             limits.check("tag_bytes", len(tag.encode(errors="replace")))
         if problem := text_problem(tag):
-            raise Flaw("envelope", f"tags[{index}]", problem)
+            raise ValidationError("envelope", f"tags[{index}]", problem)
 
 
 def _check_metadata(metadata: Any, limits: Limits) -> None:
     if not hasattr(metadata, "items"):
-        raise Flaw("envelope", "metadata", "must be a mapping of strings")
+        raise ValidationError("envelope", "metadata", "must be a mapping of strings")
     limits.check("metadata_entries", len(metadata))
     size = 0
     for name, value in metadata.items():
         for text in (name, value):
             if problem := text_problem(text):
-                raise Flaw("envelope", "metadata", problem)
+                raise ValidationError("envelope", "metadata", problem)
             size += len(text.encode())
     limits.check("metadata_bytes", size)

@@ -251,10 +251,10 @@ class BackendFailure(SeriatimError):
         return bool(self.details.get("ambiguous", False))
 
 
-Part = Literal["envelope", "json", "payload", "shape"]
+EventPart = Literal["envelope", "json", "payload", "shape"]
 
 
-class Flaw(Exception):
+class ValidationError(Exception):
     """A problem of one event, before a profile maps it to an error code.
 
     Attributes:
@@ -265,9 +265,9 @@ class Flaw(Exception):
         message: What is wrong; never the value itself, which may be a secret.
     """
 
-    def __init__(self, part: Part, where: str, message: str) -> None:
-        self.part: Part = part
-        self.where = where
+    def __init__(self, part: EventPart, where: str, message: str) -> None:
+        self.part: EventPart = part
+        self.location = where
         self.message = message
         super().__init__(f"{where}: {message}")
 

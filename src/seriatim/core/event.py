@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import read_json
+from seriatim.core.canonical import decode_stored_json
 from seriatim.core.errors import InvalidEvent
 
 DEFAULT_TENANT = "default"
@@ -112,7 +112,7 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def data(self) -> Any:
         """The payload as a Python value, parsed at each access."""
-        return read_json(self.payload)
+        return decode_stored_json(self.payload)
 
     @property
     def stream(self) -> StreamRef | None:

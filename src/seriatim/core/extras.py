@@ -27,20 +27,22 @@ _MODULES = {
 _EXTRAS = {module: extra for extra, modules in _MODULES.items() for module in modules}
 
 
-def extra_of(error: ImportError) -> str | None:
+def find_extra(error: ImportError) -> str | None:
     """Return the extra that installs the module of a failed import, or None if no extra does."""
     return _EXTRAS.get((error.name or "").partition(".")[0])
 
 
-def explained(error: ModuleNotFoundError) -> ModuleNotFoundError:
+def explain_missing_module(error: ModuleNotFoundError) -> ModuleNotFoundError:
     """Return the error with the pip command that fixes it, if an extra installs the module."""
-    extra = extra_of(error)
+    extra = find_extra(error)
     if extra is None:
         return error
-    return ModuleNotFoundError(missing_text(error, extra), name=error.name, path=error.path)
+    return ModuleNotFoundError(
+        missing_module_message(error, extra), name=error.name, path=error.path
+    )
 
 
-def missing_text(error: ImportError, extra: str) -> str:
+def missing_module_message(error: ImportError, extra: str) -> str:
     """Return a message with the missing module and the command that installs it."""
     module = (error.name or "").partition(".")[0]
     return f"{module} is required but not installed: run pip install 'seriatim[{extra}]'"

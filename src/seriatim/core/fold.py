@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import canonical_text
+from seriatim.core.column_types import COLUMN_TYPES, identity
+from seriatim.core.error_summary import summarize_error
 from seriatim.core.event import EventRecord
 from seriatim.core.projection import Projection, Table
-from seriatim.core.reasons import reason_of
-from seriatim.core.values import VALUES, same
 
-Owner = tuple[str, str]  # tenant id and key
+TenantKey = tuple[str, str]  # tenant id and key
 Row = dict[str, Any]
 
 _KEY_BYTES_MAX = 2000  # with 512 bytes of tenant id, an entry still fits a Postgres index page
@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class ReadModelRow(msgspec.Struct, frozen=True, gc=False):
     """A normalized row to write to a table of a read model; `row` None deletes it."""
 
     tenant_id: str
@@ -46,29 +46,31 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 _Column = tuple[str, Callable[[Any], Any]]
 
 
-class Shape:
+class RowFormat:
     """The columns of a table: validates the rows of a fold and normalizes their values."""
 
     def __init__(self, table: Table) -> None:
         self._names = table.fields.keys()
-        self._columns = [(name, VALUES[kind].keep) for name, kind in table.fields.items()]
-        self._json_columns = [
-            (name, VALUES[kind].given)
-            for name, kind in table.fields.items()
-            if VALUES[kind].name == "json"
+        self._columns = [
+            (name, COLUMN_TYPES[kind].normalize) for name, kind in table.fields.items()
         ]
-        self.key = tuple(table.key)
-        self.place = itemgetter(*table.key)
+        self._json_columns = [
+            (name, COLUMN_TYPES[kind].to_python)
+            for name, kind in table.fields.items()
+            if COLUMN_TYPES[kind].name == "json"
+        ]
+        self.key_columns = tuple(table.key)
+        self.row_key = itemgetter(*table.key)
 
-    def kept(self, row: Any) -> Row:
+    def normalize(self, row: Any) -> Row:
         """Return a row with all values normalized, or raise TypeError or ValueError."""
         normalized = self._normalize(row, {}, self._columns)
         self._check_key(normalized)
         return normalized
 
-    def kept_of(self, key: str, row: Any) -> Row:
+    def normalize_state(self, key: str, row: Any) -> Row:
         """Return the normalized row of a key; the row may leave out the column of the key."""
-        column = self.key[0]
+        column = self.key_columns[0]
         if isinstance(row, dict):
             value = row.get(column, key)
             if value != key:
@@ -99,16 +101,18 @@ class Shape:
 
     def _check_key(self, row: Row) -> None:
         size = 0
-        for name in self.key:
+        for name in self.key_columns:
             value = row[name]
             if value is None:
-                msg = f"the key columns {', '.join(self.key)} must have a value"
+                msg = f"the key columns {', '.join(self.key_columns)} must have a value"
                 raise ValueError(msg)
             size += len(value) if type(value) is str else 0
         if size > _KEY_CHARS:
-            _check_key_bytes("".join(row[name] for name in self.key if type(row[name]) is str))
+            _check_key_bytes(
+                "".join(row[name] for name in self.key_columns if type(row[name]) is str)
+            )
 
-    def given(self, row: Row) -> Row:
+    def copy_for_fold(self, row: Row) -> Row:
         """Return a copy of a row for a fold, which may change it."""
         copy = dict(row)
         for name, to_python in self._json_columns:
@@ -153,23 +157,25 @@ class Fold:
         self,
         projection: Projection,
         *,
-        parked: Iterable[Owner] = (),
+        parked: Iterable[TenantKey] = (),
         skipped: Iterable[int] = (),
     ) -> None:
         self.projection = projection
         self.parked = set(parked)
         self.skipped = frozenset(skipped)
-        self.states: dict[Owner, Any] = {}
-        self.changed: dict[Owner, int] = {}
-        self.rows: dict[str, dict[tuple[Any, ...], Kept]] = {t.name: {} for t in projection.tables}
+        self.states: dict[TenantKey, Any] = {}
+        self.changed: dict[TenantKey, int] = {}
+        self.rows: dict[str, dict[tuple[Any, ...], ReadModelRow]] = {
+            t.name: {} for t in projection.tables
+        }
         self.failures: list[Failure] = []
         self.stopped = False
-        self._formats = {table.name: Shape(table) for table in projection.tables}
+        self._formats = {table.name: RowFormat(table) for table in projection.tables}
         self._keep_last = {table.name for table in projection.tables if table.keep == "last"}
         self._state_format = self._formats[projection.tables[0].name]
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(projection.state or dict)
-        self._fresh: dict[Owner, Any] = {}  # decoded states that no fold has changed
-        self._upcast = projection.upcast if projection.upcasters else same
+        self._fresh: dict[TenantKey, Any] = {}  # decoded states that no fold has changed
+        self._upcast = projection.upcast if projection.upcasters else identity
 
     def add(self, key: str, event: EventRecord) -> None:
         """Apply the next event of a key."""
@@ -184,20 +190,20 @@ class Fold:
             else:
                 self._step_with_rows(owner, event)
         except Exception as error:  # noqa: BLE001 - a user's fold may raise anything
-            self.fail(owner, event, error)
+            self.record_failure(owner, event, error)
         else:
             self.changed[owner] = event.position
 
-    def _step(self, owner: Owner, event: EventRecord) -> None:
+    def _step(self, owner: TenantKey, event: EventRecord) -> None:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
         row = self.states.get(owner)
-        state = None if row is None else self._state_format.given(row)
+        state = None if row is None else self._state_format.copy_for_fold(row)
         result = self.projection.apply(state, self._upcast(event))
         self.states[owner] = (
-            None if result is None else self._state_format.kept_of(owner[1], result)
+            None if result is None else self._state_format.normalize_state(owner[1], result)
         )
 
-    def _step_with_rows(self, owner: Owner, event: EventRecord) -> None:
+    def _step_with_rows(self, owner: TenantKey, event: EventRecord) -> None:
         assert self.projection.apply is not None  # noqa: S101 - for the type checker
         result = self.projection.apply(self._load_state(owner), self._upcast(event))
         if not isinstance(result, tuple) or len(result) != 2 or not _is_rows(result[1]):  # noqa: PLR2004
@@ -206,19 +212,19 @@ class Fold:
         state, emitted = result
         # Normalize everything before anything is changed: a bad row must not leave half a result.
         normalized = [
-            (table, self._format_of(table).kept(row))
+            (table, self._format_of(table).normalize(row))
             for table, rows in emitted.items()
             for row in rows
         ]
         text, fresh = self._encode_state(state)
         for table, row in normalized:
-            self.emit(table, Kept(owner[0], event.position, row))
+            self.put_row(table, ReadModelRow(owner[0], event.position, row))
         self.states[owner] = text
         if len(self._fresh) >= _MAX_FRESH_STATES:
             self._fresh.clear()
         self._fresh[owner] = fresh
 
-    def _load_state(self, owner: Owner) -> Any:
+    def _load_state(self, owner: TenantKey) -> Any:
         text = self.states.get(owner)
         if text is None:
             return None
@@ -234,21 +240,21 @@ class Fold:
             msg = f"the state cannot be restored from JSON as its declared type: {error}"
             raise TypeError(msg) from None
 
-    def _format_of(self, table: str) -> Shape:
+    def _format_of(self, table: str) -> RowFormat:
         if table not in self._formats:
             msg = f"the fold wrote to the undeclared table {table!r:.80}"
             raise ValueError(msg)
         return self._formats[table]
 
-    def emit(self, table: str, row: Kept) -> None:
+    def put_row(self, table: str, row: ReadModelRow) -> None:
         """Add a row to its table; `keep` decides which of two rows with the same key stays."""
         assert row.row is not None  # noqa: S101 - only rows that are states are deleted
-        key = row.tenant_id, self._formats[table].place(row.row)
+        key = row.tenant_id, self._formats[table].row_key(row.row)
         rows = self.rows[table]
         if table in self._keep_last or key not in rows:
             rows[key] = row
 
-    def fail(self, owner: Owner, event: EventRecord, error: Exception) -> None:
+    def record_failure(self, owner: TenantKey, event: EventRecord, error: Exception) -> None:
         """Record the failure of an event, and apply the failure policy of the projection."""
         if self.stopped or event.position in self.skipped:
             return
@@ -258,7 +264,7 @@ class Fold:
             position=event.position,
             event_id=event.event_id,
             event_type=event.event_type,
-            reason=reason_of(error),
+            reason=summarize_error(error),
         )
         self.failures.append(failure)
         if self.projection.on_failure == "stop":
@@ -266,10 +272,10 @@ class Fold:
         elif self.projection.on_failure == "park":
             self.parked.add(owner)
 
-    def own_rows(self) -> Iterable[tuple[Owner, Kept]]:
+    def state_rows(self) -> Iterable[tuple[TenantKey, ReadModelRow]]:
         """Yield the rows of changed keys, for projections whose state is the row."""
         for owner, position in self.changed.items():
-            yield owner, Kept(owner[0], position, self.states[owner])
+            yield owner, ReadModelRow(owner[0], position, self.states[owner])
 
 
 def _is_rows(value: Any) -> bool:
@@ -282,18 +288,18 @@ def _is_rows(value: Any) -> bool:
     )
 
 
-class Digest:
+class RowDigest:
     """An order-independent digest of rows: the sum of their hashes."""
 
     def __init__(self) -> None:
         self._sum = 0
-        self._hashers: dict[str, Hasher] = {}
+        self._hashers: dict[str, RowHasher] = {}
         self.count = 0
 
     def add(self, table: Table, tenant_id: str, row: Row) -> None:
         """Add one row; the position stored with the row is not part of the digest."""
         hasher = self._hashers.get(table.name) or self._hashers.setdefault(
-            table.name, Hasher(table)
+            table.name, RowHasher(table)
         )
         self._sum = (self._sum + hasher(tenant_id, row)) % _DIGEST_END
         self.count += 1
@@ -303,14 +309,14 @@ class Digest:
         return f"sum-sha256:{self._sum:064x}"
 
 
-class Hasher:
+class RowHasher:
     """Hash the rows of one table by their canonical JSON."""
 
     def __init__(self, table: Table) -> None:
         self._name = table.name
-        values = {name: VALUES[kind] for name, kind in table.fields.items()}
+        values = {name: COLUMN_TYPES[kind] for name, kind in table.fields.items()}
         self._converters = [
-            (name, value.to_json) for name, value in values.items() if value.to_json is not same
+            (name, value.to_json) for name, value in values.items() if value.to_json is not identity
         ]
 
     def __call__(self, tenant_id: str, row: Row) -> int:

@@ -14,24 +14,37 @@ from typing import Any, Protocol
 import msgspec
 
 from seriatim.core.errors import PiiPolicyViolation
-from seriatim.core.flat_text import PIECE, Piece, flat_json, flat_string, pieces, whole
-from seriatim.core.guard_rules import CREDENTIALS, DESCRIPTIVE, PERSONAL_DATA, TRACES, Rule
+from seriatim.core.flat_text import (
+    CHUNK_CHARS,
+    TextChunk,
+    flatten_json,
+    flatten_string,
+    single_chunk,
+    split_chunks,
+)
+from seriatim.core.guard_rules import (
+    CREDENTIALS,
+    DESCRIPTIVE_SUFFIXES,
+    PERSONAL_DATA,
+    TRACE_RULES,
+    Rule,
+)
+from seriatim.core.json_path import ROOT, child, item
 from seriatim.core.literal_prefilter import Literal, Prefilter
-from seriatim.core.paths import ROOT, child, item
 from seriatim.core.token_finder import TokenFinder
 
 __all__ = [
-    "BUILT_IN",
-    "DEFAULT",
-    "PERSONAL",
-    "TRACES_V1",
+    "BUILT_IN_GUARDS",
+    "DEFAULT_GUARD",
+    "PERSONAL_GUARD",
+    "TRACES_GUARD",
     "Guard",
     "Literal",
     "PatternGuard",
     "Rule",
-    "Scanned",
+    "ScannedEvent",
     "Violation",
-    "refusal",
+    "violation_error",
 ]
 
 _ARRAYS = (list, tuple)
@@ -47,7 +60,7 @@ class Violation(msgspec.Struct, frozen=True):
     path: str
 
 
-def refusal(guard: Guard, violation: Violation, prefix: str = "") -> PiiPolicyViolation:
+def violation_error(guard: Guard, violation: Violation, prefix: str = "") -> PiiPolicyViolation:
     """Build the error for a violation.
 
     Args:
@@ -61,7 +74,7 @@ def refusal(guard: Guard, violation: Violation, prefix: str = "") -> PiiPolicyVi
     return PiiPolicyViolation(msg, details=details)
 
 
-class Scanned(msgspec.Struct, frozen=True, gc=False):
+class ScannedEvent(msgspec.Struct, frozen=True, gc=False):
     """The parts of an event that a guard scans.
 
     Attributes:
@@ -84,7 +97,7 @@ class Guard(Protocol):
 
     name: str
 
-    def scan(self, event: Scanned) -> Violation | None:
+    def scan(self, event: ScannedEvent) -> Violation | None:
         """Return the first violation in the event, or None."""
         ...
 
@@ -117,19 +130,19 @@ class PatternGuard:
             (rule, _flat_literals(rule)) for rule in others if rule.literals
         )
 
-    def scan(self, event: Scanned) -> Violation | None:
+    def scan(self, event: ScannedEvent) -> Violation | None:
         """Return the first violation, in the order payload, fields, tags, metadata."""
         flat = event.payload_text
         if "\\" in flat:
-            flat = flat_json(flat)
+            flat = flatten_json(flat)
         if event.fields or event.tags or event.metadata:
             flat = self._with_envelope(flat, event)
-        if len(flat) > PIECE:
+        if len(flat) > CHUNK_CHARS:
             return self._scan_chunks(event, flat)
-        suspected = self.suspect(whole(flat))
+        suspected = self.find_suspected_rules(single_chunk(flat))
         return self._find_in_order(event, suspected) if suspected else None
 
-    def _scan_chunks(self, event: Scanned, flat: str) -> Violation | None:
+    def _scan_chunks(self, event: ScannedEvent, flat: str) -> Violation | None:
         """Scan a long text chunk by chunk, so that other threads run between the chunks.
 
         The first suspicion by a rule for single strings is confirmed at once, because a violation
@@ -137,8 +150,10 @@ class PatternGuard:
         """
         suspected: list[Rule] = []
         confirmed: list[Rule] = []
-        for chunk in pieces(flat):
-            suspected += [rule for rule in self.suspect(chunk) if rule not in suspected]
+        for chunk in split_chunks(flat):
+            suspected += [
+                rule for rule in self.find_suspected_rules(chunk) if rule not in suspected
+            ]
             if not confirmed and any(rule.scope in ("flat", "token") for rule in suspected):
                 confirmed = [*suspected]
                 if found := self._find_in_order(event, suspected):
@@ -146,10 +161,10 @@ class PatternGuard:
         rest = [rule for rule in suspected if rule not in confirmed]
         return self._find_in_order(event, rest) if rest else None
 
-    def _find_in_order(self, event: Scanned, suspected: Sequence[Rule]) -> Violation | None:
-        return self.walk(event, [rule for rule in self.rules if rule in suspected])
+    def _find_in_order(self, event: ScannedEvent, suspected: Sequence[Rule]) -> Violation | None:
+        return self.find_violation(event, [rule for rule in self.rules if rule in suspected])
 
-    def walk(self, event: Scanned, rules: Sequence[Rule]) -> Violation | None:
+    def find_violation(self, event: ScannedEvent, rules: Sequence[Rule]) -> Violation | None:
         """Apply rules to every string of the event, without a prefilter."""
         pairs = [rule for rule in rules if rule.scope == "pair"]
         texts = [rule for rule in rules if rule.scope != "pair"]
@@ -160,23 +175,25 @@ class PatternGuard:
                 return Violation(pairs[0].name, self._path(steps))
         return None
 
-    def refuses(self, text: str) -> bool:
+    def rejects(self, text: str) -> bool:
         """Return whether the guard rejects a plain text, such as an error message."""
-        return self.scan(Scanned(text, f'"{flat_string(text)}"')) is not None
+        return self.scan(ScannedEvent(text, f'"{flatten_string(text)}"')) is not None
 
-    def _with_envelope(self, flat: str, event: Scanned) -> str:
+    def _with_envelope(self, flat: str, event: ScannedEvent) -> str:
         """Append the other strings of an event to the flat text of its payload."""
         parts = [value for _, value in event.fields]
         parts += event.tags
         joined = "".join(parts)  # hot path: one test of all of them is cheaper than one of each
         if '"' in joined or "\\" in joined or not joined.isprintable():
-            parts = [flat_string(part) for part in parts]
+            parts = [flatten_string(part) for part in parts]
         if self._metadata and event.metadata:
-            parts += [f'{flat_string(k)}":"{flat_string(v)}' for k, v in event.metadata.items()]
+            parts += [
+                f'{flatten_string(k)}":"{flatten_string(v)}' for k, v in event.metadata.items()
+            ]
         # A quote ends each part, and the line break keeps it from looking like a key.
         return '"\n"'.join((flat, *parts)) + '"'
 
-    def suspect(self, chunk: Piece) -> list[Rule]:
+    def find_suspected_rules(self, chunk: TextChunk) -> list[Rule]:
         """Return the rules that a chunk of an event's flat text may violate."""
         lower = chunk.lower()
         suspected = self._prefilter(lower.text)
@@ -184,34 +201,38 @@ class PatternGuard:
             suspected = [
                 rule
                 for rule in (*suspected, *self._always)
-                if rule.scope == "string" or rule.hits_in(lower if rule.folded else chunk)
+                if rule.scope == "string" or rule.matches_in(lower if rule.lowercase else chunk)
             ]
         if self._find_token is not None and (name := self._find_token(chunk)):
             suspected.append(self._tokens[name])
         return suspected
 
-    def _token(self, chunk: Piece) -> Rule | None:
+    def _token(self, chunk: TextChunk) -> Rule | None:
         name = None if self._find_token is None else self._find_token(chunk)
         return None if name is None else self._tokens[name]
 
     def _violated_rule(self, text: str, rules: Sequence[Rule]) -> Rule | None:
         """Return the first rule that a string violates, or None."""
-        parts = [*pieces(flat_string(text))] if any(r.scope != "string" for r in rules) else []
+        parts = (
+            [*split_chunks(flatten_string(text))] if any(r.scope != "string" for r in rules) else []
+        )
         if any(rule.family for rule in rules):
             for part in parts:
                 if token := self._token(part):
                     return token
         for rule in rules:
             if rule.scope == "string":
-                hit = rule.hits(text)
+                hit = rule.matches(text)
             else:
-                folded = [part.lower() for part in parts] if rule.folded else parts
-                hit = not rule.family and any(map(rule.hits_in, folded))
+                folded = [part.lower() for part in parts] if rule.lowercase else parts
+                hit = not rule.family and any(map(rule.matches_in, folded))
             if hit:
                 return rule
         return None
 
-    def _leaves(self, event: Scanned, pairs: Sequence[Rule]) -> Iterator[tuple[_Steps, Any, str]]:
+    def _leaves(
+        self, event: ScannedEvent, pairs: Sequence[Rule]
+    ) -> Iterator[tuple[_Steps, Any, str]]:
         yield from self._inside(ROOT, event.payload, pairs)
         for name, value in event.fields:
             yield (name,), value, ""
@@ -261,38 +282,42 @@ def _flat_literals(rule: Rule) -> Iterable[Literal]:
     """Return a rule's literals in the form of flat text, in which built-in rules are written."""
     if rule.scope != "string":
         return rule.literals
-    return [Literal(flat_string(literal.text).lower(), literal.tail) for literal in rule.literals]
+    return [
+        Literal(flatten_string(literal.text).lower(), literal.tail) for literal in rule.literals
+    ]
 
 
 def _secret_key(key: str, value: Any, parent_key: str, pairs: Sequence[Rule]) -> str:
     """Return the key that marks a value as a secret: its own, or that of a parent."""
     if not pairs:
         return ""
-    flat_key = flat_string(key)
+    flat_key = flatten_string(key)
     # A key with a slash above an object or array is the path of a file or package.
     is_path = "/" in key and isinstance(value, (Mapping, *_ARRAYS))
     if not is_path and any(rule.pattern.search(f'{flat_key}":1'.lower()) for rule in pairs):
         return flat_key
-    return "" if key.lower().endswith(DESCRIPTIVE) else parent_key
+    return "" if key.lower().endswith(DESCRIPTIVE_SUFFIXES) else parent_key
 
 
 def _holds_secret(key: str, value: Any, pairs: Sequence[Rule]) -> bool:
     """Return whether a leaf under a key that names a secret is one."""
     if isinstance(value, str):
-        pair = f'{key}":"{flat_string(value)}"'
+        pair = f'{key}":"{flatten_string(value)}"'
     elif value is None or isinstance(value, bool):
         return False
     else:
         pair = f'{key}":{value}'
-    return any(rule.hits(pair) for rule in pairs)
+    return any(rule.matches(pair) for rule in pairs)
 
 
-TRACES_V1 = PatternGuard("traces-v1", TRACES, keys=False, metadata=False)
-DEFAULT = PatternGuard("default", CREDENTIALS)
-PERSONAL = PatternGuard("personal", (*CREDENTIALS, *PERSONAL_DATA))
+TRACES_GUARD = PatternGuard("traces-v1", TRACE_RULES, keys=False, metadata=False)
+DEFAULT_GUARD = PatternGuard("default", CREDENTIALS)
+PERSONAL_GUARD = PatternGuard("personal", (*CREDENTIALS, *PERSONAL_DATA))
 
-BUILT_IN: dict[str, Guard] = {guard.name: guard for guard in (TRACES_V1, DEFAULT, PERSONAL)}
+BUILT_IN_GUARDS: dict[str, Guard] = {
+    guard.name: guard for guard in (TRACES_GUARD, DEFAULT_GUARD, PERSONAL_GUARD)
+}
 
 
 def _is_credential(text: str) -> bool:
-    return DEFAULT.refuses(text)
+    return DEFAULT_GUARD.rejects(text)

@@ -15,10 +15,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from seriatim.core.flat_text import Piece, whole
-from seriatim.core.guard_tokens import TOKEN_FAMILIES, Family
-from seriatim.core.literal_prefilter import Literal
-from seriatim.core.literal_tree import tree_pattern
+from seriatim.core.flat_text import TextChunk, single_chunk
+from seriatim.core.guard_tokens import TOKEN_FAMILIES, TokenFamily
+from seriatim.core.literal_prefilter import Literal, tree_pattern
 
 Scope = typing.Literal["string", "flat", "pair", "token"]
 Match = re.Match[str]
@@ -43,17 +42,17 @@ class Rule(msgspec.Struct, frozen=True):
     name: str
     pattern: re.Pattern[str]
     literals: tuple[Literal, ...] = ()
-    folded: bool = False
+    lowercase: bool = False
     accept: Callable[[Match], bool] | None = None
     scope: Scope = "string"
-    finds: str = ""
-    family: Family | None = None
+    description: str = ""
+    family: TokenFamily | None = None
 
-    def hits(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Return whether the rule matches a text."""
-        return self.hits_in(whole(text.lower() if self.folded else text))
+        return self.matches_in(single_chunk(text.lower() if self.lowercase else text))
 
-    def hits_in(self, chunk: Piece) -> bool:
+    def matches_in(self, chunk: TextChunk) -> bool:
         """Return whether the rule matches in a chunk, which must be lower case if `lowercase`."""
         if self.accept is None:
             found = self.pattern.search(chunk.text, chunk.begin)
@@ -79,9 +78,13 @@ def _rule(  # noqa: PLR0913 - the fields of a rule
     return Rule(name, re.compile(pattern), converted, folded, accept, scope, finds)
 
 
-def _token_rule(family: Family) -> Rule:
+def _token_rule(family: TokenFamily) -> Rule:
     return Rule(
-        family.name, re.compile(family.pattern), scope="token", finds=family.finds, family=family
+        family.name,
+        re.compile(family.pattern),
+        scope="token",
+        description=family.description,
+        family=family,
     )
 
 
@@ -561,7 +564,7 @@ PERSONAL_DATA: tuple[Rule, ...] = (
 )
 
 # Suffixes of keys that describe a secret, inside an object under a key that names one.
-DESCRIPTIVE = (
+DESCRIPTIVE_SUFFIXES = (
     *("name", "id", "ref", "type", "kind", "version", "path", "mode", "namespace", "optional"),
     *("required", "length", "min", "max", "_at", "edat", "sat", "expires", "expiry", "count"),
     *("enabled", "algorithm", "policy", "status", "state", "format", "provider", "engine"),
@@ -573,9 +576,13 @@ TRACE_SUBSTRINGS = (
     *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "-----BEGIN", "AKIA", "ASIA"),
     *("api_key=", "apikey=", "api-key:", "password=", "passwd=", "secret=", "token="),
 )
-TRACES: tuple[Rule, ...] = tuple(
+TRACE_RULES: tuple[Rule, ...] = tuple(
     Rule(
-        each, re.compile(re.escape(each.lower())), (Literal(each.lower()),), folded=True, finds=each
+        each,
+        re.compile(re.escape(each.lower())),
+        (Literal(each.lower()),),
+        lowercase=True,
+        description=each,
     )
     for each in TRACE_SUBSTRINGS
 )

@@ -32,11 +32,11 @@ _OPAQUE = (
 )
 
 
-class Family(NamedTuple):
+class TokenFamily(NamedTuple):
     """A family of tokens: its description, its literal prefixes, and the pattern of the rest."""
 
     name: str
-    finds: str
+    description: str
     prefixes: tuple[str, ...]
     body: str
 
@@ -47,11 +47,11 @@ class Family(NamedTuple):
         return f"(?<![A-Za-z0-9])(?:{prefixes}){self.body}"
 
 
-def _family(name: str, finds: str, prefixes: str, body: str) -> Family:
-    return Family(name, finds, tuple(prefixes.split()), body)
+def _family(name: str, finds: str, prefixes: str, body: str) -> TokenFamily:
+    return TokenFamily(name, finds, tuple(prefixes.split()), body)
 
 
-TOKEN_FAMILIES: tuple[Family, ...] = (
+TOKEN_FAMILIES: tuple[TokenFamily, ...] = (
     # Clouds and hosting.
     _family(
         "aws_key_id", "AWS access key ids", "AKIA ASIA ABIA ACCA A3T", rf"[A-Z0-9]{{16,17}}{_END}"

@@ -71,7 +71,7 @@ def text_problem(value: object) -> str | None:
     return None
 
 
-def frame(*parts: str | None) -> bytes:
+def encode_parts(*parts: str | None) -> bytes:
     """Encode parts with their lengths, so that no two different tuples give the same bytes."""
     return b"".join(
         b"-" if part is None else b"%d:%b" % (len(raw := part.encode()), raw) for part in parts
@@ -80,7 +80,7 @@ def frame(*parts: str | None) -> bytes:
 
 def hash_key(*parts: str | None) -> bytes:
     """Return a 16-byte key for the parts: the first half of their SHA-256."""
-    return sha256(frame(*parts)).digest()[:16]
+    return sha256(encode_parts(*parts)).digest()[:16]
 
 
 def event_key(event_id: str) -> bytes:
@@ -133,7 +133,7 @@ def uuid7(milliseconds: int, randomness: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def derived_uuid(*parts: str | None) -> str:
+def derive_uuid(*parts: str | None) -> str:
     """Return the UUID (version 8) of the parts; equal parts always give the same UUID."""
     number = int.from_bytes(hash_key(*parts), "big")
     number = number & ~(0xF << 76) & ~(0b11 << 62) | 0x8 << 76 | 0b10 << 62
@@ -141,11 +141,11 @@ def derived_uuid(*parts: str | None) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def compose(*parts: str) -> str:
+def compose_key(*parts: str) -> str:
     """Join ids into one text key, escaping separators so that different tuples never collide."""
     return ":".join(part.replace("%", "%25").replace(":", "%3A") for part in parts)
 
 
-def decompose(key: str) -> tuple[str, ...]:
+def split_key(key: str) -> tuple[str, ...]:
     """Split a key made by `compose_key` into its ids."""
     return tuple(part.replace("%3A", ":").replace("%25", "%") for part in key.split(":"))

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import read_json
+from seriatim.core.canonical import decode_stored_json
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.ids import frame, id_problem, tag_key, text_problem
-from seriatim.core.patterns import ALL
+from seriatim.core.ids import encode_parts, id_problem, tag_key, text_problem
+from seriatim.core.patterns import WILDCARD
 
 # Keys of objects; None means any element of an array.
-Steps = tuple[str | None, ...]
+PathSteps = tuple[str | None, ...]
 
 _STEP = re.compile(r'\[\]|\[("(?:[^"\\]|\\.)*")\]|(\.?)([^.\[\]"]+)')
 _is_unquoted = re.compile(r'[^.\[\]"]+').fullmatch
@@ -40,7 +40,7 @@ class StoredIndex(PayloadIndex, frozen=True):
     since: int = 0
 
     @property
-    def declared(self) -> PayloadIndex:
+    def declaration(self) -> PayloadIndex:
         """The index as the user declared it."""
         return PayloadIndex(self.event_type, self.path)
 
@@ -48,7 +48,7 @@ class StoredIndex(PayloadIndex, frozen=True):
 class IndexedPath(msgspec.Struct, frozen=True):
     """One indexed path of an event type, parsed for lookups."""
 
-    steps: Steps
+    steps: PathSteps
     text: str
     since: int  # the index contains the events after this position
 
@@ -57,18 +57,18 @@ def check_payload_index(index: PayloadIndex) -> None:
     """Raise `InvalidArgument` for an index with an invalid event type or path."""
     if problem := id_problem(index.event_type):
         raise _bad("event_type", problem)
-    if ALL in index.event_type:  # queries by pattern do not use payload indexes
+    if WILDCARD in index.event_type:  # queries by pattern do not use payload indexes
         raise _bad("event_type", "must be one type without *: declare an index for each type")
     if problem := text_problem(index.path):
         raise _bad("path", problem)
-    steps_of(index.path)
+    parse_path(index.path)
 
 
 def _bad(field: str, problem: str) -> InvalidArgument:
     return InvalidArgument(f"{field} {problem}", details={"argument": field})
 
 
-def steps_of(path: str) -> Steps:
+def parse_path(path: str) -> PathSteps:
     """Parse a path into its steps, or raise `InvalidArgument`."""
     steps: list[str | None] = []
     at = 0
@@ -93,7 +93,7 @@ def _key(found: re.Match[str]) -> str | None:
     return key
 
 
-def path_text(steps: Steps) -> str:
+def format_path(steps: PathSteps) -> str:
     """Return the canonical spelling of a path."""
     text = ""
     for step in steps:
@@ -106,10 +106,10 @@ def path_text(steps: Steps) -> str:
     return text
 
 
-def indexed_path(stored: StoredIndex) -> IndexedPath:
+def resolve_index(stored: StoredIndex) -> IndexedPath:
     """Return a stored index with its path parsed for lookups."""
-    steps = steps_of(stored.path)
-    return IndexedPath(steps, path_text(steps), stored.since)
+    steps = parse_path(stored.path)
+    return IndexedPath(steps, format_path(steps), stored.since)
 
 
 def term_key(tenant_id: str, event_type: str, path: str, scalar: Any) -> bytes:
@@ -117,11 +117,13 @@ def term_key(tenant_id: str, event_type: str, path: str, scalar: Any) -> bytes:
 
     It never equals the key of a tag, which is made of fewer parts.
     """
-    framed = _frame_path(tenant_id, event_type, path) + frame(_scalar_text(scalar))
+    framed = _frame_path(tenant_id, event_type, path) + encode_parts(_scalar_text(scalar))
     return sha256(framed).digest()[:16]
 
 
-_frame_path = lru_cache(maxsize=4096)(frame)  # few paths are declared, so the prefix is cached
+_frame_path = lru_cache(maxsize=4096)(
+    encode_parts
+)  # few paths are declared, so the prefix is cached
 
 
 def _scalar_text(scalar: Any) -> str:
@@ -141,7 +143,7 @@ def term_keys(
     tenant_id: str, event_type: str, paths: Iterable[IndexedPath], payload: str
 ) -> tuple[bytes, ...]:
     """Return the distinct index keys of a payload, given as its canonical text."""
-    data = read_json(payload)
+    data = decode_stored_json(payload)
     keys = {
         term_key(tenant_id, event_type, path.text, scalar): None
         for path in paths
@@ -150,7 +152,7 @@ def term_keys(
     return tuple(keys)
 
 
-def _scalars(value: Any, steps: Steps) -> Iterator[Any]:
+def _scalars(value: Any, steps: PathSteps) -> Iterator[Any]:
     if not steps:
         if not isinstance(value, dict | list):
             yield value
@@ -162,19 +164,19 @@ def _scalars(value: Any, steps: Steps) -> Iterator[Any]:
         yield from _scalars(value[steps[0]], steps[1:])
 
 
-def wanted_scalars(predicate: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
+def required_scalars(predicate: Any, steps: PathSteps = ()) -> Iterator[tuple[PathSteps, Any]]:
     """Yield the scalars, with their paths, that a payload must have to satisfy a predicate."""
     if isinstance(predicate, dict):
         for key, inner in predicate.items():
-            yield from wanted_scalars(inner, (*steps, key))
+            yield from required_scalars(inner, (*steps, key))
     elif isinstance(predicate, list | tuple):
         for inner in predicate:
-            yield from wanted_scalars(inner, (*steps, None))
+            yield from required_scalars(inner, (*steps, None))
     else:
         yield steps, predicate
 
 
-def is_pointwise(predicate: Any, *, in_array: bool = False) -> bool:
+def is_scalar_only(predicate: Any, *, in_array: bool = False) -> bool:
     """Return whether a predicate is equivalent to having its scalars at their paths.
 
     It is not for an empty object or array, nor for two scalars that the same array element must
@@ -185,8 +187,8 @@ def is_pointwise(predicate: Any, *, in_array: bool = False) -> bool:
     if not predicate or (in_array and len(predicate) > 1):
         return False
     if isinstance(predicate, dict):
-        return all(is_pointwise(inner, in_array=in_array) for inner in predicate.values())
-    return all(is_pointwise(inner, in_array=True) for inner in predicate)
+        return all(is_scalar_only(inner, in_array=in_array) for inner in predicate.values())
+    return all(is_scalar_only(inner, in_array=True) for inner in predicate)
 
 
 def index_keys(tenant_id: str, tags: Iterable[str], terms: Iterable[bytes]) -> tuple[bytes, ...]:

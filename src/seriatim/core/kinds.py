@@ -6,21 +6,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, check_json, read_json
-from seriatim.core.errors import Conflict, Flaw, InvalidArgument
+from seriatim.core.canonical import canonical_text, check_json, decode_stored_json
+from seriatim.core.errors import Conflict, InvalidArgument, ValidationError
 from seriatim.core.ids import id_problem
 from seriatim.core.indexes import (
     IndexedPath,
     PayloadIndex,
     StoredIndex,
     index_keys,
-    indexed_path,
-    steps_of,
+    parse_path,
+    resolve_index,
     term_keys,
 )
 from seriatim.core.trace_shapes import TRACE_TYPES
 
-TRACE_KIND = "trace"
+TRACE_STREAM_TYPE = "trace"
 _INT32 = 1 << 31
 
 
@@ -47,16 +47,16 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
     schema: dict[str, Any] | None = None  # the JSON schema of the payload
 
 
-TRACE = StreamKind(
-    name=TRACE_KIND,
+TRACE_STREAM_KIND = StreamKind(
+    name=TRACE_STREAM_TYPE,
     first_seq=0,
     numbered_by="caller",
     opening_type="TraceStarted",
     closing_types=("TraceFinished",),
     catalogue="closed",
 )
-AGGREGATE = StreamKind(name="aggregate")
-BUILT_IN_KINDS = (TRACE, AGGREGATE)
+AGGREGATE_STREAM_KIND = StreamKind(name="aggregate")
+BUILT_IN_KINDS = (TRACE_STREAM_KIND, AGGREGATE_STREAM_KIND)
 
 
 def check_kind(kind: StreamKind) -> None:
@@ -91,11 +91,11 @@ def check_event_type(entry: EventType) -> None:
         raise _bad_declaration("event_version", "must be a whole number from 1")
     if entry.kind is not None and (problem := id_problem(entry.kind)):
         raise _bad_declaration("kind", problem)
-    if entry.kind == TRACE_KIND:
+    if entry.kind == TRACE_STREAM_TYPE:
         raise _bad_declaration("kind", "must not be trace: the trace catalogue is fixed")
     try:
         check_json(entry.schema)
-    except Flaw as problem:
+    except ValidationError as problem:
         raise _bad_declaration("schema", str(problem)) from None
 
 
@@ -119,7 +119,7 @@ class Rules:
     ) -> None:
         self.version = version
         self.kinds = {kind.name: kind for kind in (*BUILT_IN_KINDS, *kinds)}
-        self.demands_expected_seq = any(kind.expected_seq_required for kind in kinds)
+        self.requires_expected_seq = any(kind.expected_seq_required for kind in kinds)
         self.types = {(entry.event_type, entry.event_version): entry for entry in types}
         self._versions: dict[str, set[int]] = {}
         for entry in types:
@@ -128,24 +128,24 @@ class Rules:
         self.indexed_paths: dict[str, tuple[IndexedPath, ...]] = {}
         for index in indexes:
             before = self.indexed_paths.get(index.event_type, ())
-            self.indexed_paths[index.event_type] = (*before, indexed_path(index))
+            self.indexed_paths[index.event_type] = (*before, resolve_index(index))
 
     def kind_of(self, stream_type: str) -> StreamKind:
         """Return the kind of a stream type; undeclared types follow the `aggregate` kind."""
-        return self.kinds.get(stream_type, AGGREGATE)
+        return self.kinds.get(stream_type, AGGREGATE_STREAM_KIND)
 
     def versions_of(self, event_type: str) -> set[int]:
         """Return the declared versions of an event type; empty if it is not declared."""
         return self._versions.get(event_type, set())
 
-    def knows_kind(self, kind: StreamKind) -> bool:
+    def has_kind(self, kind: StreamKind) -> bool:
         """Return whether a kind is declared; raise `Conflict` if it is declared differently."""
         known = self.kinds.get(kind.name)
         if known is not None and known != kind:
             raise _redeclared("stream kind", kind.name)
         return known is not None
 
-    def knows_type(self, entry: EventType) -> bool:
+    def has_type(self, entry: EventType) -> bool:
         """Return whether an entry is declared; raise `Conflict` if it is declared differently."""
         known = self.types.get((entry.event_type, entry.event_version))
         if known is None:
@@ -154,7 +154,9 @@ class Rules:
             raise _redeclared("event type", f"{entry.event_type} v{entry.event_version}")
         return True
 
-    def stored_keys(self, row: tuple[int, str, str, str | None, str | None]) -> tuple[bytes, ...]:
+    def row_index_keys(
+        self, row: tuple[int, str, str, str | None, str | None]
+    ) -> tuple[bytes, ...]:
         """Return the index keys of a stored row: position, tenant, event type, tags and payload."""
         position, tenant_id, event_type, tags, payload = row
         paths = [path for path in self.indexed_paths.get(event_type, ()) if path.since < position]
@@ -162,11 +164,11 @@ class Rules:
             terms = term_keys(tenant_id, event_type, paths, payload) if paths and payload else ()
         except (ValueError, RecursionError):
             terms = ()  # a damaged payload is reported by other checks
-        return index_keys(tenant_id, read_json(tags) if tags else (), terms)
+        return index_keys(tenant_id, decode_stored_json(tags) if tags else (), terms)
 
-    def knows_index(self, index: PayloadIndex) -> bool:
+    def has_index(self, index: PayloadIndex) -> bool:
         """Return whether a path is indexed, in any spelling."""
-        steps = steps_of(index.path)
+        steps = parse_path(index.path)
         return any(path.steps == steps for path in self.indexed_paths.get(index.event_type, ()))
 
 
@@ -186,6 +188,6 @@ Declaration = StreamKind | EventType | PayloadIndex
 
 def closed_catalogue(rules: Rules, kind: StreamKind) -> tuple[str, ...]:
     """Return the event types that a closed kind accepts."""
-    if kind.name == TRACE_KIND:
+    if kind.name == TRACE_STREAM_TYPE:
         return TRACE_TYPES
     return tuple({entry.event_type for entry in rules.types.values() if entry.kind == kind.name})

@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `LimitExceeded` if a size exceeds the bound called `name`."""
         bound: int = getattr(self, name)
         if value > bound:
-            raise over(name, bound, value)
+            raise limit_error(name, bound, value)
 
     def check_page(self, name: str, value: object) -> int:
         """Return a valid page size: a whole number from 1 to `page`.
@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
 
-def over(name: str, bound: int, value: int) -> LimitExceeded:
+def limit_error(name: str, bound: int, value: int) -> LimitExceeded:
     """Build the error for a size that exceeds a bound."""
     msg = f"{name} is {value}, over the limit of {bound}"
     return LimitExceeded(msg, details={"limit": name, "bound": bound, "actual": value})

@@ -15,23 +15,23 @@ from functools import lru_cache
 
 import msgspec
 
-ALL = "*"
+WILDCARD = "*"
 _WILD = ".*"
 _ESCAPED = re.compile(r"\\(\\*\*)")
 
 
-class Names(msgspec.Struct, frozen=True):
+class NameFilter(msgspec.Struct, frozen=True):
     """A filter on a name: it must equal one of the values or begin with one of the prefixes."""
 
     values: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Names:
+    def parse(cls, names: Iterable[str]) -> NameFilter:
         """Parse exact names, patterns such as `order.*`, and `*` for all."""
         return _parse_names(tuple(names))
 
-    def both(self, other: Names | None) -> Names:
+    def intersect(self, other: NameFilter | None) -> NameFilter:
         """Return a filter that allows the names that both filters allow; None allows all."""
         if other is None:
             return self
@@ -39,53 +39,53 @@ class Names(msgspec.Struct, frozen=True):
         values += [one for one in other.values if self.allows(one)]
         prefixes = [one for one in self.prefixes if one.startswith(other.prefixes)]
         prefixes += [one for one in other.prefixes if one.startswith(self.prefixes)]
-        return Names(tuple(dict.fromkeys(values)), tuple(dict.fromkeys(prefixes)))
+        return NameFilter(tuple(dict.fromkeys(values)), tuple(dict.fromkeys(prefixes)))
 
     def allows(self, name: str) -> bool:
         """Return whether a name passes the filter."""
         return name in self.values or name.startswith(self.prefixes)
 
     @property
-    def everything(self) -> bool:
+    def matches_all(self) -> bool:
         """Whether every name is allowed."""
         return "" in self.prefixes
 
-    def ranges(self) -> list[tuple[str, str]]:
+    def prefix_ranges(self) -> list[tuple[str, str]]:
         """Return the range of names of each prefix: its first name and its exclusive end.
 
         A prefix ends with a dot, and `/` is the next byte after the dot.
         """
         return [(prefix, prefix[:-1] + "/") for prefix in self.prefixes]
 
-    def texts(self) -> tuple[str, ...]:
+    def to_patterns(self) -> tuple[str, ...]:
         """Return the filter as patterns in the form that users write."""
-        exact = tuple(escape(one) for one in self.values)
-        return exact + tuple(one + ALL for one in self.prefixes)
+        exact = tuple(escape_name(one) for one in self.values)
+        return exact + tuple(one + WILDCARD for one in self.prefixes)
 
 
 @lru_cache(maxsize=4096)
-def _parse_names(texts: tuple[str, ...]) -> Names:
-    wild = [one for one in texts if one == ALL or _is_wild(one)]
+def _parse_names(texts: tuple[str, ...]) -> NameFilter:
+    wild = [one for one in texts if one == WILDCARD or _is_wild(one)]
     exact = [_ESCAPED.sub(r"\1", one) for one in texts if one not in wild]
     prefixes = tuple(_ESCAPED.sub(r"\1", one[:-1]) for one in wild)
-    return Names(tuple(dict.fromkeys(exact)), tuple(dict.fromkeys(prefixes)))
+    return NameFilter(tuple(dict.fromkeys(exact)), tuple(dict.fromkeys(prefixes)))
 
 
 def _is_wild(text: str) -> bool:
     return text.endswith(_WILD) and text != _WILD
 
 
-def escape(name: str) -> str:
+def escape_name(name: str) -> str:
     r"""Return the pattern that matches exactly this type: `seat.\*` for the type `seat.*`."""
     return re.sub(r"(\\*\*)", r"\\\1", name)
 
 
 def pattern_problem(text: str) -> str | None:
     """Return why a text is not a valid pattern, or None if it is."""
-    if text == ALL:
+    if text == WILDCARD:
         return None
     fixed = text[: -len(_WILD)] if _is_wild(text) else text
-    if ALL in _ESCAPED.sub("", fixed):
+    if WILDCARD in _ESCAPED.sub("", fixed):
         return (
             r"may have a * only at its end, after a dot, as in order.* (write \* for a literal *)"
         )

@@ -10,10 +10,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
-from seriatim.core.canonical import canonical_text, read_json
+from seriatim.core.canonical import canonical_text, decode_stored_json
 from seriatim.core.errors import LimitExceeded
 
-STEPS_MAX = 500_000  # comparisons for one payload: less than half a second on one core
+MAX_MATCH_STEPS = 500_000  # comparisons for one payload: less than half a second on one core
 _STEPS_UNCHECKED = 2_000  # comparisons between two calls of a document's `check`
 _SCANS_MAX = 2  # full scans of an array's nested elements before an index of them is built
 _SCALARS_A_STEP = 8  # adding this many scalars to a set costs as much as one comparison
@@ -44,7 +44,7 @@ def scalar_key(value: Any) -> Hashable:
     return int(value) if abs(value) < _SMALL_NUMBER else ("number", str(int(value)))
 
 
-class Document:
+class PayloadDocument:
     """One payload that predicates are matched against.
 
     It caches the parsed JSON and the sets and indexes of its arrays, and counts comparisons: over
@@ -65,7 +65,7 @@ class Document:
         self._paths: dict[tuple[int, str | None], int] = {}
 
     @classmethod
-    def of(cls, data: Any) -> Document:
+    def of(cls, data: Any) -> PayloadDocument:
         """Return a document for a parsed value."""
         document = cls("")
         document._data, document._parsed = data, True
@@ -75,33 +75,34 @@ class Document:
     def data(self) -> Any:
         """The parsed payload."""
         if not self._parsed:
-            self._data, self._parsed = read_json(self._text), True
+            self._data, self._parsed = decode_stored_json(self._text), True
             self._check()
         return self._data
 
-    def renew(self) -> None:
+    def reset_steps(self) -> None:
         """Reset the count of comparisons for another query, keeping the parsed payload."""
         self._steps, self._pause = 0, _STEPS_UNCHECKED
 
-    def spend(self, steps: int) -> None:
+    def count_steps(self, steps: int) -> None:
         """Add to the count of comparisons; raise if it exceeds the limit or `check` raises."""
         self._steps += steps
         if self._steps <= self._pause:
             return
-        if self._steps > STEPS_MAX:
+        if self._steps > MAX_MATCH_STEPS:
             msg = (
-                f"matching a payload took more than {STEPS_MAX} comparisons (match_steps): use "
+                f"matching a payload took more than {MAX_MATCH_STEPS} comparisons "
+                "(match_steps): use "
                 "fewer nested objects and arrays in the predicate, or more selective values"
             )
-            raise LimitExceeded(msg, details={"limit": "match_steps", "bound": STEPS_MAX})
-        self._pause = min(self._steps + _STEPS_UNCHECKED, STEPS_MAX)
+            raise LimitExceeded(msg, details={"limit": "match_steps", "bound": MAX_MATCH_STEPS})
+        self._pause = min(self._steps + _STEPS_UNCHECKED, MAX_MATCH_STEPS)
         self._check()
 
     def elements(self, array: Sequence[Any]) -> _Elements:
         """Return the prepared elements of one of the payload's arrays, cached by identity."""
         elements = self._arrays.get(id(array))
         if elements is None:
-            self.spend(len(array) // _SCALARS_A_STEP)
+            self.count_steps(len(array) // _SCALARS_A_STEP)
             elements = self._arrays[id(array)] = _Elements(array)
         return elements
 
@@ -110,7 +111,7 @@ class Document:
         left: list[tuple[Any, int]] = [(value, 0)]
         while left:
             one, path = left.pop()
-            self.spend(1)
+            self.count_steps(1)
             if isinstance(one, dict):
                 yield path, _OBJECT
                 left.extend((inner, self._path(path, key)) for key, inner in one.items())
@@ -148,7 +149,7 @@ class _Elements:
         self._scans = 0
         self._postings: dict[Term, list[Any]] | None = None
 
-    def candidates(self, element: Any, document: Document) -> list[Any]:
+    def candidates(self, element: Any, document: PayloadDocument) -> list[Any]:
         """Return the nested elements that may match an element of a predicate.
 
         The first few elements of a predicate are compared with all; for more of them an index
@@ -166,7 +167,7 @@ class _Elements:
                 fewest = postings
         return fewest
 
-    def _index(self, document: Document) -> dict[Term, list[Any]]:
+    def _index(self, document: PayloadDocument) -> dict[Term, list[Any]]:
         postings: dict[Term, list[Any]] = {}
         for element in self._nested:
             for term in document.terms(element):
@@ -179,7 +180,7 @@ class _Elements:
 class Predicate(Protocol):
     """A compiled predicate."""
 
-    def holds(self, value: Any, document: Document) -> bool:
+    def matches(self, value: Any, document: PayloadDocument) -> bool:
         """Return whether a value of the document's payload satisfies the predicate."""
         ...
 
@@ -192,8 +193,8 @@ class _Scalar:
     def __init__(self, predicate: Any) -> None:
         self._key = scalar_key(predicate)
 
-    def holds(self, value: Any, document: Document) -> bool:
-        document.spend(1)
+    def matches(self, value: Any, document: PayloadDocument) -> bool:
+        document.count_steps(1)
         return not isinstance(value, dict | list | tuple) and scalar_key(value) == self._key
 
 
@@ -205,12 +206,12 @@ class _Object:
     def __init__(self, predicate: dict[str, Any]) -> None:
         self._members = [(key, compile_predicate(inner)) for key, inner in predicate.items()]
 
-    def holds(self, value: Any, document: Document) -> bool:
-        document.spend(1)
+    def matches(self, value: Any, document: PayloadDocument) -> bool:
+        document.count_steps(1)
         if not isinstance(value, dict):
             return False
         for key, inner in self._members:  # hot path: a loop costs half of a generator
-            if key not in value or not inner.holds(value[key], document):
+            if key not in value or not inner.matches(value[key], document):
                 return False
         return True
 
@@ -231,15 +232,15 @@ class _Array:
             scalar_key(inner) for inner in predicate if not isinstance(inner, dict | list | tuple)
         }
 
-    def holds(self, value: Any, document: Document) -> bool:
-        document.spend(1 + len(self._scalars) // _SCALARS_A_STEP)
+    def matches(self, value: Any, document: PayloadDocument) -> bool:
+        document.count_steps(1 + len(self._scalars) // _SCALARS_A_STEP)
         if not isinstance(value, list | tuple):
             return False
         if not self._scalars and not self._nested:
             return True
         elements = document.elements(value)
         return self._scalars <= elements.scalars and all(
-            any(inner.holds(one, document) for one in elements.candidates(element, document))
+            any(inner.matches(one, document) for one in elements.candidates(element, document))
             for element, inner in self._nested
         )
 
@@ -255,7 +256,7 @@ def compile_predicate(predicate: Any) -> Predicate:
 
 def matches_json(predicate: Any, value: Any) -> bool:
     """Return whether a payload satisfies a predicate, by rule D3 of the contract."""
-    return compile_predicate(predicate).holds(value, Document.of(value))
+    return compile_predicate(predicate).matches(value, PayloadDocument.of(value))
 
 
 def count_values(values: Any, limit: int) -> int:
@@ -286,7 +287,7 @@ def count_elements(predicate: Any) -> int:
     return count
 
 
-def weaken(predicate: Any, max_elements: int) -> Any:
+def weaken_predicate(predicate: Any, max_elements: int) -> Any:
     """Return a weaker predicate with at most `max_elements` array elements.
 
     It matches every payload that the original matches, and possibly more.

@@ -12,25 +12,25 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import safe_text, text_hash
-from seriatim.core.doors import LOG, Door
+from seriatim.core.canonical import check_and_encode, hash_text
 from seriatim.core.envelope import check_envelope
 from seriatim.core.errors import (
     EmptyAppend,
-    Flaw,
     InvalidArgument,
     InvalidEvent,
     LimitExceeded,
     PiiPolicyViolation,
+    ValidationError,
 )
 from seriatim.core.event import NewEvent
-from seriatim.core.guard import DEFAULT, TRACES_V1, Guard, Scanned, refusal
+from seriatim.core.guard import DEFAULT_GUARD, TRACES_GUARD, Guard, ScannedEvent, violation_error
 from seriatim.core.ids import event_key, idempotency_index_key, key_problem, stream_key
 from seriatim.core.indexes import term_keys
-from seriatim.core.kinds import AGGREGATE, NO_RULES, Rules, StreamKind, closed_catalogue
+from seriatim.core.kinds import AGGREGATE_STREAM_KIND, NO_RULES, Rules, StreamKind, closed_catalogue
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
-from seriatim.core.request import Prepared
-from seriatim.core.times import instant_us
+from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
+from seriatim.core.request import PreparedEvent
+from seriatim.core.times import parse_us
 from seriatim.core.trace_shapes import check_trace_payload
 
 _KNOWN_MAX = 4096
@@ -53,25 +53,27 @@ _guarded_of = attrgetter(*_GUARDED)
 _NO_GUARDED = (None,) * len(_GUARDED)
 
 
-class Desk(msgspec.Struct, frozen=True, kw_only=True):
+class ValidationContext(msgspec.Struct, frozen=True, kw_only=True):
     """The rules and settings that the events of an append are validated with."""
 
     tenant_id: str
     new_id: Callable[[], str]
-    door: Door = LOG
+    profile_rules: ProfileRules = LOG_PROFILE
     rules: Rules = NO_RULES
-    guard: Guard = DEFAULT
+    guard: Guard = DEFAULT_GUARD
     limits: Limits = DEFAULT_LIMITS
     validators: Mapping[tuple[str, int], Callable[[Any], None]] = {}
     # Cache: the stream kind of each (event type, version, stream type) that passed its checks.
-    known: dict[tuple[str, int, str | None], StreamKind] = msgspec.field(default_factory=dict)
+    validated_kinds: dict[tuple[str, int, str | None], StreamKind] = msgspec.field(
+        default_factory=dict
+    )
 
 
 def prepare(
-    context: Desk,
+    context: ValidationContext,
     events: Iterable[NewEvent | Mapping[str, Any]],
     idempotency_key: str | None = None,
-) -> tuple[tuple[Prepared, ...], int]:
+) -> tuple[tuple[PreparedEvent, ...], int]:
     """Validate a batch of events and return it ready to store.
 
     Args:
@@ -92,13 +94,13 @@ def prepare(
     if len(batch) > context.limits.append_events:
         context.limits.check("append_events", len(batch))
     keys = _assign_keys(batch, idempotency_key)
-    prepared: list[Prepared] = []
+    prepared: list[PreparedEvent] = []
     size = 0
     for index, (event, key) in enumerate(zip(batch, keys, strict=True)):
         try:
             ready = _prepare_event(context, event, key)
-        except Flaw as problem:
-            raise context.door.error(problem, index) from None
+        except ValidationError as problem:
+            raise context.profile_rules.error(problem, index) from None
         except (LimitExceeded, PiiPolicyViolation) as error:
             error.details["index"] = index
             raise
@@ -111,7 +113,9 @@ def prepare(
     return tuple(prepared), size
 
 
-def _to_new_events(context: Desk, events: Iterable[NewEvent | Mapping[str, Any]]) -> list[NewEvent]:
+def _to_new_events(
+    context: ValidationContext, events: Iterable[NewEvent | Mapping[str, Any]]
+) -> list[NewEvent]:
     if type(events) is not list and (
         isinstance(events, (NewEvent, Mapping, str)) or not isinstance(events, Iterable)
     ):
@@ -127,8 +131,8 @@ def _to_new_events(context: Desk, events: Iterable[NewEvent | Mapping[str, Any]]
                 raise InvalidEvent("must be a NewEvent or a mapping", details={"field": "$"})  # noqa: TRY301
             batch.append(NewEvent.from_mapping(event))
         except InvalidEvent as error:
-            problem = Flaw("envelope", error.details["field"], error.message)
-            raise context.door.error(problem, index) from None
+            problem = ValidationError("envelope", error.details["field"], error.message)
+            raise context.profile_rules.error(problem, index) from None
     return batch
 
 
@@ -146,17 +150,17 @@ def _assign_keys(batch: list[NewEvent], append_key: str | None) -> list[str | No
     return [f"{append_key}/{index}" for index in range(len(batch))]
 
 
-def _prepare_event(context: Desk, event: NewEvent, key: str | None) -> Prepared:
+def _prepare_event(context: ValidationContext, event: NewEvent, key: str | None) -> PreparedEvent:
     if key is not None and (problem := key_problem(key)):
-        raise Flaw("envelope", "idempotency_key", problem)
+        raise ValidationError("envelope", "idempotency_key", problem)
     kind = _find_validated_kind(context, event)
     is_trace = check_envelope(
-        event, key, context.door, context.tenant_id, context.rules, context.limits, kind
+        event, key, context.profile_rules, context.tenant_id, context.rules, context.limits, kind
     )
     payload = event.payload
-    text = safe_text(payload, floats=not is_trace, limits=context.limits)
-    if not context.door.any_payload and not isinstance(payload, dict):
-        raise Flaw("payload", "payload", "must be a JSON object")
+    text = check_and_encode(payload, floats=not is_trace, limits=context.limits)
+    if not context.profile_rules.any_payload and not isinstance(payload, dict):
+        raise ValidationError("payload", "payload", "must be a JSON object")
     _check_shape(context, event, is_trace, known=kind is not None)
     if (size := _byte_count(text)) > context.limits.payload_bytes:
         context.limits.check("payload_bytes", size)
@@ -164,24 +168,26 @@ def _prepare_event(context: Desk, event: NewEvent, key: str | None) -> Prepared:
     return _make_prepared(context, event, key, text)
 
 
-def _find_validated_kind(context: Desk, event: NewEvent) -> StreamKind | None:
+def _find_validated_kind(context: ValidationContext, event: NewEvent) -> StreamKind | None:
     """Return the stream kind of an event whose type, version and stream type passed before."""
     event_type, version = event.event_type, event.event_version
     stream: Any = event.stream  # not validated yet
     if type(event_type) is not str or type(version) is not int:
         return None
     if stream is None:
-        return context.known.get((event_type, version, None))
+        return context.validated_kinds.get((event_type, version, None))
     if type(stream) is not tuple or len(stream) != 2 or type(stream[0]) is not str:  # noqa: PLR2004
         return None
-    return context.known.get((event_type, version, stream[0]))
+    return context.validated_kinds.get((event_type, version, stream[0]))
 
 
 def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_shape(context: Desk, event: NewEvent, is_trace: bool, *, known: bool) -> None:
+def _check_shape(
+    context: ValidationContext, event: NewEvent, is_trace: bool, *, known: bool
+) -> None:
     if is_trace:
         check_trace_payload(event.event_type, event.payload)
         return
@@ -193,30 +199,32 @@ def _check_shape(context: Desk, event: NewEvent, is_trace: bool, *, known: bool)
             validate(event.payload)
 
 
-def _check_catalogue(context: Desk, event: NewEvent) -> None:
+def _check_catalogue(context: ValidationContext, event: NewEvent) -> None:
     """Check an event's type against the declarations, and cache the stream kind if it passes."""
     versions = context.rules.versions_of(event.event_type)
     if versions and event.event_version not in versions:
-        raise Flaw("shape", "event_version", f"is not declared for {event.event_type!r}")
+        raise ValidationError("shape", "event_version", f"is not declared for {event.event_type!r}")
     stream_type = None if event.stream is None else event.stream[0]
-    kind = AGGREGATE if stream_type is None else context.rules.kind_of(stream_type)
+    kind = AGGREGATE_STREAM_KIND if stream_type is None else context.rules.kind_of(stream_type)
     if (
         stream_type is not None
         and kind.catalogue == "closed"
         and event.event_type not in closed_catalogue(context.rules, kind)
     ):
-        raise Flaw("shape", "event_type", f"is not in the closed catalogue of {kind.name!r}")
+        raise ValidationError(
+            "shape", "event_type", f"is not in the closed catalogue of {kind.name!r}"
+        )
     _check_names(context, event, stream_type)
-    if len(context.known) >= _KNOWN_MAX:
-        context.known.clear()  # bounds the memory when types are generated
-    context.known[event.event_type, event.event_version, stream_type] = kind
+    if len(context.validated_kinds) >= _KNOWN_MAX:
+        context.validated_kinds.clear()  # bounds the memory when types are generated
+    context.validated_kinds[event.event_type, event.event_version, stream_type] = kind
 
 
 def _check_guard(
     guard: Guard, event: NewEvent, key: str | None, text: str, *, is_trace: bool
 ) -> None:
     if is_trace:
-        guard, fields = TRACES_V1, _guarded_fields(event, key, _TRACE_GUARDED)
+        guard, fields = TRACES_GUARD, _guarded_fields(event, key, _TRACE_GUARDED)
     # Hot path: building the pairs costs as much as a scan, and most events have none of them.
     elif _guarded_of(event) == _NO_GUARDED and key is None:
         fields = () if event.stream is None else (("stream_id", event.stream[1]),)
@@ -224,9 +232,9 @@ def _check_guard(
         fields = _guarded_fields(event, key, _GUARDED)
         if event.stream is not None:
             fields = (("stream_id", event.stream[1]), *fields)
-    found = guard.scan(Scanned(event.payload, text, fields, event.tags, event.metadata))
+    found = guard.scan(ScannedEvent(event.payload, text, fields, event.tags, event.metadata))
     if found is not None:
-        raise refusal(guard, found)
+        raise violation_error(guard, found)
 
 
 def _guarded_fields(
@@ -238,26 +246,28 @@ def _guarded_fields(
     return tuple(pairs)
 
 
-def _check_names(context: Desk, event: NewEvent, stream_type: str | None) -> None:
+def _check_names(context: ValidationContext, event: NewEvent, stream_type: str | None) -> None:
     """Scan the names that many events share: event type, tenant and stream type."""
     named = [("event_type", event.event_type), ("tenant_id", context.tenant_id)]
     if stream_type is not None:
         named.append(("stream_type", stream_type))
-    found = context.guard.scan(Scanned(None, "null", tuple(named)))
+    found = context.guard.scan(ScannedEvent(None, "null", tuple(named)))
     if found is not None:
-        raise refusal(context.guard, found)
+        raise violation_error(context.guard, found)
 
 
-def _make_prepared(context: Desk, event: NewEvent, key: str | None, text: str) -> Prepared:
+def _make_prepared(
+    context: ValidationContext, event: NewEvent, key: str | None, text: str
+) -> PreparedEvent:
     event_id = event.event_id or context.new_id()
     stream_type, stream_id = event.stream or (None, None)
     tenant = context.tenant_id
-    indexed = key is not None and context.door.keys_are_unique
+    indexed = key is not None and context.profile_rules.keys_are_unique
     paths = context.rules.indexed_paths.get(event.event_type)
     terms = term_keys(tenant, event.event_type, paths, text) if paths else ()
     if terms:
         context.limits.check("index_terms", len(terms))
-    return Prepared(
+    return PreparedEvent(
         event_id,
         event_key(event_id),
         event.event_id is not None,
@@ -269,7 +279,7 @@ def _make_prepared(context: Desk, event: NewEvent, key: str | None, text: str) -
         event.event_type,
         event.event_version,
         event.occurred_at,
-        None if event.occurred_at is None else instant_us(event.occurred_at),
+        None if event.occurred_at is None else parse_us(event.occurred_at),
         event.producer_id,
         event.source_system,
         event.source_subsystem,
@@ -284,28 +294,30 @@ def _make_prepared(context: Desk, event: NewEvent, key: str | None, text: str) -
         event.env_id,
         dict(event.metadata),
         text,
-        text_hash(text),
+        hash_text(text),
         tuple(event.tags),
         terms,
     )
 
 
-def _check_no_duplicates(context: Desk, prepared: list[Prepared]) -> None:
+def _check_no_duplicates(context: ValidationContext, prepared: list[PreparedEvent]) -> None:
     """Check that ids and keys are unique in a batch, and that all events have a key or none."""
     ids: set[str] = set()
     keys: set[bytes] = set()
     keyed = sum(event.idempotency_index is not None for event in prepared)
     for index, event in enumerate(prepared):
         if event.event_id in ids:
-            problem = Flaw("envelope", "event_id", "appears twice in one batch")
-            raise context.door.error(problem, index)
+            problem = ValidationError("envelope", "event_id", "appears twice in one batch")
+            raise context.profile_rules.error(problem, index)
         ids.add(event.event_id)
         if event.idempotency_index is None:
             if keyed:
                 message = "is missing: set a key on every event of a batch or on none"
-                raise context.door.error(Flaw("envelope", "idempotency_key", message), index)
+                raise context.profile_rules.error(
+                    ValidationError("envelope", "idempotency_key", message), index
+                )
         elif event.idempotency_index in keys:
-            problem = Flaw("envelope", "idempotency_key", "appears twice in one batch")
-            raise context.door.error(problem, index)
+            problem = ValidationError("envelope", "idempotency_key", "appears twice in one batch")
+            raise context.profile_rules.error(problem, index)
         else:
             keys.add(event.idempotency_index)

@@ -9,19 +9,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, safe_text
+from seriatim.core.canonical import canonical_text, check_and_encode
+from seriatim.core.column_types import COLUMN_TYPES
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
 from seriatim.core.patterns import is_pattern
-from seriatim.core.projection_key import FIELDS, STORED, Key, is_key, key_of
-from seriatim.core.values import VALUES
+from seriatim.core.projection_key import KEY_FIELDS, UPCAST_SAFE_FIELDS, Key, extract_key, is_key
 
-Policy = Literal["stop", "park", "skip"]
-Merge = Literal["sum", "min", "max"]
+FailurePolicy = Literal["stop", "park", "skip"]
+MergeRule = Literal["sum", "min", "max"]
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 # The columns of read models, and the system columns of every Postgres table.
-RESERVED = frozenset({"tenant_id", "position", "cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
+RESERVED_COLUMNS = frozenset(
+    {"tenant_id", "position", "cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"}
+)
 _OWN_NAMES = frozenset({"seriatim", "sqlite"})  # prefixes of internal tables and those of SQLite
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_MAX = 40
@@ -46,7 +48,7 @@ class Table(msgspec.Struct, frozen=True):
     key: Mapping[str, type]
     columns: Mapping[str, type]
     keep: Literal["first", "last"] = "last"
-    merge: Mapping[str, Merge] = msgspec.field(default_factory=dict)
+    merge: Mapping[str, MergeRule] = msgspec.field(default_factory=dict)
 
     @property
     def fields(self) -> dict[str, type]:
@@ -58,8 +60,8 @@ class Table(msgspec.Struct, frozen=True):
         """The declaration of the table as JSON."""
         return {
             "name": self.name,
-            "key": [[name, VALUES[kind].name] for name, kind in self.key.items()],
-            "columns": [[name, VALUES[kind].name] for name, kind in self.columns.items()],
+            "key": [[name, COLUMN_TYPES[kind].name] for name, kind in self.key.items()],
+            "columns": [[name, COLUMN_TYPES[kind].name] for name, kind in self.columns.items()],
             "keep": self.keep,
             "merge": dict(self.merge),
         }
@@ -78,7 +80,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     stream_types: tuple[str, ...] | None = None
     key: Key | None = None
     version: int = 1
-    on_failure: Policy = "stop"
+    on_failure: FailurePolicy = "stop"
     upcasters: Mapping[tuple[str, int], Upcaster] = msgspec.field(default_factory=dict)
     apply: Callable[[Any, EventRecord], Any] | None = None
     state: type | None = None
@@ -121,10 +123,12 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
             details={"projection": self.name},
         )
 
-    def key_of(self, event: EventRecord) -> str | None:
+    def extract_key(self, event: EventRecord) -> str | None:
         """Return the key of a stored event, or None if the event is to be skipped."""
         assert self.key is not None  # noqa: S101 - a fold has a key
-        return key_of(self.key, event if self.key in STORED else self.upcast(event))
+        return extract_key(
+            self.key, event if self.key in UPCAST_SAFE_FIELDS else self.upcast(event)
+        )
 
     def upcast(self, event: EventRecord) -> EventRecord:
         """Apply upcasters until the event has the newest version that they produce."""
@@ -137,7 +141,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
                 )
                 raise TypeError(msg)
             event = msgspec.structs.replace(
-                event, payload=safe_text(payload), event_version=event.event_version + 1
+                event, payload=check_and_encode(payload), event_version=event.event_version + 1
             )
         return event
 
@@ -152,7 +156,7 @@ def projection(  # noqa: PLR0913 - a declaration is its parts
     events: Iterable[str] = ("*",),
     stream_types: Iterable[str] | None = None,
     version: int = 1,
-    on_failure: Policy = "stop",
+    on_failure: FailurePolicy = "stop",
     upcasters: Mapping[tuple[str, int], Upcaster] | None = None,
 ) -> Callable[[Callable[[Any, EventRecord], Any]], Projection]:
     """Declare a projection with a fold function `apply(state, event)`.
@@ -186,11 +190,11 @@ def projection(  # noqa: PLR0913 - a declaration is its parts
     if (columns is None) == (tables is None) or (tables is None) != (state is None):
         raise _declaration_error(name, "pass either columns, or tables and a state type")
     if columns is not None:
-        column = key if isinstance(key, str) and key in FIELDS - RESERVED else "key"
+        column = key if isinstance(key, str) and key in KEY_FIELDS - RESERVED_COLUMNS else "key"
         tables = [Table(name, {column: str}, columns)]
 
     def declare(apply: Callable[[Any, EventRecord], Any]) -> Projection:
-        return checked(
+        return check_projection(
             Projection(
                 name=name,
                 key=key,
@@ -213,7 +217,7 @@ def frame_projection(  # noqa: PLR0913 - a declaration is its parts
     *,
     key: Mapping[str, type],
     columns: Mapping[str, type],
-    merge: Mapping[str, Merge],
+    merge: Mapping[str, MergeRule],
     events: Iterable[str] = ("*",),
     stream_types: Iterable[str] | None = None,
     version: int = 1,
@@ -240,7 +244,7 @@ def frame_projection(  # noqa: PLR0913 - a declaration is its parts
     """
 
     def declare(transform: Callable[[Any], Any]) -> Projection:
-        return checked(
+        return check_projection(
             Projection(
                 name=name,
                 tables=(Table(name, key, columns, merge=merge),),
@@ -264,7 +268,7 @@ def _to_tuple(projection_name: str, argument: str, value: Any) -> Any:
         raise _declaration_error(projection_name, f"{argument} must be a list of types") from None
 
 
-def checked(declared: Projection) -> Projection:
+def check_projection(declared: Projection) -> Projection:
     """Return the projection if its declaration is valid, or raise `InvalidArgument`."""
     _check_name(declared.name, declared.name)
     if declared.name.split("_")[0] in _OWN_NAMES:
@@ -362,12 +366,12 @@ def _check_table(declared: Projection, table: Table) -> None:
     fields: dict[str, Any] = dict(table.fields)
     for column, kind in fields.items():
         _check_name(declared.name, column)
-        if column in RESERVED:
+        if column in RESERVED_COLUMNS:
             raise _declaration_error(
                 declared.name, f"column {column} is reserved for the read model"
             )
-        if not isinstance(kind, type) or kind not in VALUES:
-            known = ", ".join(one.__name__ for one in VALUES)
+        if not isinstance(kind, type) or kind not in COLUMN_TYPES:
+            known = ", ".join(one.__name__ for one in COLUMN_TYPES)
             raise _declaration_error(
                 declared.name, f"column {column} has an unsupported type; use one of {known}"
             )
@@ -404,7 +408,7 @@ def _check_merge(declared: Projection, table: Table) -> None:
             raise _declaration_error(
                 declared.name, f"column {column} has merge rule sum, which requires type int"
             )
-        if VALUES[kind].name == "json":
+        if COLUMN_TYPES[kind].name == "json":
             raise _declaration_error(
                 declared.name, f"column {column} is JSON, which has no min or max"
             )

@@ -11,33 +11,37 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from seriatim.core.canonical import canonical_text, read_json
+from seriatim.core.canonical import canonical_text, decode_stored_json
+from seriatim.core.column_types import stored_text_problem
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
-from seriatim.core.ids import compose
-from seriatim.core.indexes import steps_of
-from seriatim.core.values import text_flaw
+from seriatim.core.ids import compose_key
+from seriatim.core.indexes import parse_path
 
 Key = str | Callable[[EventRecord], str | None]
 
-STREAM = "stream"  # the key made of the stream's type and id
-FIELDS = frozenset({STREAM, *EventRecord.__struct_fields__}) - {"payload", "metadata", "tags"}
-STORED = FIELDS - {"event_version"}  # fields that upcasters do not change
+STREAM_KEY = "stream"  # the key made of the stream's type and id
+KEY_FIELDS = frozenset({STREAM_KEY, *EventRecord.__struct_fields__}) - {
+    "payload",
+    "metadata",
+    "tags",
+}
+UPCAST_SAFE_FIELDS = KEY_FIELDS - {"event_version"}  # fields that upcasters do not change
 _PAYLOAD = "payload"
 
 
 def is_key(key: Any) -> bool:
     """Return whether a projection may declare this key."""
-    return callable(key) or (isinstance(key, str) and (key in FIELDS or is_path(key)))
+    return callable(key) or (isinstance(key, str) and (key in KEY_FIELDS or is_payload_path(key)))
 
 
-def is_path(key: str) -> bool:
+def is_payload_path(key: str) -> bool:
     """Return whether a key is a path in the payload, such as `payload.seat`."""
-    return key_path(key) is not None
+    return parse_key_path(key) is not None
 
 
 @lru_cache(maxsize=256)
-def key_path(key: str) -> tuple[str, ...] | None:
+def parse_key_path(key: str) -> tuple[str, ...] | None:
     """Parse a path in the payload into object keys; return None for another kind of key.
 
     A path is `payload.order.customer`, or `payload.labels["odd.key"]` if an object key contains a
@@ -47,14 +51,14 @@ def key_path(key: str) -> tuple[str, ...] | None:
     if rest == key or rest[:1] not in (".", "["):
         return None
     try:
-        steps = steps_of(rest.removeprefix("."))
+        steps = parse_path(rest.removeprefix("."))
     except InvalidArgument:
         return None
     names = tuple(step for step in steps if step is not None)
     return names if len(names) == len(steps) else None
 
 
-def key_of(key: Key, event: EventRecord) -> str | None:
+def extract_key(key: Key, event: EventRecord) -> str | None:
     """Return the key of an event, or None if the event is to be skipped.
 
     Args:
@@ -67,23 +71,23 @@ def key_of(key: Key, event: EventRecord) -> str | None:
     """
     if callable(key):
         return _check_key(key(event))
-    path = key_path(key)
+    path = parse_key_path(key)
     if path is not None:
-        return payload_key(path, event.payload)
-    if key == STREAM:
-        return None if event.stream is None else compose(*event.stream)
-    return key_text(getattr(event, key))
+        return extract_payload_key(path, event.payload)
+    if key == STREAM_KEY:
+        return None if event.stream is None else compose_key(*event.stream)
+    return format_key(getattr(event, key))
 
 
-def payload_key(path: Sequence[str], payload: str) -> str | None:
+def extract_payload_key(path: Sequence[str], payload: str) -> str | None:
     """Return the key at a path of a payload, given as its canonical text."""
-    value = read_json(payload)
+    value = decode_stored_json(payload)
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
-    return key_text(value)
+    return format_key(value)
 
 
-def key_text(value: Any) -> str | None:
+def format_key(value: Any) -> str | None:
     """Return the key for a value of an event, or None for null."""
     if value is None:
         return None
@@ -99,6 +103,6 @@ def _check_key(key: Any) -> str | None:
     if not key:
         msg = "the key is empty"
         raise ValueError(msg)
-    if problem := text_flaw(key):
+    if problem := stored_text_problem(key):
         raise ValueError(problem)
     return key

@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from seriatim.core.canonical import check_json
-from seriatim.core.errors import Flaw, InvalidArgument, InvalidQuery
+from seriatim.core.errors import InvalidArgument, InvalidQuery, ValidationError
 from seriatim.core.event import EventRecord, StreamRef
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
-from seriatim.core.patterns import Names, pattern_problem
-from seriatim.core.predicate import Document, compile_predicate, count_values, matches_json
+from seriatim.core.patterns import NameFilter, pattern_problem
+from seriatim.core.predicate import PayloadDocument, compile_predicate, count_values, matches_json
 
 __all__ = [
-    "EVERYTHING",
+    "MATCH_ALL",
     "Filter",
     "Matcher",
     "Query",
+    "check_context_version",
     "check_query",
-    "check_version",
     "matches",
     "matches_json",
 ]
@@ -96,7 +96,7 @@ class Query(msgspec.Struct, frozen=True):
         return form
 
 
-EVERYTHING = Query()
+MATCH_ALL = Query()
 
 _QUERY_NAMES = {
     "filters": "filters",
@@ -183,7 +183,7 @@ def _check_filter(one: Filter, where: str, limits: Limits) -> None:
     for index, predicate in enumerate(one.payload or ()):
         try:
             check_json(predicate, limits=limits)
-        except Flaw as problem:
+        except ValidationError as problem:
             raise _invalid(f"{where}.payload[{index}]", str(problem)) from None
 
 
@@ -202,7 +202,7 @@ def _invalid(where: str, problem: str) -> InvalidQuery:
     return InvalidQuery(f"{where}: {problem}", details={"where": where})
 
 
-def check_version(version: object) -> None:
+def check_context_version(version: object) -> None:
     """Raise `InvalidArgument` unless an expected context version is a position or None."""
     if version is not None and (type(version) is not int or not 1 <= version < _POSITION_END):
         msg = "an expected context version must be a position from 1, or None"
@@ -219,12 +219,12 @@ class Matcher:
     def __init__(self, query: Query) -> None:
         self._filters = [_FilterMatcher(one) for one in query.filters or ()]
 
-    def matches(self, record: EventRecord, document: Document | None = None) -> bool:
+    def matches(self, record: EventRecord, document: PayloadDocument | None = None) -> bool:
         """Return whether a record matches the query."""
         if not self._filters:
             return True
         if document is None:
-            document = Document(record.payload)
+            document = PayloadDocument(record.payload)
         return any(one.matches(record, document) for one in self._filters)
 
 
@@ -232,19 +232,19 @@ class _FilterMatcher:
     """One filter, compiled for fast lookups."""
 
     def __init__(self, one: Filter) -> None:
-        self._types = None if one.types is None else Names.of(one.types)
+        self._types = None if one.types is None else NameFilter.parse(one.types)
         self._streams = None if one.streams is None else frozenset(one.streams)
         self._tags = None if one.tags is None else frozenset(one.tags)
         self._payload = None if one.payload is None else list(map(compile_predicate, one.payload))
 
-    def matches(self, record: EventRecord, document: Document) -> bool:
+    def matches(self, record: EventRecord, document: PayloadDocument) -> bool:
         return (
             (self._types is None or self._types.allows(record.event_type))
             and (self._streams is None or record.stream in self._streams)
             and (self._tags is None or (bool(self._tags) and self._tags.issubset(record.tags)))
             and (
                 self._payload is None
-                or any(want.holds(document.data, document) for want in self._payload)
+                or any(want.matches(document.data, document) for want in self._payload)
             )
         )
 

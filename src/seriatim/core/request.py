@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, check_json, text_hash
-from seriatim.core.errors import Flaw, InvalidArgument
+from seriatim.core.canonical import canonical_text, check_json, hash_text
+from seriatim.core.errors import InvalidArgument, ValidationError
 from seriatim.core.event import EventRecord, StreamRef
-from seriatim.core.guard import DEFAULT, Guard, Scanned, refusal
+from seriatim.core.guard import DEFAULT_GUARD, Guard, ScannedEvent, violation_error
 from seriatim.core.ids import hash_key, id_problem, key_problem
 from seriatim.core.indexes import index_keys
 from seriatim.core.limits import Limits
-from seriatim.core.query import Query, check_query, check_version
+from seriatim.core.query import Query, check_context_version, check_query
 from seriatim.core.times import format_us
 
 _SEQ_END = 1 << 63
@@ -55,7 +55,7 @@ class ExpectedContext(msgspec.Struct, frozen=True):
             return version == self.version
         return version is None or version <= self.after
 
-    def within(self, head: int) -> bool:
+    def is_reachable(self, head: int) -> bool:
         """Return whether a log with this head has reached the condition's `after`."""
         return self.after is msgspec.UNSET or self.after <= head
 
@@ -95,7 +95,7 @@ class StoredCommand(msgspec.Struct, frozen=True):
 
 
 # gc=False: many events are queued at once, and none is part of a reference cycle.
-class Prepared(msgspec.Struct, frozen=True, gc=False):
+class PreparedEvent(msgspec.Struct, frozen=True, gc=False):
     """A validated event with the texts, hashes and index keys that are stored.
 
     Attributes:
@@ -105,12 +105,12 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
 
     event_id: str
     event_key: bytes
-    given_id: bool
+    has_caller_id: bool
     tenant_id: str
     stream_type: str | None
     stream_id: str | None
     stream_key: bytes | None
-    given_seq: int | None
+    requested_seq: int | None
     event_type: str
     event_version: int
     occurred_at: str | None
@@ -146,7 +146,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
             return self.term_keys
         return index_keys(self.tenant_id, self.tags, self.term_keys)
 
-    def record(
+    def to_record(
         self, position: int, append_position: int, stream_seq: int | None, recorded_us: int
     ) -> EventRecord:
         """Return the stored record of this event."""
@@ -181,7 +181,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     """One append for a store, validated under the declarations of `rules_version`.
 
     Attributes:
@@ -191,14 +191,14 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """
 
     tenant_id: str
-    events: tuple[Prepared, ...]
+    events: tuple[PreparedEvent, ...]
     conditions: tuple[Condition, ...] = ()
     command: PreparedCommand | None = None
     on_id_mismatch: Literal["error", "warn"] = "error"
     size: int = 0
     rules_version: int = 0
-    packed: Any = None
-    door: str = "log"
+    encoded: Any = None
+    profile: str = "log"
 
 
 def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
@@ -220,7 +220,7 @@ def check_conditions(given: object, limits: Limits) -> tuple[Condition, ...]:
             check_query(condition.query, limits)
             _check_bound(condition)
         elif isinstance(condition, ExpectedSeq):
-            check_stream(condition.stream)
+            check_stream_ref(condition.stream)
             seq = condition.seq
             if seq is not None and (type(seq) is not int or not 0 <= seq < _SEQ_END):
                 raise _bad("condition.seq", "must be a whole number from 0, or None")
@@ -239,12 +239,12 @@ def _check_bound(condition: ExpectedContext) -> None:
     if (version is msgspec.UNSET) == (after is msgspec.UNSET):
         raise _bad("condition", "must have either version or after")
     if after is msgspec.UNSET:
-        check_version(version)
+        check_context_version(version)
     elif type(after) is not int or not 0 <= after < _SEQ_END:
         raise _bad("after", "must be a position from 0")
 
 
-def check_stream(stream: object) -> StreamRef:
+def check_stream_ref(stream: object) -> StreamRef:
     """Return a valid stream reference, or raise `InvalidArgument`."""
     if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
         raise _bad("stream", "must be a (stream type, stream id) pair")
@@ -254,13 +254,13 @@ def check_stream(stream: object) -> StreamRef:
     return stream
 
 
-def around_payloads(limits: Limits) -> Limits:
+def limits_around_payloads(limits: Limits) -> Limits:
     """Return limits that allow the deeper nesting of a request around its payloads."""
     return msgspec.structs.replace(limits, payload_depth=limits.payload_depth + _AROUND)
 
 
 def prepare_command(
-    tenant_id: str, command: Command | None, limits: Limits, guard: Guard = DEFAULT
+    tenant_id: str, command: Command | None, limits: Limits, guard: Guard = DEFAULT_GUARD
 ) -> PreparedCommand | None:
     """Validate a command and compute its key, request hash and response text.
 
@@ -279,19 +279,19 @@ def prepare_command(
     if problem := key_problem(command.key):
         raise _bad("command.key", problem)
     try:
-        check_json(command.request, limits=around_payloads(limits))
+        check_json(command.request, limits=limits_around_payloads(limits))
         check_json(command.response, limits=limits)
-    except Flaw as problem:
+    except ValidationError as problem:
         raise _bad("command", str(problem)) from None
     response = canonical_text(command.response)
     limits.check("payload_bytes", len(response))
     # The request is hashed and never stored, so only the response is scanned.
-    if found := guard.scan(Scanned(command.response, response)):
-        raise refusal(guard, found, "command.response")
+    if found := guard.scan(ScannedEvent(command.response, response)):
+        raise violation_error(guard, found, "command.response")
     return PreparedCommand(
         command,
         hash_key(tenant_id, command.actor, command.endpoint, command.key),
-        text_hash(canonical_text(command.request)),
+        hash_text(canonical_text(command.request)),
         response,
     )
 

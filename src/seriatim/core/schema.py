@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.errors import BackendFailure, Flaw, InvalidArgument, SchemaViolation
-from seriatim.core.paths import ROOT, child, item
+from seriatim.core.errors import BackendFailure, InvalidArgument, SchemaViolation, ValidationError
+from seriatim.core.json_path import ROOT, child, item
 
 _ANNOTATIONS = frozenset(
     {"$comment", "default", "deprecated", "description", "discriminator", "examples", "title"}
@@ -67,15 +67,15 @@ def _schema_error(problem: str) -> InvalidArgument:
     return InvalidArgument(f"the schema is invalid: {problem}", details={"argument": "schema"})
 
 
-def _to_validation_error(error: ValueError) -> Flaw:
+def _to_validation_error(error: ValueError) -> ValidationError:
     path = _path(getattr(error, "instance_path", ()))
     kind: Any = getattr(error, "kind", None)
     if hasattr(kind, "property"):
-        return Flaw("shape", child(path, kind.property), "is required")
+        return ValidationError("shape", child(path, kind.property), "is required")
     # The messages of these kinds quote keys or items, which may be secrets like any value.
     if kind is None or hasattr(kind, "unexpected") or hasattr(kind, "error"):
-        return Flaw("shape", path, "is not allowed by the schema")
-    return Flaw("shape", path, error.message)  # type: ignore[attr-defined]
+        return ValidationError("shape", path, "is not allowed by the schema")
+    return ValidationError("shape", path, error.message)  # type: ignore[attr-defined]
 
 
 def _path(steps: Any) -> str:
@@ -85,7 +85,7 @@ def _path(steps: Any) -> str:
     return path
 
 
-def schema_of(cls: type) -> dict[str, Any]:
+def derive_schema(cls: type) -> dict[str, Any]:
     """Return the JSON schema of a dataclass, a msgspec Struct or a pydantic model.
 
     Annotations such as descriptions and defaults are removed and keys are sorted, so that a new
@@ -141,7 +141,7 @@ def _strip_annotations(schema: Any) -> Any:
     return stripped
 
 
-def decoder_of(cls: type) -> Callable[[Any], Any]:
+def make_decoder(cls: type) -> Callable[[Any], Any]:
     """Return a function that converts a JSON value to an instance of a class.
 
     The function raises `SchemaViolation`, with the path, for a value that does not fit the class.

@@ -6,13 +6,13 @@ from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.core.ids import id_problem
 
-EVERY_TENANT = "*"  # means all tenants; no tenant can have this name
+ALL_TENANTS = "*"  # means all tenants; no tenant can have this name
 
 
 def tenant_problem(value: object) -> str | None:
     """Return why a value is not a valid name of one tenant, or None if it is."""
-    if value == EVERY_TENANT:
-        return f"must name one tenant: {EVERY_TENANT} stands for all of them"
+    if value == ALL_TENANTS:
+        return f"must name one tenant: {ALL_TENANTS} stands for all of them"
     return id_problem(value)
 
 

@@ -27,7 +27,7 @@ def time_problem(text: object) -> str | None:
 
     A leap second (`:60`) is valid only at the end of a month in UTC.
     """
-    moment = instant_us(text)
+    moment = parse_us(text)
     if moment is None or type(text) is not str:
         return "must be an RFC 3339 timestamp"
     if not EARLIEST_US <= moment <= LATEST_US:
@@ -40,7 +40,7 @@ def time_problem(text: object) -> str | None:
     return None
 
 
-def instant_us(text: object) -> int | None:
+def parse_us(text: object) -> int | None:
     """Return the microseconds since 1970 of an RFC 3339 string, or None if it is not one.
 
     Digits finer than a microsecond are truncated.

@@ -11,11 +11,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from seriatim.core.flat_text import Piece
-from seriatim.core.guard_tokens import Family
-from seriatim.core.literal_tree import tree_pattern
+from seriatim.core.flat_text import TextChunk
+from seriatim.core.guard_tokens import TokenFamily
+from seriatim.core.literal_prefilter import tree_pattern
 
-SHORTEST = 18  # characters: no family has a shorter token
+MIN_TOKEN_CHARS = 18  # characters: no family has a shorter token
 
 _HEAD = 3  # the characters of a prefix's first word by which families are looked up
 _SAMPLED = 2048  # characters that are sampled for frequent words
@@ -27,9 +27,9 @@ _ALNUM = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 _RUNS = bytes(97 if code in _ALNUM or code in b"_.~-" else 32 for code in range(256))
 _ONLY_RUNS = bytes(code if code in _ALNUM or code in b"_.~-" else 32 for code in range(256))
 _WORDS = bytes(code if code in _ALNUM else 32 for code in range(256))
-_RUN = b"a" * SHORTEST
+_RUN = b"a" * MIN_TOKEN_CHARS
 _STEP = 6  # of every sixth character, a long enough run has three: a cheap first test
-_SAMPLE = b"a" * (SHORTEST // _STEP)
+_SAMPLE = b"a" * (MIN_TOKEN_CHARS // _STEP)
 _SPARSE = 64  # characters per long run: with more runs, splitting the text is cheaper
 _SHORT_TEXT = 4096
 _find_runs = re.compile(_RUN + b"a*+").finditer
@@ -37,7 +37,7 @@ _UUID = 36
 _DASH = ord("-")
 
 
-def head_of(prefix: str) -> str:
+def prefix_head(prefix: str) -> str:
     """Return the first characters of the first word of a prefix."""
     match = re.match(f"[A-Za-z0-9]{{1,{_HEAD}}}", prefix)
     if match is None:
@@ -49,7 +49,7 @@ def head_of(prefix: str) -> str:
 class TokenFinder:
     """Find a token of one of several families in a text."""
 
-    def __init__(self, families: Sequence[Family]) -> None:
+    def __init__(self, families: Sequence[TokenFamily]) -> None:
         by_start: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for family in families:
             for prefix in family.prefixes:
@@ -58,11 +58,11 @@ class TokenFinder:
         self._named = tuple((family.name, re.compile(family.pattern).match) for family in families)
         searches: dict[bytes, list[_Search]] = defaultdict(list)
         for start, rest in by_start.items():
-            searches[head_of(start).encode()].append(_search_for(start, rest))
+            searches[prefix_head(start).encode()].append(_search_for(start, rest))
         self._searches = {**searches}
         self._heads = frozenset(searches)
 
-    def __call__(self, chunk: Piece) -> str | None:
+    def __call__(self, chunk: TextChunk) -> str | None:
         """Return the name of the family of a token that starts in the chunk, or None."""
         raw = chunk.text.encode("latin-1", "replace")
         runs = raw.translate(_RUNS)
@@ -74,7 +74,7 @@ class TokenFinder:
             return next(name for name, match in self._named if match(found.string, start))
         return None
 
-    def _first(self, runs: Sequence[bytes], chunk: Piece) -> re.Match[str] | None:
+    def _first(self, runs: Sequence[bytes], chunk: TextChunk) -> re.Match[str] | None:
         """Return a token of the chunk, after searching its runs for the prefixes that may occur."""
         joined = b" ".join(runs)
         heads = self._heads.intersection([word[:_HEAD] for word in _distinct_words(joined)])
@@ -90,7 +90,7 @@ class TokenFinder:
 
 
 def _find_in_chunk(
-    search: _Search, found: re.Match[str], runs: Sequence[bytes], chunk: Piece
+    search: _Search, found: re.Match[str], runs: Sequence[bytes], chunk: TextChunk
 ) -> re.Match[str] | None:
     """Search a token that was found in the runs again in its chunk, with its surroundings."""
     if len(runs) == 1 and chunk.text.find(found.string) + found.start() >= chunk.end:
@@ -101,7 +101,7 @@ def _find_in_chunk(
 
 def _start_of(prefix: str) -> str:
     """Return the head of a prefix, with the separator that follows it, if any."""
-    head = head_of(prefix)
+    head = prefix_head(prefix)
     following = prefix[len(head) : len(head) + 1]
     return head if following.isalnum() else head + following
 
@@ -134,7 +134,7 @@ def _long_runs(raw: bytes, runs: bytes) -> list[bytes]:
     """Return the runs that are long enough for a token and are not UUIDs."""
     if len(runs) > _SHORT_TEXT and runs.count(_RUN) * _SPARSE > len(runs):
         found: Iterable[bytes] = {*raw.translate(_ONLY_RUNS).split()}  # a set: equal runs only once
-        return [run for run in found if len(run) >= SHORTEST and not _is_uuid(run)]
+        return [run for run in found if len(run) >= MIN_TOKEN_CHARS and not _is_uuid(run)]
     found = [raw[slice(*match.span())] for match in _find_runs(runs)]
     return [run for run in found if not _is_uuid(run)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from seriatim.core.errors import Flaw
-from seriatim.core.paths import ROOT, child, item
+from seriatim.core.errors import ValidationError
+from seriatim.core.json_path import ROOT, child, item
 
 TRACE_ACTORS = ("agent", "person", "role", "system")
 
@@ -115,6 +115,6 @@ def check_trace_payload(event_type: str, payload: dict[str, Any]) -> None:
     """Raise `ValidationError` for an unknown trace event type or a payload of another shape."""
     shape = _SHAPES.get(event_type)
     if shape is None:
-        raise Flaw("shape", "event_type", f"must be one of {', '.join(TRACE_TYPES)}")
+        raise ValidationError("shape", "event_type", f"must be one of {', '.join(TRACE_TYPES)}")
     if problem := shape(payload):
-        raise Flaw("shape", ROOT + problem[0], problem[1])
+        raise ValidationError("shape", ROOT + problem[0], problem[1])

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import EventRecord
-from seriatim.core.handling import Delivery, Handler
+from seriatim.core.handler import Delivery, Handler
+from seriatim.delivery.claim_context import ClaimContext
 from seriatim.delivery.claims import Claim
-from seriatim.delivery.holding import Held
-from seriatim.delivery.loop import Tally
+from seriatim.delivery.handler_loop import Counts
 from seriatim.delivery.settlement import settle
 
 if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry
 
 
-class AsyncHeld:
+class AsyncClaimContext:
     """The async form of `ClaimContext`, for `async with registry.aio.claim(…)`."""
 
-    def __init__(self, context: Held) -> None:
+    def __init__(self, context: ClaimContext) -> None:
         self._context = context
 
-    async def __aenter__(self) -> Held:
+    async def __aenter__(self) -> ClaimContext:
         """Claim the event in a thread."""
         return await asyncio.to_thread(self._context.__enter__)
 
@@ -46,22 +46,22 @@ class _Cancelled(BaseException):
     """The caller was cancelled: neither a success nor a failure of the event."""
 
 
-class Bridge:
+class EventLoopBridge:
     """Runs coroutines on an event loop for a thread that blocks on their results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._running: concurrent.futures.Future[Any] | None = None
-        self.ended = threading.Event()
+        self.cancelled = threading.Event()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine and return its result; called from the thread."""
-        if self.ended.is_set():
+        if self.cancelled.is_set():
             coroutine.close()
             raise _Cancelled
         self._running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         # `cancel` may have been called before `_running` was set: it would have missed this one.
-        if self.ended.is_set():
+        if self.cancelled.is_set():
             self._running.cancel()
         try:
             return self._running.result()
@@ -70,7 +70,7 @@ class Bridge:
 
     def cancel(self) -> None:
         """Cancel the running coroutine and refuse further ones; called from the event loop."""
-        self.ended.set()
+        self.cancelled.set()
         if self._running is not None:
             self._running.cancel()
 
@@ -87,7 +87,7 @@ class AsyncRegistry:
         events: EventRecord | Delivery | Iterable[EventRecord | Delivery],
         *,
         wait_s: float = 0.0,
-    ) -> Tally:
+    ) -> Counts:
         """Handle one event or a batch; see `Registry.handle`.
 
         An async handler runs on this event loop, other handlers and statements run in a thread.
@@ -99,7 +99,7 @@ class AsyncRegistry:
 
         """
         registry = self._registry
-        bridge = Bridge(asyncio.get_running_loop())
+        bridge = EventLoopBridge(asyncio.get_running_loop())
         # A transactional effect writes through the thread's own connection, so it runs there.
         await_ = None if handler.effect == "transactional" else bridge.run
         work = asyncio.ensure_future(
@@ -109,8 +109,8 @@ class AsyncRegistry:
                     handler,
                     registry.deliveries(events),
                     wait_s=wait_s,
-                    await_=await_,
-                    ended=bridge.ended,
+                    run_coroutine=await_,
+                    cancelled=bridge.cancelled,
                 )
             )
         )
@@ -129,7 +129,7 @@ class AsyncRegistry:
         event: EventRecord | Delivery,
         *,
         unsettled: Literal["raise", "return"] = "raise",
-    ) -> AsyncHeld:
+    ) -> AsyncClaimContext:
         """Claim one event for an `async with` block; see `Registry.claim`.
 
         Raises:
@@ -142,7 +142,7 @@ class AsyncRegistry:
                 "thread's own connection: use registry.claim in a thread, or aio.handle"
             )
             raise InvalidArgument(msg, details={"handler": handler.name})
-        return AsyncHeld(self._registry.claim(handler, event, unsettled=unsettled))
+        return AsyncClaimContext(self._registry.claim(handler, event, unsettled=unsettled))
 
     async def claim_all(self, handler: Handler, deliveries: Sequence[Delivery]) -> list[Claim]:
         """Claim several events at once; see `Registry.claim_all`."""

@@ -9,7 +9,7 @@ import msgspec
 
 from seriatim.core.errors import LeaseLost
 from seriatim.core.event import LogIdentity
-from seriatim.core.handling import Delivery
+from seriatim.core.handler import Delivery
 
 Verdict = Literal[
     "claimed",
@@ -26,13 +26,13 @@ Status = Literal[
 ]
 
 # Verdicts after which the event need not be delivered again.
-FINAL: tuple[Verdict, ...] = ("duplicate_done", "stale", "dead", "unknown")
+FINAL_VERDICTS: tuple[Verdict, ...] = ("duplicate_done", "stale", "dead", "unknown")
 
-Key = tuple[str, str]  # tenant id and event id
-Line = tuple[str, str, str]  # tenant id, stream type and stream id: the scope of ordering
+EventKey = tuple[str, str]  # tenant id and event id
+StreamKey = tuple[str, str, str]  # tenant id, stream type and stream id: the scope of ordering
 
 # Columns and types of the rows that are passed to statements as `{given}`.
-DELIVERED = {
+DELIVERY_TYPES = {
     "tenant_id": "text",
     "event_id": "text",
     "event_type": "text",
@@ -42,10 +42,10 @@ DELIVERED = {
     "stream_seq": "integer",
     "first_seq": "integer",
 }
-JUDGED = {**DELIVERED, "log_id": "text", "epoch": "integer", "selected": "integer"}
-READ_FROM = {"tenant_id": "text", "log_id": "text", "epoch": "integer"}
+CANDIDATE_TYPES = {**DELIVERY_TYPES, "log_id": "text", "epoch": "integer", "selected": "integer"}
+ORIGIN_TYPES = {"tenant_id": "text", "log_id": "text", "epoch": "integer"}
 # Prefixed, because these statements return columns of the table under the plain names.
-HELD = {"of_tenant": "text", "of_event": "text", "of_token": "integer"}
+CLAIM_TYPES = {"of_tenant": "text", "of_event": "text", "of_token": "integer"}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,22 +81,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def final(self) -> bool:
         """Whether a consumer may advance past the event: it is settled or left to an operator."""
-        return self.verdict in FINAL
+        return self.verdict in FINAL_VERDICTS
 
 
-class Passed(msgspec.Struct, frozen=True):
+class PassedRange(msgspec.Struct, frozen=True):
     """A range of sequence numbers of a stream that a handler passes over, both ends included."""
 
-    line: Line
+    stream_key: StreamKey
     first_seq: int
     from_seq: int
     to_seq: int
 
 
-def delivered(deliveries: Sequence[Delivery]) -> list[list[Any]]:
+def encode_deliveries(deliveries: Sequence[Delivery]) -> list[list[Any]]:
     """Convert deliveries to the columns of `DELIVERY_TYPES`."""
     no_stream: tuple[str | None, str | None] = (None, None)
-    streams = [(one.line and one.stream) or no_stream for one in deliveries]
+    streams = [(one.ordered_stream and one.stream) or no_stream for one in deliveries]
     return [
         [one.tenant_id for one in deliveries],
         [one.event_id for one in deliveries],
@@ -104,12 +104,12 @@ def delivered(deliveries: Sequence[Delivery]) -> list[list[Any]]:
         [one.position for one in deliveries],
         [stream_type for stream_type, _ in streams],
         [stream_id for _, stream_id in streams],
-        [one.stream_seq if one.line else None for one in deliveries],
+        [one.stream_seq if one.ordered_stream else None for one in deliveries],
         [one.first_seq for one in deliveries],
     ]
 
 
-def judged(selected: Sequence[Delivery], passing: Sequence[Delivery]) -> list[list[Any]]:
+def encode_candidates(selected: Sequence[Delivery], passing: Sequence[Delivery]) -> list[list[Any]]:
     """Convert deliveries to the columns of `CANDIDATE_TYPES`.
 
     Args:
@@ -119,14 +119,14 @@ def judged(selected: Sequence[Delivery], passing: Sequence[Delivery]) -> list[li
     """
     every = [*selected, *passing]
     return [
-        *delivered(every),
+        *encode_deliveries(every),
         [one.log and one.log.log_id for one in every],
         [one.log and one.log.epoch for one in every],
         [1] * len(selected) + [0] * len(passing),
     ]
 
 
-def read_from(deliveries: Iterable[Delivery]) -> list[list[Any]]:
+def encode_origins(deliveries: Iterable[Delivery]) -> list[list[Any]]:
     """Convert the distinct pairs of tenant and log to the columns of `ORIGIN_TYPES`."""
     origins = {(one.tenant_id, one.log) for one in deliveries}
     pairs = sorted(origins, key=lambda pair: (pair[0], str(pair[1])))
@@ -137,7 +137,7 @@ def read_from(deliveries: Iterable[Delivery]) -> list[list[Any]]:
     ]
 
 
-def held(claims: Iterable[Claim]) -> list[list[Any]]:
+def encode_claims(claims: Iterable[Claim]) -> list[list[Any]]:
     """Convert claims to the columns of `CLAIM_TYPES`."""
     rows = list(claims)
     return [
@@ -159,7 +159,7 @@ def check_held(claims: Sequence[Claim], ended: Sequence[tuple[Any, ...]]) -> Non
         raise LeaseLost(msg, details={"event_ids": lost[:10], "lost": len(lost)})
 
 
-def find_first_run(line: Line, passed: Sequence[Delivery]) -> Passed:
+def find_first_run(line: StreamKey, passed: Sequence[Delivery]) -> PassedRange:
     """Return the lowest run of consecutive sequence numbers among events of one stream."""
     numbers = sorted({one.stream_seq for one in passed if one.stream_seq is not None})
     end = numbers[0]
@@ -167,7 +167,7 @@ def find_first_run(line: Line, passed: Sequence[Delivery]) -> Passed:
         if number != end + 1:
             break
         end = number
-    return Passed(line, passed[0].first_seq, numbers[0], end)
+    return PassedRange(line, passed[0].first_seq, numbers[0], end)
 
 
 def decode_deferred(row: tuple[Any, ...]) -> Delivery:

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from seriatim.core.errors import InvalidEvent
 from seriatim.core.event import EventRecord
-from seriatim.core.handling import Handler, RetryPolicy, handler
+from seriatim.core.handler import Handler, RetryPolicy, handler
 
 Document = Mapping[str, Any]
 
 
-class Index(Protocol):
+class DocumentIndex(Protocol):
     """A store of versioned documents: a search index, a cache, a table in another database."""
 
     def put(self, key: str, version: int, document: Document | None) -> None:
@@ -31,7 +31,7 @@ class Index(Protocol):
 
 def documents(  # noqa: PLR0913 - the options of a handler
     name: str,
-    index: Index | Callable[[], Index],
+    index: DocumentIndex | Callable[[], DocumentIndex],
     *,
     events: Iterable[str] = ("*",),
     stream_types: Iterable[str] | None = None,
@@ -58,7 +58,7 @@ def documents(  # noqa: PLR0913 - the options of a handler
             return {"status": event.event_type, "at": event.recorded_at}
 
     """
-    opened: list[Index] = []
+    opened: list[DocumentIndex] = []
 
     def declare(make: Callable[[EventRecord], Document | None]) -> Handler:
         def put(event: EventRecord, _context: object) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.patterns import Names, pattern_problem
+from seriatim.core.patterns import NameFilter, pattern_problem
 from seriatim.core.times import format_us
 
-RETRIED = ("failed", "dead", "unknown")
-UNFINISHED = ("claimed", "failed", "blocked", "dead", "unknown")
+RETRYABLE_STATUSES = ("failed", "dead", "unknown")
+UNFINISHED_STATUSES = ("claimed", "failed", "blocked", "dead", "unknown")
 
 _FILTERS = (
     "handler",
@@ -56,7 +56,7 @@ class StatusCount(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True):
+class DeclaredHandler(msgspec.Struct, frozen=True, kw_only=True):
     """A handler as declared in the registry, and its status."""
 
     name: str
@@ -65,7 +65,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
+class HandlerLog(msgspec.Struct, frozen=True, kw_only=True):
     """The log that a handler is bound to for a tenant; `reason` is that of the last reset."""
 
     handler: str
@@ -76,12 +76,12 @@ class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
 
 
-def stop_reason(tenant_id: str, event_id: str, error: str = "") -> str:
+def format_stop_reason(tenant_id: str, event_id: str, error: str = "") -> str:
     """Format the reason of a stopped handler; without `error` it is the prefix to compare with."""
     return f"event {event_id} of tenant {tenant_id}: {error}"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter over entries; fields that are None do not filter.
 
     `event_type` is a type, or a pattern such as `seat.*`.
@@ -97,7 +97,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     # Exclusive lower bound of the position; -1 also matches invalid messages, which have 0.
     after: int = -1
 
-    def where(self) -> tuple[str, dict[str, Any]]:
+    def to_sql(self) -> tuple[str, dict[str, Any]]:
         """Return the SQL condition and its parameters.
 
         Raises:
@@ -123,8 +123,8 @@ def _event_type_condition(pattern: str, values: dict[str, Any]) -> str:
     """Return the SQL condition on the event type, and add its parameter to `values`."""
     if problem := pattern_problem(pattern):
         raise InvalidArgument(f"event_type {problem}", details={"argument": "event_type"})
-    names = Names.of([pattern])
-    if names.everything:
+    names = NameFilter.parse([pattern])
+    if names.matches_all:
         return "1 = 1"
     (values["event_type"],) = names.values or names.prefixes
     if names.values:
@@ -133,7 +133,7 @@ def _event_type_condition(pattern: str, values: dict[str, Any]) -> str:
     return f"substr(event_type, 1, {len(names.prefixes[0])}) = :event_type"
 
 
-def entry_of(row: tuple[Any, ...]) -> Entry:
+def decode_entry(row: tuple[Any, ...]) -> Entry:
     """Convert a row of the statement `entries` to an entry."""
     *first_columns, due_us, error, reason, event, first_us, updated_us = row
     names = Entry.__struct_fields__[: len(first_columns)]

@@ -7,51 +7,51 @@ from typing import Any, Literal
 
 import msgspec
 
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import Conflict, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import EventRecord, LogIdentity
-from seriatim.core.handling import Delivery, Handler
+from seriatim.core.handler import Delivery, Handler
 from seriatim.core.tenants import check_tenant
-from seriatim.delivery.acts import Acts, identity_changed, is_record
+from seriatim.delivery.admin import RegistryAdmin
 from seriatim.delivery.aio import AsyncRegistry
+from seriatim.delivery.claim_context import ClaimContext
 from seriatim.delivery.claims import (
-    DELIVERED,
-    HELD,
-    JUDGED,
-    READ_FROM,
+    CANDIDATE_TYPES,
+    CLAIM_TYPES,
+    DELIVERY_TYPES,
+    ORIGIN_TYPES,
     Claim,
-    Key,
-    Line,
-    Passed,
+    EventKey,
+    PassedRange,
+    StreamKey,
     check_held,
     decode_deferred,
-    delivered,
+    encode_candidates,
+    encode_claims,
+    encode_deliveries,
+    encode_origins,
     find_first_run,
-    held,
-    judged,
-    read_from,
 )
 from seriatim.delivery.entries import (
-    Asked,
-    Declared,
+    DeclaredHandler,
     Entry,
-    KnownLog,
+    EntryFilter,
+    HandlerLog,
     StatusCount,
-    stop_reason,
+    format_stop_reason,
 )
-from seriatim.delivery.holding import Held
-from seriatim.delivery.loop import Tally
-from seriatim.delivery.operating import Operating
-from seriatim.delivery.origin import LogOrigin
-from seriatim.delivery.outage import OnOutage
-from seriatim.delivery.reset import Reset, reset_handler
+from seriatim.delivery.handler_loop import Counts
+from seriatim.delivery.log_origin import LogOrigin
+from seriatim.delivery.outage_retry import OnOutage
+from seriatim.delivery.registry_database import RegistryDatabase, identity_changed_error, is_record
+from seriatim.delivery.reset import ResetReport, reset_handler
 from seriatim.delivery.settlement import settle
 from seriatim.log.base import BaseLog
-from seriatim.store.engine import Engine, Session
+from seriatim.store.engine import Engine, EngineSession
 
 # Columns and types of given rows, by statement.
 _FAILED_TYPES = {
-    **HELD,
+    **CLAIM_TYPES,
     "new_status": "text",
     "new_error": "text",
     "new_event": "text",
@@ -59,8 +59,8 @@ _FAILED_TYPES = {
     "unspent": "integer",
 }
 _DEAD_TYPES = {"of_tenant": "text", "of_event": "text", "new_error": "text", "new_event": "text"}
-_INVALID_TYPES = {**DELIVERED, "error": "text", "event": "text"}
-_DEFERRED_TYPES = {**DELIVERED, "event": "text"}
+_INVALID_TYPES = {**DELIVERY_TYPES, "error": "text", "event": "text"}
+_DEFERRED_TYPES = {**DELIVERY_TYPES, "event": "text"}
 _RANGE_TYPES = {
     "tenant_id": "text",
     "stream_type": "text",
@@ -95,12 +95,12 @@ class Registry:
     def __init__(
         self,
         engine: Engine,
-        settings: Registering | None = None,
+        settings: RegistrySettings | None = None,
         origin: LogOrigin | None = None,
     ) -> None:
         """Open the registry, and create missing tables; users call `open_registry`."""
-        self._database = Acts(engine, settings)
-        self._admin = Operating(self._database)
+        self._database = RegistryDatabase(engine, settings)
+        self._admin = RegistryAdmin(self._database)
         self._declared: set[tuple[str, str]] = set()
         self.engine = engine
         self.origin = origin
@@ -118,12 +118,12 @@ class Registry:
         """The owner name of this registry's claims, different in every process."""
         return self._database.owner
 
-    def another(self, on_outage: OnOutage | None = None) -> Registry:
+    def clone(self, on_outage: OnOutage | None = None) -> Registry:
         """Return the same registry on a separate connection, for another thread."""
         settings = msgspec.structs.replace(
             self.settings, on_outage=on_outage or self.settings.on_outage
         )
-        return Registry(self.engine.another(), settings, self.origin)
+        return Registry(self.engine.open_another(), settings, self.origin)
 
     def close(self) -> None:
         """Close the database connection, and stop waiting for an unreachable database."""
@@ -162,7 +162,7 @@ class Registry:
             self.declare(handler)
             self._declared.add(known)
 
-    def held_up(self, handler: Handler) -> str | None:
+    def inactive_reason(self, handler: Handler) -> str | None:
         """Return why a handler does not run (`paused` or `stopped: …`), or None if it may run."""
         found = self._database.read("handler", {"handler": handler.name})
         if not found or found[0][1] == "ready":
@@ -170,7 +170,7 @@ class Registry:
         _, status, reason = found[0]
         return f"{status}: {reason}" if reason else str(status)
 
-    def check_known(self, handler: str) -> None:
+    def check_handler_exists(self, handler: str) -> None:
         """Raise `NotFound` for a handler that was never declared and has no entries."""
         self._database.check_handler_exists(handler)
 
@@ -182,7 +182,7 @@ class Registry:
         events: EventRecord | Delivery | Iterable[EventRecord | Delivery],
         *,
         wait_s: float = 0.0,
-    ) -> Tally:
+    ) -> Counts:
         """Handle one event or a batch, and return when the verdict of each is final.
 
         Each event is then done, was done before, is stale, is excluded by the handler's filter, or
@@ -216,7 +216,7 @@ class Registry:
         event: EventRecord | Delivery,
         *,
         unsettled: Literal["raise", "return"] = "raise",
-    ) -> Held:
+    ) -> ClaimContext:
         """Claim one event for a `with` block, in which the caller performs the effect.
 
         Args:
@@ -236,7 +236,7 @@ class Registry:
 
         """
         [delivery] = self.deliveries(event)
-        return Held(self, handler, delivery, unsettled=unsettled)
+        return ClaimContext(self, handler, delivery, unsettled=unsettled)
 
     def deliveries(
         self, events: EventRecord | Delivery | Iterable[EventRecord | Delivery]
@@ -252,13 +252,13 @@ class Registry:
             if not isinstance(one, EventRecord | Delivery):
                 msg = f"events must be records or deliveries, not {type(one).__name__}"
                 raise InvalidArgument(msg, details={"argument": "events"})
-        return self.identified(
+        return self.add_log_identity(
             one if isinstance(one, Delivery) else Delivery.of(one) for one in given
         )
 
     # -- the identity of the log
 
-    def identified(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+    def add_log_identity(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Add the identity of the registry's log to records that do not name their log.
 
         Raises:
@@ -275,32 +275,32 @@ class Registry:
             raise InvalidArgument(_LOG_REQUIRED, details={"argument": "log"})
         log = self.origin.identity()
         return [
-            self.origin.delivery(one.event, log) if one.log is None and is_record(one) else one
+            self.origin.to_delivery(one.event, log) if one.log is None and is_record(one) else one
             for one in known
         ]
 
-    def admit(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
+    def check_log_identity(self, handler: Handler, deliveries: Iterable[Delivery]) -> None:
         """Bind the handler to the log of the first events of a tenant, and check later ones.
 
         Raises:
             LogIdentityChanged: Events come from another log or epoch than earlier ones.
 
         """
-        columns = read_from(deliveries)
+        columns = encode_origins(deliveries)
         values = {"handler": handler.name}
         # Twice: another consumer may bind the handler at the same time, and its log is compared.
         for _ in range(2):
-            found = self._database.run_rows("foreign", READ_FROM, columns, values)
+            found = self._database.run_rows("foreign", ORIGIN_TYPES, columns, values)
             for tenant_id, log_id, epoch, known_id, known_epoch in found:
                 if known_id is not None:
                     given = None if log_id is None else LogIdentity(log_id, epoch)
                     known = LogIdentity(known_id, known_epoch)
-                    raise identity_changed(handler.name, tenant_id, known, given)
+                    raise identity_changed_error(handler.name, tenant_id, known, given)
             if not found:
                 return
             new = {row[0]: row for row in found}.values()
             new_columns = [[row[index] for row in new] for index in range(3)]
-            self._database.run_rows("adopt", READ_FROM, new_columns, values)
+            self._database.run_rows("adopt", ORIGIN_TYPES, new_columns, values)
 
     def check_origin(self, handler: Handler) -> None:
         """Raise `LogIdentityChanged` if the handler is bound to another log than this registry."""
@@ -309,7 +309,7 @@ class Registry:
         log = self.origin.identity()
         values = {"handler": handler.name, "log_id": log.log_id, "epoch": log.epoch}
         for tenant_id, log_id, epoch in self._database.read("other_logs", values):
-            raise identity_changed(handler.name, tenant_id, LogIdentity(log_id, epoch), log)
+            raise identity_changed_error(handler.name, tenant_id, LogIdentity(log_id, epoch), log)
 
     # -- claims
 
@@ -340,8 +340,8 @@ class Registry:
         """
         if not deliveries:
             return []
-        deliveries, passing = self.identified(deliveries), self.identified(passing)
-        claims: dict[Key, Claim] = {}
+        deliveries, passing = self.add_log_identity(deliveries), self.add_log_identity(passing)
+        claims: dict[EventKey, Claim] = {}
         remaining = list({one.key: one for one in reversed(deliveries)}.values())
         for _ in range(_CLAIM_ROUNDS):
             claims |= self._claim_free(handler, remaining, passing)
@@ -366,21 +366,23 @@ class Registry:
 
     def _claim_free(
         self, handler: Handler, selected: Sequence[Delivery], passing: Sequence[Delivery]
-    ) -> dict[Key, Claim]:
+    ) -> dict[EventKey, Claim]:
         """Claim the events that are free; after a lost response, find the claims by their owner."""
         by_key = {one.key: one for one in selected}
         values = self._database.handler_values(handler) | {"owner": self._database.new_call_owner()}
-        columns = judged(selected, passing)
+        columns = encode_candidates(selected, passing)
 
         def run(*statements: str) -> list[tuple[Any, ...]]:
-            with self.engine.at_once() as session:
+            with self.engine.autocommit() as session:
                 return [
                     row
                     for name in statements
-                    for row in self._database.run_rows_in(session, name, JUDGED, columns, values)
+                    for row in self._database.run_rows_in(
+                        session, name, CANDIDATE_TYPES, columns, values
+                    )
                 ]
 
-        found = self.outage.through(lambda: run("claim"), lambda: run("claimed_by", "claim"))
+        found = self.outage.run(lambda: run("claim"), lambda: run("claimed_by", "claim"))
         return {
             (tenant_id, event_id): Claim(
                 delivery=by_key[tenant_id, event_id],
@@ -393,18 +395,21 @@ class Registry:
 
     def _explain_refusals(
         self, handler: Handler, refused: Sequence[Delivery], passing: Sequence[Delivery]
-    ) -> tuple[dict[Key, Claim], list[Delivery]]:
+    ) -> tuple[dict[EventKey, Claim], list[Delivery]]:
         """Return the verdicts of refused events, and the events that have become free meanwhile."""
         found = self._database.run_rows(
-            "look", JUDGED, judged(refused, passing), self._database.handler_values(handler)
+            "look",
+            CANDIDATE_TYPES,
+            encode_candidates(refused, passing),
+            self._database.handler_values(handler),
         )
         if any(row[2] in ("foreign", "unknown_log") for row in found):
-            self.admit(handler, [*refused, *passing])  # binds the log, or raises
+            self.check_log_identity(handler, [*refused, *passing])  # binds the log, or raises
             return {}, list(refused)
         by_key = {one.key: one for one in refused}
         exhausted = [by_key[row[0], row[1]] for row in found if row[2] == "exhausted"]
         if exhausted:
-            self.bury(handler, exhausted, _ABANDONED)
+            self.mark_dead(handler, exhausted, _ABANDONED)
         refusals = {
             (tenant_id, event_id): Claim(
                 delivery=by_key[tenant_id, event_id],
@@ -418,12 +423,12 @@ class Registry:
         }
         return refusals, [by_key[row[0], row[1]] for row in found if row[2] == "free"]
 
-    def _release_claimed(self, handler: Handler, claims: dict[Key, Claim]) -> None:
+    def _release_claimed(self, handler: Handler, claims: dict[EventKey, Claim]) -> None:
         claimed = [claim for claim in claims.values() if claim.claimed]
         if claimed:
             self.release(handler, claimed)
 
-    def _release_overtaking(self, handler: Handler, claims: dict[Key, Claim]) -> None:
+    def _release_overtaking(self, handler: Handler, claims: dict[EventKey, Claim]) -> None:
         """Release claims after an event of the same stream that another consumer has claimed."""
         stuck = _stuck(claims.values()) if handler.mode == "strict" else {}
         if not stuck:
@@ -437,7 +442,9 @@ class Registry:
     def heartbeat(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """Renew claims for another lease; raise `LeaseLost` if another consumer holds one."""
         values = self._database.handler_values(handler)
-        check_held(claims, self._database.run_rows("renew", HELD, held(claims), values))
+        check_held(
+            claims, self._database.run_rows("renew", CLAIM_TYPES, encode_claims(claims), values)
+        )
 
     def mark_done(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """Complete claims whose effect was performed, and advance their streams.
@@ -448,13 +455,19 @@ class Registry:
         """
         # again=1: after a lost response the statement is repeated, and its claims are done already.
         values = self._database.handler_values(handler) | {"again": 1}
-        ended = self._database.run_rows("done", HELD, held(claims), values, then="move")
+        ended = self._database.run_rows(
+            "done", CLAIM_TYPES, encode_claims(claims), values, then="move"
+        )
         check_held(claims, ended)
 
-    def mark_done_in(self, session: Session, handler: Handler, claims: Sequence[Claim]) -> None:
+    def mark_done_in(
+        self, session: EngineSession, handler: Handler, claims: Sequence[Claim]
+    ) -> None:
         """Complete claims in the transaction of their effects; raise `LeaseLost` as `mark_done`."""
         values = self._database.handler_values(handler) | {"again": 0}
-        ended = self._database.run_rows_in(session, "done", HELD, held(claims), values, "move")
+        ended = self._database.run_rows_in(
+            session, "done", CLAIM_TYPES, encode_claims(claims), values, "move"
+        )
         check_held(claims, ended)
 
     def mark_failed(
@@ -482,7 +495,9 @@ class Registry:
     def release(self, handler: Handler, claims: Sequence[Claim]) -> None:
         """Release claims that were not processed; no attempt is counted."""
         ordered = handler.mode == "strict"
-        statuses = ["blocked" if ordered and claim.delivery.line else "failed" for claim in claims]
+        statuses = [
+            "blocked" if ordered and claim.delivery.ordered_stream else "failed" for claim in claims
+        ]
         self._end_attempts(handler, claims, statuses, "", unspent=1)
 
     def _end_attempts(  # noqa: PLR0913 - the columns of an attempt
@@ -497,10 +512,10 @@ class Registry:
     ) -> None:
         count = len(claims)
         columns: list[list[Any]] = [
-            *held(claims),
+            *encode_claims(claims),
             statuses,
             [error] * count,
-            [claim.delivery.body for claim in claims],
+            [claim.delivery.event_json for claim in claims],
             [int(pause_s * 1_000_000)] * count,
             [unspent] * count,
         ]
@@ -509,39 +524,39 @@ class Registry:
         ended = self._database.run_rows("failed", _FAILED_TYPES, columns, values, then=then)
         check_held(claims, ended)
 
-    def bury(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
+    def mark_dead(self, handler: Handler, deliveries: Sequence[Delivery], error: str) -> None:
         """Turn events whose claims expired too often into dead letters."""
         columns: list[list[Any]] = [
             [one.tenant_id for one in deliveries],
             [one.event_id for one in deliveries],
             [error] * len(deliveries),
-            [one.body for one in deliveries],
+            [one.event_json for one in deliveries],
         ]
         values = self._database.handler_values(handler)
         self._database.run_rows("bury", _DEAD_TYPES, columns, values, then="move")
         self._stop_if_poisoned(handler, deliveries[0], error)
 
-    def refuse(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+    def reject_invalid(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Store messages that are not events as dead letters, with the reason."""
-        bodies = [one.body for one in deliveries]
-        columns = [*delivered(deliveries), [one.flaw for one in deliveries], bodies]
+        bodies = [one.event_json for one in deliveries]
+        columns = [*encode_deliveries(deliveries), [one.flaw for one in deliveries], bodies]
         values = self._database.handler_values(handler)
         self._database.run_rows("refuse", _INVALID_TYPES, columns, values)
 
     def _stop_if_poisoned(self, handler: Handler, delivery: Delivery, error: str) -> None:
         """Stop a handler that is declared to stop at a dead letter."""
         if handler.on_poison == "stop":
-            reason = stop_reason(delivery.tenant_id, delivery.event_id, error)
+            reason = format_stop_reason(delivery.tenant_id, delivery.event_id, error)
             self._database.run(
                 "set_handler", {"handler": handler.name, "status": "stopped", "reason": reason}
             )
 
     # -- deferred and excluded events
 
-    def keep(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+    def defer(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Store events that cannot be handled yet, so that their consumer may continue reading."""
         if deliveries:
-            columns = [*delivered(deliveries), [one.body for one in deliveries]]
+            columns = [*encode_deliveries(deliveries), [one.event_json for one in deliveries]]
             values = self._database.handler_values(handler)
             self._database.run_rows("keep", _DEFERRED_TYPES, columns, values, then="wait")
 
@@ -552,14 +567,14 @@ class Registry:
             LogIdentityChanged: They come from another log than earlier events.
 
         """
-        deliveries = self.identified(deliveries)
-        streams: dict[Line, list[Delivery]] = {}
+        deliveries = self.add_log_identity(deliveries)
+        streams: dict[StreamKey, list[Delivery]] = {}
         for one in deliveries:
-            if one.line:
-                streams.setdefault(one.line, []).append(one)
+            if one.ordered_stream:
+                streams.setdefault(one.ordered_stream, []).append(one)
         if not streams or handler.mode != "strict":
             return
-        self.admit(handler, deliveries)
+        self.check_log_identity(handler, deliveries)
         runs = {line: find_first_run(line, passed) for line, passed in streams.items()}
         advanced = self.pass_ranges(handler, list(runs.values()))
         # Events that do not follow the settled ones yet are stored until they do.
@@ -571,10 +586,10 @@ class Registry:
         ]
         if ahead:
             values = self._database.handler_values(handler)
-            columns = delivered(ahead)
-            self._database.run_rows("pass_ahead", DELIVERED, columns, values, then="wait")
+            columns = encode_deliveries(ahead)
+            self._database.run_rows("pass_ahead", DELIVERY_TYPES, columns, values, then="wait")
 
-    def pass_ranges(self, handler: Handler, ranges: Sequence[Passed]) -> set[Line]:
+    def pass_ranges(self, handler: Handler, ranges: Sequence[PassedRange]) -> set[StreamKey]:
         """Record ranges of sequence numbers that the handler passes over.
 
         A stream does not advance if an earlier event of it is unsettled.
@@ -586,9 +601,9 @@ class Registry:
         if not ranges:
             return set()
         columns: list[list[Any]] = [
-            [one.line[0] for one in ranges],
-            [one.line[1] for one in ranges],
-            [one.line[2] for one in ranges],
+            [one.stream_key[0] for one in ranges],
+            [one.stream_key[1] for one in ranges],
+            [one.stream_key[2] for one in ranges],
             [one.first_seq for one in ranges],
             [one.from_seq for one in ranges],
             [one.to_seq for one in ranges],
@@ -600,12 +615,12 @@ class Registry:
     def due(self, handler: Handler, limit: int = 1000) -> list[Delivery]:
         """Return deferred events that are due, in order within each stream."""
         values = self._database.handler_values(handler) | {"limit": limit}
-        self.outage.through(lambda: self._advance_waiting(handler, values))
+        self.outage.run(lambda: self._advance_waiting(handler, values))
         found = self._database.read("due", values)
         found += self._database.read("lines", values) if len(found) < limit else []
         return [decode_deferred(row) for row in found]
 
-    def keeps(self, handler: Handler) -> bool:
+    def has_deferred(self, handler: Handler) -> bool:
         """Return whether deferred events may be due; this is cheaper than `due`."""
         return bool(self._database.read("open", {"handler": handler.name}))
 
@@ -619,11 +634,13 @@ class Registry:
             session.run(self.sql["advance"], values)
             session.run(self.sql["clear"], values)
 
-    def outdated(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+    def mark_stale(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
         """Complete deferred events that have become stale."""
         if deliveries:
             values = self._database.handler_values(handler)
-            self._database.run_rows("outdated", DELIVERED, delivered(deliveries), values)
+            self._database.run_rows(
+                "outdated", DELIVERY_TYPES, encode_deliveries(deliveries), values
+            )
 
     # -- cursors of sources
 
@@ -639,11 +656,11 @@ class Registry:
 
     # -- operators
 
-    def handlers(self) -> list[Declared]:
+    def handlers(self) -> list[DeclaredHandler]:
         """Return every handler that was ever declared."""
         return self._admin.handlers()
 
-    def logs(self) -> list[KnownLog]:
+    def logs(self) -> list[HandlerLog]:
         """Return the log that each handler is bound to, by tenant."""
         return self._admin.logs()
 
@@ -651,15 +668,15 @@ class Registry:
         """Count events by handler and status; counting finished ones takes longer."""
         return self._admin.counts(finished=finished, tenant_id=tenant_id)
 
-    def entries(self, asked: Asked, limit: int = 100) -> list[Entry]:
+    def entries(self, entry_filter: EntryFilter, limit: int = 100) -> list[Entry]:
         """Return the entries that a filter selects, in the order of the log."""
-        return self._admin.entries(asked, limit)
+        return self._admin.entries(entry_filter, limit)
 
-    def retry(self, asked: Asked, *, restart: bool = True) -> int:
+    def retry(self, entry_filter: EntryFilter, *, restart: bool = True) -> int:
         """Make failed, dead and unknown events due at once.
 
         Args:
-            asked: Selects the events.
+            entry_filter: Selects the events.
             restart: Whether to resume their handlers in any case if they have stopped; otherwise
                 only if one of these events has stopped them.
 
@@ -670,13 +687,13 @@ class Registry:
             NotFound: The filter names an event, and there is none to retry.
 
         """
-        return self._admin.retry(asked, restart=restart)
+        return self._admin.retry(entry_filter, restart=restart)
 
-    def skip(self, asked: Asked, reason: str, *, restart: bool = True) -> int:
+    def skip(self, entry_filter: EntryFilter, reason: str, *, restart: bool = True) -> int:
         """Mark unfinished events as skipped; they count as done.
 
         Args:
-            asked: Selects the events.
+            entry_filter: Selects the events.
             reason: Why; it is stored with them.
             restart: As for `retry`.
 
@@ -688,7 +705,7 @@ class Registry:
             InvalidArgument: The reason is empty.
 
         """
-        return self._admin.skip(asked, reason, restart=restart)
+        return self._admin.skip(entry_filter, reason, restart=restart)
 
     def set_status(self, handler: str, status: str, reason: str = "") -> None:
         """Set the status of a handler to `ready`, `paused` or `stopped`.
@@ -723,7 +740,7 @@ class Registry:
         tenant_id: str | None = None,
         position: int | None = None,
         dry_run: bool = False,
-    ) -> list[Reset]:
+    ) -> list[ResetReport]:
         """Let a handler continue with a log that was restored or replaced.
 
         Entries of events that the log no longer has are deleted, and the progress in their streams
@@ -758,11 +775,11 @@ class Registry:
         )
 
 
-def _stuck(claims: Iterable[Claim]) -> dict[Line, int]:
+def _stuck(claims: Iterable[Claim]) -> dict[StreamKey, int]:
     """Return, by stream, the first sequence number that is neither settled nor claimed here."""
-    found: dict[Line, int] = {}
+    found: dict[StreamKey, int] = {}
     for claim in claims:
-        line, seq = claim.delivery.line, claim.delivery.stream_seq
+        line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
         if line is None or seq is None or claim.claimed or claim.settled:
             continue
         if claim.settled_seq is None or seq > claim.settled_seq:
@@ -770,7 +787,7 @@ def _stuck(claims: Iterable[Claim]) -> dict[Line, int]:
     return found
 
 
-def _follows(claim: Claim, stuck: Mapping[Line, int]) -> bool:
+def _follows(claim: Claim, stuck: Mapping[StreamKey, int]) -> bool:
     """Return whether a claim follows an event of its stream that is stuck."""
-    line, seq = claim.delivery.line, claim.delivery.stream_seq
+    line, seq = claim.delivery.ordered_stream, claim.delivery.stream_seq
     return line is not None and seq is not None and seq > stuck.get(line, seq)

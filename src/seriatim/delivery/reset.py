@@ -9,10 +9,10 @@ import msgspec
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.tenants import check_tenant
-from seriatim.core.times import instant_us
-from seriatim.delivery.acts import Acts
+from seriatim.core.times import parse_us
+from seriatim.delivery.registry_database import RegistryDatabase
 from seriatim.log.base import BaseLog
-from seriatim.store.engine import Session
+from seriatim.store.engine import EngineSession
 from seriatim.store.port import ReadSpec, Store
 
 _PAGE = 500
@@ -20,8 +20,8 @@ _CLOCK_US = 5_000  # tolerance when comparing times: SQLite's clock has millisec
 _LAST_SEQS = {"stream_type": "text", "stream_id": "text", "last_seq": "integer"}
 _STREAMS = {"stream_type": "text", "stream_id": "text"}
 
-Settled = tuple[str, str, int]  # stream type, stream id and last settled sequence number
-Moved = tuple[str, str]  # a source and its cursor
+StreamSeq = tuple[str, str, int]  # stream type, stream id and last settled sequence number
+SourceCursor = tuple[str, str]  # a source and its cursor
 
 
 class LogCursor(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class LogCursor(msgspec.Struct, frozen=True):
     tip: str
 
 
-class Reset(msgspec.Struct, frozen=True, kw_only=True):
+class ResetReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a reset for one tenant.
 
     Attributes:
@@ -58,7 +58,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reset_handler(  # noqa: PLR0913 - the options of `Registry.reset`
-    database: Acts,
+    database: RegistryDatabase,
     handler: str,
     log: BaseLog,
     *,
@@ -66,7 +66,7 @@ def reset_handler(  # noqa: PLR0913 - the options of `Registry.reset`
     tenant_id: str | None = None,
     position: int | None = None,
     dry_run: bool = False,
-) -> list[Reset]:
+) -> list[ResetReport]:
     """Let a handler continue with a restored or replaced log; see `Registry.reset`."""
     if not reason.strip():
         msg = "say why the handler is reset: the reason is stored (--reason)"
@@ -82,7 +82,7 @@ def reset_handler(  # noqa: PLR0913 - the options of `Registry.reset`
     return [plan.report for plan in plans]
 
 
-def _tenants(database: Acts, handler: str) -> list[str]:
+def _tenants(database: RegistryDatabase, handler: str) -> list[str]:
     return [row[0] for row in database.read("tenants", {"handler": handler})]
 
 
@@ -90,7 +90,12 @@ class _Plan:
     """The changes of a reset for one handler and tenant, computed before any is made."""
 
     def __init__(
-        self, database: Acts, store: Store, handler: str, tenant_id: str, position: int | None
+        self,
+        database: RegistryDatabase,
+        store: Store,
+        handler: str,
+        tenant_id: str,
+        position: int | None,
     ) -> None:
         self._database = database
         self._store = store
@@ -100,7 +105,7 @@ class _Plan:
         self.position = self._shared_end(position)
         self._values["position"] = self.position
         self.lowered, self.gone = self._streams()
-        self.report = Reset(
+        self.report = ResetReport(
             handler=handler,
             tenant_id=tenant_id,
             log_id=self._log.log_id,
@@ -129,10 +134,10 @@ class _Plan:
                 for source, cursor in cursors:
                     session.run(sql["move_cursor"], values | {"source": source, "cursor": cursor})
 
-        self._database.outage.through(act)
+        self._database.outage.run(act)
 
     def _run_rows(
-        self, session: Session, statement: str, kinds: dict[str, str], rows: list[Any]
+        self, session: EngineSession, statement: str, kinds: dict[str, str], rows: list[Any]
     ) -> None:
         if rows:
             columns = [list(column) for column in zip(*rows, strict=True)]
@@ -211,7 +216,7 @@ class _Plan:
         spec = ReadSpec(tenant_id=self._tenant_id, after=position - 1, until=position, limit=1)
         for event in self._store.read(spec):
             if event.event_id == event_id:
-                recorded_us = instant_us(event.recorded_at) or 0
+                recorded_us = parse_us(event.recorded_at) or 0
                 return "newer" if recorded_us > first_us + _CLOCK_US else "same"
         return "other"
 
@@ -223,9 +228,9 @@ class _Plan:
 
     # -- streams and cursors after the shared history
 
-    def _streams(self) -> tuple[list[Settled], list[tuple[str, str]]]:
+    def _streams(self) -> tuple[list[StreamSeq], list[tuple[str, str]]]:
         """Return streams whose progress is after the shared history, and those not in it at all."""
-        lowered: list[Settled] = []
+        lowered: list[StreamSeq] = []
         gone: list[tuple[str, str]] = []
         after = _first_page()
         while page := self._read("streams", **after):
@@ -258,7 +263,7 @@ class _Plan:
             if source in names:
                 yield source, msgspec.json.decode(cursor, type=LogCursor)
 
-    def _moved_cursors(self) -> Iterator[Moved]:
+    def _moved_cursors(self) -> Iterator[SourceCursor]:
         """Yield the cursors, moved back to the end of the shared history."""
         for source, cursor in self._cursors():
             position = min(cursor.position, self.position)

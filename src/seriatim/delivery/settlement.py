@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.handling import Delivery, Handler
-from seriatim.delivery.holding import not_settled
-from seriatim.delivery.loop import Await, Loop, Tally
+from seriatim.core.handler import Delivery, Handler
+from seriatim.delivery.claim_context import not_settled_error
+from seriatim.delivery.handler_loop import Counts, HandlerLoop, RunCoroutine
 
 if TYPE_CHECKING:
     from seriatim.delivery.registry import Registry
@@ -26,9 +26,9 @@ def settle(  # noqa: PLR0913 - what to handle, and for how long
     deliveries: Sequence[Delivery],
     *,
     wait_s: float = 0.0,
-    await_: Await | None = None,
-    ended: threading.Event | None = None,
-) -> Tally:
+    run_coroutine: RunCoroutine | None = None,
+    cancelled: threading.Event | None = None,
+) -> Counts:
     """Handle events, and repeat those that are not settled until `wait_s` has elapsed.
 
     Args:
@@ -36,8 +36,8 @@ def settle(  # noqa: PLR0913 - what to handle, and for how long
         handler: The handler; it is declared if necessary.
         deliveries: The events, each with its body.
         wait_s: How long to wait for a backoff, an earlier event or another consumer.
-        await_: Runs the coroutine that an async handler returns.
-        ended: Ends the waiting when set.
+        run_coroutine: Runs the coroutine that an async handler returns.
+        cancelled: Ends the waiting when set.
 
     Returns:
         The number of events by outcome.
@@ -49,13 +49,13 @@ def settle(  # noqa: PLR0913 - what to handle, and for how long
     """
     _check_arguments(deliveries, wait_s)
     registry.declare_once(handler)
-    starts = None if registry.origin is None else registry.origin.starts
-    loop = Loop(registry, handler, starts=starts, await_=await_)
-    stop = ended or threading.Event()
+    starts = None if registry.origin is None else registry.origin.ranges_before_start
+    loop = HandlerLoop(registry, handler, start_lookup=starts, run_coroutine=run_coroutine)
+    stop = cancelled or threading.Event()
     deadline = time.monotonic() + wait_s
     pause = _FIRST_PAUSE_S
     left = list(deliveries)
-    counts = Tally()
+    counts = Counts()
     while True:
         _handle_due(registry, loop, left)
         counts += loop.handle(left)
@@ -65,16 +65,16 @@ def settle(  # noqa: PLR0913 - what to handle, and for how long
         remaining = deadline - time.monotonic()
         if remaining <= 0 or stop.wait(min(pause, remaining)):
             first = loop.unsettled[0]
-            error = not_settled(handler, first.delivery, first.verdict)
+            error = not_settled_error(handler, first.delivery, first.verdict)
             error.details["unsettled"] = len(loop.unsettled)
             raise error from first.error
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         left = [one.delivery for one in loop.unsettled]
 
 
-def _handle_due(registry: Registry, loop: Loop, given: Sequence[Delivery]) -> None:
+def _handle_due(registry: Registry, loop: HandlerLoop, given: Sequence[Delivery]) -> None:
     """Handle deferred events that are due, except those that the caller passed itself."""
-    if not registry.keeps(loop.handler):
+    if not registry.has_deferred(loop.handler):
         return
     # Events deferred before a restore may no longer be in the log: they must have no effect.
     registry.check_origin(loop.handler)

@@ -12,14 +12,14 @@ from seriatim.core.event import StreamRef
 from seriatim.core.ids import id_problem, text_problem
 from seriatim.core.limits import Limits
 from seriatim.core.query import types_problem
-from seriatim.core.request import check_stream
-from seriatim.core.times import instant_us, time_problem
+from seriatim.core.request import check_stream_ref
+from seriatim.core.times import parse_us, time_problem
 from seriatim.store.port import ReadSpec, Scope
 
 _POSITION_END = 1 << 63
 
 
-def read_spec(  # noqa: PLR0913 - all filters of a read
+def make_read_spec(  # noqa: PLR0913 - all filters of a read
     limits: Limits,
     *,
     tenant_id: str | None,
@@ -43,15 +43,15 @@ def read_spec(  # noqa: PLR0913 - all filters of a read
     """Validate the arguments of a read; raises `InvalidArgument` naming the malformed one."""
     check_position("after", after)
     if until is not None and check_position("until", until) < after:
-        raise bad("until", "must not be less than after")
+        raise invalid_argument("until", "must not be less than after")
     if since_seq is not None and (
         type(since_seq) is not int or not -1 <= since_seq < _POSITION_END
     ):
-        raise bad("since_seq", "must be a whole number from -1")
+        raise invalid_argument("since_seq", "must be a whole number from -1")
     if since_seq is not None and stream is None:
-        raise bad("since_seq", "needs a stream: sequence numbers belong to a stream")
+        raise invalid_argument("since_seq", "needs a stream: sequence numbers belong to a stream")
     if not isinstance(newest_first, bool):
-        raise bad("newest_first", "must be true or false")
+        raise invalid_argument("newest_first", "must be true or false")
     occurred = _window("occurred", occurred_after, occurred_until)
     recorded = _window("recorded", recorded_after, recorded_until)
     return ReadSpec(
@@ -60,7 +60,7 @@ def read_spec(  # noqa: PLR0913 - all filters of a read
         scope=scope,
         after=after,
         until=until,
-        stream=None if stream is None else check_stream(stream),
+        stream=None if stream is None else check_stream_ref(stream),
         after_seq=since_seq,
         types=None if types is None else _types(types),
         app_id=_text("app_id", app_id),
@@ -78,14 +78,14 @@ def read_spec(  # noqa: PLR0913 - all filters of a read
 def check_position(name: str, value: object) -> int:
     """Validate a position; 0 means before the first event."""
     if type(value) is not int or not 0 <= value < _POSITION_END:
-        raise bad(name, "must be a whole number from 0")
+        raise invalid_argument(name, "must be a whole number from 0")
     return value
 
 
 def check_name(name: str, value: object) -> str:
     """Validate an id or name."""
     if problem := id_problem(value):
-        raise bad(name, problem)
+        raise invalid_argument(name, problem)
     return str(value)
 
 
@@ -96,7 +96,7 @@ def check_timeout(timeout: object, name: str = "timeout") -> float:
         or not isinstance(timeout, int | float)
         or not 0 < timeout <= threading.TIMEOUT_MAX
     ):
-        raise bad(name, "must be a positive number of seconds")
+        raise invalid_argument(name, "must be a positive number of seconds")
     return float(timeout)
 
 
@@ -104,37 +104,37 @@ def _window(name: str, after: Any, until: Any) -> tuple[int | None, int | None]:
     bounds: list[int | None] = []
     for side, text in (("after", after), ("until", until)):
         if text is not None and (problem := time_problem(text)):
-            raise bad(f"{name}_{side}", problem)
-        bounds.append(None if text is None else instant_us(text))
+            raise invalid_argument(f"{name}_{side}", problem)
+        bounds.append(None if text is None else parse_us(text))
     start, end = bounds
     if start is not None and end is not None and end < start:
-        raise bad(f"{name}_until", f"must not be before {name}_after")
+        raise invalid_argument(f"{name}_until", f"must not be before {name}_after")
     return start, end
 
 
 def _types(types: Sequence[str]) -> tuple[str, ...]:
     if isinstance(types, str) or not isinstance(types, Sequence):
-        raise bad("types", "must be a list of event types")
+        raise invalid_argument("types", "must be a list of event types")
     for one in types:
         if problem := types_problem(one):
-            raise bad("types", problem)
+            raise invalid_argument("types", problem)
     return tuple(types)
 
 
 def _text(name: str, value: str | None) -> str | None:
     if value is not None and (problem := text_problem(value)):
-        raise bad(name, problem)
+        raise invalid_argument(name, problem)
     return value
 
 
 def check_count(name: str, value: object) -> int | None:
     """Validate a maximum number of records; None means no maximum."""
     if value is not None and (type(value) is not int or value < 1):
-        raise bad(name, "must be a whole number from 1")
+        raise invalid_argument(name, "must be a whole number from 1")
     return value
 
 
-def bad(argument: str, problem: str) -> InvalidArgument:
+def invalid_argument(argument: str, problem: str) -> InvalidArgument:
     """Return the error for a malformed argument."""
     return InvalidArgument(f"{argument} {problem}", details={"argument": argument})
 

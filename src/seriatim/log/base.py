@@ -13,7 +13,6 @@ import msgspec
 
 from seriatim.config import Settings
 from seriatim.core.decide import StaleRules
-from seriatim.core.doors import LOG, Door
 from seriatim.core.errors import NotFound
 from seriatim.core.event import (
     DEFAULT_TENANT,
@@ -23,42 +22,48 @@ from seriatim.core.event import (
     NewEvent,
     StreamRef,
 )
-from seriatim.core.guard import DEFAULT, Guard
+from seriatim.core.guard import DEFAULT_GUARD, Guard
 from seriatim.core.indexes import PayloadIndex, check_payload_index
 from seriatim.core.kinds import Declaration, EventType, StreamKind, check_event_type, check_kind
-from seriatim.core.query import EVERYTHING, Query, check_query
-from seriatim.core.request import Command, Condition, check_stream
+from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
+from seriatim.core.query import MATCH_ALL, Query, check_query
+from seriatim.core.request import Command, Condition, check_stream_ref
 from seriatim.core.schema import compile_schema
 from seriatim.core.tenants import check_tenant
-from seriatim.log.appending import RULE_RELOADS, Appender, Draft, Watch, rules_kept_changing
+from seriatim.log.appender import (
+    RULE_RELOADS_MAX,
+    Appender,
+    AppendTelemetry,
+    Draft,
+    rules_changing_error,
+)
 from seriatim.log.arguments import (
-    bad,
     check_count,
     check_name,
     check_position,
     check_timeout,
+    invalid_argument,
     is_async,
-    read_spec,
+    make_read_spec,
 )
 from seriatim.log.catalogue import Catalogue
 from seriatim.log.cursors import reset_subscription
-from seriatim.log.lookup import receipt, stored_by_command, stored_by_key
-from seriatim.log.projections import Places, Projections
-from seriatim.log.querying import QueryResult, Window, run_query
-from seriatim.log.subscription import Subscription, Tail
-from seriatim.log.subscription_status import statuses
-from seriatim.log.traced import query_attributes, read_attributes
+from seriatim.log.lookup import find_stored_by_command, find_stored_by_key, make_receipt
+from seriatim.log.projections import Projections, ReadModelConnections
+from seriatim.log.query_execution import QueryRange, QueryResult, run_query
+from seriatim.log.span_attributes import query_attributes, read_attributes
+from seriatim.log.subscription import Subscription, Tail, iterate_subscription_statuses
+from seriatim.store.common import is_page_full
 from seriatim.store.port import (
     ReadSpec,
     Scope,
-    ServedStore,
+    ServiceStore,
     Store,
     StreamSummary,
     SubscriptionStatus,
 )
-from seriatim.store.reading import is_full
 from seriatim.telemetry import tracing
-from seriatim.telemetry.bus import Telemetry
+from seriatim.telemetry.event_bus import Telemetry
 
 Events = Iterable[NewEvent | Mapping[str, Any]]
 
@@ -81,9 +86,9 @@ class BaseLog:
         store: Store,
         *,
         settings: Settings | None = None,
-        guard: Guard = DEFAULT,
+        guard: Guard = DEFAULT_GUARD,
         tenant_id: str = DEFAULT_TENANT,
-        places: Places | None = None,
+        read_models: ReadModelConnections | None = None,
     ) -> None:
         self.store = store
         self.settings = settings or Settings()
@@ -91,7 +96,7 @@ class BaseLog:
         self.telemetry = Telemetry()
         self.appender = Appender(store, self.settings, guard, self.telemetry)
         self.catalogue = Catalogue(self)
-        self.places = places or Places(lambda _: None, None)
+        self.read_models = read_models or ReadModelConnections(lambda _: None, None)
         self._parent: BaseLog | None = None
         self._followers: weakref.WeakSet[Subscription | Tail] = weakref.WeakSet()
         _OPEN_LOGS.add(self)
@@ -143,12 +148,12 @@ class BaseLog:
             event = NewEvent("seat.booked", {"seat": "12A"}, stream=("flight", "LH1"))
             receipt = log.append([event], ExpectedSeq(("flight", "LH1"), None))
         """
-        draft = self.draft(LOG, events, condition, idempotency_key, command)
+        draft = self.draft(LOG_PROFILE, events, condition, idempotency_key, command)
         return self.append_draft(draft, timeout=timeout, connection=connection)
 
     def draft(
         self,
-        door: Door,
+        profile_rules: ProfileRules,
         events: Events,
         condition: Any = None,
         idempotency_key: str | None = None,
@@ -159,7 +164,7 @@ class BaseLog:
         reusable = list(events) if isinstance(events, Iterator) else events
         return Draft(
             tenant_id=self.tenant_id,
-            door=door,
+            profile_rules=profile_rules,
             events=reusable,
             condition=condition,
             idempotency_key=idempotency_key,
@@ -175,16 +180,18 @@ class BaseLog:
         if connection is None:
             return self.appender.append(draft, timeout)
         if is_async(connection):
-            raise bad("connection", "is asynchronous: await log.aio.append(…, connection=…)")
-        telemetry = Watch(self.telemetry, self.tenant_id)
+            raise invalid_argument(
+                "connection", "is asynchronous: await log.aio.append(…, connection=…)"
+            )
+        telemetry = AppendTelemetry(self.telemetry, self.tenant_id)
         with telemetry:
-            for _ in range(RULE_RELOADS):
-                telemetry.request = self.appender.request(draft, telemetry.carried)
+            for _ in range(RULE_RELOADS_MAX):
+                telemetry.request = self.appender.prepare_request(draft, telemetry.trace_headers)
                 try:
-                    return telemetry.done(self.store.append_in(connection, telemetry.request))
+                    return telemetry.complete(self.store.append_in(connection, telemetry.request))
                 except StaleRules:
                     self.appender.reload_rules()
-            raise rules_kept_changing()
+            raise rules_changing_error()
 
     # -- read
 
@@ -196,12 +203,12 @@ class BaseLog:
         not greater than `after`, there is no next page.
         """
         page_size = self.settings.limits.page if limit is None else limit
-        spec = read_spec(
+        spec = make_read_spec(
             self.settings.limits, tenant_id=self.tenant_id, limit=page_size, scope=scope, **filters
         )
-        return self.page_of(spec)
+        return self.read_page(spec)
 
-    def page_of(self, spec: ReadSpec) -> Page:
+    def read_page(self, spec: ReadSpec) -> Page:
         """Read one page by a validated specification."""
         with tracing.span("seriatim.read") as span:
             page = self._read_measured(spec)
@@ -223,7 +230,7 @@ class BaseLog:
         # if it were counted as scanned.
         until = head if spec.until is None else min(spec.until, head)
         records = [] if until <= spec.after else self.store.read(_replace_until(spec, until))
-        if records and is_full(records, spec.limit, spec.max_bytes):
+        if records and is_page_full(records, spec.limit, spec.max_bytes):
             return Page(records, records[-1].position)
         return Page(records, spec.after + 1 if spec.newest_first else max(until, spec.after))
 
@@ -256,18 +263,18 @@ class BaseLog:
     ) -> Iterator[list[EventRecord]]:
         """Iterate over batches of records in order, up to the current head; see `read`."""
         size = min(1000, self.settings.limits.page) if batch_size is None else batch_size
-        spec = read_spec(
+        spec = make_read_spec(
             self.settings.limits, tenant_id=self.tenant_id, limit=size, scope=scope, **filters
         )
-        return self.batches_of(spec)
+        return self.iterate_batches(spec)
 
-    def batches_of(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
+    def iterate_batches(self, spec: ReadSpec) -> Iterator[list[EventRecord]]:
         """Iterate over the batches of a validated specification, up to the current head."""
         head = self.store.head()
         until = head if spec.until is None else min(spec.until, head)
         after = spec.after
         while after < until:
-            page = self.page_of(msgspec.structs.replace(spec, after=after, until=until))
+            page = self.read_page(msgspec.structs.replace(spec, after=after, until=until))
             if page.records:
                 yield page.records
             if spec.newest_first:
@@ -285,12 +292,12 @@ class BaseLog:
     ) -> Iterator[EventRecord]:
         """Iterate over the records of a stream in order, after sequence number `since`."""
         return self.read(
-            stream=check_stream(stream), since_seq=since, limit=limit, newest_first=newest_first
+            stream=check_stream_ref(stream), since_seq=since, limit=limit, newest_first=newest_first
         )
 
     def last_event(self, stream: StreamRef) -> EventRecord | None:
         """Return the last event of a stream, or None if the stream does not exist."""
-        return self.store.last_of_stream(self.tenant_id, check_stream(stream))
+        return self.store.last_of_stream(self.tenant_id, check_stream_ref(stream))
 
     def event(self, event_id: str) -> EventRecord:
         """Return an event by its id; raises `NotFound` if there is none."""
@@ -309,11 +316,11 @@ class BaseLog:
             idempotency_key: The key of a whole append, or of one of its events.
             producer_id: The producer of the events; keys are unique per producer.
         """
-        return receipt(stored_by_key(self, idempotency_key, producer_id))
+        return make_receipt(find_stored_by_key(self, idempotency_key, producer_id))
 
     def find_command(self, *, actor: str, endpoint: str, key: str) -> AppendResult | None:
         """Return the receipt stored for a command, with its response, or None."""
-        return receipt(stored_by_command(self, actor, endpoint, key))
+        return make_receipt(find_stored_by_command(self, actor, endpoint, key))
 
     def head(self) -> int:
         """Return the last position of the log, across all tenants; 0 if it is empty."""
@@ -340,7 +347,7 @@ class BaseLog:
 
     def query(  # noqa: PLR0913 - public API
         self,
-        query: Query = EVERYTHING,
+        query: Query = MATCH_ALL,
         *,
         limit: int | None = None,
         after: int | None = None,
@@ -364,13 +371,13 @@ class BaseLog:
             result = log.query(query)
             log.append(events, ExpectedContext(query, result.context_version))
         """
-        window = Window(limit, after, until, head, newest_first)
+        window = QueryRange(limit, after, until, head, newest_first)
         with tracing.span("seriatim.query") as span:
             result = self._run_query(query, window)
             span.set(query_attributes(self.tenant_id, result))
         return result
 
-    def _run_query(self, query: Query, window: Window) -> QueryResult:
+    def _run_query(self, query: Query, window: QueryRange) -> QueryResult:
         return run_query(self, query, window)
 
     # -- declare
@@ -392,13 +399,15 @@ class BaseLog:
             elif isinstance(one, PayloadIndex):
                 check_payload_index(one)
             else:
-                raise bad("declarations", "must be StreamKind, EventType or PayloadIndex values")
+                raise invalid_argument(
+                    "declarations", "must be StreamKind, EventType or PayloadIndex values"
+                )
             self.store.declare(one)
         self.appender.reload_rules()
 
     # -- follow
 
-    def subscribe(self, name: str, query: Query = EVERYTHING, **options: Any) -> Subscription:
+    def subscribe(self, name: str, query: Query = MATCH_ALL, **options: Any) -> Subscription:
         """Open a durable subscription: it catches up with the log, then follows it live.
 
         Args:
@@ -423,7 +432,7 @@ class BaseLog:
             self.tenant_id,
             name,
             query,
-            follow=self._tail_class,
+            tail_class=self._tail_class,
             telemetry=self.telemetry,
             **options,
         )
@@ -437,9 +446,9 @@ class BaseLog:
             for one in log.subscriptions():
                 print(one.name, one.owner, one.position, one.lag_events, one.last_error)
         """
-        return list(statuses(cast("ServedStore", self.store), self.tenant_id))
+        return list(iterate_subscription_statuses(cast("ServiceStore", self.store), self.tenant_id))
 
-    def reset_subscription(self, name: str, position: int, query: Query = EVERYTHING) -> None:
+    def reset_subscription(self, name: str, position: int, query: Query = MATCH_ALL) -> None:
         """Set the cursor of a subscription to any position.
 
         This also works after a restore, when the subscription cannot be opened.
@@ -447,7 +456,7 @@ class BaseLog:
         check_query(query, self.settings.limits)
         reset_subscription(self.store, self.tenant_id, check_name("name", name), position, query)
 
-    def tail(self, query: Query = EVERYTHING, *, after: int | None = None, **options: Any) -> Tail:
+    def tail(self, query: Query = MATCH_ALL, *, after: int | None = None, **options: Any) -> Tail:
         """Follow the log from a position (by default the head) without a stored cursor.
 
         See `Tail` for the options.
@@ -470,7 +479,7 @@ class BaseLog:
     @property
     def projections(self) -> Projections:
         """The projections in this log's default read model."""
-        return self.projections_at(self.places.beside(self.tenant_id))
+        return self.projections_at(self.read_models.default_url(self.tenant_id))
 
     def projections_at(self, target: str) -> Projections:
         """Return the projections in the read model at a URL."""
@@ -485,13 +494,13 @@ class BaseLog:
         """
         hours = older_than_hours
         if type(hours) not in (int, float) or not 24 <= hours < math.inf:  # noqa: PLR2004 - C5
-            raise bad("older_than_hours", "must be at least 24")
+            raise invalid_argument("older_than_hours", "must be at least 24")
         return self.store.purge_commands(hours * 3600)
 
     def close(self) -> None:
         """Wait for accepted appends, at most `timeout_s`, then close all connections."""
         self.appender.close(self.settings.timeout_s)
-        self.places.close()
+        self.read_models.close()
         self.store.close()
         _OPEN_LOGS.discard(self)
 

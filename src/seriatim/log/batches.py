@@ -2,21 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from seriatim.core.event import EventRecord
-from seriatim.core.query import Query
-from seriatim.log.pages import PAGE_BYTES, Read, pages_after
-from seriatim.store.port import Store
+import msgspec
 
-PAGE = 1000
+from seriatim.core.event import EventRecord
+from seriatim.core.limits import MIB
+from seriatim.core.query import Query
+from seriatim.store.common import is_page_full
+from seriatim.store.port import ReadSpec, Store
+
+PAGE_BYTES = 8 * MIB  # of payloads in one page
+# For responses of bounded size; text with wide characters takes four times as much memory.
+READ_STEP_BYTES = 2 * MIB
+
+ReadPage = Callable[[int, int, int], list[EventRecord]]
+"""Reads records after a position: (position, maximum number, about how many bytes of payloads)."""
+
+
+def iterate_pages(store: Store, spec: ReadSpec) -> Iterator[list[EventRecord]]:
+    """Yield the pages of a read, each with at most `spec.limit` events."""
+
+    def read(after: int, limit: int, max_bytes: int) -> list[EventRecord]:
+        return store.read(
+            msgspec.structs.replace(spec, after=after, limit=limit, max_bytes=max_bytes)
+        )
+
+    return iterate_pages_after(read, spec.after, spec.limit)
+
+
+def iterate_pages_after(
+    read: ReadPage, after: int, limit: int, max_bytes: int = PAGE_BYTES
+) -> Iterator[list[EventRecord]]:
+    """Yield the pages after a position, each with at most `limit` events."""
+    while page := read(after, limit, max_bytes):
+        yield page
+        if not is_page_full(page, limit, max_bytes):
+            return
+        after = page[-1].position
+
+
+def read_first_records(
+    read: ReadPage, after: int, limit: int, size: int, *, step: int = READ_STEP_BYTES
+) -> list[EventRecord]:
+    """Return the first records after a position.
+
+    Args:
+        read: Reads one page.
+        after: The exclusive start position.
+        limit: The maximum number of records.
+        size: About how many bytes of memory the records may take.
+        step: About how many bytes of payloads to read at a time.
+    """
+    found: list[EventRecord] = []
+    while left := limit - len(found):
+        page = read(after, left, step)
+        found += page
+        size -= estimate_memory(page)
+        if size <= 0 or not is_page_full(page, left, step):
+            break
+        after = page[-1].position
+    return found
+
+
+def estimate_memory(records: Sequence[EventRecord]) -> int:
+    """Estimate the memory of records in bytes; nearly all of it is their payloads."""
+    # __sizeof__, not len: one wide character makes a string take up to four bytes a character.
+    return sum(record.payload.__sizeof__() for record in records)
+
+
+PAGE_EVENTS = 1000
 
 Batch = list[EventRecord]
 
 
-def whole_appends(
-    read: Read, after: int, most: int = PAGE, *, max_bytes: int = PAGE_BYTES
+def iterate_appends(
+    read: ReadPage, after: int, page_events: int = PAGE_EVENTS, *, max_bytes: int = PAGE_BYTES
 ) -> Iterator[Batch]:
     """Yield whole appends after a position; an append may span two pages.
 
@@ -27,7 +89,7 @@ def whole_appends(
         max_bytes: About how many bytes of payloads a page may have.
     """
     pending: Batch = []
-    for page in pages_after(read, after, most, max_bytes):
+    for page in iterate_pages_after(read, after, page_events, max_bytes):
         for _, grouped in groupby(page, key=lambda record: record.append_position):
             group = list(grouped)
             if pending and pending[0].append_position != group[0].append_position:
@@ -38,13 +100,13 @@ def whole_appends(
         yield pending
 
 
-def matching_appends(  # noqa: PLR0913 - a query, its range and page size
+def iterate_matching_appends(  # noqa: PLR0913 - a query, its range and page size
     store: Store,
     tenant_id: str,
     query: Query,
     after: int,
     head: int,
-    most: int = PAGE,
+    page_events: int = PAGE_EVENTS,
     *,
     max_bytes: int = PAGE_BYTES,
 ) -> Iterator[Batch]:
@@ -56,4 +118,4 @@ def matching_appends(  # noqa: PLR0913 - a query, its range and page size
     def read(at: int, limit: int, max_bytes: int) -> list[EventRecord]:
         return store.select(tenant_id, query, at, head, limit, max_bytes=max_bytes)
 
-    return whole_appends(read, start, most, max_bytes=max_bytes)
+    return iterate_appends(read, start, page_events, max_bytes=max_bytes)

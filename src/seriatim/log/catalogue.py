@@ -10,7 +10,7 @@ import msgspec
 from seriatim.core.errors import Conflict, InvalidArgument, SchemaViolation
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.kinds import EventType, check_event_type
-from seriatim.core.schema import decoder_of, schema_of
+from seriatim.core.schema import derive_schema, make_decoder
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
@@ -20,7 +20,7 @@ Upcaster = Callable[[dict[str, Any]], Any]
 U = TypeVar("U", bound=Upcaster)
 
 
-class Binding(msgspec.Struct, frozen=True):
+class ClassBinding(msgspec.Struct, frozen=True):
     """A class, its catalogue entry, and the function that decodes a payload into an instance."""
 
     cls: type
@@ -48,7 +48,7 @@ class Catalogue:
 
     def __init__(self, log: BaseLog | None = None) -> None:
         self._log = log
-        self._bindings: dict[str, dict[int, Binding]] = {}
+        self._bindings: dict[str, dict[int, ClassBinding]] = {}
         self._classes: dict[type, EventType] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
 
@@ -78,12 +78,12 @@ class Catalogue:
         """
 
         def bind(bound: C) -> C:
-            schema = schema_of(bound)
+            schema = derive_schema(bound)
             entry = EventType(
                 event_type=event_type, event_version=version, kind=kind, schema=schema
             )
             check_event_type(entry)
-            self._adopt([Binding(bound, entry, decoder_of(bound))])
+            self._adopt([ClassBinding(bound, entry, make_decoder(bound))])
             return bound
 
         return bind if cls is None else bind(cls)
@@ -108,7 +108,7 @@ class Catalogue:
         for key, upcast in other._upcasters.items():
             self._adopt_upcaster(key, upcast)
 
-    def _adopt(self, bindings: list[Binding]) -> None:
+    def _adopt(self, bindings: list[ClassBinding]) -> None:
         for one in bindings:
             self._check_new(one)
         if self._log is not None:
@@ -118,7 +118,7 @@ class Catalogue:
             versions[one.entry.event_version] = one
             self._classes[one.cls] = one.entry
 
-    def _check_new(self, new: Binding) -> None:
+    def _check_new(self, new: ClassBinding) -> None:
         known = self._classes.get(new.cls)
         if known is not None and known != new.entry:
             raise _already_bound(new.cls.__qualname__, known)

@@ -8,11 +8,11 @@ from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import Conflict, LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.core.query import Query
-from seriatim.log.arguments import bad, check_position
+from seriatim.log.arguments import check_position, invalid_argument
 from seriatim.store.port import Cursor, Store
 
 
-def new_cursor(  # noqa: PLR0913 - the fields of a cursor
+def make_cursor(  # noqa: PLR0913 - the fields of a cursor
     store: Store,
     tenant_id: str,
     purpose: Literal["subscription", "projection"],
@@ -23,7 +23,7 @@ def new_cursor(  # noqa: PLR0913 - the fields of a cursor
     """Return a cursor at a position; raises `InvalidArgument` if it is after the head."""
     check_position("position", position)
     if position > store.head():
-        raise bad("position", "must not be after the head")
+        raise invalid_argument("position", "must not be after the head")
     identity = store.identity()
     return Cursor(
         tenant_id=tenant_id,
@@ -32,7 +32,7 @@ def new_cursor(  # noqa: PLR0913 - the fields of a cursor
         position=position,
         log_id=identity.log_id,
         epoch=identity.epoch,
-        tip=store.event_id_at(position) or "" if position else "",
+        last_event_id=store.event_id_at(position) or "" if position else "",
         query=query,
     )
 
@@ -42,7 +42,7 @@ def reset_subscription(
 ) -> None:
     """Set the cursor of a subscription to any position and accept the log's current identity."""
     text = canonical_text(query.as_dict())
-    cursor = new_cursor(store, tenant_id, "subscription", name, position, text)
+    cursor = make_cursor(store, tenant_id, "subscription", name, position, text)
     store.put_cursor(cursor, lease=None, reset=True)
 
 
@@ -60,7 +60,7 @@ def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
         )
         raise Conflict(msg, details={"name": cursor.name})
     seen = LogIdentity(cursor.log_id, cursor.epoch)
-    problem = problem_with(store, seen, cursor.position, cursor.tip)
+    problem = find_cursor_problem(store, seen, cursor.position, cursor.last_event_id)
     if problem is not None:
         msg = (
             f"the cursor of {cursor.name!r} {problem}: the log was restored or replaced; "
@@ -69,7 +69,9 @@ def check_cursor(store: Store, cursor: Cursor, query: str) -> None:
         raise LogIdentityChanged(msg, details={"name": cursor.name, "position": cursor.position})
 
 
-def problem_with(store: Store, seen: LogIdentity, position: int, tip: str) -> str | None:
+def find_cursor_problem(
+    store: Store, seen: LogIdentity, position: int, last_event_id: str
+) -> str | None:
     """Return why a consumer cannot continue, or None if it can.
 
     The consumer has read the log `seen` up to `position`, where the event was `last_event_id`.
@@ -82,15 +84,17 @@ def problem_with(store: Store, seen: LogIdentity, position: int, tip: str) -> st
         return f"is of epoch {seen.epoch}, the log is in epoch {identity.epoch}"
     if position > head:
         return f"is at position {position}, after the head {head}"
-    if position and store.event_id_at(position) != tip:
+    if position and store.event_id_at(position) != last_event_id:
         return f"was stored with another event at position {position}"
     return None
 
 
-def check_same_log(store: Store, identity: LogIdentity, position: int, tip: str, head: int) -> None:
+def check_same_log(
+    store: Store, identity: LogIdentity, position: int, last_event_id: str, head: int
+) -> None:
     """Raise `LogIdentityChanged` if the log was restored or replaced while being followed."""
     # After a restore the log may have grown past the position again, with other events.
-    diverged = head > position > 0 and store.event_id_at(position) != tip
+    diverged = head > position > 0 and store.event_id_at(position) != last_event_id
     if head < position or store.identity() != identity or diverged:
         msg = f"the log was restored or replaced while it was followed at position {position}"
         raise LogIdentityChanged(msg, details={"position": position, "head": head})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seriatim.core.decide import key_reuse
+from seriatim.core.decide import key_reuse_error
 from seriatim.core.event import AppendResult
 from seriatim.core.ids import id_problem, key_problem, text_problem
-from seriatim.log.arguments import bad
+from seriatim.log.arguments import invalid_argument
 
 if TYPE_CHECKING:
     from seriatim.core.request import Command
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seriatim.store.port import StoredAppend
 
 
-def stored_by_key(
+def find_stored_by_key(
     log: BaseLog, idempotency_key: str, producer_id: str | None
 ) -> StoredAppend | None:
     """Return the append stored under an idempotency key, or None.
@@ -24,13 +24,15 @@ def stored_by_key(
         InvalidArgument: The key or the producer id is malformed.
     """
     if problem := key_problem(idempotency_key):
-        raise bad("idempotency_key", problem)
+        raise invalid_argument("idempotency_key", problem)
     if producer_id is not None and (problem := text_problem(producer_id)):
-        raise bad("producer_id", problem)
+        raise invalid_argument("producer_id", problem)
     return log.store.append_by_key(log.tenant_id, producer_id, idempotency_key)
 
 
-def stored_by_command(log: BaseLog, actor: str, endpoint: str, key: str) -> StoredAppend | None:
+def find_stored_by_command(
+    log: BaseLog, actor: str, endpoint: str, key: str
+) -> StoredAppend | None:
     """Return the append stored for a command, or None.
 
     Raises:
@@ -38,13 +40,13 @@ def stored_by_command(log: BaseLog, actor: str, endpoint: str, key: str) -> Stor
     """
     for name, value in (("actor", actor), ("endpoint", endpoint)):
         if problem := id_problem(value):
-            raise bad(name, problem)
+            raise invalid_argument(name, problem)
     if problem := key_problem(key):
-        raise bad("key", problem)
+        raise invalid_argument("key", problem)
     return log.store.append_by_command(log.tenant_id, actor, endpoint, key)
 
 
-def find_decided(
+def find_decision_receipt(
     log: BaseLog, idempotency_key: str | None, producer_id: str | None, command: Command | None
 ) -> AppendResult | None:
     """Return the receipt of an earlier decision under this command or key, or None.
@@ -55,21 +57,21 @@ def find_decided(
     prepared = log.appender.prepare_command(log.tenant_id, command)
     if prepared is not None:
         given = prepared.command
-        stored = stored_by_command(log, given.actor, given.endpoint, given.key)
+        stored = find_stored_by_command(log, given.actor, given.endpoint, given.key)
         if stored is not None:
             if stored.request_hash != prepared.request_hash:
-                raise key_reuse(given.key)
-            return receipt(stored)
+                raise key_reuse_error(given.key)
+            return make_receipt(stored)
     if idempotency_key is None:
         return None
-    stored = stored_by_key(log, idempotency_key, producer_id)
+    stored = find_stored_by_key(log, idempotency_key, producer_id)
     # The lookup also finds the key of a single event, which may belong to another append. Events
     # of an append with the key k have the keys k/0, k/1 and so on.
     if stored is None or stored.records[0].idempotency_key != f"{idempotency_key}/0":
         return None
-    return receipt(stored)
+    return make_receipt(stored)
 
 
-def receipt(found: StoredAppend | None) -> AppendResult | None:
+def make_receipt(found: StoredAppend | None) -> AppendResult | None:
     """Return the receipt of a stored append, or None."""
     return None if found is None else AppendResult.replay(found.records, found.response)

@@ -18,12 +18,12 @@ from seriatim.core.errors import (
     SeriatimError,
 )
 from seriatim.core.event import LogIdentity
-from seriatim.core.tenants import EVERY_TENANT
-from seriatim.log.arguments import bad, check_name, check_position, check_timeout
-from seriatim.log.cursors import problem_with
-from seriatim.log.in_thread import InThread
+from seriatim.core.tenants import ALL_TENANTS
+from seriatim.log.arguments import check_name, check_position, check_timeout, invalid_argument
+from seriatim.log.cursors import find_cursor_problem
+from seriatim.log.executor import AsyncExecutor
 from seriatim.store.readmodel.model import ReadModel
-from seriatim.store.readmodel.port import FailureRecord, Progress, Standing
+from seriatim.store.readmodel.port import FailureRecord, Progress, ProjectionStanding
 
 if TYPE_CHECKING:
     from seriatim.log.base import BaseLog
@@ -33,7 +33,7 @@ _LONGEST_DELAY_S = 0.1
 _GROWTH = 1.5
 
 
-class Places:
+class ReadModelConnections:
     """The read models that a log has opened, one connection for each URL.
 
     Args:
@@ -49,7 +49,7 @@ class Places:
         # Keyed by process: connections inherited by a fork may be neither used nor closed.
         self._open: dict[tuple[int, str], ReadModel] = {}
 
-    def beside(self, tenant_id: str) -> str:
+    def default_url(self, tenant_id: str) -> str:
         """Return the default URL of a tenant's read model.
 
         Raises:
@@ -63,7 +63,7 @@ class Places:
             raise InvalidArgument(msg, details={"argument": "target"})
         return self._default_url(tenant_id)
 
-    def at(self, url: str) -> ReadModel | None:
+    def find(self, url: str) -> ReadModel | None:
         """Return the read model at a URL, or None if there is none yet."""
         key = (os.getpid(), url)
         if key in self._open:
@@ -104,16 +104,16 @@ class Projections:
             LogIdentityChanged: The log was restored or replaced.
         """
         deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
-        self.check(position)
-        for delay in pauses():
-            progress = self.look(name)
+        self.check_position(position)
+        for delay in poll_delays():
+            progress = self.get_progress(name)
             if progress.position >= position:
                 return progress
             left = deadline - time.monotonic()
             if left <= 0:
                 break
             time.sleep(min(delay, left))
-        raise too_late(progress, position, timeout_s)
+        raise wait_timeout_error(progress, position, timeout_s)
 
     def demand(self, name: str, position: int) -> Progress:
         """Return the progress of a projection if it has reached a position.
@@ -122,21 +122,21 @@ class Projections:
             ProjectionOutOfDate: The projection has not reached the position.
             NotFound: There is no such projection.
         """
-        self.check(position)
-        progress = self.look(name)
+        self.check_position(position)
+        progress = self.get_progress(name)
         if progress.position < position:
             msg = f"projection {name} has reached {progress.position}, not {position}"
             raise _lag_error(ProjectionOutOfDate, msg, progress, position)
         return progress
 
-    def status(self) -> list[Standing]:
+    def status(self) -> list[ProjectionStanding]:
         """Return the position, lag and status of every projection."""
-        model = self._log.places.at(self._target)
+        model = self._log.read_models.find(self._target)
         if model is None:
             return []
         head = self._log.head()
         return [
-            Standing(
+            ProjectionStanding(
                 name=one.name,
                 position=one.position,
                 lag=max(0, head - one.position),
@@ -146,21 +146,21 @@ class Projections:
                 failures=len(model.failures(one.name)),
                 held_until=one.held_until,
             )
-            for one in model.every()
+            for one in model.list_progress()
             if not one.shadow
         ]
 
     def failures(self, name: str) -> list[FailureRecord]:
         """Return the events that a projection could not process, and how each was resolved."""
-        self.look(name)
+        self.get_progress(name)
         return self._model(name).failures(name)
 
-    def check(self, position: object) -> None:
+    def check_position(self, position: object) -> None:
         """Raise `InvalidArgument` for a position after the head, which a wait might never reach."""
         if check_position("position", position) > self._log.head():
-            raise bad("position", "must not be after the head")
+            raise invalid_argument("position", "must not be after the head")
 
-    def look(self, name: str) -> Progress:
+    def get_progress(self, name: str) -> Progress:
         """Return the progress of a projection of this log.
 
         Raises:
@@ -171,11 +171,11 @@ class Projections:
         found = self._model(check_name("name", name)).progress(name)
         if found is None:
             raise _not_found(name)
-        if found.tenant_id not in (self._log.tenant_id, EVERY_TENANT):
+        if found.tenant_id not in (self._log.tenant_id, ALL_TENANTS):
             msg = f"projection {name} belongs to another tenant"
             raise Conflict(msg, details={"projection": name, "tenant_id": self._log.tenant_id})
         seen = LogIdentity(found.log_id, found.epoch)
-        problem = problem_with(self._log.store, seen, found.position, found.tip)
+        problem = find_cursor_problem(self._log.store, seen, found.position, found.last_event_id)
         if problem is not None:
             msg = (
                 f"projection {name} {problem}: the log was restored or replaced; "
@@ -185,7 +185,7 @@ class Projections:
         return found
 
     def _model(self, name: str) -> ReadModel:
-        model = self._log.places.at(self._target)
+        model = self._log.read_models.find(self._target)
         if model is None:
             raise _not_found(name)
         return model
@@ -194,29 +194,31 @@ class Projections:
 class AsyncProjections:
     """`Projections` for asyncio; a thread is used only while the read model is queried."""
 
-    def __init__(self, projections: Projections, in_thread: InThread = asyncio.to_thread) -> None:
+    def __init__(
+        self, projections: Projections, executor: AsyncExecutor = asyncio.to_thread
+    ) -> None:
         self._projections = projections
-        self._execute = in_thread
+        self._execute = executor
 
     async def wait_for(self, name: str, position: int, timeout_s: float = 10.0) -> Progress:
         """Wait until a projection has reached a position; see `Projections.wait_for`."""
         deadline = time.monotonic() + check_timeout(timeout_s, "timeout_s")
-        await self._execute(self._projections.check, position)
-        for delay in pauses():
-            progress = await self._execute(self._projections.look, name)
+        await self._execute(self._projections.check_position, position)
+        for delay in poll_delays():
+            progress = await self._execute(self._projections.get_progress, name)
             if progress.position >= position:
                 return progress
             left = deadline - time.monotonic()
             if left <= 0:
                 break
             await asyncio.sleep(min(delay, left))
-        raise too_late(progress, position, timeout_s)
+        raise wait_timeout_error(progress, position, timeout_s)
 
     async def demand(self, name: str, position: int) -> Progress:
         """Require that a projection has reached a position; see `Projections.demand`."""
         return await self._execute(self._projections.demand, name, position)
 
-    async def status(self) -> list[Standing]:
+    async def status(self) -> list[ProjectionStanding]:
         """Return the status of every projection; see `Projections.status`."""
         return await self._execute(self._projections.status)
 
@@ -225,7 +227,7 @@ class AsyncProjections:
         return await self._execute(self._projections.failures, name)
 
 
-def pauses() -> Iterator[float]:
+def poll_delays() -> Iterator[float]:
     """Yield poll intervals that grow up to a maximum, without end."""
     delay = _FIRST_DELAY_S
     while True:
@@ -233,7 +235,7 @@ def pauses() -> Iterator[float]:
         delay = min(delay * _GROWTH, _LONGEST_DELAY_S)
 
 
-def too_late(found: Progress, position: int, seconds: float) -> SeriatimError:
+def wait_timeout_error(found: Progress, position: int, seconds: float) -> SeriatimError:
     """Return the error for a projection that did not reach a position in time."""
     msg = (
         f"projection {found.name} has reached {found.position}, not {position}, within "

@@ -21,15 +21,62 @@ from typing import Literal
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text
+from seriatim.core.canonical import canonical_text, decode_stored_json
+from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import BackendFailure, LeaseLost, LogIdentityChanged, SeriatimError
 from seriatim.core.query import Query
-from seriatim.core.reasons import reason_of
-from seriatim.log.arguments import bad
-from seriatim.log.batches import Batch, matching_appends
-from seriatim.log.cursors import check_cursor, check_same_log, new_cursor, reset_subscription
-from seriatim.store.port import Closed, Cursor, Lease, Store, lease_name
-from seriatim.telemetry.bus import Telemetry
+from seriatim.core.times import parse_us
+from seriatim.log.arguments import invalid_argument
+from seriatim.log.batches import Batch, iterate_matching_appends
+from seriatim.log.cursors import check_cursor, check_same_log, make_cursor, reset_subscription
+from seriatim.store.port import (
+    Cursor,
+    Lease,
+    LogClosed,
+    ServiceStore,
+    Store,
+    SubscriptionState,
+    SubscriptionStatus,
+    make_lease_name,
+)
+from seriatim.telemetry.event_bus import Telemetry
+
+STATUS_PAGE_SIZE = 100
+
+
+def iterate_subscription_statuses(
+    store: ServiceStore, tenant_id: str
+) -> Iterator[SubscriptionStatus]:
+    """Yield the status of every durable subscription of a tenant, by name."""
+    after = ""
+    while page := read_subscription_statuses(store, tenant_id, after, STATUS_PAGE_SIZE):
+        yield from page
+        if len(page) < STATUS_PAGE_SIZE:
+            return
+        after = page[-1].name
+
+
+def read_subscription_statuses(
+    store: ServiceStore, tenant_id: str, after: str, limit: int
+) -> list[SubscriptionStatus]:
+    """Return one page of subscription statuses by name, after the name `after`."""
+    head = store.head()
+    return [_status(store, one, head) for one in store.subscriptions(tenant_id, after, limit)]
+
+
+def _status(store: ServiceStore, state: SubscriptionState, head: int) -> SubscriptionStatus:
+    query = Query.from_mapping(decode_stored_json(state.query)) if state.query else Query()
+    after = max(state.position, query.min_position or 0)
+    pending = store.select(state.tenant_id, query, after, head, 1) if after < head else []
+    events, seconds = 0, 0.0
+    if pending:
+        recorded_us = parse_us(pending[0].recorded_at) or 0
+        events = head - pending[0].position + 1
+        seconds = max(0.0, time.time() - recorded_us / 1_000_000)
+    return SubscriptionStatus(
+        **msgspec.structs.asdict(state), head=head, lag_events=events, lag_seconds=seconds
+    )
+
 
 logger = logging.getLogger("seriatim")
 
@@ -61,7 +108,7 @@ class Tail:
         on_scanned: Callable[[int], None] | None = None,
     ) -> None:
         if position > store.head():
-            raise bad("after", "must not be after the head")
+            raise invalid_argument("after", "must not be after the head")
         self.position = position
         # A restored or replaced log has another event at this position, or none.
         self._last_event_id = _event_id_at(store, position)
@@ -84,7 +131,7 @@ class Tail:
         while not self._stopped.is_set():
             head = self._store.head()
             check_same_log(self._store, self._identity, self.position, self._last_event_id, head)
-            for batch in matching_appends(
+            for batch in iterate_matching_appends(
                 self._store, self._tenant_id, self._query, self.position, head
             ):
                 yield batch
@@ -145,13 +192,13 @@ class Subscription:
         idle_timeout: float | None = None,
         backoff_s: float = 0.2,
         backoff_cap_s: float = 30.0,
-        follow: type[Tail] = Tail,
+        tail_class: type[Tail] = Tail,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._telemetry = telemetry or Telemetry()
         self._lease: Lease | None = None
         self.name = name
-        self._tail_class = follow
+        self._tail_class = tail_class
         self.failures = 0
         self.last_error: Exception | None = None
         self._store = store
@@ -168,7 +215,7 @@ class Subscription:
         self._unreleased: list[tuple[int, str]] = []  # (pid, owner) that may hold the lease
         self._cursor = self._open_cursor()
 
-    def new_owner(self) -> str:
+    def make_owner(self) -> str:
         """Return an owner id for one acquisition of the lease.
 
         It is a new id, also in a forked child, unless an earlier acquisition in this process ended
@@ -180,7 +227,7 @@ class Subscription:
                 return owner
         return f"{os.getpid()}-{secrets.token_hex(6)}"
 
-    def keep_owner(self, owner: str) -> None:
+    def remember_owner(self, owner: str) -> None:
         """Let the next acquisition take over a lease that could not be released."""
         self._unreleased.append((os.getpid(), owner))
 
@@ -189,7 +236,7 @@ class Subscription:
         cursor = self._store.cursor(self._tenant_id, "subscription", self.name)
         if cursor is None:
             position = self._store.head() if self._start == "head" else self._start
-            created = new_cursor(
+            created = make_cursor(
                 self._store, self._tenant_id, "subscription", self.name, position, query
             )
             cursor = self._store.add_cursor(created)  # returns another opener's cursor if it won
@@ -265,7 +312,9 @@ class Subscription:
 
     def _store_cursor(self, position: int, last_event_id: str, lease: Lease) -> None:
         # The cursor keeps the identity from when it was opened, so a restored log is detected.
-        cursor = msgspec.structs.replace(self._cursor, position=position, tip=last_event_id)
+        cursor = msgspec.structs.replace(
+            self._cursor, position=position, last_event_id=last_event_id
+        )
         self._store.put_cursor(cursor, lease=lease, reset=False)
         self._cursor = cursor
 
@@ -321,7 +370,7 @@ class Subscription:
         how often this happens.
         """
         self.last_error = error
-        reason = reason_of(error)
+        reason = summarize_error(error)
         event = "failed" if position is None else f"failed on the append at position {position}"
         next_step = "giving up" if delay is None else f"next attempt in {delay:g} s"
         logger.warning(
@@ -352,7 +401,9 @@ class Subscription:
             self._store.record_failure(lease, self.name, max(self.failures, 1), reason)
         except Exception as error:  # noqa: BLE001 - the failure itself was logged
             logger.debug(
-                "the last error of subscription %r was not stored: %s", self.name, reason_of(error)
+                "the last error of subscription %r was not stored: %s",
+                self.name,
+                summarize_error(error),
             )
 
     def start(self, handler: Callable[[Batch], object]) -> threading.Thread:
@@ -368,7 +419,7 @@ def _is_transient(error: SeriatimError) -> bool:
     """Return whether a run continues after an error: not on a closed or a restored log."""
     if isinstance(error, BackendFailure):
         # An operator may repair even a permanent failure while the subscription keeps retrying.
-        return not isinstance(error, Closed)
+        return not isinstance(error, LogClosed)
     return error.retryable
 
 
@@ -395,16 +446,16 @@ class _Ownership:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease: Lease | None = None
-        self._owner = subscription.new_owner()
+        self._owner = subscription.make_owner()
         self._pid = os.getpid()
 
     def _claim(self) -> Lease | None:
-        name = lease_name(self._name)
+        name = make_lease_name(self._name)
         try:
             return self._store.claim_lease(self._tenant_id, name, self._owner, self._lease_s)
         except SeriatimError:
             # The response may be lost although the lease was granted.
-            self._subscription.keep_owner(self._owner)
+            self._subscription.remember_owner(self._owner)
             raise
 
     def __enter__(self) -> Lease | None:
@@ -436,5 +487,5 @@ class _Ownership:
             try:
                 self._store.release_lease(self._lease)
             except SeriatimError:
-                self._subscription.keep_owner(self._owner)
+                self._subscription.remember_owner(self._owner)
                 raise

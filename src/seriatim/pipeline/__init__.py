@@ -5,11 +5,11 @@ Spark's workers import this package for every data source, so it imports only wh
 
 from __future__ import annotations
 
-from seriatim.core.extras import explained
+from seriatim.core.extras import explain_missing_module
 
 try:
-    from seriatim.pipeline.source import SeriatimSource, register
+    from seriatim.pipeline.source.data_source import SeriatimSource, register
 except ModuleNotFoundError as error:
-    raise explained(error) from error
+    raise explain_missing_module(error) from error
 
 __all__ = ["SeriatimSource", "register"]

@@ -10,7 +10,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 # Columns are in the order of EventRecord's fields. `occurred_text` is `occurred_at` exactly as the
 # producer wrote it; it is null where the log set the time itself. Archived segments contain these
 # columns, so a change of the schema is a new version of the archive format.
-EVENTS = pa.schema(
+EVENT_SCHEMA = pa.schema(
     [
         pa.field("position", pa.int64(), nullable=False),
         pa.field("append_position", pa.int64(), nullable=False),
@@ -41,7 +41,7 @@ EVENTS = pa.schema(
         pa.field("tags", pa.list_(pa.string()), nullable=False),
     ]
 )
-NAMES: tuple[str, ...] = tuple(EVENTS.names)
+EVENT_COLUMNS: tuple[str, ...] = tuple(EVENT_SCHEMA.names)
 
 _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
     pa.int64(): t.LongType(),
@@ -53,7 +53,7 @@ _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
 }
 
 
-def spark_schema(names: tuple[str, ...] = NAMES) -> t.StructType:
+def build_spark_schema(names: tuple[str, ...] = EVENT_COLUMNS) -> t.StructType:
     """Return the Spark schema of the given event columns.
 
     Args:
@@ -62,7 +62,7 @@ def spark_schema(names: tuple[str, ...] = NAMES) -> t.StructType:
     Returns:
         A struct type with the types and nullability of `EVENT_SCHEMA`.
     """
-    fields = [EVENTS.field(name) for name in names]
+    fields = [EVENT_SCHEMA.field(name) for name in names]
     return t.StructType(
         [t.StructField(field.name, _SPARK_TYPES[field.type], field.nullable) for field in fields]
     )

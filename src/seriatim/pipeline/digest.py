@@ -19,21 +19,21 @@ import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from seriatim.pipeline.columns import EVENTS, NAMES
+from seriatim.pipeline.columns import EVENT_COLUMNS, EVENT_SCHEMA
 
 _EXCLUDED = {"occurred_at", "recorded_at", "metadata", "payload", "tags"}
-FIELDS: tuple[str, ...] = tuple(name for name in NAMES if name not in _EXCLUDED)
-COLUMNS: tuple[str, ...] = (*FIELDS, "metadata", "tags")
-_NULLABLE = tuple(name for name in FIELDS if EVENTS.field(name).nullable)
+DIGEST_FIELDS: tuple[str, ...] = tuple(name for name in EVENT_COLUMNS if name not in _EXCLUDED)
+DIGEST_COLUMNS: tuple[str, ...] = (*DIGEST_FIELDS, "metadata", "tags")
+_NULLABLE = tuple(name for name in DIGEST_FIELDS if EVENT_SCHEMA.field(name).nullable)
 
-PREFIX = "sum-sha256:"
+DIGEST_PREFIX = "sum-sha256:"
 _MODULUS = 1 << 256
 _SEPARATOR = "\0"
 _WORDS = 8
 _WORD_BITS = 32
 
 
-def batch_digest(batch: pa.RecordBatch) -> int:
+def digest_batch(batch: pa.RecordBatch) -> int:
     """Return the digest of the events of a batch, which must have the `DIGEST_COLUMNS`."""
     if not batch.num_rows:
         return 0
@@ -42,27 +42,27 @@ def batch_digest(batch: pa.RecordBatch) -> int:
     return total % _MODULUS
 
 
-def added(digests: Iterable[int]) -> int:
+def add_digests(digests: Iterable[int]) -> int:
     """Return the digest of the union of disjoint sets of events."""
     return sum(digests) % _MODULUS
 
 
-def digest_text(digest: int) -> str:
+def format_digest(digest: int) -> str:
     """Return the text form of a digest: `sum-sha256:` and 64 hexadecimal digits."""
-    return f"{PREFIX}{digest:064x}"
+    return f"{DIGEST_PREFIX}{digest:064x}"
 
 
-def digest_number(text: str) -> int:
+def parse_digest(text: str) -> int:
     """Parse the text form of a digest.
 
     Raises:
         ValueError: The text is not a digest.
     """
-    return int(text.removeprefix(PREFIX), 16)
+    return int(text.removeprefix(DIGEST_PREFIX), 16)
 
 
 def _build_texts(batch: pa.RecordBatch) -> pa.Array:
-    parts = [batch.column(name).cast(pa.string()) for name in FIELDS]
+    parts = [batch.column(name).cast(pa.string()) for name in DIGEST_FIELDS]
     parts.append(_build_null_mask(batch).cast(pa.string()))
     metadata = batch.column("metadata")
     for lists in (
@@ -88,7 +88,7 @@ def _build_null_mask(batch: pa.RecordBatch) -> pa.Array:
     return mask
 
 
-def event_hash() -> Column:
+def build_event_hash() -> Column:
     """Return the Spark expression for the SHA-256 of an event's text, in hexadecimal.
 
     It must agree with `digest_batch`, which computes the same from Arrow columns.
@@ -96,7 +96,7 @@ def event_hash() -> Column:
     mask = f.lit(0).cast("bigint")
     for bit, name in enumerate(_NULLABLE):
         mask = mask + f.when(f.isnull(name), f.lit(1 << bit)).otherwise(f.lit(0))
-    parts = [f.coalesce(f.col(name).cast("string"), f.lit("")) for name in FIELDS]
+    parts = [f.coalesce(f.col(name).cast("string"), f.lit("")) for name in DIGEST_FIELDS]
     parts.append(mask.cast("string"))
     for lists in (f.col("tags"), f.map_keys("metadata"), f.map_values("metadata")):
         parts.append(f.size(lists).cast("string"))
@@ -104,7 +104,7 @@ def event_hash() -> Column:
     return f.sha2(f.concat_ws(_SEPARATOR, *parts), 256)
 
 
-def word_sums(hashed: Column) -> list[Column]:
+def build_word_sums(hashed: Column) -> list[Column]:
     """Return aggregates that sum each 32-bit word of hexadecimal hashes.
 
     Spark has no 256-bit integers; `combine_word_sums` computes the digest from these sums.
@@ -116,7 +116,7 @@ def word_sums(hashed: Column) -> list[Column]:
     ]
 
 
-def digest_of_words(sums: Iterable[int | None]) -> int:
+def combine_word_sums(sums: Iterable[int | None]) -> int:
     """Return the digest from the sums of the words, the most significant word first."""
     total = 0
     for each in sums:

@@ -8,9 +8,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from seriatim.core.canonical import read_json
-from seriatim.core.doors import AGGREGATES
-from seriatim.core.errors import Flaw
+from seriatim.core.canonical import decode_stored_json
+from seriatim.core.errors import ValidationError
 from seriatim.core.event import (
     INFRASTRUCTURE_TENANT,
     AppendResult,
@@ -18,7 +17,8 @@ from seriatim.core.event import (
     NewEvent,
 )
 from seriatim.core.ids import id_problem
-from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.kinds import TRACE_STREAM_TYPE
+from seriatim.core.profile_rules import AGGREGATES_PROFILE
 
 
 class AggregateEvent(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class AggregateEvent(msgspec.Struct, frozen=True):
     @property
     def payload(self) -> dict[str, Any]:
         """The payload as a Python value, parsed at each access."""
-        payload: dict[str, Any] = read_json(self.payload_json)
+        payload: dict[str, Any] = decode_stored_json(self.payload_json)
         return payload
 
     @classmethod
@@ -122,7 +122,7 @@ class AggregateAppendResult:
         )
 
 
-class EventFields(TypedDict, total=False):
+class AggregateEventFields(TypedDict, total=False):
     """Fields for all events of one append, which an event can override."""
 
     aggregate_type: str | None
@@ -158,11 +158,11 @@ def event_fields(event: object, index: int) -> dict[str, Any]:
         fields = dict(event)
         for name in fields:
             if name in _COMMITTED:
-                raise flawed(name, _COMMITTED[name], index)
+                raise event_error(name, _COMMITTED[name], index)
             if name not in _FIELDS:
-                raise flawed(str(name)[:80], "is not a field of an event", index)
+                raise event_error(str(name)[:80], "is not a field of an event", index)
     else:
-        raise flawed("$", "must be a NewEvent or a mapping", index)
+        raise event_error("$", "must be a NewEvent or a mapping", index)
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -171,28 +171,28 @@ def _from_new_event(event: NewEvent, index: int) -> dict[str, Any]:
     stream = fields.pop("stream")
     if stream is not None:
         if not isinstance(stream, tuple) or len(stream) != 2:  # noqa: PLR2004
-            raise flawed("stream", "must be a (stream type, stream id) pair", index)
+            raise event_error("stream", "must be a (stream type, stream id) pair", index)
         fields["aggregate_type"], fields["aggregate_id"] = stream
     return {_PROFILE_NAMES.get(name, name): value for name, value in fields.items()}
 
 
-def new_event(fields: Mapping[str, Any], index: int) -> NewEvent:
+def to_new_event(fields: Mapping[str, Any], index: int) -> NewEvent:
     """Build the log's event from the profile's fields; the append validates most values."""
     values = dict(fields)
     for name in ("event_type", "payload", "aggregate_type", "aggregate_id"):
         if name not in values:
-            raise flawed(name, "is required", index)
+            raise event_error(name, "is required", index)
     for name in ("aggregate_type", "aggregate_id"):
         if problem := id_problem(values[name]):
-            raise flawed(name, problem, index)
-    if values["aggregate_type"] == TRACE_KIND:
-        raise flawed("aggregate_type", "must not be trace: use the traces profile", index)
+            raise event_error(name, problem, index)
+    if values["aggregate_type"] == TRACE_STREAM_TYPE:
+        raise event_error("aggregate_type", "must not be trace: use the traces profile", index)
     if isinstance(values.get("tags"), list):
         values["tags"] = tuple(values["tags"])
     stream = values.pop("aggregate_type"), values.pop("aggregate_id")
     return NewEvent(stream=stream, **{_LOG_NAMES.get(name, name): values[name] for name in values})
 
 
-def flawed(field: str, problem: str, index: int) -> Exception:
+def event_error(field: str, problem: str, index: int) -> Exception:
     """Build the error for an invalid event."""
-    return AGGREGATES.error(Flaw("envelope", field, problem), index)
+    return AGGREGATES_PROFILE.error(ValidationError("envelope", field, problem), index)

@@ -6,35 +6,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Literal, TypedDict, Unpack
 
-from seriatim.core.doors import AGGREGATES
 from seriatim.core.event import DEFAULT_TENANT, INFRASTRUCTURE_TENANT, NewEvent, StreamRef
+from seriatim.core.profile_rules import AGGREGATES_PROFILE
 from seriatim.core.request import Command, ExpectedSeq
 from seriatim.core.tenants import is_infrastructure
-from seriatim.log.arguments import bad, check_name
+from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog, Events
-from seriatim.profiles.acts import Appending, Profile, Words, appends
 from seriatim.profiles.aggregate_values import (
     Aggregate,
     AggregateAppendResult,
     AggregateEvent,
+    AggregateEventFields,
     AggregatePage,
-    EventFields,
+    event_error,
     event_fields,
-    flawed,
-    new_event,
+    to_new_event,
 )
+from seriatim.profiles.base import FieldNames, PlannedAppend, Profile, append_method
 
 __all__ = [
     "Aggregate",
     "AggregateAppendResult",
     "AggregateEvent",
+    "AggregateEventFields",
     "AggregateFilters",
     "AggregatePage",
     "Aggregates",
-    "EventFields",
 ]
 
-_EVENT_NAMES = Words(
+_EVENT_NAMES = FieldNames(
     {
         "event_id": "record_id",
         "stream": "aggregate_id",
@@ -57,9 +57,9 @@ _READ_NAMES = {
     "recorded_after": "since",
     "recorded_until": "until",
 }
-_READ_FIELD_NAMES = Words(_READ_NAMES)
+_READ_FIELD_NAMES = FieldNames(_READ_NAMES)
 
-Expected = int | None | EllipsisType | Mapping[StreamRef, int | None]
+ExpectedSeqs = int | None | EllipsisType | Mapping[StreamRef, int | None]
 
 
 class AggregateFilters(TypedDict, total=False):
@@ -74,18 +74,18 @@ class AggregateFilters(TypedDict, total=False):
 class Aggregates(Profile):
     """Events of aggregates; an organisation is a tenant, infrastructure has a reserved tenant."""
 
-    @appends
+    @append_method
     def append(  # noqa: PLR0913 - a command, its conditions and options
         self,
         events: Events,
         *,
         org_id: str | None = None,
-        expected_seq: Expected = ...,
+        expected_seq: ExpectedSeqs = ...,
         command: Command | None = None,
         timeout: float | None = None,
         connection: Any = None,
-        **common: Unpack[EventFields],
-    ) -> Appending[AggregateAppendResult]:
+        **common: Unpack[AggregateEventFields],
+    ) -> PlannedAppend[AggregateAppendResult]:
         """Append the events of a command atomically.
 
         Args:
@@ -107,9 +107,9 @@ class Aggregates(Profile):
         new_events = _to_new_events(events, _common_fields(common, command))
         log = self._log_for_append(org_id, new_events)
         condition = _expectations(expected_seq, new_events)
-        return Appending(
+        return PlannedAppend(
             log,
-            log.draft(AGGREGATES, new_events, condition, command=command),
+            log.draft(AGGREGATES_PROFILE, new_events, condition, command=command),
             AggregateAppendResult,
             _EVENT_NAMES,
             timeout=timeout,
@@ -133,7 +133,7 @@ class Aggregates(Profile):
         infrastructure = org_id is None and self._is_infrastructure(kind)
         log = self._log_for_read(org_id, infrastructure)
         stream = kind, check_name("aggregate_id", aggregate_id)
-        with _READ_FIELD_NAMES.spoken():
+        with _READ_FIELD_NAMES.translate_errors():
             found = list(log.read_stream(stream, since=after_aggregate_seq))
         seq = found[-1].stream_seq if found else None
         if not found and after_aggregate_seq is not None:
@@ -171,7 +171,7 @@ class Aggregates(Profile):
         `since` is exclusive and `until` inclusive; `clock` selects the time that is compared.
         """
         if clock not in ("occurred_at", "recorded_at"):
-            raise bad("clock", "must be occurred_at or recorded_at")
+            raise invalid_argument("clock", "must be occurred_at or recorded_at")
         name = clock.removesuffix("_at")
         window = {f"{name}_after": since, f"{name}_until": until}
         log = self._log_for_read(org_id, infrastructure)
@@ -184,13 +184,15 @@ class Aggregates(Profile):
         owned = self._owned_by_organisations(new_events)
         if org is not None or not new_events:
             if len(owned) < len(new_events):
-                raise bad("org_id", "must be left out: infrastructure belongs to no organisation")
+                raise invalid_argument(
+                    "org_id", "must be left out: infrastructure belongs to no organisation"
+                )
             return self._log_for_read(org, infrastructure=False)
         if owned and self._log.tenant_id == DEFAULT_TENANT:
             self._log.appender.reload_rules()  # another process may have declared the kind
             owned = self._owned_by_organisations(new_events)
             if owned:
-                raise flawed("org_id", "is required", owned[0])
+                raise event_error("org_id", "is required", owned[0])
         return self._log if owned else self._log_for_read(None, infrastructure=True)
 
     def _owned_by_organisations(self, events: list[NewEvent]) -> list[int]:
@@ -200,23 +202,25 @@ class Aggregates(Profile):
 
     def _log_for_read(self, org_id: str | None, infrastructure: bool) -> BaseLog:
         if org_id is not None and is_infrastructure(org_id):
-            raise bad("org_id", "is reserved for infrastructure")
+            raise invalid_argument("org_id", "is reserved for infrastructure")
         if infrastructure:
             if org_id is not None:
-                raise bad("org_id", "must be left out: infrastructure belongs to no organisation")
+                raise invalid_argument(
+                    "org_id", "must be left out: infrastructure belongs to no organisation"
+                )
             return self._log.for_tenant(INFRASTRUCTURE_TENANT)
-        with _READ_FIELD_NAMES.spoken():
+        with _READ_FIELD_NAMES.translate_errors():
             return self._for_tenant(org_id)
 
     def _is_infrastructure(self, aggregate_type: str) -> bool:
         return self._log.appender.rules.kind_of(aggregate_type).infrastructure
 
 
-def _common_fields(fields: EventFields, command: Command | None) -> dict[str, Any]:
+def _common_fields(fields: AggregateEventFields, command: Command | None) -> dict[str, Any]:
     common = {name: value for name, value in fields.items() if value is not None}
     for name in common:
-        if name not in EventFields.__annotations__:
-            raise bad(name[:80], "is not a common field of events")
+        if name not in AggregateEventFields.__annotations__:
+            raise invalid_argument(name[:80], "is not a common field of events")
     if isinstance(command, Command):
         common.setdefault("idempotency_key", command.key)
     return common
@@ -227,19 +231,21 @@ def _to_new_events(events: Events, common: Mapping[str, Any]) -> Any:
     if isinstance(events, NewEvent | Mapping | str) or not isinstance(events, Iterable):
         return events
     return [
-        new_event({**common, **event_fields(event, index)}, index)
+        to_new_event({**common, **event_fields(event, index)}, index)
         for index, event in enumerate(events)
     ]
 
 
-def _expectations(expected: Expected, events: Any) -> list[ExpectedSeq] | None:
+def _expectations(expected: ExpectedSeqs, events: Any) -> list[ExpectedSeq] | None:
     if isinstance(expected, EllipsisType) or not isinstance(events, list):
         return None
     if isinstance(expected, Mapping):
         return [ExpectedSeq(stream, seq) for stream, seq in expected.items()]
     streams = {event.stream for event in events}
     if len(streams) > 1:
-        raise bad("expected_seq", "must map (type, id) to numbers for several aggregates")
+        raise invalid_argument(
+            "expected_seq", "must map (type, id) to numbers for several aggregates"
+        )
     return [ExpectedSeq(stream, expected) for stream in streams]
 
 
@@ -252,9 +258,9 @@ def _page(
 ) -> AggregatePage:
     for name in filters:
         if name not in AggregateFilters.__annotations__:
-            raise bad(name[:80], "is not a filter of aggregates")
+            raise invalid_argument(name[:80], "is not a filter of aggregates")
     types = filters.get("event_type")
-    with _READ_FIELD_NAMES.spoken():
+    with _READ_FIELD_NAMES.translate_errors():
         page = log.page(
             limit=limit,
             scope="aggregates",

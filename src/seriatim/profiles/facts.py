@@ -9,14 +9,20 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seriatim.core.doors import FACTS
-from seriatim.core.errors import ConditionalAppendConflict, Flaw
+from seriatim.core.errors import ConditionalAppendConflict, ValidationError
 from seriatim.core.event import COMMITTED_FIELDS, AppendResult, EventRecord, NewEvent, StreamRef
-from seriatim.core.query import EVERYTHING, Query
+from seriatim.core.profile_rules import FACTS_PROFILE
+from seriatim.core.query import MATCH_ALL, Query
 from seriatim.core.request import ExpectedContext
 from seriatim.log.base import Events
 from seriatim.log.subscription import Subscription, Tail
-from seriatim.profiles.acts import Appending, Profile, Words, appends, streams
+from seriatim.profiles.base import (
+    FieldNames,
+    PlannedAppend,
+    Profile,
+    append_method,
+    iterator_method,
+)
 
 __all__ = [
     "DurableFactStream",
@@ -28,7 +34,7 @@ __all__ = [
     "Facts",
 ]
 
-_FIELD_NAMES = Words({"expected_version": "expected_context_version"})
+_FIELD_NAMES = FieldNames({"expected_version": "expected_context_version"})
 _COMMITTED = COMMITTED_FIELDS | {"sequence_number"}
 
 EventQuery = Query | Mapping[str, Any]
@@ -129,7 +135,7 @@ class DurableFactStream(FactStream):
 class Facts(Profile):
     """The minimal event store: facts, queries over them, and conditional appends."""
 
-    @appends
+    @append_method
     def append(
         self,
         new_events: Events,
@@ -137,18 +143,18 @@ class Facts(Profile):
         idempotency_key: str | None = None,
         timeout: float | None = None,
         connection: Any = None,
-    ) -> Appending[FactAppendResult]:
+    ) -> PlannedAppend[FactAppendResult]:
         """Append a batch atomically and return its range of sequence numbers.
 
         Example:
             log.facts.append([{"event_type": "seat.reserved", "payload": {"seat": "12A"}}])
         """
-        draft = self._log.draft(FACTS, _check_events(new_events), None, idempotency_key)
-        return Appending(
+        draft = self._log.draft(FACTS_PROFILE, _check_events(new_events), None, idempotency_key)
+        return PlannedAppend(
             self._log, draft, _to_result, _FIELD_NAMES, timeout=timeout, connection=connection
         )
 
-    @appends
+    @append_method
     def append_if(  # noqa: PLR0913 - a condition and the options of an append
         self,
         new_events: Events,
@@ -159,7 +165,7 @@ class Facts(Profile):
         idempotency_key: str | None = None,
         timeout: float | None = None,
         connection: Any = None,
-    ) -> Appending[FactAppendResult | FactAppendConflict]:
+    ) -> PlannedAppend[FactAppendResult | FactAppendConflict]:
         """Append a batch only if the context has not changed; a conflict is returned, not raised.
 
         Args:
@@ -177,8 +183,10 @@ class Facts(Profile):
             The receipt, or a `FactAppendConflict`, which is falsy.
         """
         condition = ExpectedContext(_to_query(context_query), expected_context_version, after)
-        draft = self._log.draft(FACTS, _check_events(new_events), condition, idempotency_key)
-        return Appending[FactAppendResult | FactAppendConflict](
+        draft = self._log.draft(
+            FACTS_PROFILE, _check_events(new_events), condition, idempotency_key
+        )
+        return PlannedAppend[FactAppendResult | FactAppendConflict](
             self._log,
             draft,
             _to_result,
@@ -219,14 +227,14 @@ class Facts(Profile):
             found.more,
         )
 
-    @streams
+    @iterator_method
     def tail(
         self, event_query: EventQuery | None = None, *, after: int | None = None, **options: Any
     ) -> FactStream:
         """Follow a query live after a number, by default from now on, without a stored cursor."""
         return FactStream(self._log.tail(_to_query(event_query), after=after, **options))
 
-    @streams
+    @iterator_method
     def subscribe(
         self, name: str, event_query: EventQuery | None = None, **options: Any
     ) -> DurableFactStream:
@@ -236,7 +244,7 @@ class Facts(Profile):
 
 def _to_query(query: EventQuery | None) -> Query:
     if query is None:
-        return EVERYTHING
+        return MATCH_ALL
     return query if isinstance(query, Query) else Query.from_mapping(query)
 
 
@@ -248,9 +256,13 @@ def _check_events(new_events: Events) -> Any:
     for index, event in enumerate(events):
         if isinstance(event, Mapping):
             if committed := sorted(_COMMITTED & event.keys()):
-                raise FACTS.error(Flaw("envelope", committed[0], "is set only by the log"), index)
+                raise FACTS_PROFILE.error(
+                    ValidationError("envelope", committed[0], "is set only by the log"), index
+                )
             if "payload" not in event:
-                raise FACTS.error(Flaw("envelope", "payload", "is required"), index)
+                raise FACTS_PROFILE.error(
+                    ValidationError("envelope", "payload", "is required"), index
+                )
     return events
 
 

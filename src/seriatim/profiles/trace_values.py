@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, read_json
-from seriatim.core.doors import TRACES
-from seriatim.core.errors import Flaw
+from seriatim.core.canonical import canonical_text, decode_stored_json
+from seriatim.core.errors import ValidationError
 from seriatim.core.event import COMMITTED_FIELDS, EventRecord, NewEvent
-from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.kinds import TRACE_STREAM_TYPE
+from seriatim.core.profile_rules import TRACES_PROFILE
 from seriatim.store.port import Cursor
 
 
-class Source(msgspec.Struct, frozen=True):
+class TraceSource(msgspec.Struct, frozen=True):
     """The source of an event: a system, a subsystem and the producer."""
 
     system: str
@@ -23,7 +23,7 @@ class Source(msgspec.Struct, frozen=True):
     producer_id: str | None = None
 
 
-class Actor(msgspec.Struct, frozen=True):
+class TraceActor(msgspec.Struct, frozen=True):
     """The actor of an event: an agent, a person, a role or the system."""
 
     actor_type: str
@@ -41,8 +41,8 @@ class EventEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     trace_seq: int
     event_type: str
     occurred_at: str
-    source: Source | Mapping[str, Any]
-    actor: Actor | Mapping[str, Any]
+    source: TraceSource | Mapping[str, Any]
+    actor: TraceActor | Mapping[str, Any]
     idempotency_key: str
     payload: Mapping[str, Any]
     producer_id: str | None = None
@@ -84,23 +84,23 @@ class StoredEvent(msgspec.Struct, frozen=True):
     @property
     def payload(self) -> Any:
         """The payload as a Python value, parsed at each access."""
-        return read_json(self.payload_json)
+        return decode_stored_json(self.payload_json)
 
     @property
     def tags(self) -> list[str]:
         """The tags as a list, parsed at each access."""
-        tags: list[str] = read_json(self.tags_json)
+        tags: list[str] = decode_stored_json(self.tags_json)
         return tags
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TraceSource:
         """The source of the event."""
-        return Source(self.source_system, self.source_subsystem, self.producer_id)
+        return TraceSource(self.source_system, self.source_subsystem, self.producer_id)
 
     @property
-    def actor(self) -> Actor:
+    def actor(self) -> TraceActor:
         """The actor of the event."""
-        return Actor(self.actor_type, self.actor_id)
+        return TraceActor(self.actor_type, self.actor_id)
 
 
 class ProjectionCursor(msgspec.Struct, frozen=True):
@@ -121,12 +121,12 @@ _RENAMED = {
 }
 
 
-def new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
+def to_new_event(envelope: EventEnvelope | Mapping[str, Any]) -> NewEvent:
     """Build the log's event from an envelope; the append validates its values."""
     fields = _envelope_fields(envelope)
-    source = _part_fields(fields.pop("source", None), Source, "source")
-    actor = _part_fields(fields.pop("actor", None), Actor, "actor")
-    stream = TRACE_KIND, fields.pop("trace_id", None)
+    source = _part_fields(fields.pop("source", None), TraceSource, "source")
+    actor = _part_fields(fields.pop("actor", None), TraceActor, "actor")
+    stream = TRACE_STREAM_TYPE, fields.pop("trace_id", None)
     tags = fields.pop("tags", ())
     return NewEvent(
         fields.pop("event_type", None),
@@ -158,7 +158,7 @@ def _envelope_fields(envelope: EventEnvelope | Mapping[str, Any]) -> dict[str, A
     return dict(envelope)
 
 
-def _part_fields(part: Any, kind: type[Source | Actor], field: str) -> Mapping[str, Any]:
+def _part_fields(part: Any, kind: type[TraceSource | TraceActor], field: str) -> Mapping[str, Any]:
     """Return the fields of a source or an actor, given as an object or a mapping."""
     if part is None:
         raise _event_error(field, "is required")
@@ -180,10 +180,10 @@ def _producer(of_envelope: Any, of_source: Any) -> Any:
 
 
 def _event_error(field: str, problem: str) -> Exception:
-    return TRACES.error(Flaw("envelope", field, problem), 0)
+    return TRACES_PROFILE.error(ValidationError("envelope", field, problem), 0)
 
 
-def stored_event(record: EventRecord) -> StoredEvent:
+def to_stored_event(record: EventRecord) -> StoredEvent:
     """Convert a record of a trace."""
     return StoredEvent(
         record.position,
@@ -211,6 +211,6 @@ def stored_event(record: EventRecord) -> StoredEvent:
     )
 
 
-def projection_cursor(cursor: Cursor) -> ProjectionCursor:
+def to_projection_cursor(cursor: Cursor) -> ProjectionCursor:
     """Convert a cursor of the log."""
     return ProjectionCursor(cursor.tenant_id, cursor.name, cursor.position, cursor.updated_at)

@@ -6,27 +6,40 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypedDict, Unpack
 
-from seriatim.core.doors import TRACES
 from seriatim.core.event import EventRecord, StreamRef
-from seriatim.core.kinds import TRACE, TRACE_KIND
-from seriatim.log.arguments import bad, check_name
+from seriatim.core.kinds import TRACE_STREAM_KIND, TRACE_STREAM_TYPE
+from seriatim.core.profile_rules import TRACES_PROFILE
+from seriatim.log.arguments import check_name, invalid_argument
 from seriatim.log.base import BaseLog
-from seriatim.log.cursors import check_cursor, new_cursor
-from seriatim.profiles.acts import Appending, Profile, Words, appends, streams
+from seriatim.log.cursors import check_cursor, make_cursor
+from seriatim.profiles.base import (
+    FieldNames,
+    PlannedAppend,
+    Profile,
+    append_method,
+    iterator_method,
+)
 from seriatim.profiles.trace_values import (
-    Actor,
     EventEnvelope,
     ProjectionCursor,
-    Source,
     StoredEvent,
-    new_event,
-    projection_cursor,
-    stored_event,
+    TraceActor,
+    TraceSource,
+    to_new_event,
+    to_projection_cursor,
+    to_stored_event,
 )
 
-__all__ = ["Actor", "EventEnvelope", "ProjectionCursor", "Source", "StoredEvent", "Traces"]
+__all__ = [
+    "EventEnvelope",
+    "ProjectionCursor",
+    "StoredEvent",
+    "TraceActor",
+    "TraceSource",
+    "Traces",
+]
 
-_EVENT_NAMES = Words(
+_EVENT_NAMES = FieldNames(
     {
         "stream": "trace_id",
         "stream_id": "trace_id",
@@ -48,9 +61,9 @@ _READ_NAMES = {
     "stream": "trace_id",
     "types": "event_type",
 }
-_READ_FIELD_NAMES = Words(_READ_NAMES)
-_BATCH_FIELD_NAMES = Words({**_READ_NAMES, "limit": "batch_size"})
-_CURSOR_FIELD_NAMES = Words({"position": "last_log_seq"})
+_READ_FIELD_NAMES = FieldNames(_READ_NAMES)
+_BATCH_FIELD_NAMES = FieldNames({**_READ_NAMES, "limit": "batch_size"})
+_CURSOR_FIELD_NAMES = FieldNames({"position": "last_log_seq"})
 
 
 class TraceFilters(TypedDict, total=False):
@@ -67,7 +80,7 @@ class TraceFilters(TypedDict, total=False):
 class Traces(Profile):
     """The decision traces of a log, in the log's tenant or the `tenant_id` of a call."""
 
-    @appends
+    @append_method
     def append_event(
         self,
         envelope: EventEnvelope | Mapping[str, Any],
@@ -75,7 +88,7 @@ class Traces(Profile):
         tenant_id: str | None = None,
         timeout: float | None = None,
         connection: Any = None,
-    ) -> Appending[StoredEvent]:
+    ) -> PlannedAppend[StoredEvent]:
         """Append one event of a trace; a repeated append returns the event stored first.
 
         Args:
@@ -90,10 +103,10 @@ class Traces(Profile):
             SeriatimError: The append is rejected or failed.
         """
         log = self._for_tenant(tenant_id)
-        return Appending(
+        return PlannedAppend(
             log,
-            log.draft(TRACES, [new_event(envelope)]),
-            lambda receipt: stored_event(receipt.records[0]),
+            log.draft(TRACES_PROFILE, [to_new_event(envelope)]),
+            lambda receipt: to_stored_event(receipt.records[0]),
             _EVENT_NAMES,
             timeout=timeout,
             connection=connection,
@@ -109,7 +122,7 @@ class Traces(Profile):
     ) -> list[StoredEvent]:
         """Return a trace's events by ascending `trace_seq`; empty if it does not exist."""
         log = self._for_tenant(tenant_id)
-        with _READ_FIELD_NAMES.spoken():
+        with _READ_FIELD_NAMES.translate_errors():
             found = log.read_stream(_stream(trace_id), since=since_trace_seq, limit=limit)
         return _to_stored(found)
 
@@ -126,13 +139,13 @@ class Traces(Profile):
         since_occurred_at (exclusive), until_occurred_at (inclusive).
         """
         log = self._for_tenant(tenant_id)
-        with _READ_FIELD_NAMES.spoken():
+        with _READ_FIELD_NAMES.translate_errors():
             criteria = _log_filters(filters)
             if limit is not None:
                 return _to_stored(log.page(limit=limit, scope="traces", **criteria).records)
             return _to_stored(chain.from_iterable(log.read_batches(scope="traces", **criteria)))
 
-    @streams
+    @iterator_method
     def iter_event_batches(
         self,
         *,
@@ -147,9 +160,9 @@ class Traces(Profile):
         head that the log has when the first batch is read.
         """
         if limit is not None and (type(limit) is not int or limit < 1):
-            raise bad("limit", "must be a whole number from 1")
+            raise invalid_argument("limit", "must be a whole number from 1")
         log = self._for_tenant(tenant_id)
-        with _BATCH_FIELD_NAMES.spoken():
+        with _BATCH_FIELD_NAMES.translate_errors():
             criteria = _log_filters(filters)
             batches = log.read_batches(batch_size=batch_size, scope="traces", **criteria)
         return _limit_batches(batches, limit)
@@ -161,12 +174,12 @@ class Traces(Profile):
     def is_trace_finished(self, trace_id: str, *, tenant_id: str | None = None) -> bool:
         """Return whether a trace has its closing event, after which no event can follow."""
         last = _last_event(self._for_tenant(tenant_id), trace_id)
-        return last is not None and last.event_type in TRACE.closing_types
+        return last is not None and last.event_type in TRACE_STREAM_KIND.closing_types
 
     def get_next_trace_seq(self, trace_id: str, *, tenant_id: str | None = None) -> int:
         """Return the `trace_seq` of the next event of a trace."""
         last = _last_event(self._for_tenant(tenant_id), trace_id)
-        return TRACE.first_seq if last is None else (last.stream_seq or 0) + 1
+        return TRACE_STREAM_KIND.first_seq if last is None else (last.stream_seq or 0) + 1
 
     def get_projection_cursor(
         self, projection_name: str, *, tenant_id: str | None = None
@@ -183,7 +196,7 @@ class Traces(Profile):
         if found is None:
             return None
         check_cursor(log.store, found, found.query)
-        return projection_cursor(found)
+        return to_projection_cursor(found)
 
     def put_projection_cursor(
         self,
@@ -198,21 +211,21 @@ class Traces(Profile):
         name = check_name("projection_name", projection_name)
         known = log.store.cursor(log.tenant_id, "projection", name)
         query = "" if known is None else known.query
-        with _CURSOR_FIELD_NAMES.spoken():
-            moved = new_cursor(log.store, log.tenant_id, "projection", name, last_log_seq, query)
+        with _CURSOR_FIELD_NAMES.translate_errors():
+            moved = make_cursor(log.store, log.tenant_id, "projection", name, last_log_seq, query)
             if known is not None and not reset:
                 check_cursor(log.store, known, known.query)
             log.store.put_cursor(moved, lease=None, reset=reset)
-        return projection_cursor(log.store.cursor(log.tenant_id, "projection", name) or moved)
+        return to_projection_cursor(log.store.cursor(log.tenant_id, "projection", name) or moved)
 
     def list_projection_cursors(self, *, tenant_id: str | None = None) -> list[ProjectionCursor]:
         """Return the cursors of all projections, by name."""
         log = self._for_tenant(tenant_id)
-        return [projection_cursor(one) for one in log.store.cursors(log.tenant_id, "projection")]
+        return [to_projection_cursor(one) for one in log.store.cursors(log.tenant_id, "projection")]
 
 
 def _stream(trace_id: str) -> StreamRef:
-    return TRACE_KIND, check_name("trace_id", trace_id)
+    return TRACE_STREAM_TYPE, check_name("trace_id", trace_id)
 
 
 def _last_event(log: BaseLog, trace_id: str) -> EventRecord | None:
@@ -220,14 +233,14 @@ def _last_event(log: BaseLog, trace_id: str) -> EventRecord | None:
 
 
 def _to_stored(records: Iterable[EventRecord]) -> list[StoredEvent]:
-    return [stored_event(record) for record in records]
+    return [to_stored_event(record) for record in records]
 
 
 def _log_filters(filters: TraceFilters) -> dict[str, Any]:
     """Convert the profile's filters to those of the log."""
     for name in filters:
         if name not in TraceFilters.__annotations__:
-            raise bad(name[:80], "is not a filter of traces")
+            raise invalid_argument(name[:80], "is not a filter of traces")
     trace_id, event_type = filters.get("trace_id"), filters.get("event_type")
     since = filters.get("since_log_seq")
     return {

@@ -75,7 +75,7 @@ class ReadBudget:
         """Whether the request of this read was cancelled."""
         return self._cancellation is not None and self._cancellation.cancelled
 
-    def over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Return True if the read must stop now."""
         if self.cancelled:
             return True
@@ -83,17 +83,17 @@ class ReadBudget:
 
     def check(self) -> None:
         """Raise `TimedOut` if the read must stop now."""
-        if self.over():
-            raise self.error()
+        if self.is_exhausted():
+            raise self.make_error()
 
-    def error(self) -> SeriatimError:
+    def make_error(self) -> SeriatimError:
         """Return the error for a read that was stopped."""
         if self.cancelled or self._seconds is None:
             return TimedOut("the read was cancelled because its request has ended")
-        return too_long(self._seconds)
+        return make_read_timeout_error(self._seconds)
 
 
-def too_long(seconds: float) -> TimedOut:
+def make_read_timeout_error(seconds: float) -> TimedOut:
     """Return the error for a read that exceeded its time limit."""
     msg = (
         f"the read exceeded {seconds:g} s (read_timeout_s): read fewer events at a time, or "

@@ -16,13 +16,13 @@ from typing import Generic, TypeVar, Union
 from seriatim.core.errors import BackendFailure, LimitExceeded, SeriatimError, TimedOut
 from seriatim.core.event import AppendResult
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
-from seriatim.core.request import Request
-from seriatim.store.port import Closed, Deferred, Outcome, unanswered
+from seriatim.core.request import AppendRequest
+from seriatim.store.port import Deferred, LogClosed, Outcome, make_unanswered_error
 
-WORTH_HALVING = 24  # appends; splitting fewer costs more for the second statement than it saves
+SPLIT_THRESHOLD = 24  # appends; splitting fewer costs more for the second statement than it saves
 
-Tell = Callable[[Outcome], None]
-Guard = Union["threading.Lock", threading.Condition]
+OutcomeCallback = Callable[[Outcome], None]
+GuardLock = Union["threading.Lock", threading.Condition]
 
 
 class _State(Enum):
@@ -31,12 +31,14 @@ class _State(Enum):
     WITHDRAWN = 3
 
 
-class Ticket:
+class QueuedAppend:
     """A submitted append: it can be withdrawn until a writer takes it, and completes once."""
 
     __slots__ = ("_completed", "_guard", "_on_outcome", "_outcome", "_state", "request")
 
-    def __init__(self, request: Request, guard: Guard, on_outcome: Tell | None) -> None:
+    def __init__(
+        self, request: AppendRequest, guard: GuardLock, on_outcome: OutcomeCallback | None
+    ) -> None:
         self.request = request
         self._guard = guard
         self._on_outcome = on_outcome
@@ -47,7 +49,7 @@ class Ticket:
             self._completed = threading.Lock()
             self._completed.acquire()
 
-    def take(self) -> bool:
+    def claim(self) -> bool:
         """Mark the append as taken by a writer; return False if it was withdrawn.
 
         The caller holds the guard lock.
@@ -64,7 +66,7 @@ class Ticket:
                 self._state = _State.WITHDRAWN
             return self._state is _State.WITHDRAWN
 
-    def answer(self, outcome: Outcome) -> None:
+    def complete(self, outcome: Outcome) -> None:
         """Deliver the outcome; called once, from a writer thread."""
         if self._on_outcome is not None:
             self._on_outcome(outcome)
@@ -93,22 +95,22 @@ class Ticket:
         raise outcome
 
 
-AnyTicket = TypeVar("AnyTicket", bound=Ticket)
+AnyQueuedAppend = TypeVar("AnyQueuedAppend", bound=QueuedAppend)
 
 
-class Queue(Generic[AnyTicket]):
+class AppendQueue(Generic[AnyQueuedAppend]):
     """The queued appends of a log, limited in events and in bytes."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._appends: deque[AnyTicket] = deque()
+        self._appends: deque[AnyQueuedAppend] = deque()
         self._events = 0
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._appends)
 
-    def put(self, ticket: AnyTicket) -> None:
+    def put(self, ticket: AnyQueuedAppend) -> None:
         """Add an append to the queue.
 
         Args:
@@ -136,26 +138,26 @@ class Queue(Generic[AnyTicket]):
         details = {"limit": name, "bound": bound, "actual": actual}
         return LimitExceeded(msg, details=details, retryable=True)
 
-    def share(self, *, under_way: int, writers: int) -> list[AnyTicket]:
+    def take_share(self, *, in_flight: int, writers: int) -> list[AnyQueuedAppend]:
         """Take the next group to commit.
 
         If many appends are queued and all writers are idle, take half of them, so that one half is
         encoded while the other commits.
 
         Args:
-            under_way: The number of groups in flight.
+            in_flight: The number of groups in flight.
             writers: The number of groups that may be in flight.
 
         """
         queued = len(self._appends)
-        split = queued >= WORTH_HALVING and not under_way and writers > 1
-        return self.take((queued + 1) // 2 if split else None)
+        split = queued >= SPLIT_THRESHOLD and not in_flight and writers > 1
+        return self.take_group((queued + 1) // 2 if split else None)
 
-    def take(self, at_most: int | None = None) -> list[AnyTicket]:
+    def take_group(self, max_appends: int | None = None) -> list[AnyQueuedAppend]:
         """Take as many appends as fit one group, at most `at_most`, skipping withdrawn ones."""
-        group: list[AnyTicket] = []
+        group: list[AnyQueuedAppend] = []
         events = size = 0
-        while self._appends and (at_most is None or len(group) < at_most):
+        while self._appends and (max_appends is None or len(group) < max_appends):
             request = self._appends[0].request
             events += len(request.events)
             size += request.size
@@ -164,7 +166,7 @@ class Queue(Generic[AnyTicket]):
             ticket = self._appends.popleft()
             self._events -= len(request.events)
             self._bytes -= request.size
-            if ticket.take():
+            if ticket.claim():
                 group.append(ticket)
         return group
 
@@ -178,7 +180,7 @@ class Committer:
 
     def __init__(
         self,
-        commit: Callable[[Sequence[Request]], list[Outcome]],
+        commit: Callable[[Sequence[AppendRequest]], list[Outcome]],
         *,
         limits: Limits = DEFAULT_LIMITS,
         writers: int = 1,
@@ -190,25 +192,27 @@ class Committer:
 
     def _reset(self) -> None:
         self._ready = threading.Condition(threading.Lock())
-        self._queue: Queue[Ticket] = Queue(self._limits)
+        self._queue: AppendQueue[QueuedAppend] = AppendQueue(self._limits)
         self._threads: list[threading.Thread] = []
         self._busy = 0
         self._closed = False
 
-    def submit(self, request: Request, tell: Tell | None = None) -> Ticket:
+    def submit(
+        self, request: AppendRequest, on_outcome: OutcomeCallback | None = None
+    ) -> QueuedAppend:
         """Queue an append for group commit.
 
         Args:
             request: The append.
-            tell: Called with the outcome from a writer thread. Without it, the caller waits with
-                `QueuedAppend.result`.
+            on_outcome: Called with the outcome from a writer thread. Without it, the caller waits
+                with `QueuedAppend.result`.
 
         Raises:
             LogClosed: The log is closed.
             LimitExceeded: The queue is full.
 
         """
-        ticket = Ticket(request, self._ready, tell)
+        ticket = QueuedAppend(request, self._ready, on_outcome)
         with self._ready:
             self._check_open()
             self._queue.put(ticket)
@@ -219,9 +223,9 @@ class Committer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed
+            raise LogClosed
 
-    def alone(self, act: Callable[[], Outcome | None]) -> Outcome | None:
+    def run_alone(self, act: Callable[[], Outcome | None]) -> Outcome | None:
         """Run `act`, which commits one append, in the caller's thread if no other append is active.
 
         Handing an append to a writer thread and back costs more than committing it. Returns None
@@ -238,7 +242,7 @@ class Committer:
         except (SeriatimError, Deferred):
             raise
         except Exception as error:
-            raise unforeseen(error) from error
+            raise make_unexpected_error(error) from error
         finally:
             self._finish_commit()
 
@@ -260,24 +264,26 @@ class Committer:
             self._commit_group(group)
             del group  # do not keep the requests alive while this thread sleeps
 
-    def _commit_group(self, group: list[Ticket]) -> None:
+    def _commit_group(self, group: list[QueuedAppend]) -> None:
         for ticket, outcome in zip(group, self._get_outcomes(group), strict=True):
-            ticket.answer(outcome)
+            ticket.complete(outcome)
         self._finish_commit()
 
-    def _get_outcomes(self, group: list[Ticket]) -> list[Outcome]:
+    def _get_outcomes(self, group: list[QueuedAppend]) -> list[Outcome]:
         """Commit a group and return one outcome per append, whatever happens."""
         try:
             outcomes = self._commit([ticket.request for ticket in group])
         except SeriatimError as error:
             return [error] * len(group)
         except Exception as error:  # noqa: BLE001 - a caller must never be left hanging
-            return [unforeseen(error)] * len(group)
+            return [make_unexpected_error(error)] * len(group)
         if len(outcomes) != len(group):
-            return [unforeseen(ValueError("expected one outcome per request"))] * len(group)
+            return [make_unexpected_error(ValueError("expected one outcome per request"))] * len(
+                group
+            )
         return outcomes
 
-    def _take_group(self) -> list[Ticket]:
+    def _take_group(self) -> list[QueuedAppend]:
         """Wait for queued appends and take a group; an empty list means that the log was closed."""
         with self._ready:
             while True:
@@ -285,7 +291,7 @@ class Committer:
                     if self._closed and not self._queue:
                         return []
                     self._ready.wait()
-                if group := self._queue.share(under_way=self._busy, writers=self.writers):
+                if group := self._queue.take_share(in_flight=self._busy, writers=self.writers):
                     self._busy += 1
                     return group
 
@@ -306,14 +312,14 @@ class Committer:
             self._ready.wait_for(lambda: not self._busy, timeout)
 
 
-def give_up(ticket: Ticket) -> SeriatimError:
+def abort_timed_out(ticket: QueuedAppend) -> SeriatimError:
     """Withdraw an append that timed out; return the error, which says if it may be stored."""
     if not ticket.cancel():
-        return unanswered()
+        return make_unanswered_error()
     return TimedOut("the append timed out in the queue; nothing was sent or stored")
 
 
-def unforeseen(error: Exception) -> BackendFailure:
+def make_unexpected_error(error: Exception) -> BackendFailure:
     """Return the error for an exception that a store should not raise."""
     msg = f"unexpected {type(error).__name__} in the store; the outcome of the append is unknown"
     failure = BackendFailure(msg, details={"ambiguous": True})

@@ -17,44 +17,44 @@ import msgspec
 from seriatim.core.decide import StaleContexts
 from seriatim.core.errors import LimitExceeded
 from seriatim.core.event import EventRecord
-from seriatim.core.predicate import Document
+from seriatim.core.predicate import PayloadDocument
 from seriatim.core.query import Matcher, Query
-from seriatim.core.request import ExpectedContext, Request
+from seriatim.core.request import AppendRequest, ExpectedContext
 
 NEWEST_EVENTS_MAX = 5_000  # events read for one tenant under the lock
 NEWEST_BYTES_MAX = 8 * 1024 * 1024
-LOCKED_S = 0.25  # seconds of matching under the lock
+LOCK_BUDGET_S = 0.25  # seconds of matching under the lock
 
 ContextKey = tuple[str, bytes]
 Version = int | None
 
 
-class Seen(msgspec.Struct, frozen=True):
+class EvaluatedContext(msgspec.Struct, frozen=True):
     """The version of a context up to `head`, evaluated without the lock."""
 
     head: int
     version: Version
 
 
-def context_key(tenant_id: str, query: Query) -> ContextKey:
+def make_context_key(tenant_id: str, query: Query) -> ContextKey:
     """Return the key under which equal contexts are evaluated once."""
     return tenant_id, msgspec.json.encode(query.filters, order="deterministic")
 
 
-def contexts_of(requests: Iterable[Request]) -> dict[ContextKey, Query]:
+def collect_contexts(requests: Iterable[AppendRequest]) -> dict[ContextKey, Query]:
     """Return the distinct contexts that appends depend on."""
     return {
-        context_key(request.tenant_id, condition.query): condition.query
+        make_context_key(request.tenant_id, condition.query): condition.query
         for request in requests
         for condition in request.conditions
         if isinstance(condition, ExpectedContext)
     }
 
 
-class LockedTime:
+class LockBudget:
     """The time that may be spent on matching contexts while the lock is held."""
 
-    def __init__(self, seconds: float = LOCKED_S) -> None:
+    def __init__(self, seconds: float = LOCK_BUDGET_S) -> None:
         self._until = time.monotonic() + seconds
 
     def check(self) -> None:
@@ -63,12 +63,12 @@ class LockedTime:
             raise StaleContexts
 
 
-Verdict = int | LimitExceeded | StaleContexts | None
+ContextResult = int | LimitExceeded | StaleContexts | None
 
 
-def newest_matches(
-    newest: Iterable[EventRecord], contexts: Mapping[ContextKey, Query], spent: LockedTime
-) -> dict[ContextKey, Verdict]:
+def match_newest_events(
+    newest: Iterable[EventRecord], contexts: Mapping[ContextKey, Query], spent: LockBudget
+) -> dict[ContextKey, ContextResult]:
     """Return the highest matching position of each context that matches any of the events.
 
     Args:
@@ -82,11 +82,11 @@ def newest_matches(
         omitted.
 
     """
-    found: dict[ContextKey, Verdict] = {}
+    found: dict[ContextKey, ContextResult] = {}
     pending = {key: Matcher(query) for key, query in contexts.items()}
     try:
         for record in newest:
-            document = Document(record.payload, spent.check)
+            document = PayloadDocument(record.payload, spent.check)
             spent.check()
             for key, matcher in list(pending.items()):
                 try:
@@ -95,7 +95,7 @@ def newest_matches(
                     found[key] = record.position
                 except LimitExceeded as error:
                     found[key] = error
-                    document = Document(
+                    document = PayloadDocument(
                         record.payload, spent.check
                     )  # a fresh cost limit for the rest
                 del pending[key]
@@ -106,18 +106,22 @@ def newest_matches(
     return found
 
 
-class Contexts:
+class GroupContexts:
     """The versions of the contexts of one group of appends, completed under the lock."""
 
-    def __init__(self, requests: Sequence[Request], evaluated: Mapping[ContextKey, Seen]) -> None:
-        self._queries = contexts_of(requests)
-        self._evaluated = {key: evaluated.get(key, Seen(0, None)) for key in self._queries}
-        self._results: dict[ContextKey, Verdict] = {
+    def __init__(
+        self, requests: Sequence[AppendRequest], evaluated: Mapping[ContextKey, EvaluatedContext]
+    ) -> None:
+        self._queries = collect_contexts(requests)
+        self._evaluated = {
+            key: evaluated.get(key, EvaluatedContext(0, None)) for key in self._queries
+        }
+        self._results: dict[ContextKey, ContextResult] = {
             key: one.version for key, one in self._evaluated.items()
         }
-        self.spent = LockedTime()
+        self.lock_budget = LockBudget()
 
-    def behind(self, head: int) -> dict[str, int]:
+    def find_stale_tenants(self, head: int) -> dict[str, int]:
         """Return tenants with contexts evaluated before `head`, each with its lowest such head."""
         lowest: dict[str, int] = {}
         for (tenant_id, _), evaluated in self._evaluated.items():
@@ -125,7 +129,7 @@ class Contexts:
                 lowest[tenant_id] = min(evaluated.head, lowest.get(tenant_id, head))
         return lowest
 
-    def add_newest(
+    def add_newest_events(
         self, tenant_id: str, newest: Iterable[EventRecord], *, complete: bool, head: int
     ) -> None:
         """Update a tenant's contexts with the events appended since they were evaluated.
@@ -143,7 +147,7 @@ class Contexts:
             for key, query in self._queries.items()
             if key[0] == tenant_id and self._evaluated[key].head < head
         }
-        matched = newest_matches(newest, stale, self.spent)
+        matched = match_newest_events(newest, stale, self.lock_budget)
         for key in stale:
             if key in matched:
                 result = matched[key]
@@ -156,23 +160,25 @@ class Contexts:
 
     def version(self, tenant_id: str, query: Query) -> Version:
         """Return the version of a context, or raise the error that its evaluation ended with."""
-        result = self._results[context_key(tenant_id, query)]
+        result = self._results[make_context_key(tenant_id, query)]
         if isinstance(result, Exception):
             raise result
         return result
 
 
-def foreseen(requests: Iterable[Request]) -> dict[ContextKey, Seen]:
+def collect_evaluated_contexts(
+    requests: Iterable[AppendRequest],
+) -> dict[ContextKey, EvaluatedContext]:
     """Return the contexts that the requests of a group evaluated before the lock."""
     return {
-        key: evaluated for request in requests for key, evaluated in (request.packed or {}).items()
+        key: evaluated for request in requests for key, evaluated in (request.encoded or {}).items()
     }
 
 
-class AddedContexts:
+class AddedMatches:
     """Context matches among the events that a group itself adds; each pair is matched once."""
 
-    def __init__(self, spent: LockedTime) -> None:
+    def __init__(self, spent: LockBudget) -> None:
         self._spent = spent
         self._records: list[EventRecord] = []
         self._matched: dict[ContextKey, tuple[Matcher, int, Version]] = {}
@@ -189,12 +195,12 @@ class AddedContexts:
         self._records.extend(added)
         if not self._records:
             return None
-        key = context_key(tenant_id, query)
+        key = make_context_key(tenant_id, query)
         matcher, checked, version = self._matched.get(key) or (Matcher(query), 0, None)
         for record in self._records[checked:]:
             self._spent.check()
             if record.tenant_id == tenant_id and matcher.matches(
-                record, Document(record.payload, self._spent.check)
+                record, PayloadDocument(record.payload, self._spent.check)
             ):
                 version = record.position
         self._matched[key] = matcher, len(self._records), version

@@ -25,7 +25,7 @@ def split_options(url: str) -> tuple[str, dict[str, str]]:
     return base, dict(parse_qsl(query, keep_blank_values=True))
 
 
-def with_options(base: str, options: Mapping[str, str]) -> str:
+def join_options(base: str, options: Mapping[str, str]) -> str:
     """Return the base URL with options appended."""
     return f"{base}?{urlencode(options, quote_via=quote)}" if options else base
 
@@ -48,7 +48,7 @@ def check_postgres_url(url: str) -> None:
         # The value of an option may contain an @, such as a user of a hosted server.
         misplaced = misplaced or any("@" in option.partition("=")[0] for option in query.split("&"))
     if misplaced or not base.partition("://")[1]:
-        raise misread_url()
+        raise make_url_error()
     for host in hosts.split(","):
         port = host.rpartition("]")[2].partition(":")[2]
         if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
@@ -56,7 +56,7 @@ def check_postgres_url(url: str) -> None:
             raise InvalidArgument(f"{msg} ({_FORM}); {_ENCODING}", details={"argument": "url"})
 
 
-def misread_url(unknown: str | None = None) -> InvalidArgument:
+def make_url_error(unknown: str | None = None) -> InvalidArgument:
     """Return the error for a URL that libpq rejects.
 
     Args:

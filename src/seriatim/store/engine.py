@@ -15,28 +15,30 @@ import msgspec
 from seriatim.core.errors import Conflict
 
 _NAME = "-- name: "
-ENDED_EARLY = (
+TRANSACTION_ENDED = (
     "the transaction was committed or rolled back too early: write through the connection, and "
     "leave commit and rollback to its owner"
 )
-CLOSED = "the connection was closed inside the transaction: write through it, but do not close it"
-ABORTED = (
+CONNECTION_CLOSED = (
+    "the connection was closed inside the transaction: write through it, but do not close it"
+)
+TRANSACTION_ABORTED = (
     "an error inside the transaction was ignored, so Postgres refuses to commit it: raise the "
     "error, or put the statement into a savepoint (with connection.transaction())"
 )
 
 
-class Purpose(msgspec.Struct, frozen=True, kw_only=True):
+class EnginePurpose(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine stores: its name in errors, and how to detect that its tables exist."""
 
-    what: str  # the name in errors, such as "the read model"
-    option: str  # the CLI option that selects another database
+    label: str  # the name in errors, such as "the read model"
+    target_option: str  # the CLI option that selects another database
     last_table: str  # the table that is created last; if it exists, all do
-    remake: str  # the cure for a missing table
+    recreate_hint: str  # the cure for a missing table
     durable: bool = True  # whether commits must survive a power failure
 
 
-class Session(Protocol):
+class EngineSession(Protocol):
     """One transaction."""
 
     @property
@@ -44,7 +46,7 @@ class Session(Protocol):
         """The driver's connection, for callers that write in the same transaction."""
         ...
 
-    def outage(self, error: BaseException) -> Exception | None:
+    def find_outage(self, error: BaseException) -> Exception | None:
         """Return the driver's error in the cause chain that shows an outage, else None.
 
         A lost or refused connection, a shutdown and a lack of resources are outages. Every other
@@ -52,15 +54,15 @@ class Session(Protocol):
         """
         ...
 
-    def defect(self) -> str | None:
+    def find_defect(self) -> str | None:
         """Return why this transaction cannot be committed, None if it can."""
         ...
 
-    def refusal(self, error: BaseException) -> str | None:
+    def explain_refusal(self, error: BaseException) -> str | None:
         """Return a message if `error` comes from ending the transaction or its connection."""
         ...
 
-    def lent(self) -> AbstractContextManager[None]:
+    def forbid_commit(self) -> AbstractContextManager[None]:
         """Let user code write in the transaction, but not commit or roll it back."""
         ...
 
@@ -68,7 +70,7 @@ class Session(Protocol):
         """Execute a statement with `:name` parameters and return its rows."""
         ...
 
-    def put(
+    def upsert(
         self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
     ) -> None:
         """Insert rows into a table.
@@ -88,7 +90,7 @@ class Session(Protocol):
         """Yield the rows of a query without loading all of them into memory."""
         ...
 
-    def given(
+    def run_with_rows(
         self,
         sql: str,
         kinds: Mapping[str, str],
@@ -106,7 +108,7 @@ class Session(Protocol):
         """
         ...
 
-    def given_then(  # noqa: PLR0913 - two statements and their parameters
+    def run_with_rows_then(  # noqa: PLR0913 - two statements and their parameters
         self,
         sql: str,
         then: str,
@@ -135,37 +137,39 @@ class Session(Protocol):
 class Engine(Protocol):
     """A database, or one schema of it, that holds Seriatim's own tables."""
 
-    at: str  # the schema prefix of table names, with its dot
-    now: str  # the SQL expression of the database's clock in microseconds
-    lock: str  # the clause that locks selected rows exclusively
-    share: str  # the clause that locks selected rows against changes
-    strict: str  # the options at the end of CREATE TABLE
+    schema_prefix: str  # the schema prefix of table names, with its dot
+    now_sql: str  # the SQL expression of the database's clock in microseconds
+    lock_clause: str  # the clause that locks selected rows exclusively
+    share_clause: str  # the clause that locks selected rows against changes
+    table_options: str  # the options at the end of CREATE TABLE
     # Converters of selected values to their stored form, by kind.
-    loads: Mapping[str, Callable[[Any], Any]]
+    decoders: Mapping[str, Callable[[Any], Any]]
 
-    def ready(self, table: str | None = None) -> bool:
+    def is_ready(self, table: str | None = None) -> bool:
         """Return True if Seriatim's own tables exist, or if `table` exists."""
         ...
 
-    def prepare(self, statements: Sequence[str]) -> None:
+    def create_tables(self, statements: Sequence[str]) -> None:
         """Create the schema and the tables if they do not exist; safe to run concurrently."""
         ...
 
-    def column(self, kind: str) -> str:
+    def get_column_type(self, kind: str) -> str:
         """Return the SQL type of a column for a kind of value."""
         ...
 
-    def shown(self, column: str, kind: str) -> str:
+    def build_column_expression(self, column: str, kind: str) -> str:
         """Return the SQL expression that selects a column in its stored form."""
         ...
 
-    def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:
+    def build_lock_statements(
+        self, table: str, mode: str, lock_timeout: str | None = None
+    ) -> Sequence[str]:
         """Return the statements that lock a table until the transaction ends.
 
         Args:
             table: The table name.
             mode: The lock mode of `LOCK TABLE`.
-            patience: The longest wait for the lock, as a `lock_timeout` value.
+            lock_timeout: The longest wait for the lock, as a `lock_timeout` value.
 
         Returns:
             Statements to run in order; none where the database needs no table locks.
@@ -173,11 +177,13 @@ class Engine(Protocol):
         """
         ...
 
-    def column_names(self, session: Any, table: str) -> Sequence[str]:
+    def list_columns(self, session: Any, table: str) -> Sequence[str]:
         """Return the column names of a table, none if the table does not exist."""
         ...
 
-    def additions(self, session: Any, table: str, columns: Collection[str]) -> Sequence[str]:
+    def find_customizations(
+        self, session: Any, table: str, columns: Collection[str]
+    ) -> Sequence[str]:
         """Return the statements that repeat the users' customizations of a table on a new one.
 
         Customizations are grants, indexes, settings and comments, as far as the database has them.
@@ -193,19 +199,21 @@ class Engine(Protocol):
         """
         ...
 
-    def rename(self, session: Any, old: str, new: str, added: Sequence[str]) -> None:
+    def replace_table(
+        self, session: Any, old: str, new: str, customizations: Sequence[str]
+    ) -> None:
         """Rename a table to the name of a dropped one and apply the customizations of that one."""
         ...
 
-    def transaction(self, *, write: bool = True) -> AbstractContextManager[Session]:
+    def transaction(self, *, write: bool = True) -> AbstractContextManager[EngineSession]:
         """Run a block in a transaction; without `write`, on a read-only snapshot."""
         ...
 
-    def at_once(self) -> AbstractContextManager[Session]:
+    def autocommit(self) -> AbstractContextManager[EngineSession]:
         """Run one statement as its own transaction, in a single round trip."""
         ...
 
-    def another(self) -> Engine:
+    def open_another(self) -> Engine:
         """Return an engine with another connection to the same database."""
         ...
 
@@ -214,7 +222,7 @@ class Engine(Protocol):
         ...
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its chain of causes, without repeating a cycle."""
     seen: set[int] = set()
     current: BaseException | None = error
@@ -224,7 +232,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def misfit(table: str, statement: str, reason: str) -> Conflict:
+def make_replace_conflict(table: str, statement: str, reason: str) -> Conflict:
     """Return the error for a customization that cannot be applied to a new table."""
     msg = (
         f"cannot replace table {table}: a customization does not fit the new table ({reason}): "
@@ -233,7 +241,9 @@ def misfit(table: str, statement: str, reason: str) -> Conflict:
     return Conflict(msg, details={"table": table})
 
 
-def statements(package: str, engine: Engine, file: str = "statements.sql") -> dict[str, str]:
+def load_engine_statements(
+    package: str, engine: Engine, file: str = "statements.sql"
+) -> dict[str, str]:
     """Load the named statements of a SQL file and fill in an engine's expressions.
 
     Args:
@@ -247,10 +257,10 @@ def statements(package: str, engine: Engine, file: str = "statements.sql") -> di
     """
     text = files(package).joinpath(file).read_text(encoding="utf-8")
     for placeholder, sql in (
-        ("{at}", engine.at),
-        ("{now}", engine.now),
-        ("{lock}", engine.lock),
-        ("{share}", engine.share),
+        ("{at}", engine.schema_prefix),
+        ("{now}", engine.now_sql),
+        ("{lock}", engine.lock_clause),
+        ("{share}", engine.share_clause),
     ):
         text = text.replace(placeholder, sql)
     parts = (part.partition("\n") for part in text.split(_NAME)[1:])

@@ -10,45 +10,45 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.decide import Head, find_by_id, with_free_keys
+from seriatim.core.decide import StreamHead, assign_event_keys, find_by_id
 from seriatim.core.errors import InvalidArgument, LeaseLost
 from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import hash_key, stream_key
 from seriatim.core.indexes import StoredIndex
 from seriatim.core.kinds import Declaration, EventType, Rules, StreamKind
-from seriatim.core.predicate import Document
+from seriatim.core.predicate import PayloadDocument
 from seriatim.core.query import Matcher, Query
-from seriatim.core.request import Prepared, Request, StoredCommand
+from seriatim.core.request import AppendRequest, PreparedEvent, StoredCommand
 from seriatim.core.times import format_us
+from seriatim.store.append_group import PlacedAppend, build_outcomes, decide_group
 from seriatim.store.cancellation import ReadBudget
+from seriatim.store.common import (
+    check_cursor_move,
+    find_append_by_command,
+    find_append_by_key,
+    matches_spec,
+    summarize_stream,
+    take_page,
+)
 from seriatim.store.contexts import (
     NEWEST_EVENTS_MAX,
-    Contexts,
-    Seen,
-    contexts_of,
-    foreseen,
+    EvaluatedContext,
+    GroupContexts,
+    collect_contexts,
+    collect_evaluated_contexts,
 )
-from seriatim.store.grouping import Placed, decide_group, finish
 from seriatim.store.port import (
     Cursor,
     Finding,
     Lease,
     Outcome,
     ReadSpec,
-    Restored,
+    RestoredEvent,
     StoredAppend,
     StreamSummary,
     SubscriptionState,
-    check_next,
-    lease_name,
-)
-from seriatim.store.reading import (
-    append_by_command,
-    append_by_key,
-    check_cursor_move,
-    keeps,
-    summary,
-    take,
+    check_contiguous,
+    make_lease_name,
 )
 
 _CursorKey = tuple[str, str, str]
@@ -62,11 +62,11 @@ class MemoryStore:
     """
 
     name = "memory"
-    best_writers = 1
+    recommended_writers = 1
 
     def __init__(self, read_timeout_s: float | None = None) -> None:
         self._read_timeout_s = read_timeout_s
-        self._contexts = Contexts((), {})
+        self._contexts = GroupContexts((), {})
         self._changed = threading.Condition(threading.RLock())
         self._identity = LogIdentity(str(uuid.uuid4()), 1)
         self._records: list[EventRecord] = []
@@ -90,21 +90,23 @@ class MemoryStore:
         self._identity = LogIdentity(self._identity.log_id, self._identity.epoch + 1)
         return self._identity
 
-    def append(self, group: Sequence[Request]) -> list[Outcome]:
+    def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         with self._changed:
             recorded_us = time.time_ns() // 1000
             head = len(self._records)
             self._contexts = self._complete_contexts(group, head)
-            spent = self._contexts.spent
+            spent = self._contexts.lock_budget
             results = decide_group(group, self, self.rules(), head, recorded_us, spent)
             for result in results:
-                if isinstance(result, Placed):
+                if isinstance(result, PlacedAppend):
                     self._store_append(result, recorded_us)
             self._changed.notify_all()
-            return finish(results, recorded_us)
+            return build_outcomes(results, recorded_us)
 
-    def _store_append(self, placed: Placed, recorded_us: int) -> None:
-        for event, record in zip(placed.request.events, placed.records(recorded_us), strict=True):
+    def _store_append(self, placed: PlacedAppend, recorded_us: int) -> None:
+        for event, record in zip(
+            placed.request.events, placed.build_records(recorded_us), strict=True
+        ):
             self._store_event(event, record)
         command = placed.request.command
         if command is not None:
@@ -114,7 +116,7 @@ class MemoryStore:
             )
             self._commands[command.command_key] = stored, time.time()
 
-    def _store_event(self, event: Prepared, record: EventRecord) -> None:
+    def _store_event(self, event: PreparedEvent, record: EventRecord) -> None:
         self._records.append(record)
         self._ids[event.tenant_id, event.event_key] = record.position
         if event.stream_key is not None:
@@ -122,54 +124,54 @@ class MemoryStore:
         if event.idempotency_index is not None:
             self._keys.setdefault(event.idempotency_index, record.position)
 
-    def packed(self, request: Request, rules: Rules) -> Request:
+    def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         """Evaluate the request's contexts in the caller's thread, before the lock is taken."""
         del rules
-        contexts = contexts_of((request,))
+        contexts = collect_contexts((request,))
         if not contexts:
             return request
         head = len(self._records)
         evaluated = {
-            key: Seen(head, self.context_version(request.tenant_id, query, head))
+            key: EvaluatedContext(head, self.context_version(request.tenant_id, query, head))
             for key, query in contexts.items()
         }
-        return msgspec.structs.replace(request, packed=evaluated)
+        return msgspec.structs.replace(request, encoded=evaluated)
 
-    def _complete_contexts(self, group: Sequence[Request], head: int) -> Contexts:
+    def _complete_contexts(self, group: Sequence[AppendRequest], head: int) -> GroupContexts:
         """Complete the contexts of a group under the lock, with the events appended since."""
-        contexts = Contexts(group, foreseen(group))
-        for tenant_id, after in contexts.behind(head).items():
+        contexts = GroupContexts(group, collect_evaluated_contexts(group))
+        for tenant_id, after in contexts.find_stale_tenants(head).items():
             lowest = max(after, head - NEWEST_EVENTS_MAX)
             newest = (
                 record
                 for record in reversed(self._records[lowest:])
                 if record.tenant_id == tenant_id
             )
-            contexts.add_newest(tenant_id, newest, complete=lowest == after, head=head)
+            contexts.add_newest_events(tenant_id, newest, complete=lowest == after, head=head)
         return contexts
 
-    def at_once(self, request: Request, timeout: float) -> Outcome:
+    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome:
         del timeout
         return self.append([request])[0]
 
-    def light(self, request: Request) -> bool:
+    def can_begin_append(self, request: AppendRequest) -> bool:
         del request
         return False
 
-    def begin(self, group: Sequence[Request]) -> None:
+    def begin_append(self, group: Sequence[AppendRequest]) -> None:
         del group
 
-    def append_in(self, connection: Any, request: Request) -> Any:
+    def append_in(self, connection: Any, request: AppendRequest) -> Any:
         del connection, request
         msg = "appending in the caller's transaction requires a Postgres log"
         raise InvalidArgument(msg, details={"argument": "connection"})
 
-    def restore(self, events: Sequence[Restored]) -> None:
+    def restore(self, events: Sequence[RestoredEvent]) -> None:
         with self._changed:
-            check_next(len(self._records), events)
-            with_keys = with_free_keys([restored.event for restored in events], self.by_id)
+            check_contiguous(len(self._records), events)
+            with_keys = assign_event_keys([restored.event for restored in events], self.find_by_id)
             for restored, event in zip(events, with_keys, strict=True):
-                self._store_event(event, restored.record())
+                self._store_event(event, restored.to_record())
             self._changed.notify_all()
 
     # -- the view that `decide` uses, under the lock
@@ -177,27 +179,27 @@ class MemoryStore:
     def _record_at(self, position: int | None) -> EventRecord | None:
         return None if position is None else self._records[position - 1]
 
-    def by_key(self, idempotency_index: bytes) -> EventRecord | None:
+    def find_by_key(self, idempotency_index: bytes) -> EventRecord | None:
         return self._record_at(self._keys.get(idempotency_index))
 
-    def by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
+    def find_by_id(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         return self._record_at(self._ids.get((tenant_id, event_key)))
 
-    def between(self, first: int, last: int) -> tuple[EventRecord, ...]:
+    def read_range(self, first: int, last: int) -> tuple[EventRecord, ...]:
         return tuple(self._records[first - 1 : last])
 
-    def command(self, command_key: bytes) -> StoredCommand | None:
+    def find_command(self, command_key: bytes) -> StoredCommand | None:
         found = self._commands.get(command_key)
         return None if found is None else found[0]
 
-    def stream_head(self, stream_key: bytes) -> Head | None:
+    def stream_head(self, stream_key: bytes) -> StreamHead | None:
         positions = self._streams.get(stream_key)
         if not positions:
             return None
         last = self._records[positions[-1] - 1]
-        return Head(last.stream_seq or 0, last.event_type)
+        return StreamHead(last.stream_seq or 0, last.event_type)
 
-    def context(self, tenant_id: str, query: Query) -> int | None:
+    def current_context_version(self, tenant_id: str, query: Query) -> int | None:
         return self._contexts.version(tenant_id, query)
 
     # -- reads
@@ -212,13 +214,13 @@ class MemoryStore:
         def matching() -> Iterator[EventRecord]:
             for record in _order(self._records[spec.after : until], spec.newest_first):
                 budget.check()
-                if keeps(spec, record):
+                if matches_spec(spec, record):
                     yield record
 
-        return take(matching(), spec.limit, spec.max_bytes)
+        return take_page(matching(), spec.limit, spec.max_bytes)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
-        return find_by_id(tenant_id, event_id, self.by_id)
+        return find_by_id(tenant_id, event_id, self.find_by_id)
 
     def event_id_at(self, position: int) -> str | None:
         return self._records[position - 1].event_id if position <= len(self._records) else None
@@ -226,13 +228,13 @@ class MemoryStore:
     def append_by_key(
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
-        return append_by_key(self.by_key, self.read, tenant_id, producer_id, key)
+        return find_append_by_key(self.find_by_key, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
-        stored = self.command(hash_key(tenant_id, actor, endpoint, key))
-        return append_by_command(stored, self.read, tenant_id)
+        stored = self.find_command(hash_key(tenant_id, actor, endpoint, key))
+        return find_append_by_command(stored, self.read, tenant_id)
 
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         positions = self._streams.get(stream_key(tenant_id, *stream))
@@ -254,7 +256,7 @@ class MemoryStore:
                 and first.position > after
                 and stream_type in (None, first.stream_type)
             ):
-                found.append(summary(first, last))
+                found.append(summarize_stream(first, last))
         return found[:limit]
 
     def select(  # noqa: PLR0913 - a query, its range and its order
@@ -269,7 +271,7 @@ class MemoryStore:
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
         records = _order(self._records[after:until], newest_first)
-        return take(self._matching(tenant_id, query, records), limit, max_bytes)
+        return take_page(self._matching(tenant_id, query, records), limit, max_bytes)
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         newest = reversed(self._records[:until])
@@ -285,7 +287,7 @@ class MemoryStore:
         for record in records:
             budget.check()
             if record.tenant_id == tenant_id and matcher.matches(
-                record, Document(record.payload, budget.check)
+                record, PayloadDocument(record.payload, budget.check)
             ):
                 yield record
 
@@ -299,12 +301,12 @@ class MemoryStore:
         with self._changed:
             rules = self.rules()
             if isinstance(declaration, StreamKind):
-                if not rules.knows_kind(declaration):
+                if not rules.has_kind(declaration):
                     self._kinds.append(declaration)
             elif isinstance(declaration, EventType):
-                if not rules.knows_type(declaration):
+                if not rules.has_type(declaration):
                     self._types.append(declaration)
-            elif not rules.knows_index(declaration):
+            elif not rules.has_index(declaration):
                 self._indexes.append(StoredIndex(declaration.event_type, declaration.path))
 
     # -- consumers
@@ -323,9 +325,9 @@ class MemoryStore:
         found = [one for one in self.cursors(tenant_id, purpose) if one.name > after]
         return found[:limit]
 
-    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+    def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
         known = (tenant_id, purpose, name) in self._cursors
-        return known or len(self.cursors(tenant_id, purpose)) < at_most
+        return known or len(self.cursors(tenant_id, purpose)) < limit
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
         with self._changed:
@@ -360,7 +362,7 @@ class MemoryStore:
             return [self._subscription_state(cursor) for cursor in found]
 
     def _subscription_state(self, cursor: Cursor) -> SubscriptionState:
-        held = self._leases.get((cursor.tenant_id, lease_name(cursor.name)))
+        held = self._leases.get((cursor.tenant_id, make_lease_name(cursor.name)))
         owned = held is not None and held[2] > time.monotonic()
         key = cursor.tenant_id, "subscription", cursor.name
         failures, error, failed_us = self._failures.get(key, (0, None, None))
@@ -388,10 +390,10 @@ class MemoryStore:
             self._leases[tenant_id, name] = lease, owner, now + seconds
             return lease
 
-    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+    def reserve_lease_slot(self, tenant_id: str, name: str, limit: int) -> bool:
         with self._changed:
             names = [known for owner_id, known in self._leases if owner_id == tenant_id]
-            if name in names or len(names) < at_most:
+            if name in names or len(names) < limit:
                 return True
             now = time.monotonic()
             expired = [known for known in names if self._leases[tenant_id, known][2] <= now]

@@ -15,9 +15,9 @@ from seriatim.core.decide import StaleRules
 from seriatim.core.errors import BackendFailure, Conflict, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRef
 from seriatim.core.kinds import Declaration, Rules
-from seriatim.core.patterns import Names
+from seriatim.core.patterns import NameFilter
 from seriatim.core.query import Query
-from seriatim.core.request import Prepared, Request
+from seriatim.core.request import AppendRequest, PreparedEvent
 
 Scope = Literal["log", "traces", "aggregates"]
 Outcome = AppendResult | SeriatimError | StaleRules
@@ -26,18 +26,18 @@ Outcome = AppendResult | SeriatimError | StaleRules
 class Deferred(Exception):  # noqa: N818 - not an error, but a request to use another path
     """Signal that nothing was stored and that `requests` must be committed with `Store.append`."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[AppendRequest]) -> None:
         super().__init__()
         self.requests = requests
 
 
-class Closed(BackendFailure):
+class LogClosed(BackendFailure):
     """Raised by every operation after the log was closed."""
 
     retryable_by_default = False
 
 
-def unanswered() -> BackendFailure:
+def make_unanswered_error() -> BackendFailure:
     """Return the error for an append that was sent but not answered in time."""
     msg = "the append was sent but not answered in time; repeat it with the same keys or event ids"
     return BackendFailure(msg, details={"ambiguous": True})
@@ -54,11 +54,11 @@ class Exchange(Protocol):
         """Return the file descriptor of the socket to watch."""
         ...
 
-    def flushed(self) -> bool:
+    def flush(self) -> bool:
         """Send buffered bytes without blocking; return True when all are sent."""
         ...
 
-    def answered(self) -> bool:
+    def receive(self) -> bool:
         """Read available bytes without blocking; return True when the reply is complete."""
         ...
 
@@ -80,23 +80,23 @@ class Exchange(Protocol):
         ...
 
 
-class Restored(msgspec.Struct, frozen=True, gc=False):
+class RestoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An archived event with its position, sequence number and time in the original log."""
 
     position: int
     append_position: int
     stream_seq: int | None
     recorded_us: int
-    event: Prepared
+    event: PreparedEvent
 
-    def record(self) -> EventRecord:
+    def to_record(self) -> EventRecord:
         """Return the event record, identical to the archived one."""
-        return self.event.record(
+        return self.event.to_record(
             self.position, self.append_position, self.stream_seq, self.recorded_us
         )
 
 
-def check_next(head: int, events: Sequence[Restored]) -> None:
+def check_contiguous(head: int, events: Sequence[RestoredEvent]) -> None:
     """Check that restored events continue the log without a gap.
 
     Args:
@@ -154,10 +154,10 @@ class ReadSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
 
     @property
-    def names(self) -> Names | None:
+    def type_names(self) -> NameFilter | None:
         """The requested event types and patterns; None if all types are requested."""
-        names = None if self.types is None else Names.of(self.types)
-        return None if names is None or names.everything else names
+        names = None if self.types is None else NameFilter.parse(self.types)
+        return None if names is None or names.matches_all else names
 
 
 class StreamSummary(msgspec.Struct, frozen=True):
@@ -183,7 +183,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     log_id: str
     epoch: int
-    tip: str = msgspec.field(default="", name="tip")  # the name on the wire
+    last_event_id: str = msgspec.field(default="", name="tip")  # the name on the wire
     query: str = ""
     updated_at: str = ""
 
@@ -227,7 +227,7 @@ class SubscriptionStatus(SubscriptionState, frozen=True, kw_only=True):
     lag_seconds: float
 
 
-def lease_name(subscription: str) -> str:
+def make_lease_name(subscription: str) -> str:
     """Return the name of the lease that protects a subscription."""
     return f"subscription:{subscription}"
 
@@ -249,7 +249,7 @@ class Store(Protocol):
     """
 
     name: str
-    best_writers: int
+    recommended_writers: int
 
     # -- identity and appends
     def identity(self) -> LogIdentity:
@@ -260,21 +260,21 @@ class Store(Protocol):
         """Increment the epoch, so that consumers notice a restore; return the new identity."""
         ...
 
-    def append(self, group: Sequence[Request]) -> list[Outcome]:
+    def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order.
 
         A refused request does not affect the others: its outcome is the error.
         """
         ...
 
-    def packed(self, request: Request, rules: Rules) -> Request:
+    def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         """Return the request with the data that can be computed before any lock is taken.
 
         Runs in the caller's thread: it encodes rows and evaluates contexts.
         """
         ...
 
-    def at_once(self, request: Request, timeout: float) -> Outcome | None:
+    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome | None:
         """Commit one append in the caller's thread, without group commit.
 
         Args:
@@ -291,15 +291,15 @@ class Store(Protocol):
         """
         ...
 
-    def light(self, request: Request) -> bool:
+    def can_begin_append(self, request: AppendRequest) -> bool:
         """Return True if `begin_append` accepts this append."""
         ...
 
-    def begin(self, group: Sequence[Request]) -> Exchange | None:
+    def begin_append(self, group: Sequence[AppendRequest]) -> Exchange | None:
         """Send a group to the server without blocking; return None if that is not possible."""
         ...
 
-    def append_in(self, connection: Any, request: Request) -> Any:
+    def append_in(self, connection: Any, request: AppendRequest) -> Any:
         """Append in the caller's own transaction.
 
         Args:
@@ -315,7 +315,7 @@ class Store(Protocol):
         """
         ...
 
-    def restore(self, events: Sequence[Restored]) -> None:
+    def restore(self, events: Sequence[RestoredEvent]) -> None:
         """Store archived events unchanged, directly after the head; all of them or none.
 
         Events of one command share an idempotency key (C7), so a key that is already stored is
@@ -473,7 +473,7 @@ class Store(Protocol):
         ...
 
 
-class ServedStore(Store, Protocol):
+class ServiceStore(Store, Protocol):
     """A backend that a service can use: it also lists tenants and limits their consumers."""
 
     def tenants(self, limit: int) -> list[str]:
@@ -488,11 +488,11 @@ class ServedStore(Store, Protocol):
         """Return a page of subscriptions whose names are greater than `after`, ordered by name."""
         ...
 
-    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+    def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
         """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
         ...
 
-    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+    def reserve_lease_slot(self, tenant_id: str, name: str, limit: int) -> bool:
         """Return True if the lease exists or may be added; an expired lease may be replaced.
 
         A lease that was replaced and is claimed again gets a higher token than it ever had.

@@ -2,16 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Protocol
 
+from seriatim.core.errors import SeriatimError
 from seriatim.core.event import DEFAULT_TENANT
-from seriatim.telemetry import families
-from seriatim.telemetry.bus import TelemetryEvent
-from seriatim.telemetry.labels import NAMES_MAX, OTHER, Bounded
-from seriatim.telemetry.log_gauges import Gauges, Watched
-from seriatim.telemetry.metrics import Metrics
+from seriatim.telemetry import metric_families
+from seriatim.telemetry.event_bus import Telemetry, TelemetryEvent
+from seriatim.telemetry.metrics import (
+    LABEL_VALUES_MAX,
+    OTHER_LABEL,
+    BoundedLabels,
+    GaugeReading,
+    Metrics,
+)
 
-Tenants = Callable[[], Iterable[str]]
+_WINDOW_S = 60.0
+
+
+class ObservedLog(Protocol):
+    """The part of a log that its metrics use."""
+
+    telemetry: Telemetry
+    store: Any
+
+    @property
+    def projections(self) -> Any:
+        """The projections of the log."""
+        ...
+
+    def head(self) -> int:
+        """Return the last position."""
+        ...
+
+    def for_tenant(self, tenant_id: str) -> ObservedLog:
+        """Return the log for another tenant."""
+        ...
+
+
+class LogGauges:
+    """Read the gauges of one log, and cache them for `keep_s` seconds."""
+
+    def __init__(
+        self, log: ObservedLog, tenants: Callable[[], Iterable[str]], names_max: int, keep_s: float
+    ) -> None:
+        self._log = log
+        self._tenants = tenants
+        self._names_max = names_max
+        self._keep_s = keep_s
+        self._lock = threading.Lock()
+        self._heads: deque[tuple[float, int]] = deque()
+        self._cached: list[GaugeReading] = []
+        self._read_at = float("-inf")
+
+    def read(self) -> list[GaugeReading]:
+        """Return all gauges; a log that cannot be read is reported as down."""
+        # The lock is held while reading: concurrent scrapes wait for one read and share it.
+        with self._lock:
+            if time.monotonic() - self._read_at >= self._keep_s:
+                self._cached = self._read()
+                self._read_at = time.monotonic()
+            return self._cached
+
+    def _read(self) -> list[GaugeReading]:
+        try:
+            head = self._log.head()
+        except SeriatimError:
+            return [GaugeReading(metric_families.LOG_UP, (), 0)]
+        readings = [
+            GaugeReading(metric_families.LOG_UP, (), 1),
+            GaugeReading(metric_families.LOG_HEAD, (), head),
+            GaugeReading(metric_families.LOG_GROWTH, (), self._growth(head)),
+        ]
+        for tenant in islice(self._tenants(), self._names_max):
+            view = self._log.for_tenant(tenant)
+            for read in (self._projections, self._consumers):
+                try:
+                    readings += islice(read(view, tenant, head), 3 * self._names_max)
+                except SeriatimError:  # there is no read model, or it is unavailable
+                    continue
+        return readings
+
+    def _growth(self, head: int) -> float:
+        """Return the mean rate of the last minute, independent of how often metrics are read."""
+        now = time.monotonic()
+        while self._heads and now - self._heads[0][0] > _WINDOW_S:
+            self._heads.popleft()
+        self._heads.append((now, head))
+        since, first = self._heads[0]
+        return max(0, head - first) / (now - since) if now > since else 0.0
+
+    def _projections(self, view: ObservedLog, tenant: str, _head: int) -> Iterator[GaugeReading]:
+        for one in view.projections.status():
+            labels = tenant, one.name
+            yield GaugeReading(metric_families.PROJECTION_LAG, labels, one.lag)
+            yield GaugeReading(metric_families.PROJECTION_FAILURES, labels, one.failures)
+            yield GaugeReading(metric_families.PROJECTION_RUNNING, labels, int(one.running))
+
+    def _consumers(self, view: ObservedLog, tenant: str, head: int) -> Iterator[GaugeReading]:
+        for one in view.store.cursors(tenant, "subscription"):
+            lag = max(0, head - one.position)
+            yield GaugeReading(metric_families.CONSUMER_LAG, (tenant, one.name), lag)
+
+
+ListTenants = Callable[[], Iterable[str]]
 
 
 class LogMetrics:
@@ -22,23 +120,23 @@ class LogMetrics:
         LogMetrics(metrics).observe(log)
     """
 
-    def __init__(self, metrics: Metrics, *, names_max: int = NAMES_MAX) -> None:
+    def __init__(self, metrics: Metrics, *, names_max: int = LABEL_VALUES_MAX) -> None:
         self._metrics = metrics
         self._names_max = names_max
-        self._tenants = Bounded(names_max)
-        self._types = Bounded(names_max)
-        self._consumers = Bounded(names_max)
-        self._appends = metrics.make(families.APPENDS)
-        self._events = metrics.make(families.APPEND_EVENTS)
-        self._append_seconds = metrics.make(families.APPEND_SECONDS)
-        self._reuses = metrics.make(families.REUSES)
-        self._batches = metrics.make(families.READ_BATCHES)
-        self._records = metrics.make(families.READ_RECORDS)
-        self._failures = metrics.make(families.SUBSCRIPTION_FAILURES)
-        self._read_seconds = metrics.make(families.READ_SECONDS)
+        self._tenants = BoundedLabels(names_max)
+        self._types = BoundedLabels(names_max)
+        self._consumers = BoundedLabels(names_max)
+        self._appends = metrics.create(metric_families.APPENDS)
+        self._events = metrics.create(metric_families.APPEND_EVENTS)
+        self._append_seconds = metrics.create(metric_families.APPEND_SECONDS)
+        self._reuses = metrics.create(metric_families.REUSES)
+        self._batches = metrics.create(metric_families.READ_BATCHES)
+        self._records = metrics.create(metric_families.READ_RECORDS)
+        self._failures = metrics.create(metric_families.SUBSCRIPTION_FAILURES)
+        self._read_seconds = metrics.create(metric_families.READ_SECONDS)
 
-    def watch(
-        self, log: Watched, tenants: Tenants | None = None, *, keep_s: float = 5.0
+    def observe(
+        self, log: ObservedLog, tenants: ListTenants | None = None, *, cache_s: float = 5.0
     ) -> Callable[[], None]:
         """Collect the metrics of a log, for all tenants.
 
@@ -51,10 +149,10 @@ class LogMetrics:
         Returns:
             A function that stops collecting.
         """
-        gauges = Gauges(log, tenants or (lambda: (DEFAULT_TENANT,)), self._names_max, keep_s)
+        gauges = LogGauges(log, tenants or (lambda: (DEFAULT_TENANT,)), self._names_max, cache_s)
         stop_functions = (
-            log.telemetry.subscribe(self.told),
-            self._metrics.reads(gauges.readings),
+            log.telemetry.subscribe(self.record),
+            self._metrics.register_reader(gauges.read),
         )
 
         def stop() -> None:
@@ -63,9 +161,9 @@ class LogMetrics:
 
         return stop
 
-    def told(self, event: TelemetryEvent) -> None:
+    def record(self, event: TelemetryEvent) -> None:
         """Count one telemetry event; the listener that `observe` registers."""
-        tenant = self._tenants.name(event.metadata["tenant_id"])
+        tenant = self._tenants.bound(event.metadata["tenant_id"])
         if event.name == "store.append.stop":
             replayed = event.metadata["replayed"]
             self._count_append(tenant, "replayed" if replayed else "stored", event)
@@ -78,8 +176,8 @@ class LogMetrics:
             self._reuses.labels(tenant).inc()
         elif event.name == "subscription.exception":
             name = event.metadata["subscription"]
-            known = self._consumers.admits(tenant, name)
-            self._failures.labels(tenant, name if known else OTHER).inc()
+            known = self._consumers.admit(tenant, name)
+            self._failures.labels(tenant, name if known else OTHER_LABEL).inc()
         else:
             self._batches.labels(tenant).inc()
             self._records.labels(tenant).inc(event.measurements["count"])
@@ -91,4 +189,4 @@ class LogMetrics:
 
     def _type_label(self, tenant: str, event_type: str) -> str:
         """Return the label of an event type; the pairs of tenant and type are bounded."""
-        return event_type if self._types.admits(tenant, event_type) else OTHER
+        return event_type if self._types.admit(tenant, event_type) else OTHER_LABEL

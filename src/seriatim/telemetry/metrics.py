@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,26 +14,54 @@ import msgspec
 
 from seriatim.config.telemetry import metrics_folder
 from seriatim.core.errors import BackendFailure, InvalidArgument
-from seriatim.telemetry.families import SECONDS, Family
+from seriatim.telemetry.metric_families import DURATION_BUCKETS_S, MetricFamily
+
+OTHER_LABEL = "other"
+LABEL_VALUES_MAX = 1000
+
+
+class BoundedLabels:
+    """Accept the first label values up to a limit; all later ones become `other`."""
+
+    def __init__(self, limit: int = LABEL_VALUES_MAX) -> None:
+        self._most = limit
+        self._known: set[tuple[str, ...]] = set()
+        self._lock = threading.Lock()
+
+    def bound(self, name: str) -> str:
+        """Return a value if it is accepted, else `other`."""
+        return name if self.admit(name) else OTHER_LABEL
+
+    def admit(self, *names: str) -> bool:
+        """Return whether a combination of label values is accepted, remembering it if so."""
+        # Reading a set is safe without the lock, and this is the common case.
+        if names in self._known:
+            return True
+        with self._lock:
+            if len(self._known) >= self._most:
+                return names in self._known
+            self._known.add(names)
+            return True
+
 
 _PORTS = 65_536
 _INVALID_VERSION = re.compile(r"version=(?!\d{1,4}(\.\d{1,4}){0,3}\s*([;,]|$))", re.ASCII)
 _OPTIONS: dict[str, dict[str, Any]] = {
     "counter": {},
     "gauge": {"multiprocess_mode": "livesum"},
-    "histogram": {"buckets": SECONDS},
+    "histogram": {"buckets": DURATION_BUCKETS_S},
 }
 
 
-class Reading(msgspec.Struct, frozen=True):
+class GaugeReading(msgspec.Struct, frozen=True):
     """The value of a gauge, read on a scrape."""
 
-    family: Family
+    family: MetricFamily
     labels: tuple[str, ...]
     value: float
 
 
-class Labelled:
+class CachedLabels:
     """A metric with cached children: looking one up takes the client longer than counting."""
 
     def __init__(self, metric: Any) -> None:
@@ -57,12 +86,12 @@ class Metrics:
     def __init__(self) -> None:
         self._client = _client()
         self._own = self._client.CollectorRegistry()
-        self.shown = self._own
+        self.registry = self._own
         if folder := metrics_folder():
-            self.shown = self._client.CollectorRegistry()
-            self.shown.register(_MultiprocessCollector(self._client, folder))
+            self.registry = self._client.CollectorRegistry()
+            self.registry.register(_MultiprocessCollector(self._client, folder))
 
-    def make(self, family: Family) -> Any:
+    def create(self, family: MetricFamily) -> Any:
         """Create the counter, gauge or histogram of a metric family."""
         kinds = {
             "counter": self._client.Counter,
@@ -70,21 +99,21 @@ class Metrics:
             "histogram": self._client.Histogram,
         }
         metric = kinds[family.kind](
-            family.name, family.says, family.labels, registry=self._own, **_OPTIONS[family.kind]
+            family.name, family.help, family.labels, registry=self._own, **_OPTIONS[family.kind]
         )
-        return Labelled(metric) if family.labels else metric
+        return CachedLabels(metric) if family.labels else metric
 
-    def reads(self, read: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
+    def register_reader(self, read: Callable[[], Iterable[GaugeReading]]) -> Callable[[], None]:
         """Call `read` on every scrape and report its gauges.
 
         Returns:
             A function that removes the reader.
         """
         collector = _Collector(self._client, read)
-        self.shown.register(collector)
-        return lambda: self.shown.unregister(collector)
+        self.registry.register(collector)
+        return lambda: self.registry.unregister(collector)
 
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+    def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; this may query a database.
 
         `accept` is the value of an Accept header.
@@ -92,10 +121,10 @@ class Metrics:
         # The client raises on a malformed version in the header: use the plain format then.
         accepted = "" if _INVALID_VERSION.search(accept) else accept
         encode, content_type = self._client.exposition.choose_encoder(accepted)
-        return encode(self.shown), content_type
+        return encode(self.registry), content_type
 
 
-class Shown:
+class MetricsServer:
     """Serve metrics at http://host:port/metrics, for processes without an HTTP service.
 
     Raises:
@@ -106,7 +135,7 @@ class Shown:
         host, port = _parse_address(address)
         try:
             self._server, self._thread = _client().start_http_server(
-                port, addr=host, registry=metrics.shown
+                port, addr=host, registry=metrics.registry
             )
         except OSError as error:
             msg = f"metrics cannot be served at {address}: {error.strerror}"
@@ -163,7 +192,7 @@ def _is_alive(process: int) -> bool:
 class _Collector:
     """Convert readings to the metric families of the client."""
 
-    def __init__(self, client: ModuleType, read: Callable[[], Iterable[Reading]]) -> None:
+    def __init__(self, client: ModuleType, read: Callable[[], Iterable[GaugeReading]]) -> None:
         self._client = client
         self._read = read
 
@@ -173,7 +202,7 @@ class _Collector:
             family = one.family
             if family.name not in families:
                 families[family.name] = self._client.core.GaugeMetricFamily(
-                    family.name, family.says, labels=family.labels
+                    family.name, family.help, labels=family.labels
                 )
             families[family.name].add_metric(one.labels, one.value)
         yield from families.values()

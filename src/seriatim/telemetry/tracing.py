@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
+from seriatim.core.error_summary import summarize_error
 from seriatim.core.errors import SeriatimError
-from seriatim.core.reasons import reason_of
 
 logger = logging.getLogger("seriatim")
 
-Kind = Literal["internal", "server", "client", "producer", "consumer"]
+SpanKind = Literal["internal", "server", "client", "producer", "consumer"]
 Attributes = Mapping[str, str | bool | int | float | None]
-Parent = Any  # an OpenTelemetry context, as returned by `extract`
+SpanParent = Any  # an OpenTelemetry context, as returned by `extract`
 
 TRACE_FIELDS = ("traceparent", "tracestate")
 _STATE_MAX = 512  # the length of a tracestate that W3C requires everyone to propagate
@@ -31,12 +31,12 @@ class _Choice:
     cached: tuple[Any, Any] = (None, None)
 
 
-def active() -> bool:
+def is_active() -> bool:
     """Return whether a tracer is set up."""
     return _find_tracer() is not None
 
 
-def use(provider: Any) -> Callable[[], None]:
+def use_provider(provider: Any) -> Callable[[], None]:
     """Trace with a tracer provider instead of the global one.
 
     Returns:
@@ -74,9 +74,9 @@ _NO_SPAN = Span()
 
 def span(
     name: str,
-    kind: Kind = "internal",
+    kind: SpanKind = "internal",
     attributes: Attributes | None = None,
-    parent: Parent | None = None,
+    parent: SpanParent | None = None,
 ) -> Span:
     """Return a span for a `with` block: a child of `parent`, or else of the current span.
 
@@ -93,16 +93,16 @@ def span(
 def inject() -> dict[str, str]:
     """Return the W3C headers of the current span; empty if tracing is not set up."""
     carrier: dict[str, str] = {}
-    if active():
+    if is_active():
         _propagator().inject(carrier)
     if len(carrier.get("tracestate", "")) > _STATE_MAX:
         del carrier["tracestate"]
     return carrier
 
 
-def extract(headers: Mapping[str, str]) -> Parent | None:
+def extract(headers: Mapping[str, str]) -> SpanParent | None:
     """Return the parent context in headers or in an event's metadata, or None."""
-    if not headers or not active():
+    if not headers or not is_active():
         return None
     carrier = {name.lower(): value for name, value in headers.items()}
     if "traceparent" not in carrier:
@@ -116,7 +116,7 @@ def extract(headers: Mapping[str, str]) -> Parent | None:
 
 def current_ids() -> tuple[str, str] | None:
     """Return the ids of the current trace and span, or None."""
-    if not active():
+    if not is_active():
         return None
     api: Any = sys.modules[_API]
     context = api.get_current_span().get_span_context()
@@ -129,7 +129,12 @@ class _RecordedSpan(Span):
     """A recorded span; an exception in the tracer is logged, not raised."""
 
     def __init__(
-        self, tracer: Any, name: str, kind: Kind, attributes: Attributes, parent: Parent | None
+        self,
+        tracer: Any,
+        name: str,
+        kind: SpanKind,
+        attributes: Attributes,
+        parent: SpanParent | None,
     ) -> None:
         self._tracer = tracer
         self._name = name
@@ -163,7 +168,9 @@ class _RecordedSpan(Span):
         self._entered.__exit__(None, None, None)
         try:
             if error is not None:
-                self.fail(error.code if isinstance(error, SeriatimError) else reason_of(error))
+                self.fail(
+                    error.code if isinstance(error, SeriatimError) else summarize_error(error)
+                )
             self._span.end()
         except Exception:
             logger.exception("the tracer failed to end the span %s", self._name)

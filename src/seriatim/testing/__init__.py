@@ -59,7 +59,7 @@ from seriatim.testing.guards import GuardContract  # noqa: E402
 from seriatim.testing.idempotency import IdempotencyContract  # noqa: E402
 from seriatim.testing.identity import IdentityContract  # noqa: E402
 from seriatim.testing.limits import LimitContract  # noqa: E402
-from seriatim.testing.manners import MannersContract  # noqa: E402
+from seriatim.testing.liveness import LivenessContract  # noqa: E402
 from seriatim.testing.newest_first import NewestFirstContract, RelationContract  # noqa: E402
 from seriatim.testing.patterns import PatternContract  # noqa: E402
 from seriatim.testing.query import PredicateContract, QueryContract  # noqa: E402
@@ -83,7 +83,7 @@ CONTRACTS: tuple[type, ...] = (
     IdempotencyContract,
     IdentityContract,
     LimitContract,
-    MannersContract,
+    LivenessContract,
     NewestFirstContract,
     PatternContract,
     PredicateContract,
@@ -111,7 +111,7 @@ __all__ = [
     "IdempotencyContract",
     "IdentityContract",
     "LimitContract",
-    "MannersContract",
+    "LivenessContract",
     "NewestFirstContract",
     "PatternContract",
     "PredicateContract",

@@ -23,26 +23,26 @@ from seriatim.core.errors import (
 )
 from seriatim.core.kinds import Rules, StreamKind
 from seriatim.core.query import Filter, Query
-from seriatim.core.request import Command, ExpectedContext, ExpectedSeq, Request
+from seriatim.core.request import AppendRequest, Command, ExpectedContext, ExpectedSeq
+from seriatim.factory import Log
 from seriatim.log.batches import Batch
-from seriatim.opening import Log
 from seriatim.store.port import Lease, Outcome, Store
 from seriatim.testing.factories import (
-    PATIENCE_S,
-    Borrowed,
+    WAIT_TIMEOUT_S,
     GatedStore,
-    borrowing,
+    SharedStore,
+    assert_refused,
     event,
     events,
-    eventually,
+    open_on_same_store,
     positions,
-    refused,
+    wait_for,
 )
 
 
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in a new event loop, with a timeout."""
-    return asyncio.run(asyncio.wait_for(coroutine, PATIENCE_S))
+    return asyncio.run(asyncio.wait_for(coroutine, WAIT_TIMEOUT_S))
 
 
 async def _call_lookups(log: Log) -> None:
@@ -71,7 +71,7 @@ async def _call_lookups(log: Log) -> None:
     assert await aio.purge_commands() == 0
 
 
-class SlowStore(Borrowed):
+class GatedLookupStore(SharedStore):
     """A store that blocks at a gate to release leases, evaluate conditions or read rules."""
 
     def __init__(self, store: Store) -> None:
@@ -83,7 +83,7 @@ class SlowStore(Borrowed):
 
     def _wait_at_gate(self) -> None:
         self.arrived.release()
-        if not self.gate.wait(PATIENCE_S):
+        if not self.gate.wait(WAIT_TIMEOUT_S):
             msg = "the gate was not opened in time"
             raise AssertionError(msg)
 
@@ -91,23 +91,23 @@ class SlowStore(Borrowed):
         """Record the calling thread, wait for the gate, and release the lease."""
         self.released_by.append(threading.get_ident())
         self._wait_at_gate()
-        self.lent.release_lease(lease)
+        self.wrapped.release_lease(lease)
 
-    def packed(self, request: Request, rules: Rules) -> Request:
+    def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         """Wait for the gate if there are conditions, then evaluate them."""
         if request.conditions:
             self._wait_at_gate()
-        return self.lent.packed(request, rules)
+        return self.wrapped.prepare_request(request, rules)
 
-    def append(self, group: Sequence[Request]) -> list[Outcome]:
+    def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit, or report changed rules if `stale` is set."""
-        return [StaleRules() for _ in group] if self.stale else self.lent.append(group)
+        return [StaleRules() for _ in group] if self.stale else self.wrapped.append(group)
 
     def rules(self) -> Rules:
         """Return the rules; wait for the gate if `stale` is set."""
         if self.stale:
             self._wait_at_gate()
-        return self.lent.rules()
+        return self.wrapped.rules()
 
 
 def _follow(log: Log) -> AsyncGenerator[Batch, None]:
@@ -127,20 +127,20 @@ class AsyncContract:
 
     def test_every_act(self, log: Log) -> None:
         """B13, E7: every method of the log has an awaitable form with the same results."""
-        run(_call_lookups(log))
+        run_coroutine(_call_lookups(log))
 
     def test_a_block_closes_the_log(self, log: Log) -> None:
         """B13: `async with` closes the log on exit."""
 
         async def use() -> None:
-            with borrowing(log) as other:
+            with open_on_same_store(log) as other:
                 async with other.aio as aio:
                     await aio.append(events(1))
                     assert await aio.head() == 1
                 with pytest.raises(SeriatimError):
                     await other.aio.append(events(1))
 
-        run(use())
+        run_coroutine(use())
 
     def test_append_read_and_query(self, log: Log) -> None:
         """B1: appends, reads and queries work with asyncio."""
@@ -161,7 +161,7 @@ class AsyncContract:
             assert (positions(found.records), found.context_version) == ([4], 4)
             await aio.call(log.declare, StreamKind(name="case", first_seq=0))
 
-        run(act())
+        run_coroutine(act())
         log.append([event(stream=("case", "1"), stream_seq=0)])
 
     def test_everything_an_append_takes(self, log: Log) -> None:
@@ -179,7 +179,7 @@ class AsyncContract:
             await aio.append(events(1), command=command)
             assert (await aio.append(events(1), command=command)).response == {"ok": True}
 
-        run(act())
+        run_coroutine(act())
         assert log.head() == 5
 
     def test_errors_are_the_same(self, log: Log) -> None:
@@ -194,9 +194,9 @@ class AsyncContract:
             with pytest.raises(InvalidArgument):
                 await log.aio.page(limit=0)
 
-        with refused(log, "invalid_event", index=0, field="event_type"):
-            run(log.aio.append([event("")]))
-        run(act())
+        with assert_refused(log, "invalid_event", index=0, field="event_type"):
+            run_coroutine(log.aio.append([event("")]))
+        run_coroutine(act())
 
     def test_many_at_once(self, log: Log) -> None:
         """B9: tasks and threads share the committer, and positions have no gaps."""
@@ -207,7 +207,7 @@ class AsyncContract:
                 *(asyncio.to_thread(log.append, [event(stream=("s", "1"))]) for _ in range(10)),
             )
 
-        results = run(act())
+        results = run_coroutine(act())
 
         assert sorted(result.first_position for result in results) == list(range(1, 51))
         assert [r.stream_seq for r in log.read_stream(("s", "1"))] == list(range(1, 51))
@@ -219,7 +219,7 @@ class AsyncContract:
             racers = (log.aio.append(events(1), ExpectedContext(Query(), None)) for _ in range(20))
             return await asyncio.gather(*racers, return_exceptions=True)
 
-        errors = [one for one in run(act()) if isinstance(one, SeriatimError)]
+        errors = [one for one in run_coroutine(act()) if isinstance(one, SeriatimError)]
 
         assert {error.code for error in errors} == {"conditional_append_conflict"}
         assert (len(errors), log.head()) == (19, 1)
@@ -242,8 +242,8 @@ class AsyncContract:
             await taken
             await slow.aio.append(events(1))
 
-        with borrowing(log, store, writers=1) as slow:
-            run(act(slow))
+        with open_on_same_store(log, store, writers=1) as slow:
+            run_coroutine(act(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
@@ -260,8 +260,8 @@ class AsyncContract:
             store.gate.set()
             assert (await slow.aio.append(events(2), idempotency_key="k")).replayed
 
-        with borrowing(log, store, writers=1) as slow:
-            run(act(slow))
+        with open_on_same_store(log, store, writers=1) as slow:
+            run_coroutine(act(slow))
 
         assert log.head() == 2
 
@@ -278,8 +278,8 @@ class AsyncContract:
             store.gate.set()
             await slow.aio.append(events(1))
 
-        with borrowing(log, store, writers=1) as slow:
-            run(act(slow))
+        with open_on_same_store(log, store, writers=1) as slow:
+            run_coroutine(act(slow))
 
         assert [record.append_position for record in log.read()] == [1, 2]
 
@@ -298,7 +298,7 @@ class AsyncContract:
             durable = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
             assert [positions(batch) async for batch in durable] == [[1, 2], [3], [4, 5]]
 
-        run(act())
+        run_coroutine(act())
         assert log.subscribe("s").position == 5
 
     def test_leaving_early(self, log: Log) -> None:
@@ -315,7 +315,7 @@ class AsyncContract:
             again = log.aio.subscribe("s", poll_s=0.02, idle_timeout=0.0)
             return [positions(batch) async for batch in again]
 
-        assert run(act()) == [[2]]
+        assert run_coroutine(act()) == [[2]]
 
     def test_idle_tails_hold_nobody_up(self, log: Log) -> None:
         """E5: idle tails do not occupy threads of the executor."""
@@ -330,12 +330,12 @@ class AsyncContract:
             await log.aio.append(events(2))
             assert {tuple(positions(batch)) for batch in await asyncio.gather(*waiting)} == {(1, 2)}
 
-        run(act())
-        eventually(lambda: not _following_threads())
+        run_coroutine(act())
+        wait_for(lambda: not _following_threads())
 
     def test_leaving_holds_the_loop_up_for_nothing(self, log: Log) -> None:
         """E5: a lease is released in the subscription's own thread, not on the event loop."""
-        store = SlowStore(log.store)
+        store = GatedLookupStore(log.store)
 
         async def left(other: Log) -> None:
             following = _follow(other)
@@ -364,9 +364,9 @@ class AsyncContract:
         log.append(events(1))
         for leave in (left, broken, cancelled):
             store.gate.clear()
-            with borrowing(log, store) as other:
-                run(leave(other))
-                eventually(lambda: not _following_threads())
+            with open_on_same_store(log, store) as other:
+                run_coroutine(leave(other))
+                wait_for(lambda: not _following_threads())
                 log.reset_subscription("s", 0)
         assert len(store.released_by) == 3
         assert threading.get_ident() not in store.released_by
@@ -374,24 +374,24 @@ class AsyncContract:
     def test_looking_up_takes_of_the_time(self, log: Log) -> None:
         """B13: the evaluation of a condition counts towards the timeout of the append."""
         condition = ExpectedContext(Query(), None)
-        store = SlowStore(log.store)
+        store = GatedLookupStore(log.store)
 
         async def act(slow: Log) -> None:
             began = time.monotonic()
             with pytest.raises(TimedOut):
                 await slow.aio.append(events(1), condition, timeout=0.1)
-            assert time.monotonic() - began < PATIENCE_S / 2
+            assert time.monotonic() - began < WAIT_TIMEOUT_S / 2
             store.gate.set()
             assert (await slow.aio.append(events(1), condition)).first_position == 1
 
-        with borrowing(log, store, writers=1) as slow:
-            run(act(slow))
+        with open_on_same_store(log, store, writers=1) as slow:
+            run_coroutine(act(slow))
 
         assert log.head() == 1
 
     def test_reading_the_rules_takes_of_the_time(self, log: Log) -> None:
         """B13: so does reading rules that were declared meanwhile."""
-        store = SlowStore(log.store)
+        store = GatedLookupStore(log.store)
 
         async def act(slow: Log) -> None:
             store.stale = True
@@ -399,7 +399,7 @@ class AsyncContract:
                 await slow.aio.append(events(1), timeout=0.1)
             store.gate.set()
 
-        with borrowing(log, store, writers=1) as slow:
-            run(act(slow))
+        with open_on_same_store(log, store, writers=1) as slow:
+            run_coroutine(act(slow))
 
         assert log.head() == 0

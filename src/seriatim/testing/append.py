@@ -8,18 +8,18 @@ import pytest
 from seriatim.core.errors import BackendFailure, SeriatimError
 from seriatim.core.event import NewEvent
 from seriatim.core.kinds import StreamKind
-from seriatim.core.request import ExpectedSeq, Request
-from seriatim.opening import Log
+from seriatim.core.request import AppendRequest, ExpectedSeq
+from seriatim.factory import Log
 from seriatim.store.port import Outcome
 from seriatim.testing.factories import (
-    Borrowed,
-    at_once,
-    borrowing,
+    SharedStore,
+    assert_refused,
     event,
     events,
-    numbers,
+    open_on_same_store,
     positions,
-    refused,
+    run_concurrently,
+    stream_seqs,
     trace,
     trace_event,
 )
@@ -27,12 +27,12 @@ from seriatim.testing.factories import (
 SECRET = "AKIA" + "A" * 16
 
 
-class CutStore(Borrowed):
+class LostResponseStore(SharedStore):
     """A store that commits and then fails, as if the connection were lost around COMMIT."""
 
-    def append(self, group: list[Request]) -> list[Outcome]:
+    def append(self, group: list[AppendRequest]) -> list[Outcome]:
         """Commit, then raise an ambiguous failure."""
-        self.lent.append(group)
+        self.wrapped.append(group)
         msg = "the connection was lost around COMMIT"
         raise BackendFailure(msg, details={"ambiguous": True})
 
@@ -76,7 +76,7 @@ class AppendContract:
 
     def test_an_empty_batch_is_refused(self, log: Log) -> None:
         """B2: an append without events is refused as `empty_append`."""
-        with refused(log, "empty_append"):
+        with assert_refused(log, "empty_append"):
             log.append([])
 
     def test_a_malformed_event_is_named_by_its_index(self, log: Log) -> None:
@@ -84,13 +84,13 @@ class AppendContract:
         for index in (0, 2, 4):
             batch = events(5)
             batch[index] = event("", n=index)
-            with refused(log, "invalid_event", index=index, field="event_type"):
+            with assert_refused(log, "invalid_event", index=index, field="event_type"):
                 log.append(batch)
 
     def test_committed_fields_are_the_logs(self, log: Log) -> None:
         """B2: fields that only the log may set are refused, and the error names them."""
         for field in ("position", "recorded_at", "append_position", "payload_hash"):
-            with refused(log, "invalid_event", index=1, field=field):
+            with assert_refused(log, "invalid_event", index=1, field=field):
                 log.append([event(), {"event_type": "x", field: 1}])
 
     def test_a_failed_append_consumes_nothing(self, log: Log) -> None:
@@ -116,7 +116,7 @@ class AppendContract:
 
     def test_positions_are_gapless_from_many_callers(self, log: Log) -> None:
         """B3: concurrent appends leave no gap and no duplicate, and keep each batch together."""
-        at_once(lambda number: log.append(events(number % 3 + 1, f"t{number}")), 16)
+        run_concurrently(lambda number: log.append(events(number % 3 + 1, f"t{number}")), 16)
         records = list(log.read())
 
         assert positions(records) == list(range(1, len(records) + 1))
@@ -142,31 +142,31 @@ class AppendContract:
                 seen += len(found)
             return seen
 
-        assert at_once(act, 4)[0] == 60
+        assert run_concurrently(act, 4)[0] == 60
 
     def test_the_key_comes_before_the_json(self, log: Log) -> None:
         """B4: given an invalid key and invalid JSON, the key is reported."""
-        with refused(log, "invalid_event", field="idempotency_key"):
+        with assert_refused(log, "invalid_event", field="idempotency_key"):
             log.append([event(idempotency_key="", payload={"x": float("nan")})])
 
     def test_the_json_comes_before_the_shape(self, log: Log) -> None:
         """B4: given invalid JSON and a wrong shape, the JSON is reported, also after a float."""
         for payload in ({"x": float("nan")}, {"a": 1.5, "x": float("nan")}):
-            with refused(log, "invalid_event", field="$.x"):
+            with assert_refused(log, "invalid_event", field="$.x"):
                 log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
     def test_the_shape_comes_before_the_guard(self, log: Log) -> None:
         """B4: given a wrong shape and a secret, the shape is reported."""
         payload = {"workflow": f"{SECRET}"}
 
-        with refused(log, "schema_violation", field="$.title"):
+        with assert_refused(log, "schema_violation", field="$.title"):
             log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
     def test_the_guard_comes_before_what_is_stored(self, log: Log) -> None:
         """B4: a secret under a stored key is reported as a secret, not as a conflict."""
         log.append([event(idempotency_key="k")])
 
-        with refused(log, "pii_policy_violation", path="$.x"):
+        with assert_refused(log, "pii_policy_violation", path="$.x"):
             log.append([event(idempotency_key="k", payload={"x": SECRET})])
 
     def test_reuse_comes_before_the_condition(self, log: Log) -> None:
@@ -184,7 +184,7 @@ class AppendContract:
         """B4: given a failed condition and a wrong number, the condition is reported."""
         log.append([event(stream=("s", "1"))])
 
-        with refused(log, "event_sequence_invalid", expected=5, actual=1, index=None):
+        with assert_refused(log, "event_sequence_invalid", expected=5, actual=1, index=None):
             log.append([event(stream=("s", "1"), stream_seq=9)], ExpectedSeq(("s", "1"), 5))
 
     def test_the_log_numbers_streams(self, log: Log) -> None:
@@ -192,24 +192,24 @@ class AppendContract:
         log.append([event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("s", "1"))])
         log.append([event(), event(stream=("s", "1"))])
 
-        assert numbers(log, ("s", "1")) == [1, 2, 3]
-        assert numbers(log, ("s", "2")) == [1]
+        assert stream_seqs(log, ("s", "1")) == [1, 2, 3]
+        assert stream_seqs(log, ("s", "2")) == [1]
 
     def test_an_expected_number_must_be_the_next(self, log: Log) -> None:
         """B5: a wrong expected number is refused with the expected and the actual one."""
         log.append([event(stream=("s", "1"), stream_seq=1)])
 
         for wrong in (0, 1, 3):
-            with refused(log, "event_sequence_invalid", index=1, expected=2, actual=wrong):
+            with assert_refused(log, "event_sequence_invalid", index=1, expected=2, actual=wrong):
                 log.append([event(), event(stream=("s", "1"), stream_seq=wrong)])
         log.append([event(stream=("s", "1"), stream_seq=2)])
-        assert numbers(log, ("s", "1")) == [1, 2]
+        assert stream_seqs(log, ("s", "1")) == [1, 2]
 
     def test_numbers_rise_with_positions(self, log: Log) -> None:
         """B5: correct numbers in the wrong order are refused, in small and large appends."""
         for size in (2, 50):
             falling = [event(stream=("s", "1"), stream_seq=size - n) for n in range(size)]
-            with refused(log, "event_sequence_invalid", index=0, expected=1, actual=size):
+            with assert_refused(log, "event_sequence_invalid", index=0, expected=1, actual=size):
                 log.append(falling)
 
     def test_the_caller_numbers_its_streams(self, log: Log) -> None:
@@ -217,50 +217,50 @@ class AppendContract:
         log.append(trace("t")[:2])
 
         for wrong in (0, 1, 3):
-            with refused(log, "event_sequence_invalid", index=0, expected=2, actual=wrong):
+            with assert_refused(log, "event_sequence_invalid", index=0, expected=2, actual=wrong):
                 log.append([trace_event("EntityObserved", "t", wrong, event_id="e", **KEYED)])
         log.append([trace_event("EntityObserved", "t", 2)])
-        assert numbers(log, ("trace", "t")) == [0, 1, 2]
+        assert stream_seqs(log, ("trace", "t")) == [0, 1, 2]
 
     def test_only_the_opening_type_opens(self, log: Log) -> None:
         """B6: the first number belongs to the opening type."""
-        with refused(log, "event_sequence_invalid", index=0):
+        with assert_refused(log, "event_sequence_invalid", index=0):
             log.append([trace_event("InputObserved", "t", 0)])
 
     def test_the_opening_type_only_opens(self, log: Log) -> None:
         """B6: the opening type has the first number and no other, in one batch or two."""
         start = trace_event("TraceStarted", "t", 0)
         again = trace_event("TraceStarted", "t", 1)
-        with refused(log, "event_sequence_invalid", index=1):
+        with assert_refused(log, "event_sequence_invalid", index=1):
             log.append([start, again])
         log.append([start])
-        with refused(log, "event_sequence_invalid", index=0):
+        with assert_refused(log, "event_sequence_invalid", index=0):
             log.append([again])
 
     def test_a_declared_kind_opens_too(self, log: Log) -> None:
         """B6: a user's kind that is numbered by the log obeys its own opening type."""
         log.declare(StreamKind(name="case", opening_type="case.opened"))
 
-        with refused(log, "event_sequence_invalid", index=0):
+        with assert_refused(log, "event_sequence_invalid", index=0):
             log.append([event("case.noted", stream=("case", "1"))])
         log.append([event("case.opened", stream=("case", "1"))])
-        with refused(log, "event_sequence_invalid", index=0):
+        with assert_refused(log, "event_sequence_invalid", index=0):
             log.append([event("case.opened", stream=("case", "1"))])
 
     def test_a_closed_stream_takes_no_more(self, log: Log) -> None:
         """B7: the next number is a conflict, any other number is an invalid sequence."""
         log.append(trace("t"))
 
-        with refused(log, "conflict", index=0):
+        with assert_refused(log, "conflict", index=0):
             log.append([trace_event("EntityObserved", "t", 10)])
-        with refused(log, "event_sequence_invalid", index=0, expected=10, actual=11):
+        with assert_refused(log, "event_sequence_invalid", index=0, expected=10, actual=11):
             log.append([trace_event("EntityObserved", "t", 11)])
 
     def test_a_stream_closes_within_a_batch(self, log: Log) -> None:
         """B7: events after a closing event in the same batch are refused, too."""
         late = trace_event("EntityObserved", "t", 10)
 
-        with refused(log, "conflict", index=10):
+        with assert_refused(log, "conflict", index=10):
             log.append([*trace("t"), late])
 
     def test_a_log_numbered_stream_closes(self, log: Log) -> None:
@@ -270,9 +270,9 @@ class AppendContract:
             [event("case.noted", stream=("case", "1")), event("case.lost", stream=("case", "1"))]
         )
 
-        with refused(log, "conflict", index=0):
+        with assert_refused(log, "conflict", index=0):
             log.append([event("case.noted", stream=("case", "1"))])
-        with refused(log, "conflict", index=0):
+        with assert_refused(log, "conflict", index=0):
             log.append([event("case.won", stream=("case", "1"))])
         log.append([event("case.noted", stream=("case", "2"))])
 
@@ -287,7 +287,7 @@ class AppendContract:
 
     def test_one_append_is_for_one_tenant(self, log: Log) -> None:
         """B8: an event of another tenant is refused; one that names its own is not."""
-        with refused(log, "invalid_argument", argument="tenant_id"):
+        with assert_refused(log, "invalid_argument", argument="tenant_id"):
             log.append([event(tenant_id="other")])
 
         log.append([event(tenant_id=log.tenant_id)])
@@ -296,17 +296,17 @@ class AppendContract:
     def test_a_batch_may_touch_many_streams(self, log: Log) -> None:
         """B9: each stream of a batch has its own numbers, and one invalid one refuses all."""
         log.append([event(stream=("s", str(number % 5))) for number in range(20)])
-        with refused(log, "event_sequence_invalid", index=20):
+        with assert_refused(log, "event_sequence_invalid", index=20):
             log.append(
                 [event(stream=("s", str(number % 5))) for number in range(20)]
                 + [event(stream=("s", "0"), stream_seq=5)]
             )
 
-        assert [numbers(log, ("s", str(number))) for number in range(5)] == [[1, 2, 3, 4]] * 5
+        assert [stream_seqs(log, ("s", str(number))) for number in range(5)] == [[1, 2, 3, 4]] * 5
 
     def test_unconditional_appends_all_win(self, log: Log) -> None:
         """B9: concurrent appends to one log-numbered stream are all stored, in some order."""
-        results = at_once(lambda n: log.append([event(stream=("s", "1"), n=n)]), 24)
+        results = run_concurrently(lambda n: log.append([event(stream=("s", "1"), n=n)]), 24)
 
         assert not [result for result in results if isinstance(result, SeriatimError)]
         records = list(log.read_stream(("s", "1")))
@@ -315,7 +315,7 @@ class AppendContract:
 
     def test_an_unknown_outcome_resolves_by_a_retry(self, log: Log) -> None:
         """B10: a lost response is ambiguous; a repeat with the same key or ids finds the copy."""
-        with borrowing(log, CutStore(log.store)) as cut:
+        with open_on_same_store(log, LostResponseStore(log.store)) as cut:
             for given in ([event(idempotency_key="k")], [event(event_id="e", n=2)]):
                 with pytest.raises(BackendFailure) as caught:
                     cut.append(given)
@@ -330,14 +330,14 @@ class AppendContract:
         log.declare(StreamKind(name="doc", expected_seq_required=True))
         log.append([event(stream=("doc", "1")), event(stream=("doc", "1"))])
 
-        with refused(log, "invalid_argument", index=0, argument="condition"):
+        with assert_refused(log, "invalid_argument", index=0, argument="condition"):
             log.append([event(stream=("doc", "1"))])
-        with refused(log, "invalid_argument", index=1, argument="condition"):
+        with assert_refused(log, "invalid_argument", index=1, argument="condition"):
             log.append([event(stream=("doc", "2")), event(stream=("doc", "1"))])
-        with refused(log, "invalid_argument", index=0, argument="condition"):
+        with assert_refused(log, "invalid_argument", index=0, argument="condition"):
             log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "2"), None))
         log.append([event(stream=("doc", "1"))], ExpectedSeq(("doc", "1"), 2))
-        assert numbers(log, ("doc", "1")) == [1, 2, 3]
+        assert stream_seqs(log, ("doc", "1")) == [1, 2, 3]
 
 
 KEYED = {"idempotency_key": "another"}

@@ -12,10 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from seriatim.core.doors import AGGREGATES, FACTS
 from seriatim.core.event import NewEvent
-from seriatim.opening import Log
-from seriatim.testing.factories import event, events, refuse_all, refused, unchanged
+from seriatim.core.profile_rules import AGGREGATES_PROFILE, FACTS_PROFILE
+from seriatim.factory import Log
+from seriatim.testing.factories import (
+    assert_all_refused,
+    assert_refused,
+    assert_unchanged,
+    event,
+    events,
+)
 
 HOSTILE_IDS = {
     "empty": "",
@@ -37,31 +43,31 @@ HOSTILE_IDS = {
 }
 
 
-class Colour(Enum):
+class ColourEnum(Enum):
     """An enum, which is not a JSON value."""
 
     RED = "red"
 
 
-class Level(IntEnum):
+class LevelEnum(IntEnum):
     """An integer enum."""
 
     HIGH = 1
 
 
-class Text(str):
+class StrSubclass(str):
     """A subclass of str, as libraries define them."""
 
     __slots__ = ()
 
 
-class Real(float):
+class FloatSubclass(float):
     """A subclass of float."""
 
     __slots__ = ()
 
 
-class Whole(int):
+class IntSubclass(int):
     """A subclass of int."""
 
     __slots__ = ()
@@ -135,7 +141,7 @@ class BadInputContract:
             given = event(stream=("s", "1"), stream_seq=wrong)
             cases[f"stream_seq {wrong!r}"] = (given, bad, "stream_seq")
         cases["number without a stream"] = (event(stream_seq=1), bad, "stream_seq")
-        refuse_all(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda given: log.append([given]), cases)
 
     def test_hostile_ids(self, log: Log) -> None:
         """A4: an invalid id is refused, never altered, in every field that holds an id."""
@@ -148,7 +154,7 @@ class BadInputContract:
                 ("stream_type", {"stream": (wrong, "1")}),
             ):
                 cases[f"{field}: {name}"] = (event(**fields), "invalid_event", field)
-        refuse_all(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda given: log.append([given]), cases)
 
     def test_white_space_beyond_ascii_is_kept(self, log: Log) -> None:
         """A4: only ASCII white space and control characters are refused at the ends."""
@@ -172,7 +178,7 @@ class BadInputContract:
             "frozen set": frozenset({1}),
             "decimal": Decimal(1),
             "time": datetime.now(UTC),
-            "enum": Colour.RED,
+            "enum": ColourEnum.RED,
             "object": object(),
             "class": int,
             "generator": (number for number in "12"),
@@ -192,19 +198,21 @@ class BadInputContract:
             cases[f"{name} key"] = (event(payload={"a": {key: 1}}), "invalid_event", "$.a")
         cases["NUL in a key"] = (event(payload={"a": {"k\0": 1}}), "invalid_event", "$.a")
         cases["surrogate in a key"] = (event(payload={"\ud800": 1}), "invalid_event", "$")
-        refuse_all(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda given: log.append([given]), cases)
 
     def test_a_payload_that_holds_itself(self, log: Log) -> None:
         """K3: a payload that contains itself is refused as too deep."""
         endless: dict[str, Any] = {}
         endless["self"] = endless
 
-        with refused(log, "limit_exceeded", limit="payload_depth", index=0):
+        with assert_refused(log, "limit_exceeded", limit="payload_depth", index=0):
             log.append([event(payload=endless)])
 
     def test_plain_subclasses_pass(self, log: Log) -> None:
         """A2: subclasses of str, int, float and dict are stored as their plain values."""
-        given = OrderedDict(b=Text("text"), a=[Real(1.5), Whole(7), Level.HIGH, (1, 2)])
+        given = OrderedDict(
+            b=StrSubclass("text"), a=[FloatSubclass(1.5), IntSubclass(7), LevelEnum.HIGH, (1, 2)]
+        )
 
         log.append([event(payload=given)])
 
@@ -213,7 +221,7 @@ class BadInputContract:
     def test_mappings_with_wrong_fields(self, log: Log) -> None:
         """B2: unknown, missing, reserved and duplicate fields of a dictionary are named."""
         bad = "invalid_event"
-        refuse_all(
+        assert_all_refused(
             log,
             lambda given: log.append([given]),
             {
@@ -239,17 +247,17 @@ class BadInputContract:
     def test_batches_that_are_none(self, log: Log) -> None:
         """B1: a single event, a string and None are not batches."""
         for wrong in (event(), {"event_type": "x"}, "events", None, 7):
-            with refused(log, "invalid_argument", argument="events"):
+            with assert_refused(log, "invalid_argument", argument="events"):
                 log.append(wrong)  # type: ignore[arg-type]
 
     def test_the_index_is_told(self, log: Log) -> None:
         """B2: the error contains the index of the event, also in a large batch."""
         batch: list[Any] = events(50)
         batch[37] = event(payload={"x": float("nan")})
-        with refused(log, "invalid_event", index=37, field="$.x"):
+        with assert_refused(log, "invalid_event", index=37, field="$.x"):
             log.append(batch)
         batch[37] = {"event_type": "x", "position": 1}
-        with refused(log, "invalid_event", index=37, field="position"):
+        with assert_refused(log, "invalid_event", index=37, field="position"):
             log.append(batch)
 
     def test_errors_never_show_values(self, log: Log) -> None:
@@ -263,16 +271,16 @@ class BadInputContract:
             event(actor_id=private + "\0"),
             event(idempotency_key=private * 30),
         ):
-            with refused(log, "invalid_event") as caught:
+            with assert_refused(log, "invalid_event") as caught:
                 log.append([given])
             assert private not in str(caught[0].as_dict())
 
     def test_the_facts_door(self, log: Log) -> None:
         """B2, L3: the facts profile reports every invalid event as `invalid_event`."""
         bad = "invalid_event"
-        refuse_all(
+        assert_all_refused(
             log,
-            lambda given: log.append_draft(log.draft(FACTS, [given])),
+            lambda given: log.append_draft(log.draft(FACTS_PROFILE, [given])),
             {
                 "type": (event(""), bad, "event_type"),
                 "time": (event(occurred_at="2024-01-01T00:00:00Z"), bad, "occurred_at"),
@@ -293,9 +301,9 @@ class BadInputContract:
             "actor_id": "svc",
         }
         bad = "invalid_event"
-        refuse_all(
+        assert_all_refused(
             log,
-            lambda given: log.append_draft(log.draft(AGGREGATES, [given])),
+            lambda given: log.append_draft(log.draft(AGGREGATES_PROFILE, [given])),
             {
                 **{
                     f"no {field}": (event(**(whole | {field: None})), bad, field)
@@ -304,11 +312,11 @@ class BadInputContract:
                 "actor type": (event(**(whole | {"actor_type": "agent"})), bad, "actor_type"),
             },
         )
-        log.append_draft(log.draft(AGGREGATES, [event(**whole)]))
+        log.append_draft(log.draft(AGGREGATES_PROFILE, [event(**whole)]))
 
     def test_timeouts_that_are_none(self, log: Log) -> None:
         """B13: a timeout is a number of seconds above 0."""
-        refuse_all(
+        assert_all_refused(
             log,
             lambda timeout: log.append(events(1), timeout=timeout),
             {
@@ -330,7 +338,7 @@ class BadInputContract:
         metadata = {"a": "b"}
         result = log.append([event(payload=payload, metadata=metadata)])
 
-        with unchanged(log):
+        with assert_unchanged(log):
             payload["list"].append(2)
             metadata["a"] = "c"
             result.records[0].data["list"].append(3)

@@ -7,8 +7,15 @@ from typing import Any
 
 from seriatim.core.event import AppendResult
 from seriatim.core.request import Command, ExpectedSeq
-from seriatim.opening import Log
-from seriatim.testing.factories import at_once, event, events, refuse_all, refused, unchanged
+from seriatim.factory import Log
+from seriatim.testing.factories import (
+    assert_all_refused,
+    assert_refused,
+    assert_unchanged,
+    event,
+    events,
+    run_concurrently,
+)
 
 
 def command(**fields: Any) -> Command:
@@ -37,7 +44,7 @@ class CommandContract:
         """C5: the same request under the same key gives the first response and records."""
         first = log.append(events(2), command=command())
 
-        with unchanged(log):
+        with assert_unchanged(log):
             again = log.append(events(5, "other"), command=command(response={"order": "o-2"}))
 
         assert again.replayed
@@ -54,7 +61,7 @@ class CommandContract:
         """C5: the same key with a different request is `idempotency_key_reuse`."""
         log.append(events(1), command=command())
 
-        with refused(log, "idempotency_key_reuse", key="k-1"):
+        with assert_refused(log, "idempotency_key_reuse", key="k-1"):
             log.append(events(1), command=command(request={"sku": "b"}))
 
     def test_the_key_belongs_to_tenant_actor_and_endpoint(self, log: Log) -> None:
@@ -81,7 +88,7 @@ class CommandContract:
 
     def test_a_refused_append_leaves_no_command(self, log: Log) -> None:
         """C5: a command whose append failed may run again."""
-        with refused(log, "event_sequence_invalid"):
+        with assert_refused(log, "event_sequence_invalid"):
             log.append(events(1), ExpectedSeq(("s", "1"), 1), command=command())
 
         assert not log.append(events(1), command=command(request="other")).replayed
@@ -92,7 +99,7 @@ class CommandContract:
         def act(number: int) -> AppendResult:
             return log.append(events(2), command=command(response={"by": number}))
 
-        answers = at_once(act, 16)
+        answers = run_concurrently(act, 16)
 
         assert log.head() == 2
         results = [one for one in answers if isinstance(one, AppendResult)]
@@ -114,7 +121,7 @@ class CommandContract:
 
         assert log.purge_commands() == 0
         assert log.append(events(1), command=command()).replayed
-        refuse_all(
+        assert_all_refused(
             log,
             lambda hours: log.purge_commands(older_than_hours=hours),
             {
@@ -135,7 +142,7 @@ class CommandContract:
     def test_a_bad_command_is_refused(self, log: Log) -> None:
         """C5: a command's names, key, request and response are checked."""
         bad = "invalid_argument"
-        refuse_all(
+        assert_all_refused(
             log,
             lambda given: log.append(events(1), command=given),
             {

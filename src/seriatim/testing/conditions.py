@@ -15,17 +15,17 @@ from seriatim.core.errors import (
 from seriatim.core.event import AppendResult
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq
-from seriatim.opening import Log
+from seriatim.factory import Log
 from seriatim.testing.factories import (
-    at_once,
-    borrowing,
+    assert_all_refused,
+    assert_refused,
+    assert_unchanged,
     event,
     events,
-    numbers,
-    refuse_all,
-    refused,
+    open_on_same_store,
+    run_concurrently,
+    stream_seqs,
     trace,
-    unchanged,
 )
 
 SEAT = Query([Filter(types=["seat.reserved"], payload=[{"seat": "12A"}])])
@@ -38,7 +38,7 @@ class ConditionContract:
         """B8: None means that the stream must not exist."""
         log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
 
-        with refused(log, "event_sequence_invalid", expected=None, actual=1):
+        with assert_refused(log, "event_sequence_invalid", expected=None, actual=1):
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), None))
 
     def test_the_last_number_of_a_stream(self, log: Log) -> None:
@@ -46,24 +46,24 @@ class ConditionContract:
         log.append([event(stream=("s", "1")), event(stream=("s", "1"))])
 
         for wrong in (0, 1, 3):
-            with refused(log, "event_sequence_invalid", expected=wrong, actual=2):
+            with assert_refused(log, "event_sequence_invalid", expected=wrong, actual=2):
                 log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), wrong))
         log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 2))
-        assert numbers(log, ("s", "1")) == [1, 2, 3]
+        assert stream_seqs(log, ("s", "1")) == [1, 2, 3]
 
     def test_a_stream_from_zero(self, log: Log) -> None:
         """B8: a stream numbered from 0 and one that is absent are not the same."""
         log.append(trace("t")[:1])
 
-        with refused(log, "event_sequence_invalid", expected=None, actual=0):
+        with assert_refused(log, "event_sequence_invalid", expected=None, actual=0):
             log.append(events(1), ExpectedSeq(("trace", "t"), None))
-        with refused(log, "event_sequence_invalid", expected=0, actual=None):
+        with assert_refused(log, "event_sequence_invalid", expected=0, actual=None):
             log.append(events(1), ExpectedSeq(("trace", "u"), 0))
         log.append(events(1), ExpectedSeq(("trace", "t"), 0))
 
     def test_a_number_before_the_first(self, log: Log) -> None:
         """B8: expecting 0 of a stream numbered from 1 does not mean that it must not exist."""
-        with refused(log, "event_sequence_invalid", expected=0, actual=None):
+        with assert_refused(log, "event_sequence_invalid", expected=0, actual=None):
             log.append([event(stream=("s", "1"))], ExpectedSeq(("s", "1"), 0))
 
     def test_two_expectations_of_one_stream(self, log: Log) -> None:
@@ -71,19 +71,19 @@ class ConditionContract:
         log.append([event(stream=("s", "1"))])
 
         for pair in ((1, None), (None, 1), (2, 1), (1, 2)):
-            with refused(log, "event_sequence_invalid"):
+            with assert_refused(log, "event_sequence_invalid"):
                 log.append(
                     [event(stream=("s", "1"))], [ExpectedSeq(("s", "1"), seq) for seq in pair]
                 )
         log.append([event(stream=("s", "1"))], [ExpectedSeq(("s", "1"), 1)] * 2)
-        assert numbers(log, ("s", "1")) == [1, 2]
+        assert stream_seqs(log, ("s", "1")) == [1, 2]
 
     def test_the_expected_stream_need_not_be_touched(self, log: Log) -> None:
         """B8: a condition may be on a stream that the batch does not append to."""
         log.append([event(stream=("s", "1"))])
 
         log.append([event(stream=("s", "2"))], ExpectedSeq(("s", "1"), 1))
-        with refused(log, "event_sequence_invalid"):
+        with assert_refused(log, "event_sequence_invalid"):
             log.append([event(stream=("s", "2"))], ExpectedSeq(("s", "1"), 0))
 
     def test_several_conditions_must_all_hold(self, log: Log) -> None:
@@ -91,9 +91,9 @@ class ConditionContract:
         log.append([event(stream=("s", "1"))])
         holds, fails = ExpectedSeq(("s", "1"), 1), ExpectedSeq(("s", "2"), 1)
 
-        with refused(log, "event_sequence_invalid", expected=1, actual=None):
+        with assert_refused(log, "event_sequence_invalid", expected=1, actual=None):
             log.append(events(1), [holds, fails])
-        with refused(log, "conditional_append_conflict"):
+        with assert_refused(log, "conditional_append_conflict"):
             log.append(events(1), [holds, ExpectedContext(Query(), None)])
         log.append(events(1), [holds, ExpectedContext(Query(), 1)])
 
@@ -109,7 +109,9 @@ class ConditionContract:
         log.append([event("seat.reserved", payload={"seat": "12A"})])
 
         for stale in (None, 2, 100):
-            with refused(log, "conditional_append_conflict", expected=stale, actual=1) as caught:
+            with assert_refused(
+                log, "conditional_append_conflict", expected=stale, actual=1
+            ) as caught:
                 log.append(events(2), ExpectedContext(SEAT, stale))
             error = caught[0]
             assert isinstance(error, ConditionalAppendConflict)
@@ -126,13 +128,15 @@ class ConditionContract:
         for after in (3, 4, 6):
             log.append(events(1), ExpectedContext(SEAT, after=after))
         for after in (0, 1, 2):
-            with refused(log, "conditional_append_conflict", after=after, actual=3) as caught:
+            with assert_refused(
+                log, "conditional_append_conflict", after=after, actual=3
+            ) as caught:
                 log.append(events(2), ExpectedContext(SEAT, after=after))
             error = caught[0]
             assert isinstance(error, ConditionalAppendConflict)
             assert (error.after, error.actual, error.expected) == (after, 3, None)
         everything = Query()
-        with refused(log, "conditional_append_conflict", after=8, actual=9):
+        with assert_refused(log, "conditional_append_conflict", after=8, actual=9):
             log.append(events(1), ExpectedContext(everything, after=8))
         log.append([event(stream=("s", "1"))], [ExpectedContext(everything, after=9)])
 
@@ -141,7 +145,7 @@ class ConditionContract:
         log.append(events(2))
 
         for after in (3, 10**9, 2**63 - 1):
-            with refused(log, "invalid_argument", argument="after", head=2):
+            with assert_refused(log, "invalid_argument", argument="after", head=2):
                 log.append(events(1), ExpectedContext(SEAT, after=after))
         log.append(events(1), ExpectedContext(SEAT, after=2))
 
@@ -160,7 +164,7 @@ class ConditionContract:
             context(SEAT, after="1"),
             context(SEAT, after=2**63),
         ):
-            with refused(log, "invalid_argument"):
+            with assert_refused(log, "invalid_argument"):
                 log.append(events(1), wrong)
 
     def test_races_after_a_position(self, log: Log) -> None:
@@ -169,7 +173,7 @@ class ConditionContract:
         seat = event("seat.reserved", payload={"seat": "12A"})
         mine = [event("other"), seat]
 
-        outcomes = at_once(lambda _: log.append(mine, ExpectedContext(SEAT, after=3)), 8)
+        outcomes = run_concurrently(lambda _: log.append(mine, ExpectedContext(SEAT, after=3)), 8)
 
         assert sum(isinstance(one, AppendResult) for one in outcomes) == 1
         assert all(isinstance(one, AppendResult | ConditionalAppendConflict) for one in outcomes), (
@@ -192,7 +196,7 @@ class ConditionContract:
         """D5: a version for a context that has none is a conflict."""
         log.append(events(1))
 
-        with refused(log, "conditional_append_conflict", expected=1, actual=None):
+        with assert_refused(log, "conditional_append_conflict", expected=1, actual=None):
             log.append(events(1), ExpectedContext(SEAT, 1))
 
     def test_what_does_not_match_does_not_disturb(self, log: Log) -> None:
@@ -207,7 +211,7 @@ class ConditionContract:
         log.append([event("seat.reserved", payload={"seat": "12A"}), *events(3)])
 
         past = Query(SEAT.filters, min_position=3)
-        with refused(log, "conditional_append_conflict", expected=None, actual=1):
+        with assert_refused(log, "conditional_append_conflict", expected=None, actual=1):
             log.append(events(1), ExpectedContext(past, None))
         log.append(events(1), ExpectedContext(past, 1))
 
@@ -215,7 +219,7 @@ class ConditionContract:
         """D5: the empty query guards the whole log of the tenant."""
         log.append(events(2), ExpectedContext(Query(), None))
 
-        with refused(log, "conditional_append_conflict", expected=1, actual=2):
+        with assert_refused(log, "conditional_append_conflict", expected=1, actual=2):
             log.append(events(1), ExpectedContext(Query(), 1))
         log.append(events(1), ExpectedContext(Query(), 2))
 
@@ -240,11 +244,11 @@ class ConditionContract:
                     [event(stream=("s", "1"), n=number)], ExpectedSeq(("s", "1"), last)
                 )
 
-            answers = at_once(act, 12)
+            answers = run_concurrently(act, 12)
             winners = [one for one in answers if isinstance(one, AppendResult)]
             losers = [one for one in answers if isinstance(one, EventSequenceInvalid)]
             assert (len(winners), len(losers)) == (1, 11)
-        assert numbers(log, ("s", "1")) == [1, 2, 3, 4]
+        assert stream_seqs(log, ("s", "1")) == [1, 2, 3, 4]
 
     def test_one_wins_a_context(self, log: Log) -> None:
         """B9: exactly one of several racing appends on one context wins, in every round."""
@@ -256,7 +260,7 @@ class ConditionContract:
                 del number
                 return log.append(given, ExpectedContext(SEAT, seen))  # noqa: B023 - same each time
 
-            answers = at_once(act, 12)
+            answers = run_concurrently(act, 12)
             winners = [one for one in answers if isinstance(one, AppendResult)]
             losers = [one for one in answers if isinstance(one, ConditionalAppendConflict)]
             assert (len(winners), len(losers)) == (1, 11)
@@ -269,12 +273,12 @@ class ConditionContract:
             mine = Query([Filter(payload=[{"n": number}])])
             return log.append([event(n=number)], ExpectedContext(mine, None))
 
-        assert not [one for one in at_once(act, 12) if isinstance(one, SeriatimError)]
+        assert not [one for one in run_concurrently(act, 12) if isinstance(one, SeriatimError)]
         assert log.head() == 12
 
     def test_two_logs_on_one_store_race(self, log: Log) -> None:
         """B9: two committers on one store, as in two processes, still have one winner."""
-        with borrowing(log) as other:
+        with open_on_same_store(log) as other:
             logs = (log, other)
             for round_number in range(6):
                 target = ("s", str(round_number))
@@ -284,7 +288,7 @@ class ConditionContract:
                         [event(stream=target)], ExpectedSeq(target, None)
                     )
 
-                answers = at_once(act, 6)
+                answers = run_concurrently(act, 6)
                 assert sum(isinstance(one, AppendResult) for one in answers) == 1
 
     def test_expectations_are_numbers(self, log: Log) -> None:
@@ -303,15 +307,15 @@ class ConditionContract:
                 "invalid_argument",
                 "condition.seq",
             )
-        refuse_all(log, lambda condition: log.append(events(1), condition), cases)
+        assert_all_refused(log, lambda condition: log.append(events(1), condition), cases)
 
     def test_a_condition_is_one_of_ours(self, log: Log) -> None:
         """B8: anything else, a bad stream or a bad query in a condition is refused."""
-        with refused(log, "invalid_argument", argument="condition"):
+        with assert_refused(log, "invalid_argument", argument="condition"):
             log.append(events(1), "s-1")  # type: ignore[arg-type]
-        with refused(log, "invalid_argument", argument="stream"):
+        with assert_refused(log, "invalid_argument", argument="stream"):
             log.append(events(1), ExpectedSeq("s-1", 1))  # type: ignore[arg-type]
-        with refused(log, "invalid_query", where="filters[0].types[0]"):
+        with assert_refused(log, "invalid_query", where="filters[0].types[0]"):
             log.append(events(1), ExpectedContext(Query([Filter(types=[""])]), None))
 
     def test_the_loop_decides_again(self, log: Log) -> None:
@@ -324,7 +328,7 @@ class ConditionContract:
                 attempts=100,
             )
 
-        assert not [one for one in at_once(add, 6) if isinstance(one, SeriatimError)]
+        assert not [one for one in run_concurrently(add, 6) if isinstance(one, SeriatimError)]
         assert [record.data["n"] for record in log.read()] == list(range(6))
 
     def test_the_loop_over_a_context(self, log: Log) -> None:
@@ -337,7 +341,7 @@ class ConditionContract:
         first = log.decide(SEAT, decider)  # type: ignore[arg-type]
         assert first is not None
         assert first.count == 1
-        with unchanged(log):
+        with assert_unchanged(log):
             assert log.decide(SEAT, decider) is None  # type: ignore[arg-type]
 
         def meddling(_: list[object]) -> list[object]:

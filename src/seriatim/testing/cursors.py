@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from seriatim.core.errors import InvalidArgument, LeaseLost, SeriatimError
-from seriatim.log.cursors import new_cursor
-from seriatim.opening import Log
+from seriatim.factory import Log
+from seriatim.log.cursors import make_cursor
 from seriatim.store.port import Cursor
-from seriatim.testing.factories import at_once, events, eventually
+from seriatim.testing.factories import events, run_concurrently, wait_for
 
 
 def cursor(log: Log, position: int, name: str = "p", **fields: Any) -> Cursor:
     """Return a cursor of a projection."""
-    return new_cursor(log.store, log.tenant_id, "projection", name, position, **fields)
+    return make_cursor(log.store, log.tenant_id, "projection", name, position, **fields)
 
 
 class CursorContract:
@@ -33,7 +33,7 @@ class CursorContract:
         assert kept is not None
         assert (kept.position, kept.name, kept.purpose) == (2, "p", "projection")
         assert (kept.log_id, kept.epoch) == (log.identity().log_id, log.identity().epoch)
-        assert kept.tip == [record.event_id for record in log.read()][1]
+        assert kept.last_event_id == [record.event_id for record in log.read()][1]
         assert kept.updated_at.endswith("Z")
 
     def test_first_cursor_stays(self, log: Log) -> None:
@@ -70,7 +70,7 @@ class CursorContract:
         log.store.put_cursor(cursor(log, 0), lease=None, reset=True)
         kept = log.store.cursor(log.tenant_id, "projection", "p")
         assert kept is not None
-        assert (kept.position, kept.tip) == (0, "")
+        assert (kept.position, kept.last_event_id) == (0, "")
 
     def test_a_cursor_keeps_its_query(self, log: Log) -> None:
         """E5: another query under a known name is a conflict, unless it is a reset."""
@@ -113,7 +113,7 @@ class CursorContract:
         """E5: an expired lease can be claimed; until then its owner can still renew it."""
         held = log.store.claim_lease("default", "job", "one", 0.01)
         assert held is not None
-        taken = eventually(lambda: log.store.claim_lease("default", "job", "two", 60.0))
+        taken = wait_for(lambda: log.store.claim_lease("default", "job", "two", 60.0))
 
         assert taken.token > held.token
         assert not log.store.renew_lease(held, 60.0)
@@ -138,7 +138,7 @@ class CursorContract:
         """E5: concurrent claims have one owner, and tokens only rise."""
         tokens: list[int] = []
         for _ in range(4):
-            leases = at_once(
+            leases = run_concurrently(
                 lambda n: log.store.claim_lease("default", "job", f"owner-{n}", 60.0), 8
             )
             won = [lease for lease in leases if lease is not None]

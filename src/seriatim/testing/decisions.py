@@ -13,8 +13,15 @@ from seriatim.core.errors import IdempotencyKeyReuse, SeriatimError
 from seriatim.core.event import AppendResult, EventRecord, NewEvent
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import Command, ExpectedSeq
-from seriatim.opening import Log
-from seriatim.testing.factories import at_once, event, events, refuse_all, refused, unchanged
+from seriatim.factory import Log
+from seriatim.testing.factories import (
+    assert_all_refused,
+    assert_refused,
+    assert_unchanged,
+    event,
+    events,
+    run_concurrently,
+)
 
 STOCK = ("stock", "sku-1")
 TAKEN = Query([Filter(tags=["sku-1"])])
@@ -31,7 +38,7 @@ def command(**fields: Any) -> Command:
     return Command(**(defaults | {"request": {"count": 1}, "response": {"order": "o-1"}} | fields))
 
 
-class Taking:
+class TakeLastPiece:
     """A decider that takes the last piece in stock; a second run finds none and raises."""
 
     def __init__(self, count: int = 1) -> None:
@@ -59,7 +66,7 @@ def decide(log: Log, style: str, context: Any, decider: Any, **options: Any) -> 
     return asyncio.run(log.aio.decide(context, used, **options))
 
 
-def found_by(style: str, sync: Callable[[], Any], awaited: Callable[[], Any]) -> Any:
+def look_up(style: str, sync: Callable[[], Any], awaited: Callable[[], Any]) -> Any:
     """Call a lookup in one of the styles."""
 
     async def act() -> Any:
@@ -79,9 +86,9 @@ class DecisionContract:
     ) -> None:
         """C8: the decider runs once; it would refuse the retry, which returns the receipt."""
         how: dict[str, Any] = {"idempotency_key": "k-1"} if by == "key" else {"command": command()}
-        decider = Taking(3)
+        decider = TakeLastPiece(3)
         first = decide(log, style, context, decider, **how)
-        with unchanged(log):
+        with assert_unchanged(log):
             again = decide(log, style, context, decider, **how)
 
         assert first is not None
@@ -95,7 +102,7 @@ class DecisionContract:
 
     def test_without_a_key_the_decider_runs_again(self, log: Log) -> None:
         """C8: without a key or command, decide looks nothing up."""
-        decider = Taking()
+        decider = TakeLastPiece()
         log.decide(STOCK, decider)
         with pytest.raises(NotEnoughStockError):
             log.decide(STOCK, decider)
@@ -104,9 +111,9 @@ class DecisionContract:
 
     def test_another_request_under_the_command(self, log: Log) -> None:
         """C8, C5: a command key with a different request is refused before the decider runs."""
-        decider = Taking()
+        decider = TakeLastPiece()
         log.decide(STOCK, decider, command=command())
-        with unchanged(log), pytest.raises(IdempotencyKeyReuse):
+        with assert_unchanged(log), pytest.raises(IdempotencyKeyReuse):
             log.decide(STOCK, decider, command=command(request={"count": 2}))
 
         assert decider.runs == 1
@@ -117,11 +124,11 @@ class DecisionContract:
         def refuse(_: list[EventRecord]) -> list[NewEvent]:
             raise NotEnoughStockError
 
-        with unchanged(log):
+        with assert_unchanged(log):
             with pytest.raises(NotEnoughStockError):
                 log.decide(STOCK, refuse, idempotency_key="k-1")
             assert log.decide(STOCK, lambda _: [], idempotency_key="k-1") is None
-        result = log.decide(STOCK, Taking(), idempotency_key="k-1")
+        result = log.decide(STOCK, TakeLastPiece(), idempotency_key="k-1")
 
         assert result is not None
         assert not result.replayed
@@ -136,7 +143,7 @@ class DecisionContract:
             made = events(1 + number % 3, f"by-{number}", stream=STOCK)
             return log.decide(STOCK, lambda _: made, attempts=50, **how)
 
-        answers = at_once(act, 8)
+        answers = run_concurrently(act, 8)
 
         assert [one for one in answers if isinstance(one, SeriatimError) or one is None] == []
         results = [one for one in answers if isinstance(one, AppendResult)]
@@ -150,7 +157,7 @@ class DecisionContract:
         def decider(_: list[EventRecord]) -> list[NewEvent]:
             return [event("taken", producer_id="p-1")]
 
-        with refused(log, "invalid_argument", argument="producer_id"):
+        with assert_refused(log, "invalid_argument", argument="producer_id"):
             log.decide(STOCK, decider, idempotency_key="k-1")
         first = log.decide(TAKEN, decider, idempotency_key="k-1", producer_id="p-1")
         again = log.decide(TAKEN, decider, idempotency_key="k-1", producer_id="p-1")
@@ -173,7 +180,7 @@ class DecisionContract:
         )
         decided = 0
         for key in ("k/0", "single"):
-            taking = Taking()
+            taking = TakeLastPiece()
             stream = ("stock", key)
             result = decide(log, style, stream, taking, idempotency_key=key)
             again = decide(log, style, stream, taking, idempotency_key=key)
@@ -184,8 +191,8 @@ class DecisionContract:
             assert again.records == result.records
             decided += taking.runs
         assert decided == 2
-        with refused(log, "idempotency_conflict"):
-            decide(log, style, ("stock", "new"), Taking(), idempotency_key="within")
+        with assert_refused(log, "idempotency_conflict"):
+            decide(log, style, ("stock", "new"), TakeLastPiece(), idempotency_key="within")
 
     @pytest.mark.parametrize("style", ["sync", "aio"])
     def test_an_append_is_found_by_its_key(self, log: Log, style: str) -> None:
@@ -196,7 +203,7 @@ class DecisionContract:
         log.append(events(2, "after"))
 
         def find(key: str) -> AppendResult | None:
-            found: AppendResult | None = found_by(
+            found: AppendResult | None = look_up(
                 style, lambda: log.find_append(key), lambda: log.aio.find_append(key)
             )
             return found
@@ -220,7 +227,7 @@ class DecisionContract:
 
         def find(**other: str) -> AppendResult | None:
             given = names | other
-            found: AppendResult | None = found_by(
+            found: AppendResult | None = look_up(
                 style,
                 lambda: log.find_command(**given),
                 lambda: log.aio.find_command(**given),
@@ -256,7 +263,7 @@ class DecisionContract:
     def test_what_is_looked_up_is_checked(self, log: Log) -> None:
         """C8, C1: an invalid key, actor or endpoint is refused, and the error names it."""
         bad = "invalid_argument"
-        refuse_all(
+        assert_all_refused(
             log,
             log.find_append,
             {
@@ -265,7 +272,7 @@ class DecisionContract:
                 "long": ("x" * 201, bad, "idempotency_key"),
             },
         )
-        refuse_all(
+        assert_all_refused(
             log,
             lambda given: log.find_command(**given),
             {

@@ -8,18 +8,18 @@ from typing import Any
 from seriatim.core.errors import Conflict
 from seriatim.core.event import INFRASTRUCTURE_TENANT
 from seriatim.core.indexes import PayloadIndex
-from seriatim.core.kinds import AGGREGATE, TRACE, EventType, StreamKind
+from seriatim.core.kinds import AGGREGATE_STREAM_KIND, TRACE_STREAM_KIND, EventType, StreamKind
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext
-from seriatim.log.verify import verify
-from seriatim.opening import Log
+from seriatim.factory import Log
+from seriatim.log.verification import verify
 from seriatim.testing.factories import (
-    at_once,
-    borrowing,
+    assert_all_refused,
+    assert_refused,
     event,
-    numbers,
-    refuse_all,
-    refused,
+    open_on_same_store,
+    run_concurrently,
+    stream_seqs,
 )
 
 _kind: Any = StreamKind  # for values that its types forbid
@@ -45,10 +45,10 @@ class DeclarationContract:
         log.append([event(stream=("zero", "1")), event(stream=("zero", "1"))])
         log.append([event(stream=("mine", "1"), stream_seq=1)])
 
-        assert numbers(log, ("zero", "1")) == [0, 1]
-        with refused(log, "invalid_event", index=0, field="stream_seq"):
+        assert stream_seqs(log, ("zero", "1")) == [0, 1]
+        with assert_refused(log, "invalid_event", index=0, field="stream_seq"):
             log.append([event(stream=("mine", "1"))])
-        with refused(log, "event_sequence_invalid", expected=2, actual=3):
+        with assert_refused(log, "event_sequence_invalid", expected=2, actual=3):
             log.append([event(stream=("mine", "1"), stream_seq=3)])
 
     def test_an_undeclared_kind_follows_aggregate(self, log: Log) -> None:
@@ -56,7 +56,7 @@ class DeclarationContract:
         log.append([event("anything", stream=("new kind", "1"))])
         log.append([event("anything", stream=("aggregate", "1"))])
 
-        assert numbers(log, ("new kind", "1")) == numbers(log, ("aggregate", "1")) == [1]
+        assert stream_seqs(log, ("new kind", "1")) == stream_seqs(log, ("aggregate", "1")) == [1]
 
     def test_a_kind_declared_after_its_streams_began(self, log: Log) -> None:
         """A8: existing streams keep their numbering and are listed; new ones follow the kind."""
@@ -64,8 +64,8 @@ class DeclarationContract:
         log.declare(StreamKind(name="zero", first_seq=0))
         log.append([event(stream=("zero", "old")), event(stream=("zero", "new"))])
 
-        assert numbers(log, ("zero", "old")) == [1, 2]
-        assert numbers(log, ("zero", "new")) == [0]
+        assert stream_seqs(log, ("zero", "old")) == [1, 2]
+        assert stream_seqs(log, ("zero", "new")) == [0]
         assert [one.stream_id for one in log.streams()] == ["old", "new"]
 
     def test_declaring_the_same_again(self, log: Log) -> None:
@@ -73,13 +73,13 @@ class DeclarationContract:
         kind = StreamKind(name="case", closing_types=("won", "lost"), opening_type="opened")
         entry = EventType(event_type="paid", kind="case", schema=SCHEMA)
         for _ in range(2):
-            log.declare(kind, entry, TRACE, AGGREGATE)
+            log.declare(kind, entry, TRACE_STREAM_KIND, AGGREGATE_STREAM_KIND)
         log.declare(
             EventType(event_type="paid", kind="case", schema=dict(reversed(SCHEMA.items())))
         )
 
         log.append([event("opened", stream=("case", "1"))])
-        with borrowing(log) as other:
+        with open_on_same_store(log) as other:
             other.declare(kind, entry)
 
     def test_declaring_with_other_rules(self, log: Log) -> None:
@@ -101,10 +101,10 @@ class DeclarationContract:
         ]
 
         for other in others:
-            with refused(log, "conflict"):
+            with assert_refused(log, "conflict"):
                 log.declare(other)
         log.append([event("x", stream=("case", "1"))])
-        assert numbers(log, ("case", "1")) == [1]
+        assert stream_seqs(log, ("case", "1")) == [1]
 
     def test_a_changed_payload_needs_a_new_version(self, log: Log) -> None:
         """A8: several versions of a type can be declared; an undeclared one is refused."""
@@ -114,7 +114,7 @@ class DeclarationContract:
         )
         log.append([event("paid"), event("paid", event_version=2, payload={"total": 1})])
 
-        with refused(log, "schema_violation", index=0, field="event_version"):
+        with assert_refused(log, "schema_violation", index=0, field="event_version"):
             log.append([event("paid", event_version=3, payload={"total": 1})])
         log.append([event("undeclared", event_version=9)])
 
@@ -123,16 +123,16 @@ class DeclarationContract:
         log.declare(EventType(event_type="paid", schema=SCHEMA))
         log.append([event("paid", payload={"total": 0, "more": "is fine"})])
 
-        with refused(log, "schema_violation", index=0, field="$.total"):
+        with assert_refused(log, "schema_violation", index=0, field="$.total"):
             log.append([event("paid", payload={})])
-        with refused(log, "schema_violation", index=1, field="$.total"):
+        with assert_refused(log, "schema_violation", index=1, field="$.total"):
             log.append([event("other"), event("paid", payload={"total": -1})])
 
     def test_infrastructure_has_its_own_tenant(self, log: Log) -> None:
         """K2: streams of an infrastructure kind live in the reserved tenant alone."""
         log.declare(StreamKind(name="node", infrastructure=True))
 
-        with refused(log, "invalid_argument", argument="tenant_id"):
+        with assert_refused(log, "invalid_argument", argument="tenant_id"):
             log.append([event(stream=("node", "1"))])
         log.for_tenant(INFRASTRUCTURE_TENANT).append([event(stream=("node", "1"))])
         assert list(log.read()) == []
@@ -147,23 +147,23 @@ class DeclarationContract:
         log.append([event("noted", stream=("case", "1")), event("noted"), event("free")])
 
         for name in ("free", "absent", "Noted"):
-            with refused(log, "schema_violation", index=0, field="event_type"):
+            with assert_refused(log, "schema_violation", index=0, field="event_type"):
                 log.append([event(name, stream=("case", "1"))])
 
     def test_other_processes_learn_at_once(self, log: Log) -> None:
         """A8: a declaration also applies to logs that were opened before it."""
-        with borrowing(log) as other:
+        with open_on_same_store(log) as other:
             other.append([event("paid", payload={})])
             log.declare(
                 StreamKind(name="case", first_seq=0, closing_types=("closed",)),
                 EventType(event_type="paid", schema=SCHEMA),
             )
 
-            with refused(log, "schema_violation", field="$.total"):
+            with assert_refused(log, "schema_violation", field="$.total"):
                 other.append([event("paid", payload={})])
             other.append([event("closed", stream=("case", "1"))])
-            assert numbers(log, ("case", "1")) == [0]
-            with refused(log, "conflict"):
+            assert stream_seqs(log, ("case", "1")) == [0]
+            with assert_refused(log, "conflict"):
                 other.append([event("x", stream=("case", "1"))])
 
     def test_declarations_at_once(self, log: Log) -> None:
@@ -174,12 +174,12 @@ class DeclarationContract:
             log.declare(kinds[number % 2])
             return number % 2
 
-        answers = at_once(act, 8)
+        answers = run_concurrently(act, 8)
         winners = {answer for answer in answers if isinstance(answer, int)}
         assert len(winners) == 1
         assert sum(isinstance(answer, Conflict) for answer in answers) == 4
         log.append([event(stream=("case", "1"))])
-        assert numbers(log, ("case", "1")) == [kinds[winners.pop()].first_seq]
+        assert stream_seqs(log, ("case", "1")) == [kinds[winners.pop()].first_seq]
 
     def test_declarations_while_others_append(self, log: Log) -> None:
         """A8: an append that was validated with outdated rules is validated again."""
@@ -191,7 +191,7 @@ class DeclarationContract:
                 else:
                     log.append([event(stream=("s", str(number)))])
 
-        assert at_once(act, 4) == [None] * 4
+        assert run_concurrently(act, 4) == [None] * 4
         assert log.head() == 15
 
     def test_payload_indexes_change_no_answer(self, log: Log) -> None:
@@ -238,10 +238,10 @@ class DeclarationContract:
             reserved = event("seat", payload={"seat": "12A", "by": number})
             return log.append([reserved], ExpectedContext(seat, None)).first_position
 
-        won = [answer for answer in at_once(act, 4) if isinstance(answer, int)]
+        won = [answer for answer in run_concurrently(act, 4) if isinstance(answer, int)]
         assert won == [1]
         assert log.query(seat).context_version == 1
-        with refused(log, "conditional_append_conflict", expected=None, actual=1):
+        with assert_refused(log, "conditional_append_conflict", expected=None, actual=1):
             act(9)
 
     def test_an_index_is_declared_once(self, log: Log) -> None:
@@ -255,7 +255,7 @@ class DeclarationContract:
 
     def test_indexes_declared_while_others_append(self, log: Log) -> None:
         """A8: events of other processes are indexed as soon as an index is declared."""
-        with borrowing(log) as other:
+        with open_on_same_store(log) as other:
             other.append([event("seat", payload={"n": 0})])
 
             def act(number: int) -> None:
@@ -265,7 +265,7 @@ class DeclarationContract:
                     else:
                         other.append([event("seat", payload={"n": number, "nn": round_number})])
 
-            assert at_once(act, 4) == [None] * 4
+            assert run_concurrently(act, 4) == [None] * 4
         for number in range(4):
             query = Query([Filter(types=["seat"], payload=[{"n": number}])])
             assert len(log.query(query).records) == (5 if number else 1)
@@ -311,7 +311,7 @@ class DeclarationContract:
             "path with a number": (_index("x", "a[0]"), "path"),
             "path with NUL": (_index("x", '["\\u0000"]'), "path"),
         }
-        refuse_all(
+        assert_all_refused(
             log,
             lambda one: log.declare(one),  # noqa: PLW0108 - only the declaration
             {name: (one, bad, field) for name, (one, field) in cases.items()},

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from seriatim.config import Settings
 from seriatim.core.errors import SeriatimError
 from seriatim.core.event import EventRecord, NewEvent, StreamRef
-from seriatim.core.request import Request
-from seriatim.opening import Log
+from seriatim.core.request import AppendRequest
+from seriatim.factory import Log
 from seriatim.store.port import Lease, Outcome, Store
 
 T = TypeVar("T")
 
-PATIENCE_S = 20.0
+WAIT_TIMEOUT_S = 20.0
 """How long a test waits for an expected event; only a failing test waits that long."""
 
 OCCURRED_AT = "2024-05-01T10:00:00Z"
@@ -112,13 +112,13 @@ def positions(records: Sequence[EventRecord]) -> list[int]:
     return [record.position for record in records]
 
 
-def numbers(log: Log, stream: StreamRef) -> list[int | None]:
+def stream_seqs(log: Log, stream: StreamRef) -> list[int | None]:
     """Return the sequence numbers of a stream's events in reading order."""
     return [record.stream_seq for record in log.read_stream(stream)]
 
 
 @contextmanager
-def unchanged(log: Log) -> Iterator[None]:
+def assert_unchanged(log: Log) -> Iterator[None]:
     """Check that the body of the `with` block does not change the log."""
     before = log.head(), list(log.read())
     yield
@@ -129,7 +129,7 @@ def unchanged(log: Log) -> Iterator[None]:
 
 
 @contextmanager
-def refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]]:
+def assert_refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]]:
     """Check that the body of the `with` block is refused and leaves the log unchanged.
 
     Args:
@@ -145,7 +145,7 @@ def refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]
 
     """
     caught: list[SeriatimError] = []
-    with unchanged(log):
+    with assert_unchanged(log):
         try:
             yield caught
         except SeriatimError as error:
@@ -160,7 +160,7 @@ def refused(log: Log, code: str, **details: Any) -> Iterator[list[SeriatimError]
         raise AssertionError(msg)
 
 
-def refuse_all(
+def assert_all_refused(
     log: Log, operation: Callable[[Any], object], cases: Mapping[str, tuple[Any, ...]]
 ) -> None:
     """Check that an operation refuses every case and leaves the log unchanged.
@@ -176,7 +176,7 @@ def refuse_all(
 
     """
     wrong: list[str] = []
-    with unchanged(log):
+    with assert_unchanged(log):
         for name, (argument, code, field) in cases.items():
             try:
                 operation(argument)
@@ -195,24 +195,24 @@ def refuse_all(
 _FIELD_KEYS = ("field", "argument", "where", "limit", "path")
 
 
-def eventually(probe: Callable[[], T | None]) -> T:
+def wait_for(probe: Callable[[], T | None]) -> T:
     """Call `probe` until its result is truthy, and return it.
 
     Raises:
         AssertionError: If that takes longer than `WAIT_TIMEOUT_S`.
 
     """
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
     pause = threading.Event()
     while time.monotonic() < deadline:
         if result := probe():
             return result
         pause.wait(0.005)
-    msg = f"the condition did not become true within {PATIENCE_S} s"
+    msg = f"the condition did not become true within {WAIT_TIMEOUT_S} s"
     raise AssertionError(msg)
 
 
-class Collector:
+class BatchCollector:
     """A subscription handler that queues its batches, for a test to wait for."""
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ class Collector:
 
     def next(self) -> list[EventRecord]:
         """Wait for the next batch."""
-        return self._batches.get(timeout=PATIENCE_S)
+        return self._batches.get(timeout=WAIT_TIMEOUT_S)
 
     def records(self, count: int) -> list[EventRecord]:
         """Wait until at least `count` records have arrived, and return them."""
@@ -239,23 +239,23 @@ class Collector:
         return self._batches.empty()
 
 
-class Borrowed:
+class SharedStore:
     """A wrapper around the store of another log, which stays open when this one is closed.
 
     Subclasses override single methods to inject faults.
     """
 
     def __init__(self, store: Store) -> None:
-        self.lent = store
+        self.wrapped = store
 
     def __getattr__(self, name: str) -> Any:
         """Delegate every other attribute to the wrapped store."""
-        return getattr(self.lent, name)
+        return getattr(self.wrapped, name)
 
-    def at_once(self, request: Request, timeout: float) -> None:
+    def commit_now(self, request: AppendRequest, timeout: float) -> None:
         """Decline, so that every append goes through `append`, which subclasses override."""
 
-    def light(self, request: Request) -> bool:
+    def can_begin_append(self, request: AppendRequest) -> bool:
         """Decline the fast path, so that every append goes through `append`."""
         del request
         return False
@@ -267,7 +267,7 @@ class Borrowed:
         """Do nothing: the owner closes the store."""
 
 
-class GatedStore(Borrowed):
+class GatedStore(SharedStore):
     """A store whose commits block until a test opens the gate, to inspect the queue meanwhile."""
 
     def __init__(self, store: Store) -> None:
@@ -276,23 +276,23 @@ class GatedStore(Borrowed):
         self.arrived = threading.Semaphore(0)
         self.groups: list[int] = []
 
-    def append(self, group: Sequence[Request]) -> list[Outcome]:
+    def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Signal that a group has arrived, wait for the gate, then commit."""
         self.groups.append(len(group))
         self.arrived.release()
-        if not self.gate.wait(PATIENCE_S):
+        if not self.gate.wait(WAIT_TIMEOUT_S):
             msg = "the gate was not opened in time"
             raise AssertionError(msg)
-        return self.lent.append(group)
+        return self.wrapped.append(group)
 
     def wait_for_group(self) -> None:
         """Wait until a group has arrived at the gate."""
-        if not self.arrived.acquire(timeout=PATIENCE_S):
+        if not self.arrived.acquire(timeout=WAIT_TIMEOUT_S):
             msg = "no group arrived at the gate"
             raise AssertionError(msg)
 
 
-class DeafStore(Borrowed):
+class NoWakeupStore(SharedStore):
     """A store that receives no wake-ups, so that readers depend on polling."""
 
     def wait(self, position: int, timeout: float) -> None:
@@ -301,7 +301,7 @@ class DeafStore(Borrowed):
         threading.Event().wait(timeout)
 
 
-class ForgetfulStore(Borrowed):
+class NoRenewalStore(SharedStore):
     """A store that silently renews no lease, as if its owner had been suspended."""
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
@@ -311,7 +311,7 @@ class ForgetfulStore(Borrowed):
 
 
 @contextmanager
-def borrowing(log: Log, store: Any = None, **settings: Any) -> Iterator[Log]:
+def open_on_same_store(log: Log, store: Any = None, **settings: Any) -> Iterator[Log]:
     """Open a second log on the store of `log`, with other settings.
 
     Args:
@@ -320,12 +320,12 @@ def borrowing(log: Log, store: Any = None, **settings: Any) -> Iterator[Log]:
         settings: The settings of the second log.
 
     """
-    shared = Borrowed(log.store) if store is None else store
+    shared = SharedStore(log.store) if store is None else store
     with type(log)(shared, settings=Settings(**settings), tenant_id=log.tenant_id) as other:
         yield other
 
 
-def at_once(operation: Callable[[int], T], count: int) -> list[T | SeriatimError]:
+def run_concurrently(operation: Callable[[int], T], count: int) -> list[T | SeriatimError]:
     """Call `operation` in `count` threads that start together.
 
     Args:
@@ -340,7 +340,7 @@ def at_once(operation: Callable[[int], T], count: int) -> list[T | SeriatimError
     results: list[Any] = [None] * count
 
     def run(number: int) -> None:
-        barrier.wait(PATIENCE_S)
+        barrier.wait(WAIT_TIMEOUT_S)
         try:
             results[number] = operation(number)
         except SeriatimError as error:
@@ -350,5 +350,5 @@ def at_once(operation: Callable[[int], T], count: int) -> list[T | SeriatimError
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(WAIT_TIMEOUT_S)
     return results

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.core.guard import BUILT_IN
-from seriatim.opening import Log
-from seriatim.testing.factories import Borrowed, event, refused, trace_event
+from seriatim.core.guard import BUILT_IN_GUARDS
+from seriatim.factory import Log
+from seriatim.testing.factories import SharedStore, assert_refused, event, trace_event
 
 AWS = "AKIA" + "Q" * 16
 GITHUB = "ghp_" + "a1" * 18
@@ -43,7 +43,7 @@ class GuardContract:
         ]
         for fields, path in places:
             batch = [event(idempotency_key="a"), event(**({"idempotency_key": "b"} | fields))]
-            with refused(
+            with assert_refused(
                 log, "pii_policy_violation", index=1, path=path, guard="default"
             ) as caught:
                 log.append(batch)
@@ -54,7 +54,7 @@ class GuardContract:
 
     def test_a_key_for_the_whole_append_is_scanned(self, log: Log) -> None:
         """K1: a secret in the idempotency key of an append is refused, too."""
-        with refused(log, "pii_policy_violation", index=0, path="idempotency_key"):
+        with assert_refused(log, "pii_policy_violation", index=0, path="idempotency_key"):
             log.append([event()], idempotency_key=AWS)
 
     def test_ordinary_text_passes(self, log: Log) -> None:
@@ -70,11 +70,11 @@ class GuardContract:
 
         payload = dict(started().payload)
         for text in ("task-42", "Asia/Tokyo", "xoxb-", "a bearer x", "TOKEN=1"):
-            with refused(log, "pii_policy_violation", path="$.note", guard="traces-v1"):
+            with assert_refused(log, "pii_policy_violation", path="$.note", guard="traces-v1"):
                 log.append([started(payload=payload | {"note": text})])
-        with refused(log, "pii_policy_violation", path="tags[0]", guard="traces-v1"):
+        with assert_refused(log, "pii_policy_violation", path="tags[0]", guard="traces-v1"):
             log.append([started(tags=("password=x",))])
-        with refused(log, "pii_policy_violation", path="producer_id", guard="traces-v1"):
+        with assert_refused(log, "pii_policy_violation", path="producer_id", guard="traces-v1"):
             log.append([started(producer_id="task-42")])
         log.append([started(payload=payload | {"token=": "a key is not scanned"})])
 
@@ -92,15 +92,15 @@ class GuardContract:
 
                 return Violation("duck", "$") if "duck" in seen.payload_text else None
 
-        with type(log)(Borrowed(log.store), guard=NoDucks()) as strict:
-            with refused(log, "pii_policy_violation", rule="duck", guard="no-ducks"):
+        with type(log)(SharedStore(log.store), guard=NoDucks()) as strict:
+            with assert_refused(log, "pii_policy_violation", rule="duck", guard="no-ducks"):
                 strict.append([event(payload={"a": "duck"})])
             if log.store.name == "http":  # the service has a guard of its own besides
-                with refused(log, "pii_policy_violation", guard="default"):
+                with assert_refused(log, "pii_policy_violation", guard="default"):
                     strict.append([event(payload={"a": AWS})])
             else:
                 strict.append([event(payload={"a": AWS})])
-        with type(log)(Borrowed(log.store), guard=BUILT_IN["personal"]) as personal:
+        with type(log)(SharedStore(log.store), guard=BUILT_IN_GUARDS["personal"]) as personal:
             given = [event(payload={"a": "jane@example.com"})]
-            with refused(log, "pii_policy_violation", path="$.a"):
+            with assert_refused(log, "pii_policy_violation", path="$.a"):
                 personal.append(given)

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.doors import AGGREGATES
 from seriatim.core.event import AppendResult
 from seriatim.core.ids import event_key
-from seriatim.opening import Log
+from seriatim.core.profile_rules import AGGREGATES_PROFILE
+from seriatim.factory import Log
 from seriatim.testing.factories import (
-    at_once,
-    borrowing,
+    assert_refused,
+    assert_unchanged,
     event,
     events,
-    refused,
-    unchanged,
+    open_on_same_store,
+    run_concurrently,
 )
 
 BASE: dict[str, Any] = {
@@ -86,7 +86,7 @@ class IdempotencyContract:
             assert (found.event_id, found.position) == (event_id, number)
             again = log.append([event(event_id=event_id, n=number)])
             assert (again.replayed, again.first_position) == (True, number)
-            with refused(log, "idempotency_conflict", fields=["payload"]):
+            with assert_refused(log, "idempotency_conflict", fields=["payload"]):
                 log.append([event(event_id=event_id, n=9)])
         assert [record.event_id for record in log.read()] == list(ids)
 
@@ -98,19 +98,19 @@ class IdempotencyContract:
         assert log.event(UUID_OF_HASH).data == {"n": 2}
         other = log.for_tenant("other")
         assert other.append([event(event_id=UUID_OF_HASH, n=3)]).first_position == 3
-        with refused(log, "not_found"):
+        with assert_refused(log, "not_found"):
             other.event(HASHED)
 
     def test_only_one_of_two_ids_is_stored(self, log: Log) -> None:
         """C3, L3: an id is not found by the idempotency key of another event."""
         log.append([event(event_id=HASHED)])
-        with refused(log, "not_found"):
+        with assert_refused(log, "not_found"):
             log.event(UUID_OF_HASH)
 
     def test_a_retry_returns_the_original(self, log: Log) -> None:
         """C2: the same key with the same content returns the first record."""
         first = log.append([_base(idempotency_key="k")])
-        with unchanged(log):
+        with assert_unchanged(log):
             again = log.append([_base(idempotency_key="k")])
 
         assert again.replayed
@@ -123,7 +123,7 @@ class IdempotencyContract:
         log.append([_base(**{by: "k"})])
 
         for name, (change, field) in COMPARED.items():
-            with refused(log, "idempotency_conflict", index=0, fields=[field]) as caught:
+            with assert_refused(log, "idempotency_conflict", index=0, fields=[field]) as caught:
                 log.append([_base(**{by: "k"}, **change)])
             assert field in caught[0].message, name
 
@@ -131,7 +131,7 @@ class IdempotencyContract:
         """C2: a conflict names every field that differs."""
         log.append([_base(idempotency_key="k")])
 
-        with refused(log, "idempotency_conflict", fields=["payload", "actor", "tags"]):
+        with assert_refused(log, "idempotency_conflict", fields=["payload", "actor", "tags"]):
             log.append([_base(idempotency_key="k", payload={}, actor_id="x", tags=())])
 
     @pytest.mark.parametrize("by", ["idempotency_key", "event_id"])
@@ -140,7 +140,7 @@ class IdempotencyContract:
         first = log.append([_base(**{by: "k"})])
 
         for name, change in NOT_COMPARED.items():
-            with unchanged(log):
+            with assert_unchanged(log):
                 again = log.append([_base(**{by: "k"}, **change)])
             assert again.replayed, name
             assert again.records == first.records, name
@@ -169,7 +169,7 @@ class IdempotencyContract:
         for one in (log, other):
             assert not one.append([event(idempotency_key="k", event_id="e", n=1)]).replayed
 
-        with refused(other, "idempotency_conflict"):
+        with assert_refused(other, "idempotency_conflict"):
             other.append([event(idempotency_key="k", n=2)])
         assert log.head() == 2
 
@@ -185,14 +185,14 @@ class IdempotencyContract:
     def test_a_key_has_bounds(self, log: Log) -> None:
         """C1: a key has 1 to 200 UTF-8 bytes and no NUL."""
         for key in ("", "x" * 201, "é" * 101, "a\0b", "\ud800", 7):
-            with refused(log, "invalid_event", index=0, field="idempotency_key"):
+            with assert_refused(log, "invalid_event", index=0, field="idempotency_key"):
                 log.append([event(idempotency_key=key)])
 
     def test_the_same_id_returns_the_original(self, log: Log) -> None:
         """C3: a stored event id with the same content returns the record."""
         for event_id in ("e-1", "0190b5e2-0000-7000-8000-000000000001"):
             first = log.append([event(event_id=event_id, n=1)])
-            with unchanged(log):
+            with assert_unchanged(log):
                 again = log.append([event(event_id=event_id, n=1)])
             assert again.replayed
             assert again.records == first.records
@@ -202,7 +202,7 @@ class IdempotencyContract:
         log.append([event(idempotency_key="k-1", event_id="e-1")])
         log.append([event(idempotency_key="k-2", event_id="e-2")])
 
-        with refused(log, "idempotency_conflict", index=0, fields=["event_id"]):
+        with assert_refused(log, "idempotency_conflict", index=0, fields=["event_id"]):
             log.append([event(idempotency_key="k-1", event_id="e-2")])
 
     def test_a_known_id_under_a_new_key(self, log: Log) -> None:
@@ -216,20 +216,23 @@ class IdempotencyContract:
         """C3: with `warn`, a stored id with different content returns the record and logs."""
         first = log.append([event(event_id="e-1", n=1)])
 
-        with borrowing(log, on_id_mismatch="warn") as lenient, caplog.at_level(logging.WARNING):
-            with unchanged(log):
+        with (
+            open_on_same_store(log, on_id_mismatch="warn") as lenient,
+            caplog.at_level(logging.WARNING),
+        ):
+            with assert_unchanged(log):
                 again = lenient.append([event(event_id="e-1", n=2, tags=("x",))])
             assert again.replayed
             assert again.records == first.records
             assert again.id_mismatch == ("payload", "tags")
             assert "payload, tags" in caplog.text
             lenient.append([event(idempotency_key="k", n=1)])
-            with refused(log, "idempotency_conflict", fields=["payload"]):
+            with assert_refused(log, "idempotency_conflict", fields=["payload"]):
                 lenient.append([event(idempotency_key="k", n=2)])
 
     def test_many_at_once_are_one(self, log: Log) -> None:
         """C4: 24 concurrent identical appends store one record and return equal receipts."""
-        answers = at_once(lambda _: log.append([event(idempotency_key="k", n=1)]), 24)
+        answers = run_concurrently(lambda _: log.append([event(idempotency_key="k", n=1)]), 24)
 
         assert log.head() == 1
         results = [answer for answer in answers if isinstance(answer, AppendResult)]
@@ -243,7 +246,7 @@ class IdempotencyContract:
         """C4: the same holds for batches, with event ids or with one key."""
         by_id = [event(event_id=f"e-{number}", n=number) for number in range(3)]
         for given, key in ((by_id, None), (events(3), "whole")):
-            answers = at_once(lambda _, g=given, k=key: log.append(g, None, k), 8)  # type: ignore[misc]
+            answers = run_concurrently(lambda _, g=given, k=key: log.append(g, None, k), 8)  # type: ignore[misc]
             assert len({answer.first_position for answer in answers}) == 1  # type: ignore[union-attr]
             assert sum(not answer.replayed for answer in answers) == 1  # type: ignore[union-attr]
         assert log.head() == 6
@@ -253,7 +256,7 @@ class IdempotencyContract:
         given = [event(idempotency_key=f"k-{number}", n=number) for number in range(3)]
         first = log.append(given)
 
-        with unchanged(log):
+        with assert_unchanged(log):
             again = log.append(given)
 
         assert (again.replayed, again.first_position, again.last_position) == (True, 1, 3)
@@ -265,7 +268,7 @@ class IdempotencyContract:
         log.append([known])
 
         for batch in ([known, new], [new, known]):
-            with refused(log, "idempotency_conflict", index=1):
+            with assert_refused(log, "idempotency_conflict", index=1):
                 log.append(batch)
 
     def test_known_from_different_appends(self, log: Log) -> None:
@@ -274,7 +277,7 @@ class IdempotencyContract:
         log.append([one])
         log.append([two])
 
-        with refused(log, "idempotency_conflict", index=1, fields=["batch"]):
+        with assert_refused(log, "idempotency_conflict", index=1, fields=["batch"]):
             log.append([one, two])
 
     def test_known_in_another_order(self, log: Log) -> None:
@@ -282,23 +285,23 @@ class IdempotencyContract:
         one, two = event(idempotency_key="k-1"), event(idempotency_key="k-2")
         log.append([one, two])
 
-        with refused(log, "idempotency_conflict", index=1, fields=["batch"]):
+        with assert_refused(log, "idempotency_conflict", index=1, fields=["batch"]):
             log.append([two, one])
 
     def test_every_event_has_a_key_or_none(self, log: Log) -> None:
         """C4: a batch in which only some events have keys is refused."""
         keyed, bare = event(idempotency_key="k"), event()
 
-        with refused(log, "invalid_event", index=1, field="idempotency_key"):
+        with assert_refused(log, "invalid_event", index=1, field="idempotency_key"):
             log.append([keyed, bare])
-        with refused(log, "invalid_event", index=0, field="idempotency_key"):
+        with assert_refused(log, "invalid_event", index=0, field="idempotency_key"):
             log.append([bare, keyed])
 
     def test_no_key_and_no_id_twice(self, log: Log) -> None:
         """C4: a repeated key or id in a batch is refused, unless the producers differ."""
-        with refused(log, "invalid_event", index=1, field="idempotency_key"):
+        with assert_refused(log, "invalid_event", index=1, field="idempotency_key"):
             log.append([event(idempotency_key="k", n=1), event(idempotency_key="k", n=2)])
-        with refused(log, "invalid_event", index=2, field="event_id"):
+        with assert_refused(log, "invalid_event", index=2, field="event_id"):
             log.append([event(), event(event_id="e"), event(event_id="e")])
         log.append([event(idempotency_key="k"), event(idempotency_key="k", producer_id="p")])
 
@@ -308,26 +311,26 @@ class IdempotencyContract:
         assert [record.idempotency_key for record in log.read()] == ["k/0", "k/1", "k/2"]
 
         assert log.append(events(3), idempotency_key="k").replayed
-        with refused(log, "idempotency_conflict", index=3):
+        with assert_refused(log, "idempotency_conflict", index=3):
             log.append(events(4), idempotency_key="k")
-        with refused(log, "idempotency_conflict", index=0, fields=["event_type"]):
+        with assert_refused(log, "idempotency_conflict", index=0, fields=["event_type"]):
             log.append(events(3, "other"), idempotency_key="k")
 
     def test_a_whole_key_has_bounds(self, log: Log) -> None:
         """C4: derived keys obey the length limit, and exclude keys of single events."""
         for key in ("", "x" * 199, "a\0", 7):
-            with refused(log, "invalid_argument", argument="idempotency_key"):
+            with assert_refused(log, "invalid_argument", argument="idempotency_key"):
                 log.append(events(1), idempotency_key=key)  # type: ignore[arg-type]
-        with refused(log, "invalid_argument", argument="idempotency_key"):
+        with assert_refused(log, "invalid_argument", argument="idempotency_key"):
             log.append([event(idempotency_key="own")], idempotency_key="k")
-        with refused(log, "invalid_argument", argument="idempotency_key"):
+        with assert_refused(log, "invalid_argument", argument="idempotency_key"):
             log.append(events(11), idempotency_key="x" * 198)
         log.append(events(10), idempotency_key="x" * 198)
 
     def test_a_retry_after_a_refusal_is_new(self, log: Log) -> None:
         """C4: a refused append leaves its key unused."""
         bad = event(idempotency_key="k", stream=("s", "1"), stream_seq=7)
-        with refused(log, "event_sequence_invalid"):
+        with assert_refused(log, "event_sequence_invalid"):
             log.append([bad])
 
         assert not log.append([event(idempotency_key="k", n=1)]).replayed
@@ -343,7 +346,7 @@ class IdempotencyContract:
         }
         for _ in range(2):
             batch = [event(n=1, **fields), event(n=2, **fields)]
-            assert not log.append_draft(log.draft(AGGREGATES, batch)).replayed
+            assert not log.append_draft(log.draft(AGGREGATES_PROFILE, batch)).replayed
 
         assert [record.idempotency_key for record in log.read()] == ["command-1"] * 4
         assert not log.append([event(idempotency_key="command-1")]).replayed

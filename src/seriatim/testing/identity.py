@@ -10,27 +10,29 @@ import msgspec
 import pytest
 
 from seriatim.core.errors import LogIdentityChanged
-from seriatim.log.cursors import new_cursor
-from seriatim.opening import Log
-from seriatim.testing.factories import Borrowed, borrowing, events, positions
+from seriatim.factory import Log
+from seriatim.log.cursors import make_cursor
+from seriatim.testing.factories import SharedStore, events, open_on_same_store, positions
 
 QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
 
 
-def forge(log: Log, **changes: Any) -> None:
+def store_foreign_cursor(log: Log, **changes: Any) -> None:
     """Store a cursor like that of a consumer of another log or another history."""
-    cursor = new_cursor(log.store, log.tenant_id, "subscription", "s", log.head(), '{"filters":[]}')
+    cursor = make_cursor(
+        log.store, log.tenant_id, "subscription", "s", log.head(), '{"filters":[]}'
+    )
     log.store.put_cursor(msgspec.structs.replace(cursor, **changes), lease=None, reset=True)
 
 
-class ShrunkStore(Borrowed):
+class RestoredStore(SharedStore):
     """A store that appears to be restored from an older backup once `shrunk` is set."""
 
     shrunk = False
 
     def head(self) -> int:
         """Return a lower head once `shrunk` is set."""
-        return 1 if self.shrunk else self.lent.head()
+        return 1 if self.shrunk else self.wrapped.head()
 
 
 class IdentityContract:
@@ -44,7 +46,7 @@ class IdentityContract:
         assert identity.epoch >= 1
         log.append(events(1))
         assert log.identity() == identity
-        with borrowing(log) as other:
+        with open_on_same_store(log) as other:
             assert other.identity() == identity
 
     def test_the_epoch_rises(self, log: Log) -> None:
@@ -86,12 +88,12 @@ class IdentityContract:
     def test_another_past_is_noticed(self, log: Log, changes: dict[str, Any]) -> None:
         """F8: another log or epoch, a lower head, or another event at the cursor is detected."""
         log.append(events(2))
-        forge(log, **changes)
+        store_foreign_cursor(log, **changes)
 
         with pytest.raises(LogIdentityChanged):
             log.subscribe("s")
 
-        forge(log)
+        store_foreign_cursor(log)
         assert log.subscribe("s").position == 2
 
     def test_a_raised_epoch_stops_who_is_running(self, log: Log) -> None:
@@ -125,9 +127,9 @@ class IdentityContract:
     def test_a_lower_head_stops_who_is_running(self, log: Log) -> None:
         """F8: a tail stops if the log has become shorter."""
         log.append(events(2))
-        store = ShrunkStore(log.store)
+        store = RestoredStore(log.store)
 
-        with borrowing(log, store) as restored:
+        with open_on_same_store(log, store) as restored:
             batches = iter(restored.tail(after=0, poll_s=0.02))
             next(batches)
             store.shrunk = True

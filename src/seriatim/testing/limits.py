@@ -9,13 +9,19 @@ from seriatim.core.indexes import PayloadIndex
 from seriatim.core.limits import Limits
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext
-from seriatim.opening import Log
-from seriatim.testing.factories import borrowing, event, events, refuse_all, refused
+from seriatim.factory import Log
+from seriatim.testing.factories import (
+    assert_all_refused,
+    assert_refused,
+    event,
+    events,
+    open_on_same_store,
+)
 
 MIB = 1024 * 1024
 
 
-def nested(depth: int) -> dict[str, Any]:
+def nested_payload(depth: int) -> dict[str, Any]:
     """Return a payload of this depth; the payload itself counts as 1."""
     value: Any = {}
     for number in range(depth - 1):
@@ -33,20 +39,20 @@ class LimitContract:
         assert len(next(log.read()).payload) == MIB
 
         for text in ("a" * (MIB - frame + 1), "é" * (MIB // 2), "x" * 2 * MIB):
-            with refused(log, "limit_exceeded", limit="payload_bytes", index=1, bound=MIB):
+            with assert_refused(log, "limit_exceeded", limit="payload_bytes", index=1, bound=MIB):
                 log.append([event(), event(payload={"x": text})])
 
     def test_a_depth_of_64(self, log: Log) -> None:
         """K3: a payload has at most 64 levels, including itself."""
-        log.append([event(payload=nested(64))])
+        log.append([event(payload=nested_payload(64))])
 
         for depth in (65, 100, 5000):
-            with refused(log, "limit_exceeded", limit="payload_depth", index=0, bound=64):
-                log.append([event(payload=nested(depth))])
+            with assert_refused(log, "limit_exceeded", limit="payload_depth", index=0, bound=64):
+                log.append([event(payload=nested_payload(depth))])
 
     def test_10_000_events(self, log: Log) -> None:
         """K3: one append has at most 10,000 events."""
-        with refused(log, "limit_exceeded", limit="append_events", actual=10_001):
+        with assert_refused(log, "limit_exceeded", limit="append_events", actual=10_001):
             log.append(events(10_001))
 
         result = log.append(events(10_000))
@@ -55,7 +61,7 @@ class LimitContract:
     def test_16_mib_an_append(self, log: Log) -> None:
         """K3: one append has at most 16 MiB, counted in bytes."""
         wide = {"x": "é" * 500_000}
-        with refused(log, "limit_exceeded", limit="append_bytes", bound=16 * MIB):
+        with assert_refused(log, "limit_exceeded", limit="append_bytes", bound=16 * MIB):
             log.append([event(payload=wide)] * 17)
 
     def test_64_tags_of_256_bytes(self, log: Log) -> None:
@@ -63,9 +69,9 @@ class LimitContract:
         log.append([event(tags=tuple(str(number) * 2 for number in range(64)))])
         log.append([event(tags=("é" * 128,))])
 
-        with refused(log, "limit_exceeded", limit="tags", index=0, bound=64):
+        with assert_refused(log, "limit_exceeded", limit="tags", index=0, bound=64):
             log.append([event(tags=("t",) * 65)])
-        with refused(log, "limit_exceeded", limit="tag_bytes", index=0, bound=256):
+        with assert_refused(log, "limit_exceeded", limit="tag_bytes", index=0, bound=256):
             log.append([event(tags=("é" * 129,))])
 
     def test_1000_terms(self, log: Log) -> None:
@@ -73,7 +79,7 @@ class LimitContract:
         log.declare(PayloadIndex("seat", "labels[]"))
         log.append([event("seat", payload={"labels": [number % 1000 for number in range(2000)]})])
 
-        with refused(log, "limit_exceeded", limit="index_terms", index=0, bound=1000):
+        with assert_refused(log, "limit_exceeded", limit="index_terms", index=0, bound=1000):
             log.append([event("seat", payload={"labels": list(range(1001))})])
         log.append([event("other", payload={"labels": list(range(1001))})])
 
@@ -81,9 +87,9 @@ class LimitContract:
         """K3: metadata has at most 64 entries and 8 KiB."""
         log.append([event(metadata={f"k{number}": "v" for number in range(64)})])
 
-        with refused(log, "limit_exceeded", limit="metadata_entries"):
+        with assert_refused(log, "limit_exceeded", limit="metadata_entries"):
             log.append([event(metadata={f"k{number}": "v" for number in range(65)})])
-        with refused(log, "limit_exceeded", limit="metadata_bytes"):
+        with assert_refused(log, "limit_exceeded", limit="metadata_bytes"):
             log.append([event(metadata={f"k{number}": "é" * 250 for number in range(17)})])
 
     def test_64_filters_of_64_predicates(self, log: Log) -> None:
@@ -93,14 +99,18 @@ class LimitContract:
         wide = Query([Filter(payload=[{"n": number} for number in range(64)])] * 32)
         assert log.query(most).context_version == log.query(wide).context_version == 2
 
-        refuse_all(
+        assert_all_refused(
             log,
             lambda query: log.query(query),  # noqa: PLW0108 - only the query
             {
                 "filters": (Query([Filter()] * 65), "limit_exceeded", "filters"),
                 "types": (Query([Filter(types=["a"] * 65)]), "limit_exceeded", "predicates"),
                 "payload": (Query([Filter(payload=[1] * 65)]), "limit_exceeded", "predicates"),
-                "depth": (Query([Filter(payload=[nested(65)])]), "limit_exceeded", "payload_depth"),
+                "depth": (
+                    Query([Filter(payload=[nested_payload(65)])]),
+                    "limit_exceeded",
+                    "payload_depth",
+                ),
             },
         )
 
@@ -113,9 +123,9 @@ class LimitContract:
 
         half = Filter(payload=[list(range(2048))])
         for more in (Query([half, half]), Query([Filter(payload=[list(range(4096))])])):
-            with refused(log, "limit_exceeded", limit="predicate_values", bound=4096):
+            with assert_refused(log, "limit_exceeded", limit="predicate_values", bound=4096):
                 log.query(more)
-            with refused(log, "limit_exceeded", limit="predicate_values", bound=4096):
+            with assert_refused(log, "limit_exceeded", limit="predicate_values", bound=4096):
                 log.append([event()], ExpectedContext(more, None))
 
     def test_64_conditions_with_256_filters(self, log: Log) -> None:
@@ -123,10 +133,10 @@ class LimitContract:
         one = ExpectedContext(Query([Filter(types=["absent"], payload=[{"n": 1}])] * 4), None)
         assert log.append([event()], [one] * 64).first_position == 1
 
-        with refused(log, "limit_exceeded", limit="conditions", bound=64):
+        with assert_refused(log, "limit_exceeded", limit="conditions", bound=64):
             log.append([event()], [one] * 65)
         more = ExpectedContext(Query([Filter(types=["absent"])] * 5), None)
-        with refused(log, "limit_exceeded", limit="condition_filters", bound=256):
+        with assert_refused(log, "limit_exceeded", limit="condition_filters", bound=256):
             log.append([event()], [*[one] * 63, more])
 
     def test_costly_predicates_end(self, log: Log) -> None:
@@ -143,7 +153,7 @@ class LimitContract:
         ]:
             query = Query([Filter(payload=[want])])
             assert log.query(query).context_version == expected
-            with refused(log, "conditional_append_conflict", expected=7, actual=expected):
+            with assert_refused(log, "conditional_append_conflict", expected=7, actual=expected):
                 log.append([event()], ExpectedContext(query, 7))
 
         alike: dict[str, Any] = {"x": [{"p": 1, "q": 2}, {"p": 2, "q": 1}], "z": list(range(500))}
@@ -152,9 +162,9 @@ class LimitContract:
         log.append([event("hostile", payload={"a": have})])
         endless = [{"x": [{"p": 1, "q": 1}], "z": [number]} for number in range(500)]
         query = Query([Filter(types=["hostile"], payload=[{"a": endless}])])
-        with refused(log, "limit_exceeded", limit="match_steps"):
+        with assert_refused(log, "limit_exceeded", limit="match_steps"):
             log.query(query)
-        with refused(log, "limit_exceeded", limit="match_steps"):
+        with assert_refused(log, "limit_exceeded", limit="match_steps"):
             log.append([event()], ExpectedContext(query, None))
 
     def test_long_integers(self, log: Log) -> None:
@@ -162,17 +172,17 @@ class LimitContract:
         log.append([event(n=10**4299), event(n=-(10**4299))])
         assert [record.data["n"] for record in log.read()] == [10**4299, -(10**4299)]
 
-        with refused(log, "limit_exceeded", limit="integer_digits", index=0):
+        with assert_refused(log, "limit_exceeded", limit="integer_digits", index=0):
             log.append([event(n=10**4300)])
 
     def test_open_subscriptions(self, log: Log) -> None:
         """K3: the number of open subscriptions and tails is limited; closed ones do not count."""
-        with borrowing(log, limits=Limits(subscriptions=2)) as small:
+        with open_on_same_store(log, limits=Limits(subscriptions=2)) as small:
             first = small.subscribe("a")
             second = small.for_tenant("other").tail()
-            with refused(log, "limit_exceeded", limit="subscriptions", bound=2):
+            with assert_refused(log, "limit_exceeded", limit="subscriptions", bound=2):
                 small.tail()
-            with refused(log, "limit_exceeded", limit="subscriptions", bound=2):
+            with assert_refused(log, "limit_exceeded", limit="subscriptions", bound=2):
                 small.subscribe("b")
             del second
             small.tail()
@@ -183,8 +193,8 @@ class LimitContract:
         bounds = Limits(
             payload_bytes=20, payload_depth=2, append_events=2, tags=1, page=3, filters=1
         )
-        with borrowing(log, limits=bounds) as small:
-            refuse_all(
+        with open_on_same_store(log, limits=bounds) as small:
+            assert_all_refused(
                 log,
                 small.append,
                 {
@@ -193,14 +203,18 @@ class LimitContract:
                         "limit_exceeded",
                         "payload_bytes",
                     ),
-                    "depth": ([event(payload=nested(3))], "limit_exceeded", "payload_depth"),
+                    "depth": (
+                        [event(payload=nested_payload(3))],
+                        "limit_exceeded",
+                        "payload_depth",
+                    ),
                     "events": (events(3), "limit_exceeded", "append_events"),
                     "tags": ([event(tags=("a", "b"))], "limit_exceeded", "tags"),
                 },
             )
-            with refused(log, "limit_exceeded", limit="filters"):
+            with assert_refused(log, "limit_exceeded", limit="filters"):
                 small.query(Query([Filter(), Filter()]))
-            with refused(log, "invalid_argument", argument="limit", maximum=3):
+            with assert_refused(log, "invalid_argument", argument="limit", maximum=3):
                 small.page(limit=4)
             for _ in range(4):
                 small.append(events(2))

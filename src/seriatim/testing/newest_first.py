@@ -7,11 +7,11 @@ from typing import Any
 
 from seriatim.core.event import NewEvent
 from seriatim.core.query import Filter, Query
-from seriatim.opening import Log
-from seriatim.testing.factories import event, events, numbers, positions, refused, trace
+from seriatim.factory import Log
+from seriatim.testing.factories import assert_refused, event, events, positions, stream_seqs, trace
 
 
-def downwards(log: Log, **filters: Any) -> list[int]:
+def read_newest_first(log: Log, **filters: Any) -> list[int]:
     """Return the positions of a descending read; check that pages and batches agree."""
     whole = positions(list(log.read(newest_first=True, **filters)))
     assert whole == positions(list(log.read(**filters)))[::-1]
@@ -49,11 +49,11 @@ class NewestFirstContract:
         """E7, E1: `after` stays exclusive and `until` inclusive."""
         log.append(events(5))
 
-        assert downwards(log) == [5, 4, 3, 2, 1]
-        assert downwards(log, after=2) == [5, 4, 3]
-        assert downwards(log, until=3) == [3, 2, 1]
-        assert downwards(log, after=1, until=3) == [3, 2]
-        assert downwards(log, after=3, until=3) == []
+        assert read_newest_first(log) == [5, 4, 3, 2, 1]
+        assert read_newest_first(log, after=2) == [5, 4, 3]
+        assert read_newest_first(log, until=3) == [3, 2, 1]
+        assert read_newest_first(log, after=1, until=3) == [3, 2]
+        assert read_newest_first(log, after=3, until=3) == []
         assert positions(list(log.read(newest_first=True, limit=2))) == [5, 4]
 
     def test_an_empty_log(self, log: Log) -> None:
@@ -70,11 +70,11 @@ class NewestFirstContract:
         stream = ("s", "1")
 
         found = [record.stream_seq for record in log.read_stream(stream, newest_first=True)]
-        assert found == numbers(log, stream)[::-1] == [6, 5, 4, 3, 2, 1]
-        assert downwards(log, stream=stream) == [12, 10, 8, 6, 4, 2]
-        assert downwards(log, stream=stream, until=9) == [8, 6, 4, 2]
-        assert downwards(log, stream=stream, since_seq=3) == [12, 10, 8]
-        assert downwards(log, stream=stream, types=["t1"]) == [8, 2]
+        assert found == stream_seqs(log, stream)[::-1] == [6, 5, 4, 3, 2, 1]
+        assert read_newest_first(log, stream=stream) == [12, 10, 8, 6, 4, 2]
+        assert read_newest_first(log, stream=stream, until=9) == [8, 6, 4, 2]
+        assert read_newest_first(log, stream=stream, since_seq=3) == [12, 10, 8]
+        assert read_newest_first(log, stream=stream, types=["t1"]) == [8, 2]
         limited = log.read_stream(stream, newest_first=True, since=2, limit=2)
         assert positions(list(limited)) == [12, 10]
 
@@ -82,20 +82,20 @@ class NewestFirstContract:
         """E7: a long stream, with and without types, from any bound."""
         log.append([event(f"t{number % 2}", stream=("s", "1")) for number in range(250)])
 
-        assert downwards(log, stream=("s", "1"), types=["t1"], after=90, until=110) == (
+        assert read_newest_first(log, stream=("s", "1"), types=["t1"], after=90, until=110) == (
             list(range(110, 90, -2))
         )
-        assert downwards(log, stream=("s", "1"), after=200) == list(range(250, 200, -1))
+        assert read_newest_first(log, stream=("s", "1"), after=200) == list(range(250, 200, -1))
 
     def test_with_filters(self, log: Log) -> None:
         """E7: every filter applies, and an empty page still advances."""
         self._fill(log)
         log.append(trace("t")[:2])
 
-        assert downwards(log, types=["t0", "t1"], app_id="app") == [11, 10, 8, 7, 4, 2]
-        assert downwards(log, types=[]) == []
-        assert downwards(log, scope="traces") == [14, 13]
-        assert downwards(log, scope="aggregates", until=3) == [3, 2, 1]
+        assert read_newest_first(log, types=["t0", "t1"], app_id="app") == [11, 10, 8, 7, 4, 2]
+        assert read_newest_first(log, types=[]) == []
+        assert read_newest_first(log, scope="traces") == [14, 13]
+        assert read_newest_first(log, scope="aggregates", until=3) == [3, 2, 1]
         page = log.page(types=["absent"], newest_first=True, after=4)
         assert (page.records, page.last_scanned) == ([], 5)
 
@@ -104,8 +104,8 @@ class NewestFirstContract:
         log.append(events(2))
         log.for_tenant("other").append(events(2))
 
-        assert downwards(log) == [2, 1]
-        assert downwards(log.for_tenant("other")) == [4, 3]
+        assert read_newest_first(log) == [2, 1]
+        assert read_newest_first(log.for_tenant("other")) == [4, 3]
 
     def test_queries(self, log: Log) -> None:
         """E7, D1: a descending query has the same version, and pages share its snapshot."""
@@ -137,12 +137,12 @@ class NewestFirstContract:
 
     def test_bad_arguments(self, log: Log) -> None:
         """E3: reversed bounds and an invalid order are refused."""
-        with refused(log, "invalid_argument", argument="until"):
+        with assert_refused(log, "invalid_argument", argument="until"):
             list(log.read(newest_first=True, after=3, until=2))
-        with refused(log, "invalid_argument", argument="until"):
+        with assert_refused(log, "invalid_argument", argument="until"):
             log.query(newest_first=True, after=3, until=2)
         for wrong in ("yes", 1, None):
-            with refused(log, "invalid_argument", argument="newest_first"):
+            with assert_refused(log, "invalid_argument", argument="newest_first"):
                 log.page(newest_first=wrong)
 
 
@@ -164,27 +164,27 @@ class RelationContract:
         """E7: each id alone, both together, and an unknown id; other tenants are invisible."""
         self._fill(log)
 
-        assert downwards(log, correlation_id="c-1") == [5, 2, 1]
-        assert downwards(log, causation_id="x") == [3, 2]
-        assert downwards(log, correlation_id="c-1", causation_id="x") == [2]
-        assert downwards(log, correlation_id="absent") == []
-        assert downwards(log.for_tenant("other"), correlation_id="c-1") == [6]
+        assert read_newest_first(log, correlation_id="c-1") == [5, 2, 1]
+        assert read_newest_first(log, causation_id="x") == [3, 2]
+        assert read_newest_first(log, correlation_id="c-1", causation_id="x") == [2]
+        assert read_newest_first(log, correlation_id="absent") == []
+        assert read_newest_first(log.for_tenant("other"), correlation_id="c-1") == [6]
 
     def test_with_other_filters(self, log: Log) -> None:
         """E7: the ids combine with types, patterns, streams, numbers and bounds."""
         self._fill(log)
 
-        assert downwards(log, correlation_id="c-1", types=["a", "b"]) == [2, 1]
-        assert downwards(log, correlation_id="c-1", types=["b.*"]) == [5]
-        assert downwards(log, correlation_id="c-1", stream=("s", "1")) == [5, 1]
-        assert downwards(log, causation_id="y", stream=("s", "1"), since_seq=1) == [5]
-        assert downwards(log, correlation_id="c-1", stream=("s", "1"), types=["a"]) == [1]
-        assert downwards(log, correlation_id="c-1", after=1, until=4) == [2]
+        assert read_newest_first(log, correlation_id="c-1", types=["a", "b"]) == [2, 1]
+        assert read_newest_first(log, correlation_id="c-1", types=["b.*"]) == [5]
+        assert read_newest_first(log, correlation_id="c-1", stream=("s", "1")) == [5, 1]
+        assert read_newest_first(log, causation_id="y", stream=("s", "1"), since_seq=1) == [5]
+        assert read_newest_first(log, correlation_id="c-1", stream=("s", "1"), types=["a"]) == [1]
+        assert read_newest_first(log, correlation_id="c-1", after=1, until=4) == [2]
 
     def test_bad_ids(self, log: Log) -> None:
         """E3: an invalid id is refused."""
         for name in ("correlation_id", "causation_id"):
             for wrong in ("\x00", "\ud800", 7):
                 given: dict[str, Any] = {name: wrong}
-                with refused(log, "invalid_argument", argument=name):
+                with assert_refused(log, "invalid_argument", argument=name):
                     list(log.read(**given))

@@ -8,8 +8,8 @@ from typing import Any
 from seriatim.core.indexes import PayloadIndex
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext
-from seriatim.opening import Log
-from seriatim.testing.factories import event, positions, refused
+from seriatim.factory import Log
+from seriatim.testing.factories import assert_refused, event, positions
 
 TYPES = [
     "seat.held",
@@ -108,7 +108,7 @@ class PatternContract:
         assert version == 2
         log.append([event("seat.of.a.new.type")])
 
-        with refused(log, "conditional_append_conflict", expected=2, actual=3):
+        with assert_refused(log, "conditional_append_conflict", expected=2, actual=3):
             log.append([event("seat.sold")], ExpectedContext(seats, version))
         log.append([event("order.paid")], ExpectedContext(seats, 3))
         log.append([event("seat.sold")], ExpectedContext(seats, 3))
@@ -121,7 +121,7 @@ class PatternContract:
         log.append([event("seat.sold", payload={"n": 1})], ExpectedContext(seats, 1))
 
         assert log.query(seats).context_version == 2
-        with refused(log, "conditional_append_conflict", expected=1, actual=2):
+        with assert_refused(log, "conditional_append_conflict", expected=1, actual=2):
             log.append([event("seat.sold")], ExpectedContext(seats, 1))
 
     def test_tails_and_subscriptions(self, log: Log) -> None:
@@ -158,16 +158,16 @@ class PatternContract:
         self._fill(log)
 
         for text in REFUSED:
-            with refused(log, "invalid_argument", argument="types"):
+            with assert_refused(log, "invalid_argument", argument="types"):
                 list(log.read(types=["seat.held", text]))
-            with refused(log, "invalid_query"):
+            with assert_refused(log, "invalid_query"):
                 log.query(Query([Filter(types=[text])]))
-            with refused(log, "invalid_query"):
+            with assert_refused(log, "invalid_query"):
                 log.append([event()], ExpectedContext(Query([Filter(types=[text])]), None))
-            with refused(log, "invalid_query"):
+            with assert_refused(log, "invalid_query"):
                 log.tail(Query([Filter(types=[text])]))
-            with refused(log, "invalid_query"):
+            with assert_refused(log, "invalid_query"):
                 log.subscribe("x", Query([Filter(types=[text])]))
         for text in (*REFUSED, "seat.*", "*"):
-            with refused(log, "invalid_argument", argument="event_type"):
+            with assert_refused(log, "invalid_argument", argument="event_type"):
                 log.declare(PayloadIndex(text, "n"))

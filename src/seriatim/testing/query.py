@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.doors import FACTS
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.event import NewEvent
+from seriatim.core.profile_rules import FACTS_PROFILE
 from seriatim.core.query import Filter, Query
-from seriatim.opening import Log
-from seriatim.testing.factories import event, events, positions, refuse_all
+from seriatim.factory import Log
+from seriatim.testing.factories import assert_all_refused, event, events, positions
 
 _query: Any = Query  # for values that its types forbid
 _filter: Any = Filter
 
 
-def found(log: Log, *filters: Filter, **options: Any) -> list[int]:
+def find_positions(log: Log, *filters: Filter, **options: Any) -> list[int]:
     """Return the positions of the events that match a query."""
     return positions(log.query(Query(list(filters)), **options).records)
 
@@ -68,35 +68,35 @@ class QueryContract:
         """D2: several types are OR-ed, names are exact, an empty list matches nothing."""
         log.append([event("a"), event("b"), event("A"), event("a.b")])
 
-        assert found(log, Filter(types=["a", "b"])) == [1, 2]
-        assert found(log, Filter(types=["a"])) == [1]
-        assert found(log, Filter(types=["a%", "_", "a.b.*"])) == []
-        assert found(log, Filter(types=[])) == []
+        assert find_positions(log, Filter(types=["a", "b"])) == [1, 2]
+        assert find_positions(log, Filter(types=["a"])) == [1]
+        assert find_positions(log, Filter(types=["a%", "_", "a.b.*"])) == []
+        assert find_positions(log, Filter(types=[])) == []
 
     def test_predicates_are_ored(self, log: Log) -> None:
         """D2: several predicates are OR-ed, an empty list matches nothing."""
         log.append([event(payload={"x": number, "y": number % 2}) for number in range(4)])
 
-        assert found(log, Filter(payload=[{"x": 0}, {"y": 1}])) == [1, 2, 4]
-        assert found(log, Filter(payload=[{"x": 0, "y": 1}])) == []
-        assert found(log, Filter(payload=[])) == []
+        assert find_positions(log, Filter(payload=[{"x": 0}, {"y": 1}])) == [1, 2, 4]
+        assert find_positions(log, Filter(payload=[{"x": 0, "y": 1}])) == []
+        assert find_positions(log, Filter(payload=[])) == []
 
     def test_types_and_predicates_are_anded(self, log: Log) -> None:
         """D2: in one filter types AND predicates must hold; one empty side matches nothing."""
         log.append([event("a", n=1), event("b", n=1), event("a", n=2)])
 
-        assert found(log, Filter(types=["a"], payload=[{"n": 1}])) == [1]
-        assert found(log, Filter(types=["a"], payload=[])) == []
-        assert found(log, Filter(types=[], payload=[{"n": 1}])) == []
+        assert find_positions(log, Filter(types=["a"], payload=[{"n": 1}])) == [1]
+        assert find_positions(log, Filter(types=["a"], payload=[])) == []
+        assert find_positions(log, Filter(types=[], payload=[{"n": 1}])) == []
 
     def test_filters_are_ored(self, log: Log) -> None:
         """D2: filters are OR-ed, each record is returned once, and an empty filter adds nothing."""
         log.append([event("a", n=1), event("b", n=1), event("c", n=2)])
 
-        assert found(log, Filter(types=["a"]), Filter(payload=[{"n": 1}])) == [1, 2]
-        assert found(log, Filter(types=["c"]), Filter(types=[])) == [3]
-        assert found(log, Filter(types=[]), Filter(payload=[])) == []
-        assert found(log, Filter(types=["c"]), Filter()) == [1, 2, 3]
+        assert find_positions(log, Filter(types=["a"]), Filter(payload=[{"n": 1}])) == [1, 2]
+        assert find_positions(log, Filter(types=["c"]), Filter(types=[])) == [3]
+        assert find_positions(log, Filter(types=[]), Filter(payload=[])) == []
+        assert find_positions(log, Filter(types=["c"]), Filter()) == [1, 2, 3]
 
     def test_tags_are_anded(self, log: Log) -> None:
         """D2: an event must have all tags of a filter; an empty list matches nothing."""
@@ -104,11 +104,11 @@ class QueryContract:
             [event(tags=("a", "b")), event(tags=("b",)), event(), event(tags=("B", "b", "b"))]
         )
 
-        assert found(log, Filter(tags=["b"])) == [1, 2, 4]
-        assert found(log, Filter(tags=["b", "a"])) == [1]
-        assert found(log, Filter(tags=["b", "b"])) == [1, 2, 4]
-        assert found(log, Filter(tags=["a", "absent"])) == []
-        assert found(log, Filter(tags=[])) == []
+        assert find_positions(log, Filter(tags=["b"])) == [1, 2, 4]
+        assert find_positions(log, Filter(tags=["b", "a"])) == [1]
+        assert find_positions(log, Filter(tags=["b", "b"])) == [1, 2, 4]
+        assert find_positions(log, Filter(tags=["a", "absent"])) == []
+        assert find_positions(log, Filter(tags=[])) == []
 
     def test_streams_are_ored(self, log: Log) -> None:
         """D2: the streams of a filter are OR-ed, an empty list matches nothing."""
@@ -116,9 +116,9 @@ class QueryContract:
             [event(stream=("s", "1")), event(stream=("s", "2")), event(stream=("r", "1")), event()]
         )
 
-        assert found(log, Filter(streams=[("s", "1"), ("r", "1")])) == [1, 3]
-        assert found(log, Filter(streams=[("s", "absent")])) == []
-        assert found(log, Filter(streams=[])) == []
+        assert find_positions(log, Filter(streams=[("s", "1"), ("r", "1")])) == [1, 3]
+        assert find_positions(log, Filter(streams=[("s", "absent")])) == []
+        assert find_positions(log, Filter(streams=[])) == []
 
     def test_all_sides_at_once(self, log: Log) -> None:
         """D2: every side of a filter must hold."""
@@ -130,7 +130,7 @@ class QueryContract:
         log.append([event("b", **whole)])
         one = Filter(types=["a"], payload=[{"n": 1}], tags=["t"], streams=[("s", "1")])
 
-        assert found(log, one) == [1]
+        assert find_positions(log, one) == [1]
 
     def test_a_query_is_within_its_tenant(self, log: Log) -> None:
         """D1: records and version cover only the events of the tenant."""
@@ -225,7 +225,7 @@ class QueryContract:
             "cursor a float": (_query(min_position=1.0), "min_position"),
             "cursor too large": (_query(min_position=2**63), "min_position"),
         }
-        refuse_all(
+        assert_all_refused(
             log,
             lambda query: log.query(query),  # noqa: PLW0108 - only the query
             {name: (query, "invalid_query", where) for name, (query, where) in cases.items()},
@@ -234,7 +234,7 @@ class QueryContract:
     def test_invalid_pages(self, log: Log) -> None:
         """D6: an invalid limit or cursor is refused, and the error names it."""
         bad = "invalid_argument"
-        refuse_all(
+        assert_all_refused(
             log,
             lambda options: log.query(Query(), **options),
             {
@@ -353,7 +353,7 @@ class PredicateContract:
     def payloads(self, log: Log) -> Log:
         """Fill the log with one event for each payload."""
         batch = [NewEvent("p", payload) for payload in PAYLOADS]
-        log.append_draft(log.draft(FACTS, batch))
+        log.append_draft(log.draft(FACTS_PROFILE, batch))
         return log
 
     def test_predicates(self, payloads: Log) -> None:
@@ -361,7 +361,7 @@ class PredicateContract:
         wrong = [
             f"{predicate!r} found {seen}, not {expected_positions}"
             for predicate, expected_positions in EXPECTED
-            if (seen := found(payloads, Filter(payload=[predicate]))) != expected_positions
+            if (seen := find_positions(payloads, Filter(payload=[predicate]))) != expected_positions
         ]
         assert not wrong
 
@@ -377,8 +377,8 @@ class PredicateContract:
         """D3: predicates of one filter are OR-ed, whatever their types."""
         one = Filter(payload=[1, None, {"a": "1"}, [[]]])
 
-        assert found(payloads, one) == [6, 12, 14]
+        assert find_positions(payloads, one) == [6, 12, 14]
 
     def test_predicates_do_not_read_types(self, payloads: Log) -> None:
         """D3: a predicate with another type finds nothing."""
-        assert found(payloads, Filter(types=["q"], payload=[{}])) == []
+        assert find_positions(payloads, Filter(types=["q"], payload=[{}])) == []

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.core.times import instant_us
-from seriatim.opening import Log
+from seriatim.core.times import parse_us
+from seriatim.factory import Log
 from seriatim.testing.factories import (
+    assert_all_refused,
+    assert_refused,
     event,
     events,
-    numbers,
     positions,
-    refuse_all,
-    refused,
+    stream_seqs,
     trace,
 )
 
 
-def read(log: Log, **filters: Any) -> list[int]:
+def read_positions(log: Log, **filters: Any) -> list[int]:
     """Return the positions of a read; check that its pages and batches agree."""
     whole = positions(list(log.read(**filters)))
     assert positions(log.page(**filters).records) == whole
@@ -35,19 +35,19 @@ class ReadContract:
         """E1: `after` is exclusive, `until` inclusive."""
         log.append(events(5))
 
-        assert read(log) == [1, 2, 3, 4, 5]
-        assert read(log, after=2) == [3, 4, 5]
-        assert read(log, until=2) == [1, 2]
-        assert read(log, after=1, until=3) == [2, 3]
-        assert read(log, after=3, until=3) == []
-        assert read(log, after=5) == []
-        assert read(log, after=10**9) == []
-        assert read(log, until=10**9) == [1, 2, 3, 4, 5]
+        assert read_positions(log) == [1, 2, 3, 4, 5]
+        assert read_positions(log, after=2) == [3, 4, 5]
+        assert read_positions(log, until=2) == [1, 2]
+        assert read_positions(log, after=1, until=3) == [2, 3]
+        assert read_positions(log, after=3, until=3) == []
+        assert read_positions(log, after=5) == []
+        assert read_positions(log, after=10**9) == []
+        assert read_positions(log, until=10**9) == [1, 2, 3, 4, 5]
 
     def test_an_empty_log(self, log: Log) -> None:
         """E1: an empty log has head 0 and nothing to read."""
         assert log.head() == 0
-        assert read(log) == []
+        assert read_positions(log) == []
         assert log.page().last_scanned == 0
         assert list(log.read_stream(("s", "1"))) == []
         assert log.last_event(("s", "1")) is None
@@ -57,9 +57,9 @@ class ReadContract:
         """E1: several types are OR-ed; an empty list matches nothing."""
         log.append([event("a"), event("b"), event("A"), event("c")])
 
-        assert read(log, types=["a", "c"]) == [1, 4]
-        assert read(log, types=["absent"]) == []
-        assert read(log, types=[]) == []
+        assert read_positions(log, types=["a", "c"]) == [1, 4]
+        assert read_positions(log, types=["absent"]) == []
+        assert read_positions(log, types=[]) == []
 
     def test_by_stream(self, log: Log) -> None:
         """E1: one stream by type and id."""
@@ -67,9 +67,9 @@ class ReadContract:
             [event(stream=("s", "1")), event(stream=("s", "2")), event(), event(stream=("r", "1"))]
         )
 
-        assert read(log, stream=("s", "1")) == [1]
-        assert read(log, stream=("r", "1")) == [4]
-        assert read(log, stream=("s", "absent")) == []
+        assert read_positions(log, stream=("s", "1")) == [1]
+        assert read_positions(log, stream=("r", "1")) == [4]
+        assert read_positions(log, stream=("s", "absent")) == []
 
     def test_by_scopes(self, log: Log) -> None:
         """E1: app and env filter alone and together; an empty name is a name."""
@@ -83,18 +83,18 @@ class ReadContract:
             ]
         )
 
-        assert read(log, app_id="a") == [1, 2]
-        assert read(log, env_id="x") == [1, 3]
-        assert read(log, app_id="a", env_id="x") == [1]
-        assert read(log, app_id="absent") == []
-        assert read(log, app_id="") == [5]
+        assert read_positions(log, app_id="a") == [1, 2]
+        assert read_positions(log, env_id="x") == [1, 3]
+        assert read_positions(log, app_id="a", env_id="x") == [1]
+        assert read_positions(log, app_id="absent") == []
+        assert read_positions(log, app_id="") == [5]
 
     def test_by_door(self, log: Log) -> None:
         """A9: the log reads all events, traces read traces, aggregates all other streams."""
         log.append(trace("t")[:2])
         log.append([event(stream=("order", "1")), event()])
 
-        assert read(log) == [1, 2, 3, 4]
+        assert read_positions(log) == [1, 2, 3, 4]
         assert positions(log.page(scope="traces").records) == [1, 2]
         assert positions(log.page(scope="aggregates").records) == [3]
 
@@ -109,13 +109,13 @@ class ReadContract:
         ]
         log.append([event(occurred_at=text) for text in times])
 
-        assert read(log, occurred_after="2024-01-01T12:00:00Z") == [3, 4]
-        assert read(log, occurred_after="2024-01-01T11:59:59.999999Z") == [1, 2, 3, 4]
-        assert read(log, occurred_until="2024-01-01T12:00:00Z") == [1, 2, 5]
-        assert read(log, occurred_until="2023-12-31T23:59:59.999999Z") == [5]
+        assert read_positions(log, occurred_after="2024-01-01T12:00:00Z") == [3, 4]
+        assert read_positions(log, occurred_after="2024-01-01T11:59:59.999999Z") == [1, 2, 3, 4]
+        assert read_positions(log, occurred_until="2024-01-01T12:00:00Z") == [1, 2, 5]
+        assert read_positions(log, occurred_until="2023-12-31T23:59:59.999999Z") == [5]
         noon = "2024-01-01T12:00:00Z"
-        assert read(log, occurred_after=noon, occurred_until=noon) == []
-        assert read(log, occurred_after=times[4], occurred_until=noon) == [1, 2]
+        assert read_positions(log, occurred_after=noon, occurred_until=noon) == []
+        assert read_positions(log, occurred_after=times[4], occurred_until=noon) == [1, 2]
 
     def test_times_before_1970(self, log: Log) -> None:
         """E1: times before 1970 are compared correctly."""
@@ -123,8 +123,8 @@ class ReadContract:
             [event(occurred_at="1969-12-31T23:59:59.5Z"), event(occurred_at="0001-01-01T00:00:00Z")]
         )
 
-        assert read(log, occurred_until="1969-12-31T23:59:59.5Z") == [1, 2]
-        assert read(
+        assert read_positions(log, occurred_until="1969-12-31T23:59:59.5Z") == [1, 2]
+        assert read_positions(
             log, occurred_after="1900-01-01T00:00:00Z", occurred_until="1970-01-01T00:00:00Z"
         ) == [1]
 
@@ -134,12 +134,12 @@ class ReadContract:
             log.append([event(occurred_at="2001-01-01T00:00:00Z")])
         records = list(log.read())
         bound = records[1].recorded_at
-        limit = instant_us(bound) or 0
+        limit = parse_us(bound) or 0
 
-        late = [r.position for r in records if (instant_us(r.recorded_at) or 0) > limit]
-        early = [r.position for r in records if (instant_us(r.recorded_at) or 0) <= limit]
-        assert read(log, recorded_after=bound) == late
-        assert read(log, recorded_until=bound) == early
+        late = [r.position for r in records if (parse_us(r.recorded_at) or 0) > limit]
+        early = [r.position for r in records if (parse_us(r.recorded_at) or 0) <= limit]
+        assert read_positions(log, recorded_after=bound) == late
+        assert read_positions(log, recorded_until=bound) == early
         assert 2 in early
 
     def test_a_default_occurred_at_is_found(self, log: Log) -> None:
@@ -147,8 +147,8 @@ class ReadContract:
         log.append(events(1))
         (record,) = log.read()
 
-        assert read(log, occurred_until=record.recorded_at) == [1]
-        assert read(log, occurred_after=record.recorded_at) == []
+        assert read_positions(log, occurred_until=record.recorded_at) == [1]
+        assert read_positions(log, occurred_after=record.recorded_at) == []
 
     def test_all_filters_at_once(self, log: Log) -> None:
         """E1: every filter must hold."""
@@ -172,9 +172,9 @@ class ReadContract:
             "recorded_after": "2020-01-01T00:00:00Z",
         }
 
-        assert read(log, **filters) == [1, 6]
-        assert read(log, **filters, after=1) == [6]
-        assert read(log, **filters, until=5) == [1]
+        assert read_positions(log, **filters) == [1, 6]
+        assert read_positions(log, **filters, after=1) == [6]
+        assert read_positions(log, **filters, until=5) == [1]
 
     def test_an_empty_page_moves_on(self, log: Log) -> None:
         """E1: a page returns the last scanned position, so that filtered reads advance."""
@@ -234,7 +234,7 @@ class ReadContract:
         """E2: a stream numbered from 0 is read completely by default, and from 1 after 0."""
         log.append(trace("t"))
 
-        assert numbers(log, ("trace", "t")) == list(range(10))
+        assert stream_seqs(log, ("trace", "t")) == list(range(10))
         assert [r.stream_seq for r in log.read_stream(("trace", "t"), since=-1)] == list(range(10))
         assert next(log.read_stream(("trace", "t"), since=0)).stream_seq == 1
 
@@ -277,7 +277,7 @@ class ReadContract:
 
         assert log.event("e-1").position == 1
         assert log.event("0190b5e2-0000-7000-8000-000000000001").position == 2
-        with refused(log, "not_found", event_id="E-1"):
+        with assert_refused(log, "not_found", event_id="E-1"):
             log.event("E-1")
 
     def test_reading_what_is_not_there(self, log: Log) -> None:
@@ -332,9 +332,9 @@ class ReadContract:
         refused_by_name = {
             name: (filters, "invalid_argument", field) for name, (filters, field) in cases.items()
         }
-        refuse_all(log, lambda filters: log.page(**filters), refused_by_name)
-        refuse_all(log, lambda filters: log.read(**filters), refused_by_name)
-        refuse_all(log, lambda filters: log.read_batches(**filters), refused_by_name)
+        assert_all_refused(log, lambda filters: log.page(**filters), refused_by_name)
+        assert_all_refused(log, lambda filters: log.read(**filters), refused_by_name)
+        assert_all_refused(log, lambda filters: log.read_batches(**filters), refused_by_name)
 
     def test_bad_sizes(self, log: Log) -> None:
         """E3: limits and batch sizes lie between 1 and the maximum."""
@@ -349,8 +349,8 @@ class ReadContract:
                 repr(size): (size, "invalid_argument", "limit")
                 for size in (0, -1, 10_001, "1", 1.0, True)
             }
-            refuse_all(log, act, cases)
-        refuse_all(
+            assert_all_refused(log, act, cases)
+        assert_all_refused(
             log,
             lambda limit: log.read(limit=limit),
             {repr(n): (n, "invalid_argument", "limit") for n in (0, -1, "1", 1.0, True)},
@@ -368,4 +368,4 @@ class ReadContract:
         }
         for field, act in acts.items():
             cases = {repr(name): (name, "invalid_argument", field) for name in wrong}
-            refuse_all(log, act, cases)
+            assert_all_refused(log, act, cases)

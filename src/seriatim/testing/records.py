@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from seriatim.core.canonical import text_hash
-from seriatim.core.doors import FACTS
+from seriatim.core.canonical import hash_text
 from seriatim.core.event import EventRecord, NewEvent
 from seriatim.core.ids import is_uuid
-from seriatim.opening import Log
-from seriatim.testing.factories import event, events, numbers, positions
+from seriatim.core.profile_rules import FACTS_PROFILE
+from seriatim.factory import Log
+from seriatim.testing.factories import event, events, positions, stream_seqs
 
 FULL: dict[str, Any] = {
     "event_type": "order.placed",
@@ -54,7 +54,7 @@ class RecordContract:
         assert record.stream == ("order", "o-1")
         assert record.stream_seq == 1
         assert record.payload == '{"lines":[{"sku":"ä"}],"total":12}'
-        assert record.payload_hash == text_hash(record.payload)
+        assert record.payload_hash == hash_text(record.payload)
         assert dict(record.metadata) == FULL["metadata"]
         assert (record.position, record.append_position) == (2, 2)
         assert record.tenant_id == "default"
@@ -139,7 +139,9 @@ class RecordContract:
     def test_facts_may_hold_any_json(self, log: Log) -> None:
         """A3: in the facts profile a payload is any JSON value."""
         values = [[1, 2], "text", 7, 1.5, True, None, {}]
-        log.append_draft(log.draft(FACTS, [event("fact", payload=value) for value in values]))
+        log.append_draft(
+            log.draft(FACTS_PROFILE, [event("fact", payload=value) for value in values])
+        )
 
         assert [record.data for record in log.read()] == values
 
@@ -160,7 +162,7 @@ class RecordContract:
         for number, name in enumerate(ids):
             log.append([event(stream=("s", name), event_id=name, n=number)])
 
-        assert [numbers(log, ("s", name)) for name in ids] == [[1]] * len(ids)
+        assert [stream_seqs(log, ("s", name)) for name in ids] == [[1]] * len(ids)
         assert [log.event(name).data for name in ids] == [{"n": n} for n in range(len(ids))]
         assert [one.stream_id for one in log.streams()] == ids
 
@@ -170,7 +172,7 @@ class RecordContract:
         for pair in pairs:
             log.append([event(stream=pair)])
 
-        assert [numbers(log, pair) for pair in pairs] == [[1]] * len(pairs)
+        assert [stream_seqs(log, pair) for pair in pairs] == [[1]] * len(pairs)
 
     def test_occurred_at_is_kept_byte_for_byte(self, log: Log) -> None:
         """A1: a given time keeps its zone, its digits and its lower-case letters."""

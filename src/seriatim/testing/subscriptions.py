@@ -13,30 +13,32 @@ import pytest
 from seriatim.core.errors import InvalidArgument, LeaseLost
 from seriatim.core.event import EventRecord
 from seriatim.core.query import Filter, Query
+from seriatim.factory import Log
 from seriatim.log.subscription import Subscription
-from seriatim.opening import Log
 from seriatim.store.port import SubscriptionStatus
-from seriatim.telemetry.bus import TelemetryEvent
+from seriatim.telemetry.event_bus import TelemetryEvent
 from seriatim.testing.factories import (
-    PATIENCE_S,
-    Collector,
-    DeafStore,
-    ForgetfulStore,
-    at_once,
-    borrowing,
+    WAIT_TIMEOUT_S,
+    BatchCollector,
+    NoRenewalStore,
+    NoWakeupStore,
+    assert_all_refused,
+    assert_refused,
     event,
     events,
-    eventually,
+    open_on_same_store,
     positions,
-    refuse_all,
-    refused,
+    run_concurrently,
+    wait_for,
 )
 
 QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
 ONLY_A = Query([Filter(types=["a"])])
 
 
-def delivered(log: Log, name: str, query: Query | None = None, **options: Any) -> list[list[int]]:
+def drain_subscription(
+    log: Log, name: str, query: Query | None = None, **options: Any
+) -> list[list[int]]:
     """Return the positions of each batch that a subscription delivers until it has caught up."""
     subscription = log.subscribe(name, query or Query(), **(QUICK | options))
     return [positions(batch) for batch in subscription]
@@ -53,7 +55,7 @@ class SubscriptionContract:
         for subscription, _ in started:
             subscription.stop()
         for _, thread in started:
-            thread.join(PATIENCE_S)
+            thread.join(WAIT_TIMEOUT_S)
             assert not thread.is_alive()
 
     def test_a_new_one_starts_at_the_beginning(self, log: Log) -> None:
@@ -61,20 +63,20 @@ class SubscriptionContract:
         log.append(events(2))
         log.append(events(1))
 
-        assert delivered(log, "all") == [[1, 2], [3]]
-        assert delivered(log, "later", start=2) == [[3]]
-        assert delivered(log, "now", start="head") == []
+        assert drain_subscription(log, "all") == [[1, 2], [3]]
+        assert drain_subscription(log, "later", start=2) == [[3]]
+        assert drain_subscription(log, "now", start="head") == []
         log.append(events(1))
-        assert delivered(log, "now", start="head") == [[4]]
+        assert drain_subscription(log, "now", start="head") == [[4]]
 
     def test_it_goes_on_where_it_was(self, log: Log) -> None:
         """E5: the cursor is durable: handled events are not delivered again."""
         log.append(events(1))
-        assert delivered(log, "s") == [[1]]
+        assert drain_subscription(log, "s") == [[1]]
         log.append(events(2))
 
-        assert delivered(log, "s") == [[2, 3]]
-        assert delivered(log, "s") == []
+        assert drain_subscription(log, "s") == [[2, 3]]
+        assert drain_subscription(log, "s") == []
         assert log.subscribe("s").position == 3
 
     def test_names_are_separate(self, log: Log) -> None:
@@ -82,9 +84,9 @@ class SubscriptionContract:
         log.append(events(1))
         log.for_tenant("other").append(events(1))
 
-        assert delivered(log, "s") == [[1]]
-        assert delivered(log, "S") == [[1]]
-        assert delivered(log.for_tenant("other"), "s") == [[2]]
+        assert drain_subscription(log, "s") == [[1]]
+        assert drain_subscription(log, "S") == [[1]]
+        assert drain_subscription(log.for_tenant("other"), "s") == [[2]]
 
     def test_one_append_is_one_batch(self, log: Log) -> None:
         """E5: an append is delivered as a whole, by every kind of subscription."""
@@ -94,9 +96,9 @@ class SubscriptionContract:
         log.append(events(2500))
 
         whole = [[1, 2, 3], [4], [5, 6, 7], list(range(8, 2508))]
-        assert delivered(log, "s") == whole
+        assert drain_subscription(log, "s") == whole
         assert [positions(batch) for batch in log.tail(after=0, **QUICK)] == whole
-        assert delivered(log, "a", ONLY_A) == [[5, 7]]
+        assert drain_subscription(log, "a", ONLY_A) == [[5, 7]]
         assert [positions(batch) for batch in log.tail(ONLY_A, after=0, **QUICK)] == [[5, 7]]
 
     def test_batches_larger_than_a_page(self, log: Log) -> None:
@@ -104,7 +106,7 @@ class SubscriptionContract:
         for size in (999, 3, 1001, 1):
             log.append(events(size))
 
-        assert [len(batch) for batch in delivered(log, "s")] == [999, 3, 1001, 1]
+        assert [len(batch) for batch in drain_subscription(log, "s")] == [999, 3, 1001, 1]
 
     def test_a_query_filters(self, log: Log) -> None:
         """E5: only matching events are delivered, and the cursor passes the others."""
@@ -112,7 +114,7 @@ class SubscriptionContract:
         log.append([event("a"), event("b")])
         log.append([event("b")])
 
-        assert delivered(log, "s", ONLY_A) == [[4]]
+        assert drain_subscription(log, "s", ONLY_A) == [[4]]
         assert log.subscribe("s", ONLY_A).position == 6
 
     def test_the_cursor_moves_after_the_batch(self, log: Log) -> None:
@@ -124,14 +126,14 @@ class SubscriptionContract:
             assert positions(batch) == [1]
             break
         assert log.subscribe("s").position == 0
-        assert delivered(log, "s") == [[1], [2]]
+        assert drain_subscription(log, "s") == [[1], [2]]
 
     def test_catching_up_and_then_live(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
         """E5: no gap and no duplicate at the switch to live, under concurrent appends."""
         log.append(events(3))
-        collector = Collector()
+        collector = BatchCollector()
         subscription = log.subscribe("s", poll_s=0.02)
         running.append((subscription, subscription.start(collector)))
 
@@ -139,12 +141,12 @@ class SubscriptionContract:
             for _ in range(8):
                 log.append(events(number + 1))
 
-        at_once(act, 3)
+        run_concurrently(act, 3)
         expected = 3 + 8 * (1 + 2 + 3)
         records = collector.records(expected)
 
         assert positions(records) == list(range(1, expected + 1))
-        eventually(lambda: subscription.position == expected)
+        wait_for(lambda: subscription.position == expected)
         assert collector.empty
 
     def test_a_tail_starts_now(self, log: Log) -> None:
@@ -159,7 +161,7 @@ class SubscriptionContract:
 
     def test_a_live_tail_wakes(self, log: Log) -> None:
         """E5: an append wakes a waiting tail long before its poll interval."""
-        tail = log.tail(poll_s=PATIENCE_S)
+        tail = log.tail(poll_s=WAIT_TIMEOUT_S)
         got: list[list[int]] = []
 
         def follow() -> None:
@@ -170,22 +172,22 @@ class SubscriptionContract:
         thread = threading.Thread(target=follow)
         thread.start()
         log.append(events(2))
-        thread.join(PATIENCE_S / 2)
+        thread.join(WAIT_TIMEOUT_S / 2)
 
         assert not thread.is_alive()
         assert got == [[1, 2]]
 
     def test_hints_may_be_lost(self, log: Log) -> None:
         """E6: without wake-ups, polling finds every event."""
-        collector = Collector()
-        with borrowing(log, DeafStore(log.store)) as deaf:
+        collector = BatchCollector()
+        with open_on_same_store(log, NoWakeupStore(log.store)) as deaf:
             subscription = deaf.subscribe("s", poll_s=0.01)
             thread = subscription.start(collector)
             for _ in range(5):
                 log.append(events(1))
             assert positions(collector.records(5)) == [1, 2, 3, 4, 5]
             subscription.stop()
-            thread.join(PATIENCE_S)
+            thread.join(WAIT_TIMEOUT_S)
             assert not thread.is_alive()
 
     def test_a_failing_handler_gets_the_same_again(
@@ -194,7 +196,7 @@ class SubscriptionContract:
         """E5: a failing handler does not move the cursor and gets the same batch again."""
         log.append(events(2))
         log.append(events(1))
-        collector = Collector()
+        collector = BatchCollector()
         cursors: list[int] = []
 
         def handler(batch: list[EventRecord]) -> None:
@@ -209,7 +211,7 @@ class SubscriptionContract:
 
         assert [positions(collector.next()) for _ in range(5)] == [[1, 2]] * 4 + [[3]]
         assert cursors[:4] == [0, 0, 0, 0]
-        eventually(lambda: subscription.position == 3)
+        wait_for(lambda: subscription.position == 3)
         assert isinstance(subscription.last_error, ValueError)
         assert subscription.failures == 0
 
@@ -320,10 +322,10 @@ class SubscriptionContract:
 
         bad = log.subscribe("bad", poll_s=0.02, backoff_s=0.01)
         good = log.subscribe("good", poll_s=0.02)
-        collector = Collector()
+        collector = BatchCollector()
         running += [(bad, bad.start(fail)), (good, good.start(collector))]
         log.append(events(1))
-        assert failed.wait(PATIENCE_S)
+        assert failed.wait(WAIT_TIMEOUT_S)
         log.append(events(1))
 
         assert positions(collector.records(2)) == [1, 2]
@@ -350,16 +352,16 @@ class SubscriptionContract:
 
         log.subscribe("s", Query((Filter(types=("a",), payload=({"y": 2, "x": 1},)),)))
         for other in (Query(), Query([Filter(types=["b"])]), Query([Filter(types=["a"])])):
-            with refused(log, "conflict", name="s"):
+            with assert_refused(log, "conflict", name="s"):
                 log.subscribe("s", other)
-        assert delivered(log, "t") == []
+        assert drain_subscription(log, "t") == []
         log.subscribe("t", Query([]))
 
     def test_two_owners_of_one_name(
         self, log: Log, running: list[tuple[Subscription, threading.Thread]]
     ) -> None:
         """E5: of two owners one waits, and takes over without a gap or duplicate."""
-        first, second = Collector(), Collector()
+        first, second = BatchCollector(), BatchCollector()
         one = log.subscribe("s", poll_s=0.02)
         running.append((one, one.start(first)))
         log.append(events(1))
@@ -368,10 +370,10 @@ class SubscriptionContract:
         running.append((two, two.start(second)))
         log.append(events(1))
         assert positions(first.next()) == [2]
-        eventually(lambda: one.position == 2)
+        wait_for(lambda: one.position == 2)
 
         one.stop()
-        running[0][1].join(PATIENCE_S)
+        running[0][1].join(WAIT_TIMEOUT_S)
         log.append(events(1))
 
         assert positions(second.next()) == [3]
@@ -384,13 +386,13 @@ class SubscriptionContract:
         store = log.store
         seen: list[list[int]] = []
 
-        with borrowing(log, ForgetfulStore(store)) as still:
+        with open_on_same_store(log, NoRenewalStore(store)) as still:
             subscription = still.subscribe("s", poll_s=0.02, idle_timeout=0.0, lease_s=0.05)
 
             def handler(batch: list[EventRecord]) -> None:
                 seen.append(positions(batch))
                 if len(seen) == 1:
-                    lease = eventually(
+                    lease = wait_for(
                         lambda: store.claim_lease(log.tenant_id, "subscription:s", "thief", 60.0)
                     )
                     assert subscription.position == 0
@@ -408,12 +410,12 @@ class SubscriptionContract:
         """E5: a start or reset beyond the head is refused and stores no cursor."""
         log.append(events(2))
 
-        refuse_all(
+        assert_all_refused(
             log,
             lambda start: log.subscribe("s", start=start),
             {repr(s): (s, "invalid_argument", "position") for s in (3, -1, "tail", 1.5, True)},
         )
-        refuse_all(
+        assert_all_refused(
             log,
             lambda after: log.tail(after=after),
             {repr(a): (a, "invalid_argument", "after") for a in (3, -1, "head", 1.5)},
@@ -428,17 +430,17 @@ class SubscriptionContract:
         """E5: only an explicit reset moves a cursor backwards; events are delivered again."""
         log.append(events(1))
         log.append(events(1))
-        assert delivered(log, "s") == [[1], [2]]
+        assert drain_subscription(log, "s") == [[1], [2]]
 
         log.subscribe("s").reset(1)
 
-        assert delivered(log, "s") == [[2]]
+        assert drain_subscription(log, "s") == [[2]]
         log.subscribe("s").reset(0)
-        assert delivered(log, "s") == [[1], [2]]
+        assert drain_subscription(log, "s") == [[1], [2]]
 
     def test_bad_names_and_queries(self, log: Log) -> None:
         """A4, D6: an invalid name or query is refused before a cursor is stored."""
-        refuse_all(
+        assert_all_refused(
             log,
             lambda name: log.subscribe(name),  # noqa: PLW0108 - only the name
             {
@@ -446,8 +448,8 @@ class SubscriptionContract:
                 for n in ("", " s", "s\n", "\ud800", 1, None)
             },
         )
-        with refused(log, "invalid_query", where="filters[0].types[0]"):
+        with assert_refused(log, "invalid_query", where="filters[0].types[0]"):
             log.subscribe("s", Query([Filter(types=[""])]))
-        with refused(log, "invalid_query", where="query"):
+        with assert_refused(log, "invalid_query", where="query"):
             log.tail("everything")  # type: ignore[arg-type]
         assert log.store.cursors(log.tenant_id, "subscription") == []

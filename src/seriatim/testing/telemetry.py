@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from seriatim.core.errors import SeriatimError
-from seriatim.opening import Log
-from seriatim.telemetry.bus import TelemetryEvent
-from seriatim.testing.aio import run
+from seriatim.factory import Log
+from seriatim.telemetry.event_bus import TelemetryEvent
+from seriatim.testing.aio import run_coroutine
 from seriatim.testing.factories import event, events
 
 FIELDS = {
@@ -91,7 +91,7 @@ class TelemetryContract:
 
     def test_awaited(self, log: Log, seen: list[TelemetryEvent]) -> None:
         """M1: async appends emit the same events."""
-        run(log.aio.append([event("order.placed", **FIELDS)]))
+        run_coroutine(log.aio.append([event("order.placed", **FIELDS)]))
 
         assert [told.metadata for told in seen] == [METADATA | {"replayed": False}]
 

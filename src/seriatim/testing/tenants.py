@@ -11,8 +11,8 @@ from seriatim.core.errors import NotFound, SeriatimError
 from seriatim.core.kinds import StreamKind
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import ExpectedContext, ExpectedSeq
-from seriatim.opening import Log
-from seriatim.testing.factories import event, events, numbers, positions, refused
+from seriatim.factory import Log
+from seriatim.testing.factories import assert_refused, event, events, positions, stream_seqs
 
 QUICK: dict[str, Any] = {"poll_s": 0.02, "idle_timeout": 0.0}
 
@@ -75,8 +75,8 @@ class TenantContract:
         """A1: streams, keys and ids of two tenants are independent."""
         log.append([event(stream=("s", "1"), event_id="e-1", n=2)], ExpectedSeq(("s", "1"), None))
 
-        assert numbers(log, ("s", "1")) == numbers(other, ("s", "1")) == [1]
-        with refused(other, "idempotency_conflict") as caught:
+        assert stream_seqs(log, ("s", "1")) == stream_seqs(other, ("s", "1")) == [1]
+        with assert_refused(other, "idempotency_conflict") as caught:
             other.append([event(event_id="e-1", n=2)])
         assert caught[0].details["fields"] == ["payload", "stream", "event_type", "tags"]
 
@@ -85,7 +85,7 @@ class TenantContract:
         log.declare(StreamKind(name="zero", first_seq=0))
         other.append([event(stream=("zero", "1"))])
 
-        assert numbers(other, ("zero", "1")) == [0]
+        assert stream_seqs(other, ("zero", "1")) == [0]
 
     def test_tenants_are_ids(self, log: Log) -> None:
         """A4: tenants are opaque and case-sensitive."""
@@ -99,7 +99,7 @@ class TenantContract:
 
     def test_the_name_of_all_is_no_tenants(self, log: Log) -> None:
         """K2: `*` stands for every tenant, so it is refused as the name of a tenant."""
-        with refused(log, "invalid_argument") as caught:
+        with assert_refused(log, "invalid_argument") as caught:
             log.for_tenant("*")
         assert "stands for all" in caught[0].message
         with pytest.raises(SeriatimError):

@@ -6,22 +6,22 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from seriatim.core.doors import TRACES
 from seriatim.core.event import NewEvent
-from seriatim.opening import Log
+from seriatim.core.profile_rules import TRACES_PROFILE
+from seriatim.factory import Log
 from seriatim.testing.factories import (
     TRACE_PAYLOADS,
-    numbers,
-    refuse_all,
-    refused,
+    assert_all_refused,
+    assert_refused,
+    stream_seqs,
     trace,
     trace_event,
 )
 
-Path = tuple[str | int, ...]
+PayloadPath = tuple[str | int, ...]
 
 # Every required key of every type, by its path in the sample payloads.
-REQUIRED: dict[str, list[Path]] = {
+REQUIRED: dict[str, list[PayloadPath]] = {
     "TraceStarted": [
         ("workflow",),
         ("title",),
@@ -89,7 +89,7 @@ REQUIRED: dict[str, list[Path]] = {
     "TraceFinished": [("outcome",)],
 }
 
-ENUMS: dict[tuple[str, Path], list[str]] = {
+ENUMS: dict[tuple[str, PayloadPath], list[str]] = {
     ("EntityObserved", ("role",)): ["primary", "related"],
     ("PolicyEvaluated", ("decision",)): ["allow", "deny", "require_exception"],
     ("ApprovalRecorded", ("decision",)): ["approved", "rejected"],
@@ -103,7 +103,9 @@ ENUMS: dict[tuple[str, Path], list[str]] = {
 }
 
 
-def changed(event_type: str, path: Path, value: Any = None, *, without: bool = False) -> Any:
+def change_payload(
+    event_type: str, path: PayloadPath, value: Any = None, *, without: bool = False
+) -> Any:
     """Return the sample payload of a type with one value replaced or removed."""
     payload = copy.deepcopy(dict(TRACE_PAYLOADS[event_type]))
     inner: Any = payload
@@ -116,7 +118,7 @@ def changed(event_type: str, path: Path, value: Any = None, *, without: bool = F
     return payload
 
 
-def shown(path: Path) -> str:
+def format_json_path(path: PayloadPath) -> str:
     """Return a path into a payload in JSON path syntax."""
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
@@ -130,7 +132,7 @@ class TraceContract:
 
         records = list(log.read_stream(("trace", "t")))
         assert [record.event_type for record in records] == list(TRACE_PAYLOADS)
-        assert numbers(log, ("trace", "t")) == list(range(10))
+        assert stream_seqs(log, ("trace", "t")) == list(range(10))
         assert [record.data for record in records] == [
             dict(payload) for payload in TRACE_PAYLOADS.values()
         ]
@@ -138,29 +140,31 @@ class TraceContract:
     def test_required_keys(self, log: Log) -> None:
         """T1: a payload without a required key is refused with its JSON path."""
         cases = {
-            f"{event_type} without {shown(path)}": (
-                trace_event(event_type, "t", 0, payload=changed(event_type, path, without=True)),
+            f"{event_type} without {format_json_path(path)}": (
+                trace_event(
+                    event_type, "t", 0, payload=change_payload(event_type, path, without=True)
+                ),
                 "schema_violation",
-                shown(path),
+                format_json_path(path),
             )
             for event_type, paths in REQUIRED.items()
             for path in paths
         }
-        refuse_all(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda given: log.append([given]), cases)
 
     def test_wrong_types(self, log: Log) -> None:
         """T1: a number where a string, object or list belongs is refused with its JSON path."""
         cases = {
-            f"{event_type} with 7 at {shown(path)}": (
-                trace_event(event_type, "t", 0, payload=changed(event_type, path, 7)),
+            f"{event_type} with 7 at {format_json_path(path)}": (
+                trace_event(event_type, "t", 0, payload=change_payload(event_type, path, 7)),
                 "schema_violation",
-                shown(path),
+                format_json_path(path),
             )
             for event_type, paths in REQUIRED.items()
             for path in paths
             if path[-1] not in ("old_value", "new_value")
         }
-        refuse_all(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda given: log.append([given]), cases)
 
     def test_enums(self, log: Log) -> None:
         """T1: enumerated strings are enforced; every allowed value is accepted."""
@@ -169,12 +173,12 @@ class TraceContract:
         number = 0
         for (event_type, path), allowed in ENUMS.items():
             for wrong in ("", "other", allowed[0].upper(), None):
-                payload = changed(event_type, path, wrong)
+                payload = change_payload(event_type, path, wrong)
                 given = trace_event(event_type, "t", 0, payload=payload)
-                cases[f"{event_type} {shown(path)} {wrong!r}"] = (
+                cases[f"{event_type} {format_json_path(path)} {wrong!r}"] = (
                     given,
                     "schema_violation",
-                    shown(path),
+                    format_json_path(path),
                 )
             for right in allowed:
                 trace_id = f"ok-{number}"
@@ -183,16 +187,18 @@ class TraceContract:
                     [
                         trace_event("TraceStarted", trace_id, 0),
                         trace_event(
-                            event_type, trace_id, 1, payload=changed(event_type, path, right)
+                            event_type, trace_id, 1, payload=change_payload(event_type, path, right)
                         ),
                     ]
                 )
-        refuse_all(log, lambda given: log.append([given]), cases)
+        assert_all_refused(log, lambda given: log.append([given]), cases)
         log.append([started])
 
     def test_extra_keys_are_allowed(self, log: Log) -> None:
         """T1: additional keys are stored, at every level."""
-        payload = changed("TraceStarted", ("primary_entity", "system"), "crm") | {"more": [1]}
+        payload = change_payload("TraceStarted", ("primary_entity", "system"), "crm") | {
+            "more": [1]
+        }
 
         log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
@@ -206,41 +212,47 @@ class TraceContract:
             [
                 trace_event("TraceStarted", "t", 0),
                 trace_event(
-                    "InputObserved", "t", 1, payload=changed("InputObserved", ("facts",), [fact])
+                    "InputObserved",
+                    "t",
+                    1,
+                    payload=change_payload("InputObserved", ("facts",), [fact]),
                 ),
                 trace_event(
                     "ActionProposed",
                     "t",
                     2,
-                    payload=changed("ActionProposed", ("changes",), [change]),
+                    payload=change_payload("ActionProposed", ("changes",), [change]),
                 ),
             ]
         )
 
-        with refused(log, "schema_violation", field="$.facts[0].as_of"):
-            payload = changed("InputObserved", ("facts",), [fact | {"as_of": 7}])
+        with assert_refused(log, "schema_violation", field="$.facts[0].as_of"):
+            payload = change_payload("InputObserved", ("facts",), [fact | {"as_of": 7}])
             log.append([trace_event("InputObserved", "t", 3, payload=payload)])
 
     def test_the_catalogue_is_closed(self, log: Log) -> None:
         """A5: an event type other than the ten is refused."""
         for name in ("TraceResumed", "tracestarted", "thing.happened"):
-            with refused(log, "schema_violation", index=0, field="event_type"):
+            with assert_refused(log, "schema_violation", index=0, field="event_type"):
                 log.append([trace_event(name, "t", 0)])
 
     def test_floats_are_refused(self, log: Log) -> None:
         """A2: a finite float anywhere in a trace's payload is refused with its JSON path."""
-        payload = changed("TraceStarted", ("score",), [1, {"x": 1.5}])
-        with refused(log, "schema_violation", index=0, field="$.score[1].x"):
+        payload = change_payload("TraceStarted", ("score",), [1, {"x": 1.5}])
+        with assert_refused(log, "schema_violation", index=0, field="$.score[1].x"):
             log.append([trace_event("TraceStarted", "t", 0, payload=payload)])
 
-        whole = changed("TraceStarted", ("score",), [1, 10**30, "1.5"])
+        whole = change_payload("TraceStarted", ("score",), [1, 10**30, "1.5"])
         log.append([trace_event("TraceStarted", "t", 0, payload=whole)])
 
     def test_the_envelope(self, log: Log) -> None:
         """A7: a trace's event carries id, number, time, producer, source, actor and key."""
         for door_code, act in (
             ("invalid_event", lambda given: log.append([given])),
-            ("invalid_argument", lambda given: log.append_draft(log.draft(TRACES, [given]))),
+            (
+                "invalid_argument",
+                lambda given: log.append_draft(log.draft(TRACES_PROFILE, [given])),
+            ),
         ):
             cases: dict[str, tuple[Any, ...]] = {}
             for field in (
@@ -266,23 +278,23 @@ class TraceContract:
             ):
                 given = trace_event("TraceStarted", "t", 0, **{field: wrong})
                 cases[f"{field} {wrong!r}"] = (given, door_code, field)
-            refuse_all(log, act, cases)
+            assert_all_refused(log, act, cases)
 
     def test_actor_types(self, log: Log) -> None:
         """T1: an actor is an agent, a person, a role or a system."""
         for actor in ("agent", "person", "role", "system"):
             log.append([trace_event("TraceStarted", actor, 0, actor_type=actor)])
 
-        with refused(log, "invalid_event", index=0, field="actor_type"):
+        with assert_refused(log, "invalid_event", index=0, field="actor_type"):
             log.append([trace_event("TraceStarted", "t", 0, actor_type="service_principal")])
 
     def test_codes_of_the_traces_door(self, log: Log) -> None:
         """L3: invalid JSON is an invalid argument, a wrong shape a schema violation."""
         start = "TraceStarted"
         bad, violation = "invalid_argument", "schema_violation"
-        refuse_all(
+        assert_all_refused(
             log,
-            lambda given: log.append_draft(log.draft(TRACES, [given])),
+            lambda given: log.append_draft(log.draft(TRACES_PROFILE, [given])),
             {
                 "NaN": (_with(float("nan")), bad, "$.x"),
                 "infinity": (_with(float("inf")), bad, "$.x"),
@@ -310,11 +322,13 @@ class TraceContract:
         payloads: list[Any] = [[], "x", 1, None, True]
         for payload in payloads:
             started = trace_event("TraceStarted", "t", 0, payload=payload)
-            with refused(log, "schema_violation", index=0, field="payload"):
-                log.append_draft(log.draft(TRACES, [started]))
-            with refused(log, "invalid_event", index=0, field="payload"):
+            with assert_refused(log, "schema_violation", index=0, field="payload"):
+                log.append_draft(log.draft(TRACES_PROFILE, [started]))
+            with assert_refused(log, "invalid_event", index=0, field="payload"):
                 log.append([NewEvent("x", payload)])
 
 
 def _with(value: Any) -> NewEvent:
-    return trace_event("TraceStarted", "t", 0, payload=changed("TraceStarted", ("x",), value))
+    return trace_event(
+        "TraceStarted", "t", 0, payload=change_payload("TraceStarted", ("x",), value)
+    )

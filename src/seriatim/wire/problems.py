@@ -14,7 +14,7 @@ from seriatim.core.errors import ALL_ERRORS, BackendFailure, LimitExceeded, Seri
 CONTENT_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:seriatim:problem:"
 
-STATUS: Mapping[str, int] = {
+STATUS_BY_CODE: Mapping[str, int] = {
     "empty_append": 400,
     "invalid_argument": 400,
     "invalid_event": 400,
@@ -38,7 +38,7 @@ STATUS: Mapping[str, int] = {
     "projection_timeout": 504,
     "timeout": 504,
 }
-BUSY = 429  # for limits that pass with time: a quota, a full queue
+TOO_MANY_REQUESTS = 429  # for limits that pass with time: a quota, a full queue
 _BY_CODE: Mapping[str, type[SeriatimError]] = {kind.code: kind for kind in ALL_ERRORS}
 
 
@@ -55,16 +55,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
 
 
-def status_of(error: SeriatimError) -> int:
+def status_for_error(error: SeriatimError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, LimitExceeded) and error.retryable:
-        return BUSY
-    return STATUS[error.code]
+        return TOO_MANY_REQUESTS
+    return STATUS_BY_CODE[error.code]
 
 
-def problem_of(error: SeriatimError, request_id: str = "") -> Problem:
+def problem_from_error(error: SeriatimError, request_id: str = "") -> Problem:
     """Return the problem for an error."""
-    status = status_of(error)
+    status = status_for_error(error)
     return Problem(
         type=TYPE_PREFIX + error.code,
         title=HTTPStatus(status).phrase,
@@ -86,7 +86,7 @@ def _encodable(value: Any) -> Any:
     return value
 
 
-def error_of(problem: Problem) -> SeriatimError:
+def error_from_problem(problem: Problem) -> SeriatimError:
     """Return the error for a problem; an unknown code becomes `BackendFailure`."""
     kind = _BY_CODE.get(problem.code, BackendFailure)
     return kind(problem.detail, details=problem.details, retryable=problem.retryable)

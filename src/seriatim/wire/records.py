@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from seriatim.core.canonical import parse_json
-from seriatim.core.errors import Flaw
+from seriatim.core.canonical import parse_strict_json
+from seriatim.core.errors import ValidationError
 from seriatim.core.event import EventRecord, NewEvent
-from seriatim.core.request import Prepared
+from seriatim.core.request import PreparedEvent
 
 _decode = msgspec.json.Decoder().decode
 
@@ -52,14 +52,14 @@ _PAYLOAD = EventRecord.__struct_fields__.index("payload")
 _TAGS = EventRecord.__struct_fields__.index("tags")
 
 
-def outgoing(record: EventRecord) -> WireRecord:
+def to_wire_record(record: EventRecord) -> WireRecord:
     """Return the wire form of a record."""
     fields = list(_fields_of(record))
     fields[_PAYLOAD] = msgspec.Raw(record.payload.encode())
     return WireRecord(*fields)
 
 
-def incoming(record: WireRecord) -> EventRecord:
+def from_wire_record(record: WireRecord) -> EventRecord:
     """Return the record of a wire form."""
     fields = list(_fields_of(record))
     fields[_PAYLOAD] = bytes(record.payload).decode()
@@ -67,14 +67,14 @@ def incoming(record: WireRecord) -> EventRecord:
     return EventRecord(*fields)
 
 
-def all_outgoing(records: Iterable[EventRecord]) -> list[WireRecord]:
+def to_wire_records(records: Iterable[EventRecord]) -> list[WireRecord]:
     """Return the wire forms of records."""
-    return [outgoing(record) for record in records]
+    return [to_wire_record(record) for record in records]
 
 
-def all_incoming(records: Iterable[WireRecord]) -> list[EventRecord]:
+def from_wire_records(records: Iterable[WireRecord]) -> list[EventRecord]:
     """Return the records of wire forms."""
-    return [incoming(record) for record in records]
+    return [from_wire_record(record) for record in records]
 
 
 def _empty_payload() -> msgspec.Raw:
@@ -109,14 +109,14 @@ class WireEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, 
     stream: tuple[str, str] | None = None  # type and id, instead of the two fields above
 
 
-def sent(event: Prepared) -> WireEvent:
+def to_wire_event(event: PreparedEvent) -> WireEvent:
     """Return the wire form of a validated event; with its id it can be sent again safely."""
     return WireEvent(
         event.event_type,
         msgspec.Raw(event.payload.encode()),
         event.stream_type,
         event.stream_id,
-        event.given_seq,
+        event.requested_seq,
         event.event_id,
         event.event_version,
         event.occurred_at,
@@ -137,7 +137,7 @@ def sent(event: Prepared) -> WireEvent:
     )
 
 
-def received(event: WireEvent) -> NewEvent:
+def from_wire_event(event: WireEvent) -> NewEvent:
     """Return the event of a wire form, to be validated by the log.
 
     Duplicate keys in the payload must have been excluded before, in the whole body.
@@ -149,7 +149,7 @@ def received(event: WireEvent) -> NewEvent:
     if event.stream_type is not None or event.stream_id is not None:
         if stream is not None:
             msg = "set either stream, or stream_type and stream_id, not both"
-            raise Flaw("envelope", "stream", msg)
+            raise ValidationError("envelope", "stream", msg)
         stream = event.stream_type, event.stream_id
     return NewEvent(
         event.event_type,
@@ -180,4 +180,4 @@ def _parse_payload(text: bytes) -> Any:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return parse_json(text)  # slower, and names the error exactly
+        return parse_strict_json(text)  # slower, and names the error exactly

@@ -8,7 +8,7 @@ import pytest
 import seriatim
 from seriatim import Command, NewEvent, StreamKind
 from seriatim.profiles.aggregates import AggregateAppendResult, AggregateEvent, Aggregates
-from tests.contract.profiles.traces_kit import envelope
+from tests.contract.profiles.trace_factories import envelope
 
 WHO: dict[str, Any] = {"actor_type": "user", "actor_id": "u-1", "request_id": "req-1"}
 

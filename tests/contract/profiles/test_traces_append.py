@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 import seriatim
-from seriatim.profiles.traces import Actor, EventEnvelope, Source, StoredEvent
-from tests.contract.profiles.traces_kit import PAYLOADS, append_trace, envelope
+from seriatim.profiles.traces import EventEnvelope, StoredEvent, TraceActor, TraceSource
+from tests.contract.profiles.trace_factories import PAYLOADS, append_trace, envelope
 
 SECRET = {"workflow": "desk", "title": "Bearer abc", "primary_entity": {}}
 LEAKY = {**PAYLOADS["TraceStarted"], "title": "my password=hunter2"}
@@ -68,8 +68,8 @@ def test_the_stored_event_has_the_columns_of_the_table(log: seriatim.Log) -> Non
     fields = msgspec.structs.asdict(stored)
     assert {name: fields[name] for name in expected} == expected
     assert set(fields) - set(expected) == {"recorded_at", "payload_json", "payload_hash"}
-    assert stored.source == Source("desk", "rules", "deal-agent")
-    assert stored.actor == Actor("agent", "agent-7")
+    assert stored.source == TraceSource("desk", "rules", "deal-agent")
+    assert stored.actor == TraceActor("agent", "agent-7")
     assert stored.tags == ["b", "a"]
 
 
@@ -77,7 +77,7 @@ def test_an_envelope_is_a_value_or_a_mapping(log: seriatim.Log) -> None:
     """A1: the frozen envelope and its dictionary form are the same event."""
     given = envelope()
     value = EventEnvelope(
-        **{**given, "source": Source("desk", "rules"), "actor": Actor("agent", "agent-7")}
+        **{**given, "source": TraceSource("desk", "rules"), "actor": TraceActor("agent", "agent-7")}
     )
 
     assert log.traces.append_event(value) == log.traces.append_event(given)

@@ -7,7 +7,7 @@ import pytest
 
 import seriatim
 from seriatim.profiles.traces import StoredEvent, Traces
-from tests.contract.profiles.traces_kit import append_trace, envelope
+from tests.contract.profiles.trace_factories import append_trace, envelope
 
 OFFERED = {
     "append_event",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
+from seriatim.factory import open_registry
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -31,6 +31,6 @@ def registry(registry_at: str) -> Iterator[Registry]:
 @pytest.fixture
 def hasty(registry_at: str) -> Iterator[Registry]:
     """A second handle of the registry, whose leases expire immediately."""
-    made = open_registry(registry_at, Registering(lease_s=0.02, heartbeat_s=0.01))
+    made = open_registry(registry_at, RegistrySettings(lease_s=0.02, heartbeat_s=0.01))
     yield made
     made.close()

@@ -11,53 +11,62 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import Conflict, InvalidArgument, LeaseLost, NotFound
-from seriatim.core.handling import Delivery
+from seriatim.core.handler import Delivery
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
-from tests.integration.delivery.kit import claim, done, event, made, statuses, verdicts
+from seriatim.factory import open_registry
+from tests.integration.delivery.support import (
+    claim,
+    claim_and_complete,
+    make_event,
+    make_handler,
+    statuses_of,
+    verdicts_of,
+)
 
 
 def test_an_event_is_claimed_once(registry: Registry) -> None:
     """G1: the first claim wins, and after it is done the event is a duplicate."""
-    mailer = made()
-    [first] = claim(registry, mailer, event(1))
-    [second] = claim(registry, mailer, event(1))
+    mailer = make_handler()
+    [first] = claim(registry, mailer, make_event(1))
+    [second] = claim(registry, mailer, make_event(1))
     registry.mark_done(mailer, [first])
-    [third] = claim(registry, mailer, event(1))
+    [third] = claim(registry, mailer, make_event(1))
 
-    assert verdicts([first, second, third]) == ["claimed", "in_progress", "duplicate_done"]
+    assert verdicts_of([first, second, third]) == ["claimed", "in_progress", "duplicate_done"]
     assert (first.token, first.attempt) == (1, 1)
 
 
 def test_handlers_do_not_know_each_other(registry: Registry) -> None:
     """C6: one event, two handlers, two effects; and another tenant's is another event."""
-    done(registry, made("mailer"), event(1))
+    claim_and_complete(registry, make_handler("mailer"), make_event(1))
 
-    assert verdicts(claim(registry, made("biller"), event(1))) == ["claimed"]
-    assert verdicts(claim(registry, made("mailer"), event(1, tenant_id="other"))) == ["claimed"]
+    assert verdicts_of(claim(registry, make_handler("biller"), make_event(1))) == ["claimed"]
+    assert verdicts_of(
+        claim(registry, make_handler("mailer"), make_event(1, tenant_id="other"))
+    ) == ["claimed"]
 
 
 def test_what_is_known_survives_the_process(registry_at: str) -> None:
     """G1: a claim is durable: whoever opens the registry next finds it."""
     for expected in ("claimed", "in_progress"):
         opened = open_registry(registry_at)
-        assert verdicts(claim(opened, made(), event(1))) == [expected]
+        assert verdicts_of(claim(opened, make_handler(), make_event(1))) == [expected]
         opened.close()
 
 
 def test_one_event_twice_in_a_batch(registry: Registry) -> None:
     """G1: a batch that holds an event twice claims it once."""
-    plain = event(None, event_id="a")
+    plain = make_event(None, event_id="a")
 
-    assert verdicts(claim(registry, made(), plain, plain)) == ["claimed", "in_progress"]
+    assert verdicts_of(claim(registry, make_handler(), plain, plain)) == ["claimed", "in_progress"]
 
 
 def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) -> None:
     """G1: of many that claim the same events at once, exactly one gets each."""
-    mailer = made()
-    events = [event(None, event_id=f"e{number}", position=number) for number in range(60)]
+    mailer = make_handler()
+    events = [make_event(None, event_id=f"e{number}", position=number) for number in range(60)]
     barrier = threading.Barrier(6)
 
     def consume(_: int) -> list[str]:
@@ -75,10 +84,10 @@ def test_two_consumers_at_the_same_moment(registry_at: str, registry: Registry) 
 
 def test_a_lease_that_ended_can_be_taken(registry: Registry, hasty: Registry) -> None:
     """G2: after the lease another may claim, with a higher token, and the first has lost it."""
-    mailer = made()
-    [lost] = claim(hasty, mailer, event(1))
+    mailer = make_handler()
+    [lost] = claim(hasty, mailer, make_event(1))
     time.sleep(0.05)
-    [taken] = claim(registry, mailer, event(1))
+    [taken] = claim(registry, mailer, make_event(1))
 
     assert taken.claimed
     assert (taken.token, taken.attempt) == (lost.token + 1, 2)
@@ -91,48 +100,48 @@ def test_a_lease_that_ended_can_be_taken(registry: Registry, hasty: Registry) ->
     with pytest.raises(LeaseLost):
         hasty.release(mailer, [lost])
     registry.mark_done(mailer, [taken])
-    assert statuses(registry) == {taken.delivery.event_id: "done"}
+    assert statuses_of(registry) == {taken.delivery.event_id: "done"}
 
 
 def test_an_ended_lease_that_nobody_took(hasty: Registry) -> None:
     """G2: an expired lease is still its owner's while nobody has taken it."""
-    mailer = made()
-    claims = claim(hasty, mailer, event(1))
+    mailer = make_handler()
+    claims = claim(hasty, mailer, make_event(1))
     time.sleep(0.05)
     hasty.mark_done(mailer, claims)
 
-    assert statuses(hasty) == {event(1).event_id: "done"}
+    assert statuses_of(hasty) == {make_event(1).event_id: "done"}
 
 
 def test_a_heartbeat_keeps_the_lease(registry: Registry, hasty: Registry) -> None:
     """G2: heartbeats count from the database's clock, and keep others away."""
-    mailer = made()
-    claims = claim(hasty, mailer, event(1))
+    mailer = make_handler()
+    claims = claim(hasty, mailer, make_event(1))
     registry.heartbeat(mailer, claims)  # for 900 s
     time.sleep(0.05)
 
-    assert verdicts(claim(registry, mailer, event(1))) == ["in_progress"]
+    assert verdicts_of(claim(registry, mailer, make_event(1))) == ["in_progress"]
 
 
 def test_a_claim_is_ended_once(registry: Registry) -> None:
     """G2: marking done what failed already, or the other way round, is refused."""
-    mailer = made()
-    claims = claim(registry, mailer, event(1))
+    mailer = make_handler()
+    claims = claim(registry, mailer, make_event(1))
     registry.mark_failed(mailer, claims[0], "no", pause_s=60)
 
     with pytest.raises(LeaseLost):
         registry.mark_done(mailer, claims)
-    assert verdicts(claim(registry, mailer, event(1))) == ["waiting"]
+    assert verdicts_of(claim(registry, mailer, make_event(1))) == ["waiting"]
 
 
 def test_done_may_be_said_twice(registry: Registry) -> None:
     """G2: whose answer was lost on the way says it again, and it is still true."""
-    mailer = made()
-    claims = claim(registry, mailer, event(1))
+    mailer = make_handler()
+    claims = claim(registry, mailer, make_event(1))
     registry.mark_done(mailer, claims)
     registry.mark_done(mailer, claims)
 
-    assert statuses(registry) == {event(1).event_id: "done"}
+    assert statuses_of(registry) == {make_event(1).event_id: "done"}
 
 
 @pytest.mark.parametrize(
@@ -148,48 +157,48 @@ def test_done_may_be_said_twice(registry: Registry) -> None:
 )
 def test_ids_that_look_alike(registry: Registry, ids: list[str]) -> None:
     """G1: 003 §6.7: ids that differ in anything differ: events, streams, tenants, handlers."""
-    mailer = made()
-    events = [event(None, event_id=one) for one in ids]
-    streams = [event(1, stream=("show", one), event_id=f"s-{n}") for n, one in enumerate(ids)]
-    tenants = [event(None, event_id="same", tenant_id=one) for one in ids]
+    mailer = make_handler()
+    events = [make_event(None, event_id=one) for one in ids]
+    streams = [make_event(1, stream=("show", one), event_id=f"s-{n}") for n, one in enumerate(ids)]
+    tenants = [make_event(None, event_id="same", tenant_id=one) for one in ids]
     everything = [*events, *streams, *tenants]
 
-    done(registry, mailer, *everything)
+    claim_and_complete(registry, mailer, *everything)
     for one in ids:
-        done(registry, made(one), event(1))
+        claim_and_complete(registry, make_handler(one), make_event(1))
 
-    assert verdicts(claim(registry, mailer, *everything)) == ["duplicate_done"] * len(everything)
+    assert verdicts_of(claim(registry, mailer, *everything)) == ["duplicate_done"] * len(everything)
 
 
 def test_a_handler_is_declared_as_one_thing(registry: Registry) -> None:
     """G4: the registry knows a handler's mode, filter and start; it refuses another of the name."""
-    registry.declare(made(events=["a.*"]))
-    registry.declare(made(events=["a.*"]))
+    registry.declare(make_handler(events=["a.*"]))
+    registry.declare(make_handler(events=["a.*"]))
 
     with pytest.raises(Conflict, match="take another name"):
-        registry.declare(made(events=["b.*"]))
-    registry.declare(made(events=["b.*"]), replace=True)
+        registry.declare(make_handler(events=["b.*"]))
+    registry.declare(make_handler(events=["b.*"]), replace=True)
     assert [one.declaration["events"] for one in registry.handlers()] == [["b.*"]]
 
 
 def test_a_heartbeat_that_comes_too_late() -> None:
     """H4: a heartbeat that is not below the lease is refused at start."""
     with pytest.raises(InvalidArgument, match="above 0 and shorter than lease_s"):
-        Registering(lease_s=30, heartbeat_s=30)
+        RegistrySettings(lease_s=30, heartbeat_s=30)
 
 
 def test_clocks_that_differ(
     registry_at: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G2: only the database's clock counts: a worker whose own is a day ahead takes nothing."""
-    mailer = made()
-    claim(registry, mailer, event(1))
+    mailer = make_handler()
+    claim(registry, mailer, make_event(1))
     day = 86_400
     monkeypatch.setattr(time, "time", lambda: 1_900_000_000.0 + day)
     monkeypatch.setattr(time, "time_ns", lambda: (1_900_000_000 + day) * 10**9)
     ahead = open_registry(registry_at)
 
-    assert verdicts(claim(ahead, mailer, event(1))) == ["in_progress"]
+    assert verdicts_of(claim(ahead, mailer, make_event(1))) == ["in_progress"]
     ahead.close()
 
 
@@ -203,32 +212,34 @@ def test_keys_of_commands_are_no_keys_of_consumers(tmp_path: Path, registry: Reg
         )
         events = [Delivery.of(one, log=log.identity()) for one in log.read()]
 
-    assert verdicts(claim(registry, made(), *events)) == ["claimed", "claimed"]
+    assert verdicts_of(claim(registry, make_handler(), *events)) == ["claimed", "claimed"]
 
 
 async def test_an_awaited_claim(registry: Registry) -> None:
     """G1: the same in asyncio, with the same verdicts; a transaction stays with its thread."""
-    mailer = made()
-    async with registry.aio.claim(mailer, event(1)) as held:
+    mailer = make_handler()
+    async with registry.aio.claim(mailer, make_event(1)) as held:
         assert (bool(held), held.attempt) == (True, 1)
-    async with registry.aio.claim(mailer, event(1)) as held:
+    async with registry.aio.claim(mailer, make_event(1)) as held:
         assert held.verdict == "duplicate_done"
-    claims = await registry.aio.claim_all(mailer, [event(2), event(3)])
+    claims = await registry.aio.claim_all(mailer, [make_event(2), make_event(3)])
     await registry.aio.mark_done(mailer, claims)
 
-    assert set(statuses(registry).values()) == {"done"}
+    assert set(statuses_of(registry).values()) == {"done"}
     with pytest.raises(InvalidArgument, match="thread's own connection"):
-        registry.aio.claim(made(effect="transactional"), event(4))
+        registry.aio.claim(make_handler(effect="transactional"), make_event(4))
 
 
 def test_a_registry_that_is_not_there(registry_at: str) -> None:
     """G1: who only looks makes none; and one that is switched off says so."""
     with pytest.raises(NotFound, match="no registry"):
         open_registry(registry_at, create=False)
-    off = open_registry(registry_at, Registering(enabled=False))
+    off = open_registry(registry_at, RegistrySettings(enabled=False))
     with pytest.raises(NotFound, match="no registry"):
         open_registry(registry_at, create=False)
-    assert verdicts(claim(off, made(), event(1)) + claim(off, made(), event(1))) == [
+    assert verdicts_of(
+        claim(off, make_handler(), make_event(1)) + claim(off, make_handler(), make_event(1))
+    ) == [
         "claimed",
         "claimed",
     ]
@@ -237,23 +248,23 @@ def test_a_registry_that_is_not_there(registry_at: str) -> None:
 def test_claims_are_few_round_trips(registry: Registry) -> None:
     """G1: a claim is one statement, and so is its end."""
     runs: list[str] = []
-    mailer = made()
-    original = registry.engine.at_once
+    mailer = make_handler()
+    original = registry.engine.autocommit
 
     def counted() -> object:
         runs.append("one")
         return original()
 
-    registry.engine.at_once = counted  # type: ignore[method-assign,assignment]
-    registry.mark_done(mailer, registry.claim_all(mailer, [event(1)]))
+    registry.engine.autocommit = counted  # type: ignore[method-assign,assignment]
+    registry.mark_done(mailer, registry.claim_all(mailer, [make_event(1)]))
 
     assert len(runs) == 2
 
 
 def test_events_without_a_stream_are_only_deduplicated(registry: Registry) -> None:
     """G4: what has no stream waits for nothing."""
-    mailer = made()
+    mailer = make_handler()
     one, two = (Delivery(event_id=name, position=number) for number, name in enumerate("ab"))
 
-    assert verdicts(claim(registry, mailer, two)) == ["claimed"]
-    assert verdicts(claim(registry, mailer, one, two)) == ["claimed", "in_progress"]
+    assert verdicts_of(claim(registry, mailer, two)) == ["claimed"]
+    assert verdicts_of(claim(registry, mailer, one, two)) == ["claimed", "in_progress"]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from seriatim.core.errors import SeriatimError
-from seriatim.delivery.entries import Asked
-from seriatim.delivery.holding import Context
+from seriatim.delivery.claim_context import HandlerContext
+from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
-from tests.integration.delivery.kit import QUICK, made
+from seriatim.factory import open_registry
+from tests.integration.delivery.support import QUICK, make_handler
 from tests.integration.delivery.test_commit_failures import Ledger, apart, handled
 
 WRONG = 2  # the event whose effect does so
@@ -55,19 +55,19 @@ def test_an_effect_that_ends_what_is_not_its_own(
     """G10: closing or committing the registry's connection is one event's failure, no outage."""
     done: list[int] = []
 
-    def bill(given: Any, context: Context) -> None:
+    def bill(given: Any, context: HandlerContext) -> None:
         done.append(given["n"])
         context.connection.execute(f"insert into {ledger.at}bills (way) values ('{given['n']}')")
         if given["n"] == WRONG:
             misuse(context.connection)
 
-    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+    billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
     tally = handled(registry, billing, [apart(number) for number in EVENTS])
 
     assert (tally.done, tally.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
-    [entry] = registry.entries(Asked(status="failed"))
+    [entry] = registry.entries(EntryFilter(status="failed"))
     assert (entry.event_id, entry.attempts) == (apart(WRONG).event_id, 1)
     assert entry.error
 
@@ -80,18 +80,18 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
     registry = open_registry(f"sqlite:///{tmp_path}/delivery.db")
     ledger = Ledger(registry)
 
-    def bill(given: Any, context: Context) -> None:
+    def bill(given: Any, context: HandlerContext) -> None:
         context.connection.execute("insert into bills (way) values (?)", (str(given["n"]),))
         if given["n"] == WRONG:
             context.connection.executescript(statement)
 
-    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+    billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
     tally = handled(registry, billing, [apart(number) for number in EVENTS])
 
     assert (tally.done, tally.failed) == (2, 1)
     assert _ways(registry, ledger) == ["1", "4"]
-    [entry] = registry.entries(Asked(status="failed"))
+    [entry] = registry.entries(EntryFilter(status="failed"))
     assert "leave commit and rollback to its owner" in entry.error
     registry.close()
 
@@ -99,12 +99,12 @@ def test_a_script_commits_nothing(tmp_path: Path, statement: str) -> None:
 def test_the_connection_is_free_after_the_effect(registry: Registry, ledger: Ledger) -> None:
     """G10: savepoints work in an effect, and whoever has the connection next may commit."""
 
-    def bill(given: Any, context: Context) -> None:
+    def bill(given: Any, context: HandlerContext) -> None:
         context.connection.execute("savepoint mine")
         ledger.bill(given, context)
         context.connection.execute("release savepoint mine")
 
-    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+    billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
     tally = handled(registry, billing, [apart(number) for number in EVENTS])
     with registry.engine.transaction() as session:
@@ -143,12 +143,12 @@ def test_another_database_that_fails(
 ) -> None:
     """G10: an effect that fails at a file of its own has failed; the registry is there."""
 
-    def bill(given: Any, context: Context) -> None:
+    def bill(given: Any, context: HandlerContext) -> None:
         ledger.bill(given, context)
         if given["n"] == WRONG:
             trouble(tmp_path)
 
-    billing = made("billing", effect="transactional", run=bill, retry=QUICK)
+    billing = make_handler("billing", effect="transactional", run=bill, retry=QUICK)
 
     tally = handled(registry, billing, [apart(number) for number in EVENTS])
 
@@ -158,13 +158,13 @@ def test_another_database_that_fails(
 
 def test_a_claim_whose_block_closes_the_connection(registry: Registry, ledger: Ledger) -> None:
     """G10: the same in `with registry.claim`, and the registry can be used afterwards."""
-    billing = made("billing", effect="transactional", retry=QUICK)
+    billing = make_handler("billing", effect="transactional", retry=QUICK)
     registry.declare(billing)
 
     with pytest.raises(SeriatimError, match="closed"), registry.claim(billing, apart(1)) as claim:
         claim.connection.close()
 
-    assert [one.status for one in registry.entries(Asked())] == ["failed"]
+    assert [one.status for one in registry.entries(EntryFilter())] == ["failed"]
     assert ledger.billed == []
 
 

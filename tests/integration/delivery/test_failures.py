@@ -8,21 +8,29 @@ from typing import Any
 import pytest
 
 from seriatim.core.errors import InvalidArgument, NotFound
-from seriatim.core.handling import RetryPolicy
+from seriatim.core.handler import RetryPolicy
+from seriatim.delivery.claim_context import record_failure
 from seriatim.delivery.claims import Claim
-from seriatim.delivery.entries import Asked
-from seriatim.delivery.holding import fail
+from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.registry import Registry
-from tests.integration.delivery.kit import QUICK, claim, done, event, made, statuses, verdicts
+from tests.integration.delivery.support import (
+    QUICK,
+    claim,
+    claim_and_complete,
+    make_event,
+    make_handler,
+    statuses_of,
+    verdicts_of,
+)
 
 
 def failed(registry: Registry, by: Any, *, error: Exception | None = None) -> Claim:
     """Claim the first event as soon as it may be, and fail."""
     until = time.monotonic() + 10
     while True:
-        [found] = claim(registry, by, event(1))
+        [found] = claim(registry, by, make_event(1))
         if found.claimed:
-            fail(registry, by, found, error or ValueError("no seat"))
+            record_failure(registry, by, found, error or ValueError("no seat"))
             return found
         assert found.verdict == "waiting", found
         assert time.monotonic() < until
@@ -47,11 +55,14 @@ def test_the_policy_of_pauses() -> None:
 
 def test_a_failed_event_waits(registry: Registry) -> None:
     """G5: after a failure the event backs off, by the database's clock."""
-    mailer = made(retry=RetryPolicy(base_s=3600, cap_s=3600))
+    mailer = make_handler(retry=RetryPolicy(base_s=3600, cap_s=3600))
     failed(registry, mailer)
-    [entry] = registry.entries(Asked(status="failed"))
+    [entry] = registry.entries(EntryFilter(status="failed"))
 
-    assert verdicts(claim(registry, mailer, event(1), event(2))) == ["waiting", "blocked"]
+    assert verdicts_of(claim(registry, mailer, make_event(1), make_event(2))) == [
+        "waiting",
+        "blocked",
+    ]
     assert (entry.attempts, entry.error) == (1, "ValueError: no seat")
     assert entry.due_at is not None
     assert entry.due_at > entry.updated_at
@@ -59,33 +70,33 @@ def test_a_failed_event_waits(registry: Registry) -> None:
 
 def test_attempts_run_out(registry: Registry) -> None:
     """G5: after as many attempts as the policy has, the event is a dead letter with all of it."""
-    mailer = made(retry=QUICK)
+    mailer = make_handler(retry=QUICK)
     tokens = [failed(registry, mailer).token for _ in range(3)]
-    [entry] = registry.entries(Asked(status="dead"))
+    [entry] = registry.entries(EntryFilter(status="dead"))
 
     assert tokens == [1, 2, 3]
     assert (entry.attempts, entry.error, entry.event) == (3, "ValueError: no seat", {"n": 1})
     assert (entry.handler, entry.position, entry.stream_seq) == ("mailer", 1, 1)
     assert entry.first_at < entry.updated_at
-    assert verdicts(claim(registry, mailer, event(1))) == ["dead"]
+    assert verdicts_of(claim(registry, mailer, make_event(1))) == ["dead"]
 
 
 def test_an_error_that_is_final(registry: Registry) -> None:
     """G5: errors that no retry helps against go to the dead letters at once."""
-    failed(registry, made(retry=RetryPolicy(final=(KeyError,))), error=KeyError("seat"))
+    failed(registry, make_handler(retry=RetryPolicy(final=(KeyError,))), error=KeyError("seat"))
 
-    assert statuses(registry) == {event(1).event_id: "dead"}
+    assert statuses_of(registry) == {make_event(1).event_id: "dead"}
 
 
 def test_a_worker_that_dies_every_time(registry: Registry, hasty: Registry) -> None:
     """G5: attempts that end with their worker are counted too."""
-    mailer = made(retry=QUICK)
+    mailer = make_handler(retry=QUICK)
     for _ in range(3):
-        assert verdicts(claim(hasty, mailer, event(1))) == ["claimed"]
+        assert verdicts_of(claim(hasty, mailer, make_event(1))) == ["claimed"]
         time.sleep(0.05)
 
-    assert verdicts(claim(registry, mailer, event(1))) == ["dead"]
-    [entry] = registry.entries(Asked(status="dead"))
+    assert verdicts_of(claim(registry, mailer, make_event(1))) == ["dead"]
+    [entry] = registry.entries(EntryFilter(status="dead"))
     assert "the lease expired in every attempt" in entry.error
     assert entry.event == {"n": 1}
 
@@ -93,8 +104,8 @@ def test_a_worker_that_dies_every_time(registry: Registry, hasty: Registry) -> N
 def test_a_secret_in_an_error(registry: Registry) -> None:
     """K: the words of an error are not kept when they look like a secret."""
     token = "ghp_" + "a1B2" * 9
-    failed(registry, made(), error=ValueError(f"the server refused {token}"))
-    [entry] = registry.entries(Asked())
+    failed(registry, make_handler(), error=ValueError(f"the server refused {token}"))
+    [entry] = registry.entries(EntryFilter())
 
     assert token not in entry.error
     assert entry.error.startswith("ValueError")
@@ -105,79 +116,86 @@ def test_a_secret_in_an_error(registry: Registry) -> None:
 )
 def test_poison(registry: Registry, on_poison: str, behind: str) -> None:
     """G5: a dead letter parks its stream, is passed by, or stops the handler."""
-    mailer = made(retry=QUICK, on_poison=on_poison)
+    mailer = make_handler(retry=QUICK, on_poison=on_poison)
     registry.declare(mailer)
     dead(registry, mailer)
-    other = event(1, stream=("show", "s-2"))
+    other = make_event(1, stream=("show", "s-2"))
 
-    assert verdicts(claim(registry, mailer, event(2))) == [behind]
-    assert verdicts(claim(registry, mailer, other)) == [
+    assert verdicts_of(claim(registry, mailer, make_event(2))) == [behind]
+    assert verdicts_of(claim(registry, mailer, other)) == [
         "blocked" if on_poison == "stop" else "claimed"
     ]
-    reason = registry.held_up(mailer)
+    reason = registry.inactive_reason(mailer)
     assert (reason is not None and "no seat" in reason) == (on_poison == "stop")
 
 
 @pytest.mark.parametrize("on_poison", ["park", "skip", "stop"])
 def test_a_retry_by_hand(registry: Registry, on_poison: str) -> None:
     """G5: an operator retries a dead letter; in strict it is never stale."""
-    mailer = made(retry=QUICK, on_poison=on_poison)
+    mailer = make_handler(retry=QUICK, on_poison=on_poison)
     registry.declare(mailer)
     dead(registry, mailer)
     if on_poison == "skip":
-        done(registry, mailer, event(2))
+        claim_and_complete(registry, mailer, make_event(2))
 
-    assert registry.retry(Asked(handler="mailer", event_id=event(1).event_id)) == 1
-    assert registry.held_up(mailer) is None
+    assert registry.retry(EntryFilter(handler="mailer", event_id=make_event(1).event_id)) == 1
+    assert registry.inactive_reason(mailer) is None
     [kept] = registry.due(mailer)
     [again] = claim(registry, mailer, kept)
     assert (again.verdict, again.attempt) == ("claimed", 1)
     registry.mark_done(mailer, [again])
     expected = "duplicate_done" if on_poison == "skip" else "claimed"
-    assert verdicts(claim(registry, mailer, event(2))) == [expected]
+    assert verdicts_of(claim(registry, mailer, make_event(2))) == [expected]
 
 
 def test_a_retry_that_came_too_late(registry: Registry) -> None:
     """G5: in latest_wins a retried dead letter may be stale."""
-    view = made(mode="latest_wins", retry=QUICK)
+    view = make_handler(mode="latest_wins", retry=QUICK)
     dead(registry, view)
-    done(registry, view, event(2))
-    registry.retry(Asked(status="dead"))
+    claim_and_complete(registry, view, make_event(2))
+    registry.retry(EntryFilter(status="dead"))
 
-    assert verdicts(claim(registry, view, event(1))) == ["stale"]
+    assert verdicts_of(claim(registry, view, make_event(1))) == ["stale"]
 
 
 @pytest.mark.parametrize("status", ["claimed", "failed", "blocked", "dead", "unknown"])
 def test_a_skip_by_hand(registry: Registry, hasty: Registry, status: str) -> None:
     """G5: anything unfinished can be skipped, with a reason; it counts as done."""
-    mailer = made(effect="unsafe", retry=QUICK) if status == "unknown" else made(retry=QUICK)
+    mailer = (
+        make_handler(effect="unsafe", retry=QUICK)
+        if status == "unknown"
+        else make_handler(retry=QUICK)
+    )
     if status == "claimed":
-        claim(registry, mailer, event(1))
+        claim(registry, mailer, make_event(1))
     elif status == "failed":
         failed(registry, mailer)
     elif status == "dead":
         dead(registry, mailer)
     elif status == "unknown":
-        claim(hasty, mailer, event(1))
+        claim(hasty, mailer, make_event(1))
         time.sleep(0.05)
         registry.due(mailer)
     else:
-        registry.release(mailer, claim(registry, mailer, event(1)))
-    assert statuses(registry) == {event(1).event_id: status}
+        registry.release(mailer, claim(registry, mailer, make_event(1)))
+    assert statuses_of(registry) == {make_event(1).event_id: status}
 
-    assert registry.skip(Asked(event_id=event(1).event_id), "known to be empty") == 1
-    assert verdicts(claim(registry, mailer, event(1), event(2))) == ["duplicate_done", "claimed"]
-    [entry] = registry.entries(Asked(status="skipped"))
+    assert registry.skip(EntryFilter(event_id=make_event(1).event_id), "known to be empty") == 1
+    assert verdicts_of(claim(registry, mailer, make_event(1), make_event(2))) == [
+        "duplicate_done",
+        "claimed",
+    ]
+    [entry] = registry.entries(EntryFilter(status="skipped"))
     assert entry.reason == "known to be empty"
     with pytest.raises(InvalidArgument, match="say why"):
-        registry.skip(Asked(), "  ")
+        registry.skip(EntryFilter(), "  ")
 
 
 def test_an_owner_whose_event_was_skipped(registry: Registry) -> None:
     """G5: who still works on what was skipped cannot end it any more."""
-    mailer = made()
-    claims = claim(registry, mailer, event(1))
-    registry.skip(Asked(), "hangs")
+    mailer = make_handler()
+    claims = claim(registry, mailer, make_event(1))
+    registry.skip(EntryFilter(), "hangs")
 
     with pytest.raises(Exception, match="no longer held"):
         registry.mark_done(mailer, claims)
@@ -185,45 +203,45 @@ def test_an_owner_whose_event_was_skipped(registry: Registry) -> None:
 
 def test_an_unsafe_effect_whose_owner_is_gone(registry: Registry, hasty: Registry) -> None:
     """G7: nobody knows if it happened: it is unknown, until an operator says what to do."""
-    caller = made(effect="unsafe")
-    claims = claim(hasty, caller, event(1))
+    caller = make_handler(effect="unsafe")
+    claims = claim(hasty, caller, make_event(1))
     time.sleep(0.05)
 
-    assert verdicts(claim(registry, caller, event(1))) == ["unknown"]
-    registry.keep(caller, [event(1)])
-    assert statuses(registry) == {event(1).event_id: "unknown"}
+    assert verdicts_of(claim(registry, caller, make_event(1))) == ["unknown"]
+    registry.defer(caller, [make_event(1)])
+    assert statuses_of(registry) == {make_event(1).event_id: "unknown"}
     assert registry.due(caller) == []
     hasty.mark_done(caller, claims)  # it was only slow
-    assert statuses(registry) == {event(1).event_id: "done"}
+    assert statuses_of(registry) == {make_event(1).event_id: "done"}
 
 
 def test_an_unsafe_effect_that_may_be_repeated(registry: Registry, hasty: Registry) -> None:
     """G7: retry_unknown chooses at least once."""
-    caller = made(effect="unsafe", retry_unknown=True)
-    claim(hasty, caller, event(1))
+    caller = make_handler(effect="unsafe", retry_unknown=True)
+    claim(hasty, caller, make_event(1))
     time.sleep(0.05)
 
-    assert verdicts(claim(registry, caller, event(1))) == ["claimed"]
+    assert verdicts_of(claim(registry, caller, make_event(1))) == ["claimed"]
 
 
 def test_a_retried_unknown(registry: Registry, hasty: Registry) -> None:
     """G7: an operator may repeat what is unknown."""
-    caller = made(effect="unsafe")
-    claim(hasty, caller, event(1))
+    caller = make_handler(effect="unsafe")
+    claim(hasty, caller, make_event(1))
     time.sleep(0.05)
-    registry.keep(caller, [event(1)])
-    registry.retry(Asked(status="unknown"))
+    registry.defer(caller, [make_event(1)])
+    registry.retry(EntryFilter(status="unknown"))
 
-    assert [one.event_id for one in registry.due(caller)] == [event(1).event_id]
-    assert verdicts(claim(registry, caller, event(1))) == ["claimed"]
+    assert [one.event_id for one in registry.due(caller)] == [make_event(1).event_id]
+    assert verdicts_of(claim(registry, caller, make_event(1))) == ["claimed"]
 
 
 def test_counts_and_entries(registry: Registry) -> None:
     """M2: what is in the registry, by handler and status, with filters."""
-    mailer, biller = made(retry=QUICK), made("biller")
+    mailer, biller = make_handler(retry=QUICK), make_handler("biller")
     dead(registry, mailer)
-    done(registry, biller, event(1), event(2))
-    claim(registry, biller, event(3, event_type="seat.freed"))
+    claim_and_complete(registry, biller, make_event(1), make_event(2))
+    claim(registry, biller, make_event(3, event_type="seat.freed"))
 
     assert {(one.handler, one.status): one.count for one in registry.counts()} == {
         ("mailer", "dead"): 1,
@@ -232,9 +250,9 @@ def test_counts_and_entries(registry: Registry) -> None:
     assert ("biller", "done", 2) in [
         (one.handler, one.status, one.count) for one in registry.counts(finished=True)
     ]
-    assert statuses(registry, event_type="seat.freed") == {event(3).event_id: "claimed"}
-    assert len(registry.entries(Asked(handler="biller", after=1), limit=1)) == 1
-    assert statuses(registry, tenant_id="nobody") == {}
+    assert statuses_of(registry, event_type="seat.freed") == {make_event(3).event_id: "claimed"}
+    assert len(registry.entries(EntryFilter(handler="biller", after=1), limit=1)) == 1
+    assert statuses_of(registry, tenant_id="nobody") == {}
     with pytest.raises(NotFound, match="no handler"):
         registry.set_status("nobody", "paused")
 
@@ -253,12 +271,12 @@ def test_counts_and_entries(registry: Registry) -> None:
 def test_patterns_of_event_types(registry: Registry, pattern: str, found: set[str]) -> None:
     """E7: an operator names event types by the patterns that a read takes."""
     types = {"a": "seat.taken", "b": "seat.freed", "c": "seats.x", "d": "seat.*", "e": "sé.x"}
-    events = [event(None, event_id=name, event_type=kind) for name, kind in types.items()]
-    claim(registry, made(), *events)
+    events = [make_event(None, event_id=name, event_type=kind) for name, kind in types.items()]
+    claim(registry, make_handler(), *events)
 
-    assert set(statuses(registry, event_type=pattern)) == found
-    assert registry.skip(Asked(event_type=pattern), "given up") == len(found)
-    assert set(statuses(registry, status="skipped")) == found
+    assert set(statuses_of(registry, event_type=pattern)) == found
+    assert registry.skip(EntryFilter(event_type=pattern), "given up") == len(found)
+    assert set(statuses_of(registry, status="skipped")) == found
 
 
 @pytest.mark.parametrize("pattern", ["se*", "*.taken", "seat.*.x"])
@@ -266,30 +284,32 @@ def test_a_pattern_that_matches_nothing_is_refused(registry: Registry, pattern: 
     """E7: a star that stands for nothing is no empty result."""
     for act in (registry.entries, registry.retry):
         with pytest.raises(InvalidArgument, match="event_type"):
-            act(Asked(event_type=pattern))
+            act(EntryFilter(event_type=pattern))
 
 
 def test_a_paused_handler(registry: Registry) -> None:
     """G6: a handler that is paused claims nothing."""
-    mailer = made()
+    mailer = make_handler()
     registry.declare(mailer)
     registry.set_status("mailer", "paused", "deploying")
 
-    assert verdicts(claim(registry, mailer, event(1))) == ["blocked"]
-    assert registry.held_up(mailer) == "paused: deploying"
+    assert verdicts_of(claim(registry, mailer, make_event(1))) == ["blocked"]
+    assert registry.inactive_reason(mailer) == "paused: deploying"
     registry.set_status("mailer", "ready")
-    assert verdicts(claim(registry, mailer, event(1))) == ["claimed"]
+    assert verdicts_of(claim(registry, mailer, make_event(1))) == ["claimed"]
 
 
 def test_pruning(registry: Registry) -> None:
     """G3: what was done long ago is forgotten; its number still tells, and without one it stays."""
-    mailer = made()
-    done(registry, mailer, event(1), event(None, event_id="plain"))
+    mailer = make_handler()
+    claim_and_complete(registry, mailer, make_event(1), make_event(None, event_id="plain"))
     time.sleep(0.01)
 
     assert registry.prune("mailer", 3600) == 0
     assert registry.prune("mailer", 0.001) == 1
-    assert verdicts(claim(registry, mailer, event(1), event(None, event_id="plain"))) == [
+    assert verdicts_of(
+        claim(registry, mailer, make_event(1), make_event(None, event_id="plain"))
+    ) == [
         "stale",
         "duplicate_done",
     ]
@@ -298,19 +318,19 @@ def test_pruning(registry: Registry) -> None:
 
 def test_a_named_event_that_is_not_there(registry: Registry) -> None:
     """L3: retrying or skipping one event that is not there is `not_found`; a filter counts 0."""
-    mailer = made()
+    mailer = make_handler()
     registry.declare(mailer)
-    done(registry, mailer, event(1))
+    claim_and_complete(registry, mailer, make_event(1))
 
-    for name in (event(1).event_id, "nobody"):
+    for name in (make_event(1).event_id, "nobody"):
         with pytest.raises(NotFound, match=name):
-            registry.retry(Asked(event_id=name))
+            registry.retry(EntryFilter(event_id=name))
         with pytest.raises(NotFound, match=name):
-            registry.skip(Asked(event_id=name, handler="mailer"), "given up")
+            registry.skip(EntryFilter(event_id=name, handler="mailer"), "given up")
     with pytest.raises(NotFound):
         registry.prune("nobody", 0)
     with pytest.raises(NotFound):
         registry.set_status("nobody", "paused")
 
-    assert registry.retry(Asked(status="dead")) == 0
-    assert registry.skip(Asked(handler="nobody"), "given up") == 0
+    assert registry.retry(EntryFilter(status="dead")) == 0
+    assert registry.skip(EntryFilter(handler="nobody"), "given up") == 0

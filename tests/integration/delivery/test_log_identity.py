@@ -11,10 +11,10 @@ import pytest
 import seriatim
 from seriatim import Delivery, InvalidArgument, LogIdentityChanged, NewEvent, NotFound
 from seriatim.core.event import LogIdentity
-from seriatim.delivery.entries import Asked
+from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
-from tests.integration.delivery.kit import made, statuses
+from seriatim.factory import open_registry
+from tests.integration.delivery.support import make_handler, statuses_of
 
 HERE = LogIdentity("8a4f7d8e-2b58-4c6e-9d5b-000000000001", 1)
 THERE = LogIdentity("8a4f7d8e-2b58-4c6e-9d5b-000000000002", 1)
@@ -42,7 +42,7 @@ class Shop:
         self._copy = folder / "copy.db"
         self._at = registry_at
         self.effects: list[str] = []
-        self.mailer = made(run=self._run)
+        self.mailer = make_handler(run=self._run)
 
     def _run(self, record: Any, _context: Any) -> None:
         self.effects.append(record.data["text"])
@@ -202,16 +202,16 @@ def test_kept_events_of_a_lost_future(shop: Shop, registry: Registry) -> None:
     shop.append("a1")
     shop.save()
     shop.append("a2")
-    broken = made(run=lambda _record, _context: 1 / 0)
+    broken = make_handler(run=lambda _record, _context: 1 / 0)
     with shop.log() as log:
-        bound = registry.another()
+        bound = registry.clone()
         bound.close()
         first, second = log.read()
         identity = log.identity()
     registry.handle(shop.mailer, Delivery.of(first, log=identity))
     with pytest.raises(seriatim.EventNotSettled):
         registry.handle(broken, Delivery.of(second, log=identity))
-    registry.retry(Asked(status="failed"))
+    registry.retry(EntryFilter(status="failed"))
     shop.restore()
 
     with pytest.raises(LogIdentityChanged):
@@ -220,13 +220,13 @@ def test_kept_events_of_a_lost_future(shop: Shop, registry: Registry) -> None:
     shop.consume()
 
     assert shop.effects == ["a1"]
-    assert set(statuses(registry).values()) == {"done"}
+    assert set(statuses_of(registry).values()) == {"done"}
 
 
 @pytest.mark.parametrize("other", [THERE, LATER, None], ids=["log", "epoch", "none"])
 def test_events_of_another_log(registry: Registry, other: LogIdentity | None) -> None:
     """G9: another log, another epoch and no identity at all stop the handler; nothing is kept."""
-    mailer = made()
+    mailer = make_handler()
     registry.handle(mailer, given(1, HERE))
 
     for number in (1, 2):
@@ -240,15 +240,15 @@ def test_events_of_another_log(registry: Registry, other: LogIdentity | None) ->
     with pytest.raises(LogIdentityChanged):
         registry.pass_over(mailer, [given(2, other)])
 
-    assert "claimed" not in statuses(registry).values()
+    assert "claimed" not in statuses_of(registry).values()
     registry.handle(mailer, given(2, HERE))
 
 
 def test_each_handler_and_tenant_for_itself(registry: Registry) -> None:
     """G9: the identity is kept for each handler and tenant."""
-    registry.handle(made("one"), given(1, HERE))
-    registry.handle(made("one"), given(1, THERE, tenant="acme"))
-    registry.handle(made("two"), given(1, THERE))
+    registry.handle(make_handler("one"), given(1, HERE))
+    registry.handle(make_handler("one"), given(1, THERE, tenant="acme"))
+    registry.handle(make_handler("two"), given(1, THERE))
 
     assert [(one.handler, one.tenant_id, one.log_id) for one in registry.logs()] == [
         ("one", "acme", THERE.log_id),
@@ -259,7 +259,7 @@ def test_each_handler_and_tenant_for_itself(registry: Registry) -> None:
 
 def test_sources_that_are_no_log(registry: Registry) -> None:
     """G9: events without an identity are handled as long as none with one has come."""
-    mailer = made()
+    mailer = make_handler()
     registry.handle(mailer, given(1, None))
     registry.handle(mailer, given(2, HERE))
 
@@ -270,9 +270,9 @@ def test_sources_that_are_no_log(registry: Registry) -> None:
 def test_two_logs_at_once(registry: Registry) -> None:
     """G9: of two logs in one batch the first is kept to, and nothing of either is claimed."""
     with pytest.raises(LogIdentityChanged):
-        registry.claim_all(made(), [given(1, HERE), given(2, THERE)])
+        registry.claim_all(make_handler(), [given(1, HERE), given(2, THERE)])
 
-    assert "claimed" not in statuses(registry).values()
+    assert "claimed" not in statuses_of(registry).values()
     assert len(registry.logs()) == 1
 
 
@@ -280,9 +280,9 @@ def test_two_logs_at_once(registry: Registry) -> None:
 def old(registry_at: str) -> str:
     """A registry as it was made before it knew logs, with one event done."""
     made_before = open_registry(registry_at)
-    made_before.handle(made(), given(1, None))
+    made_before.handle(make_handler(), given(1, None))
     with made_before.engine.transaction() as session:
-        session.run(f"drop table {made_before.engine.at}seriatim_logs")
+        session.run(f"drop table {made_before.engine.schema_prefix}seriatim_logs")
     made_before.close()
     return registry_at
 
@@ -292,17 +292,17 @@ def test_an_old_registry_is_upgraded(old: str, create: bool) -> None:
     """G9: opened by whomever, it keeps its entries and adopts the identity that comes first."""
     registry = open_registry(old, create=create)
     try:
-        assert registry.handle(made(), given(1, HERE)).duplicate == 1
+        assert registry.handle(make_handler(), given(1, HERE)).duplicate == 1
         assert registry.logs()[0].log_id == HERE.log_id
         with pytest.raises(LogIdentityChanged):
-            registry.handle(made(), given(2, THERE))
+            registry.handle(make_handler(), given(2, THERE))
     finally:
         registry.close()
 
 
 def test_a_subscription_ends_with_it(tmp_path: Path, registry: Registry) -> None:
     """G9: the run of a subscription ends, instead of trying the same batch for ever."""
-    mailer = made()
+    mailer = make_handler()
     registry.handle(mailer, given(1, HERE))
     with seriatim.open("memory:") as log:
         log.append([NewEvent("paid")])

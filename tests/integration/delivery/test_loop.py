@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import BackendFailure, Conflict, LeaseLost
-from seriatim.core.handling import Delivery
-from seriatim.delivery.claims import Passed
-from seriatim.delivery.entries import Asked
-from seriatim.delivery.holding import Context, stable_key
-from seriatim.delivery.loop import Loop
-from seriatim.delivery.outage import Outage
+from seriatim.core.handler import Delivery
+from seriatim.delivery.claim_context import HandlerContext, effect_key
+from seriatim.delivery.claims import PassedRange
+from seriatim.delivery.entries import EntryFilter
+from seriatim.delivery.handler_loop import HandlerLoop
+from seriatim.delivery.outage_retry import OutageRetry
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
-from tests.integration.delivery.kit import QUICK, SHOW, event, made, statuses
+from seriatim.factory import open_registry
+from tests.integration.delivery.support import QUICK, SHOW, make_event, make_handler, statuses_of
 
 EFFECTS = ["transactional", "keyed", "unsafe"]
 
@@ -33,14 +33,16 @@ class Target:
         self._registry = registry
         self._seen: list[int] = []
         with registry.engine.transaction() as session:
-            session.run(f"create table if not exists {registry.engine.at}effects (n integer)")
+            session.run(
+                f"create table if not exists {registry.engine.schema_prefix}effects (n integer)"
+            )
 
-    def run(self, seen: Any, context: Context) -> None:
+    def run(self, seen: Any, context: HandlerContext) -> None:
         """Have the effect of an event."""
         if seen["n"] in self.poison:
             raise ValueError("poison")
         if self.effect == "transactional":
-            sql = f"insert into {self._registry.engine.at}effects values ({seen['n']})"
+            sql = f"insert into {self._registry.engine.schema_prefix}effects values ({seen['n']})"
             context.connection.execute(sql)
         else:
             self._seen.append(seen["n"])
@@ -52,7 +54,10 @@ class Target:
             return self._seen
         with self._registry.engine.transaction(write=False) as session:
             return [
-                row[0] for row in session.run(f"select n from {self._registry.engine.at}effects")
+                row[0]
+                for row in session.run(
+                    f"select n from {self._registry.engine.schema_prefix}effects"
+                )
             ]
 
 
@@ -62,15 +67,15 @@ def target(request: pytest.FixtureRequest, registry: Registry) -> Target:
     return Target(registry, request.param)
 
 
-def looped(registry: Registry, target: Target, **parts: Any) -> Loop:
+def looped(registry: Registry, target: Target, **parts: Any) -> HandlerLoop:
     """Make a loop whose handler counts."""
     starts = parts.pop("starts", None)
-    mailer = made(effect=target.effect, run=target.run, retry=QUICK, **parts)
+    mailer = make_handler(effect=target.effect, run=target.run, retry=QUICK, **parts)
     registry.declare(mailer, replace=True)
-    return Loop(registry, mailer, starts=starts, chunk=10)
+    return HandlerLoop(registry, mailer, start_lookup=starts, chunk=10)
 
 
-def drained(loop: Loop, registry: Registry, seconds: float = 5) -> None:
+def drained(loop: HandlerLoop, registry: Registry, seconds: float = 5) -> None:
     """Handle what is due until nothing is left that will ever be by itself."""
     until = time.monotonic() + seconds
     while any(one.status in ("failed", "blocked") for one in registry.counts()):
@@ -85,7 +90,7 @@ def drained(loop: Loop, registry: Registry, seconds: float = 5) -> None:
 def test_effects_once_and_in_order(registry: Registry, target: Target) -> None:
     """G7: events that come twice have one effect, in the order of their stream."""
     loop = looped(registry, target)
-    events = [event(number) for number in range(1, 26)]
+    events = [make_event(number) for number in range(1, 26)]
     first, second = loop.handle(events), loop.handle(events)
 
     assert target.seen == list(range(1, 26))
@@ -96,16 +101,18 @@ def test_a_poisonous_event_first_in_its_stream(registry: Registry, target: Targe
     """G5: it is tried, then parked; its stream waits, other streams never do."""
     target.poison = {1}
     loop = looped(registry, target)
-    others = [event(number, stream=("show", "s-2"), event={"n": 100 + number}) for number in (1, 2)]
-    tally = loop.handle([event(1), event(2), *others, event(3)])
+    others = [
+        make_event(number, stream=("show", "s-2"), event={"n": 100 + number}) for number in (1, 2)
+    ]
+    tally = loop.handle([make_event(1), make_event(2), *others, make_event(3)])
     drained(loop, registry)
 
     assert (tally.failed, tally.done) == (1, 2)
     assert target.seen == [101, 102]
-    [letter] = registry.entries(Asked(status="dead"))
-    assert (letter.event_id, letter.attempts) == (event(1).event_id, 3)
+    [letter] = registry.entries(EntryFilter(status="dead"))
+    assert (letter.event_id, letter.attempts) == (make_event(1).event_id, 3)
     target.poison = set()
-    registry.retry(Asked(status="dead"))
+    registry.retry(EntryFilter(status="dead"))
     drained(loop, registry)
     assert target.seen == [101, 102, 1, 2, 3]
 
@@ -114,11 +121,11 @@ def test_poison_is_passed_by(registry: Registry, target: Target) -> None:
     """G5: with on_poison=skip the next events continue once the attempts are spent."""
     target.poison = {2}
     loop = looped(registry, target, on_poison="skip")
-    loop.handle([event(1), event(2), event(3)])
+    loop.handle([make_event(1), make_event(2), make_event(3)])
     drained(loop, registry)
 
     assert target.seen == [1, 3]
-    assert statuses(registry, status="dead") == {event(2).event_id: "dead"}
+    assert statuses_of(registry, status="dead") == {make_event(2).event_id: "dead"}
 
 
 def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
@@ -128,18 +135,18 @@ def test_poison_stops_the_handler(registry: Registry, target: Target) -> None:
 
     def tried() -> None:
         for _ in range(50):
-            loop.handle([event(1), event(2)])
+            loop.handle([make_event(1), make_event(2)])
             time.sleep(0.01)
 
     with pytest.raises(Conflict, match="stopped"):
         tried()
     with pytest.raises(Conflict, match="poison"):
-        loop.handle([event(9, stream=("show", "s-2"))])
+        loop.handle([make_event(9, stream=("show", "s-2"))])
 
     assert target.seen == []
-    registry.skip(Asked(status="dead"), "bad data")
+    registry.skip(EntryFilter(status="dead"), "bad data")
     drained(loop, registry)
-    loop.handle([event(2)])
+    loop.handle([make_event(2)])
     assert target.seen == [2]
 
 
@@ -147,7 +154,7 @@ def test_the_filter_is_told(registry: Registry, target: Target) -> None:
     """G4: a handler that filters by type is not held up by what it does not want."""
     loop = looped(registry, target, events=["seat.*"])
     kinds = ["seat.taken", "note.made", "seat.freed", "note.made", "seat.taken"]
-    events = [event(number, event_type=kind) for number, kind in enumerate(kinds, start=1)]
+    events = [make_event(number, event_type=kind) for number, kind in enumerate(kinds, start=1)]
 
     assert loop.handle(events[1:]).kept == 2
     assert loop.handle(events[:1]).done == 1
@@ -160,13 +167,13 @@ def test_shuffled_with_a_filter_and_a_start(registry: Registry, target: Target, 
     """G4: 003 §6.4: shuffled, repeated, filtered by type, from mid-log: nothing lost, in order."""
     first = 7
     events = [
-        event(number, event_type="seat.taken" if number % 3 else "note.made")
+        make_event(number, event_type="seat.taken" if number % 3 else "note.made")
         for number in range(first, 30)
     ] * 2
     random.Random(seed).shuffle(events)
 
-    def starts(_handler: Any, _blocked: Any) -> list[Passed]:
-        return [Passed(("default", *SHOW), 1, 1, first - 1)]
+    def starts(_handler: Any, _blocked: Any) -> list[PassedRange]:
+        return [PassedRange(("default", *SHOW), 1, 1, first - 1)]
 
     loop = looped(registry, target, events=["seat.*"], start=first - 1, starts=starts)
     for start in range(0, len(events), 4):
@@ -180,13 +187,13 @@ def test_a_start_is_asked_for(registry: Registry, target: Target) -> None:
     """G4: a handler that begins in mid-log asks what lies before it, once for a stream."""
     asked: list[int | None] = []
 
-    def starts(_handler: Any, blocked: Any) -> list[Passed]:
+    def starts(_handler: Any, blocked: Any) -> list[PassedRange]:
         asked.extend(claim.delivery.stream_seq for claim in blocked)
-        return [Passed(("default", *SHOW), 1, 1, 4)]
+        return [PassedRange(("default", *SHOW), 1, 1, 4)]
 
     loop = looped(registry, target, start=4, starts=starts)
-    loop.handle([event(5), event(6)])
-    loop.handle([event(7)])
+    loop.handle([make_event(5), make_event(6)])
+    loop.handle([make_event(7)])
 
     assert target.seen == [5, 6, 7]
     assert asked[0] == 5
@@ -196,8 +203,8 @@ def test_a_start_is_asked_for(registry: Registry, target: Target) -> None:
 def test_latest_wins_in_the_loop(registry: Registry, target: Target) -> None:
     """G4: in latest_wins what is old has no effect."""
     loop = looped(registry, target, mode="latest_wins")
-    loop.handle([event(3)])
-    tally = loop.handle([event(1), event(2), event(4)])
+    loop.handle([make_event(3)])
+    tally = loop.handle([make_event(1), make_event(2), make_event(4)])
 
     assert target.seen == [3, 4]
     assert tally.stale == 2
@@ -207,22 +214,22 @@ def test_an_async_handler(registry: Registry) -> None:
     """G7: a handler may be awaited."""
     seen: list[int] = []
 
-    async def run(given: Any, _context: Context) -> None:
+    async def run(given: Any, _context: HandlerContext) -> None:
         seen.append(given["n"])
 
-    Loop(registry, made(run=run)).handle([event(1), event(2)])
+    HandlerLoop(registry, make_handler(run=run)).handle([make_event(1), make_event(2)])
 
     assert seen == [1, 2]
 
 
 def test_a_lease_that_ends_while_its_owner_works(registry_at: str, registry: Registry) -> None:
     """G2: the token stops an owner whose lease ended and was taken: its transaction is undone."""
-    slow = open_registry(registry_at, Registering(lease_s=0.03, heartbeat_s=0.029))
+    slow = open_registry(registry_at, RegistrySettings(lease_s=0.03, heartbeat_s=0.029))
     target = Target(registry, "transactional")
-    mailer = made(effect="transactional")
+    mailer = make_handler(effect="transactional")
 
     def held_too_long() -> None:
-        with slow.claim(mailer, event(1)) as held:
+        with slow.claim(mailer, make_event(1)) as held:
             target.run({"n": 1}, held.context)  # type: ignore[arg-type]
             _taken_by_another(slow, registry)
 
@@ -235,9 +242,9 @@ def test_a_lease_that_ends_while_its_owner_works(registry_at: str, registry: Reg
 
 def _taken_by_another(slow: Registry, registry: Registry) -> None:
     """Let the claim be somebody else's, in whatever way the database lets it be."""
-    if slow.engine.at:  # Postgres: another connection takes it
+    if slow.engine.schema_prefix:  # Postgres: another connection takes it
         time.sleep(0.05)
-        sql = f"update {slow.engine.at}seriatim_handled set token = token + 1"
+        sql = f"update {slow.engine.schema_prefix}seriatim_handled set token = token + 1"
         with registry.engine.transaction() as session:
             session.run(sql)
     else:  # SQLite: one writer, so in the same transaction
@@ -248,34 +255,34 @@ def _taken_by_another(slow: Registry, registry: Registry) -> None:
 
 def test_heartbeats_while_an_effect_takes_long(registry_at: str, registry: Registry) -> None:
     """G2: an effect that takes longer than a lease keeps it by heartbeats."""
-    slow = open_registry(registry_at, Registering(lease_s=0.3, heartbeat_s=0.05))
-    mailer = made()
-    with slow.claim(mailer, event(1)) as held:
+    slow = open_registry(registry_at, RegistrySettings(lease_s=0.3, heartbeat_s=0.05))
+    mailer = make_handler()
+    with slow.claim(mailer, make_event(1)) as held:
         assert held
         time.sleep(0.7)
         held.check()
-        [other] = registry.claim_all(mailer, [event(1)])
+        [other] = registry.claim_all(mailer, [make_event(1)])
         assert other.verdict == "in_progress"
     slow.close()
 
-    assert statuses(registry) == {event(1).event_id: "done"}
+    assert statuses_of(registry) == {make_event(1).event_id: "done"}
 
 
 def test_a_claim_as_a_block(registry: Registry) -> None:
     """G1: the end of the block marks it done, an exception marks it failed and propagates."""
-    mailer = made(retry=QUICK)
+    mailer = make_handler(retry=QUICK)
 
     def failing() -> None:
-        with registry.claim(mailer, event(1)) as held:
+        with registry.claim(mailer, make_event(1)) as held:
             assert (bool(held), held.attempt) == (True, 1)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         failing()
     time.sleep(0.03)
-    with registry.claim(mailer, event(1)) as held:
-        assert (bool(held), held.attempt, held.key) == (True, 2, stable_key(event(1)))
-    with registry.claim(mailer, event(1)) as held:
+    with registry.claim(mailer, make_event(1)) as held:
+        assert (bool(held), held.attempt, held.key) == (True, 2, effect_key(make_event(1)))
+    with registry.claim(mailer, make_event(1)) as held:
         assert not held
         assert held.verdict == "duplicate_done"
     assert held.connection is None
@@ -284,10 +291,10 @@ def test_a_claim_as_a_block(registry: Registry) -> None:
 def test_a_users_error_stays_the_users(registry: Registry) -> None:
     """G7: what a transactional block raises comes out as it is, and nothing of it is kept."""
     target = Target(registry, "transactional")
-    mailer = made(effect="transactional", retry=QUICK)
+    mailer = make_handler(effect="transactional", retry=QUICK)
 
     def failing() -> None:
-        with registry.claim(mailer, event(1)) as held:
+        with registry.claim(mailer, make_event(1)) as held:
             target.run({"n": 1}, held.context)  # type: ignore[arg-type]
             held.connection.execute("select nonsense from nowhere")
 
@@ -295,13 +302,13 @@ def test_a_users_error_stays_the_users(registry: Registry) -> None:
         failing()
     assert not isinstance(raised.value, BackendFailure)
     assert target.seen == []
-    assert statuses(registry) == {event(1).event_id: "failed"}
+    assert statuses_of(registry) == {make_event(1).event_id: "failed"}
 
 
 def test_keys_are_stable_and_apart() -> None:
     """G7: the key is the same at every attempt, and no other event's in any tenant."""
     pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("A", "b/c")]
-    keys = {stable_key(Delivery(tenant_id=tenant, event_id=one)) for tenant, one in pairs}
+    keys = {effect_key(Delivery(tenant_id=tenant, event_id=one)) for tenant, one in pairs}
 
     assert len(keys) == len(pairs)
 
@@ -310,7 +317,7 @@ def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """G6: pause keeps trying, says so once, and says when it is over."""
     answers = iter([BackendFailure("down"), BackendFailure("down"), None])
     waiting: list[bool] = []
-    outage = Outage("pause")
+    outage = OutageRetry("pause")
 
     def act() -> str:
         waiting.append(outage.since is not None)
@@ -319,7 +326,7 @@ def test_an_outage_that_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
         return "done"
 
     with caplog.at_level(logging.WARNING, logger="seriatim"):
-        assert outage.through(act) == "done"
+        assert outage.run(act) == "done"
     assert waiting == [False, True, True]
     assert [record.message.split(",")[0] for record in caplog.records] == [
         "the registry cannot be reached",
@@ -335,6 +342,6 @@ def test_an_outage_that_is_not_waited_for(policy: Any) -> None:
         raise BackendFailure("down", retryable=retryable)
 
     with pytest.raises(BackendFailure):
-        Outage(policy).through(lambda: act(retryable=True))
+        OutageRetry(policy).run(lambda: act(retryable=True))
     with pytest.raises(BackendFailure):
-        Outage("pause").through(lambda: act(retryable=False))
+        OutageRetry("pause").run(lambda: act(retryable=False))

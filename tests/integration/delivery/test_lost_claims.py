@@ -10,16 +10,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import LeaseLost
-from seriatim.core.handling import Handler
-from seriatim.delivery.claims import JUDGED, judged
-from seriatim.delivery.entries import Asked
-from seriatim.delivery.loop import Loop
+from seriatim.core.handler import Handler
+from seriatim.delivery.claims import CANDIDATE_TYPES, encode_candidates
+from seriatim.delivery.entries import EntryFilter
+from seriatim.delivery.handler_loop import HandlerLoop
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
+from seriatim.factory import open_registry
 from tests.faults.support import wait_until
-from tests.integration.delivery.kit import claim, event, made, statuses, verdicts
+from tests.integration.delivery.support import (
+    claim,
+    make_event,
+    make_handler,
+    statuses_of,
+    verdicts_of,
+)
 
 PATIENCE_S = 20.0
 
@@ -27,14 +33,14 @@ PATIENCE_S = 20.0
 @pytest.fixture
 def attentive(registry_at: str) -> Iterator[Registry]:
     """A registry whose claims are kept for long, and looked at a hundred times a second."""
-    opened = open_registry(registry_at, Registering(lease_s=900.0, heartbeat_s=0.01))
+    opened = open_registry(registry_at, RegistrySettings(lease_s=900.0, heartbeat_s=0.01))
     yield opened
     opened.close()
 
 
 def lose(registry: Registry, by: Handler) -> None:
     """Take all claims of a handler away from their owners, as an operator who skips them does."""
-    assert registry.skip(Asked(handler=by.name), reason="lost on purpose")
+    assert registry.skip(EntryFilter(handler=by.name), reason="lost on purpose")
 
 
 def check_until_lost(check: Callable[[], None]) -> None:
@@ -56,23 +62,23 @@ def test_a_handler_learns_that_its_claim_is_lost(attentive: Registry, registry: 
         check_until_lost(context.check)
         reached.append("gone on")
 
-    by = made(run=effect)
+    by = make_handler(run=effect)
     registry.declare(by)
-    tally = Loop(attentive, by).handle([event(1)])
+    tally = HandlerLoop(attentive, by).handle([make_event(1)])
 
     assert reached == ["begun"]
     assert (tally.done, tally.kept) == (0, 1)
-    assert statuses(registry) == {event(1).event_id: "skipped"}
+    assert statuses_of(registry) == {make_event(1).event_id: "skipped"}
 
 
 def test_a_block_learns_that_its_claim_is_lost(attentive: Registry, registry: Registry) -> None:
     """G2: so does a block that holds a claim, and it is not marked done."""
-    by = made()
+    by = make_handler()
     registry.declare(by)
     reached: list[str] = []
 
     def hold() -> None:
-        with attentive.claim(by, event(1)) as held:
+        with attentive.claim(by, make_event(1)) as held:
             held.check()
             reached.append("begun")
             lose(registry, by)
@@ -82,18 +88,18 @@ def test_a_block_learns_that_its_claim_is_lost(attentive: Registry, registry: Re
     with pytest.raises(LeaseLost):
         hold()
     assert reached == ["begun"]
-    assert statuses(registry) == {event(1).event_id: "skipped"}
+    assert statuses_of(registry) == {make_event(1).event_id: "skipped"}
 
 
 def test_an_interrupt_is_not_hidden_by_a_lost_claim(
     attentive: Registry, registry: Registry
 ) -> None:
     """G2: Ctrl-C in a block propagates, also when the claim cannot be given back any more."""
-    by = made()
+    by = make_handler()
     registry.declare(by)
 
     def hold() -> None:
-        with attentive.claim(by, event(1)):
+        with attentive.claim(by, make_event(1)):
             lose(registry, by)
             raise KeyboardInterrupt
 
@@ -118,23 +124,25 @@ def test_later_claims_are_given_back_when_another_won_the_first(empty_postgres_u
     see, and the question waits for it. So 2 and 3 are free when they are judged, and 1 is not.
     """
     registry, other = open_registry(empty_postgres_url), open_registry(empty_postgres_url)
-    by = made()
+    by = make_handler()
     registry.declare(by)
-    wanted = [event(1), event(2), event(3)]
+    wanted = [make_event(1), make_event(2), make_event(3)]
     found: list[str] = []
     asking = threading.Thread(
-        target=lambda: found.extend(verdicts(claim(registry, by, *wanted))), daemon=True
+        target=lambda: found.extend(verdicts_of(claim(registry, by, *wanted))), daemon=True
     )
     with other.engine.transaction() as session:
         values = other._database.handler_values(by) | {"owner": "other"}
-        won = other._database.run_rows_in(session, "claim", JUDGED, judged(wanted[:1], ()), values)
+        won = other._database.run_rows_in(
+            session, "claim", CANDIDATE_TYPES, encode_candidates(wanted[:1], ()), values
+        )
         asking.start()
         wait_until(lambda: waits_for_a_lock(empty_postgres_url), "the claim waits")
     asking.join(30)
 
     assert len(won) == 1
     assert found == ["in_progress", "blocked", "blocked"]
-    assert statuses(registry)[event(1).event_id] == "claimed"
-    assert "claimed" not in [statuses(registry).get(one.event_id) for one in wanted[1:]]
+    assert statuses_of(registry)[make_event(1).event_id] == "claimed"
+    assert "claimed" not in [statuses_of(registry).get(one.event_id) for one in wanted[1:]]
     for one in (registry, other):
         one.close()

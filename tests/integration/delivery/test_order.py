@@ -8,150 +8,176 @@ import time
 import pytest
 
 from seriatim.core.errors import LeaseLost
-from seriatim.core.handling import Delivery, Handler
-from seriatim.delivery.claims import Passed
+from seriatim.core.handler import Delivery, Handler
+from seriatim.delivery.claims import PassedRange
 from seriatim.delivery.registry import Registry
-from tests.integration.delivery.kit import SHOW, claim, done, event, made, statuses, verdicts
+from tests.integration.delivery.support import (
+    SHOW,
+    claim,
+    claim_and_complete,
+    make_event,
+    make_handler,
+    statuses_of,
+    verdicts_of,
+)
 
 LINE = ("default", *SHOW)
 
 
 def test_a_later_number_is_blocked(registry: Registry) -> None:
     """G4: s waits until every lower number is done, also those that were never seen."""
-    mailer = made()
+    mailer = make_handler()
 
-    assert verdicts(claim(registry, mailer, event(2))) == ["blocked"]
-    assert verdicts(claim(registry, mailer, event(1))) == ["claimed"]
-    assert verdicts(claim(registry, mailer, event(2))) == ["blocked"]
+    assert verdicts_of(claim(registry, mailer, make_event(2))) == ["blocked"]
+    assert verdicts_of(claim(registry, mailer, make_event(1))) == ["claimed"]
+    assert verdicts_of(claim(registry, mailer, make_event(2))) == ["blocked"]
 
 
 def test_the_next_number_follows(registry: Registry) -> None:
     """G3: marking done moves the stream on in the same transaction."""
-    mailer = made()
-    done(registry, mailer, event(1))
+    mailer = make_handler()
+    claim_and_complete(registry, mailer, make_event(1))
 
-    assert verdicts(claim(registry, mailer, event(3), event(2))) == ["claimed", "claimed"]
+    assert verdicts_of(claim(registry, mailer, make_event(3), make_event(2))) == [
+        "claimed",
+        "claimed",
+    ]
 
 
 def test_a_run_is_claimed_together(registry: Registry) -> None:
     """G4: numbers that follow each other are claimed in one batch, up to the first that is not."""
-    mailer = made()
-    found = claim(registry, mailer, event(1), event(2), event(3), event(5))
+    mailer = make_handler()
+    found = claim(registry, mailer, make_event(1), make_event(2), make_event(3), make_event(5))
 
-    assert verdicts(found) == ["claimed", "claimed", "claimed", "blocked"]
+    assert verdicts_of(found) == ["claimed", "claimed", "claimed", "blocked"]
 
 
 def test_a_run_ends_at_somebody_elses(registry: Registry) -> None:
     """G4: what stands behind an event that another handles is not claimed with others."""
-    mailer = made()
-    claim(registry, mailer, event(1))
+    mailer = make_handler()
+    claim(registry, mailer, make_event(1))
 
-    assert verdicts(claim(registry, mailer, event(1), event(2))) == ["in_progress", "blocked"]
+    assert verdicts_of(claim(registry, mailer, make_event(1), make_event(2))) == [
+        "in_progress",
+        "blocked",
+    ]
 
 
 def test_streams_do_not_wait_for_each_other(registry: Registry) -> None:
     """G4: order is a stream's own."""
     other = ("show", "s-2")
-    found = claim(registry, made(), event(2), event(1, stream=other), event(1, tenant_id="t"))
+    found = claim(
+        registry,
+        make_handler(),
+        make_event(2),
+        make_event(1, stream=other),
+        make_event(1, tenant_id="t"),
+    )
 
-    assert verdicts(found) == ["blocked", "claimed", "claimed"]
+    assert verdicts_of(found) == ["blocked", "claimed", "claimed"]
 
 
 def test_an_old_number_is_stale(registry: Registry) -> None:
     """G3: a number that the stream has passed is stale, whatever its id."""
-    mailer = made()
-    done(registry, mailer, event(1), event(2))
+    mailer = make_handler()
+    claim_and_complete(registry, mailer, make_event(1), make_event(2))
 
-    assert verdicts(claim(registry, mailer, event(1, event_id="forged"))) == ["stale"]
+    assert verdicts_of(claim(registry, mailer, make_event(1, event_id="forged"))) == ["stale"]
 
 
 def test_a_stream_that_begins_at_zero(registry: Registry) -> None:
     """G4: the first number is what the stream's kind says."""
-    mailer = made()
+    mailer = make_handler()
 
-    assert verdicts(claim(registry, mailer, event(1, first_seq=0))) == ["blocked"]
-    done(registry, mailer, event(0, first_seq=0))
-    assert verdicts(claim(registry, mailer, event(1, first_seq=0))) == ["claimed"]
+    assert verdicts_of(claim(registry, mailer, make_event(1, first_seq=0))) == ["blocked"]
+    claim_and_complete(registry, mailer, make_event(0, first_seq=0))
+    assert verdicts_of(claim(registry, mailer, make_event(1, first_seq=0))) == ["claimed"]
 
 
 def test_what_the_filter_passes_over(registry: Registry) -> None:
     """G4: the consumer tells what it passes over, and the stream continues after it."""
-    mailer = made()
-    registry.pass_over(mailer, [event(1), event(2), event(4)])
+    mailer = make_handler()
+    registry.pass_over(mailer, [make_event(1), make_event(2), make_event(4)])
 
-    assert verdicts(claim(registry, mailer, event(3), event(5))) == ["claimed", "blocked"]
-    claims = claim(registry, mailer, event(6))
-    assert verdicts(claims) == ["blocked"]
+    assert verdicts_of(claim(registry, mailer, make_event(3), make_event(5))) == [
+        "claimed",
+        "blocked",
+    ]
+    claims = claim(registry, mailer, make_event(6))
+    assert verdicts_of(claims) == ["blocked"]
 
 
 def test_what_was_passed_over_ahead(registry: Registry) -> None:
     """G4: what is passed over before its turn is remembered until its turn has come."""
-    mailer = made()
-    registry.pass_over(mailer, [event(2), event(3)])
-    assert verdicts(claim(registry, mailer, event(4))) == ["blocked"]
-    done(registry, mailer, event(1))
+    mailer = make_handler()
+    registry.pass_over(mailer, [make_event(2), make_event(3)])
+    assert verdicts_of(claim(registry, mailer, make_event(4))) == ["blocked"]
+    claim_and_complete(registry, mailer, make_event(1))
     registry.due(mailer)
 
-    assert verdicts(claim(registry, mailer, event(4))) == ["claimed"]
+    assert verdicts_of(claim(registry, mailer, make_event(4))) == ["claimed"]
 
 
 def test_a_start_in_the_middle(registry: Registry) -> None:
     """G4: numbers before the handler's start are passed over by range, and only in order."""
-    mailer = made(start=100)
-    registry.pass_ranges(mailer, [Passed(LINE, 1, 1, 41)])
+    mailer = make_handler(start=100)
+    registry.pass_ranges(mailer, [PassedRange(LINE, 1, 1, 41)])
 
-    assert verdicts(claim(registry, mailer, event(42))) == ["claimed"]
-    registry.pass_ranges(mailer, [Passed(LINE, 1, 43, 50)])  # 42 is still open
-    assert verdicts(claim(registry, mailer, event(51))) == ["blocked"]
+    assert verdicts_of(claim(registry, mailer, make_event(42))) == ["claimed"]
+    registry.pass_ranges(mailer, [PassedRange(LINE, 1, 43, 50)])  # 42 is still open
+    assert verdicts_of(claim(registry, mailer, make_event(51))) == ["blocked"]
 
 
 def test_latest_wins(registry: Registry) -> None:
     """G4: a higher number may start while a lower one runs; the lower then ends stale."""
-    view = made(mode="latest_wins")
-    low = claim(registry, view, event(1))
-    done(registry, view, event(2))
+    view = make_handler(mode="latest_wins")
+    low = claim(registry, view, make_event(1))
+    claim_and_complete(registry, view, make_event(2))
     registry.mark_done(view, low)
 
-    assert statuses(registry) == {event(1).event_id: "stale", event(2).event_id: "done"}
-    assert verdicts(claim(registry, view, event(1, event_id="again"))) == ["stale"]
-    assert verdicts(claim(registry, view, event(9))) == ["claimed"]
+    assert statuses_of(registry) == {
+        make_event(1).event_id: "stale",
+        make_event(2).event_id: "done",
+    }
+    assert verdicts_of(claim(registry, view, make_event(1, event_id="again"))) == ["stale"]
+    assert verdicts_of(claim(registry, view, make_event(9))) == ["claimed"]
 
 
 def test_a_sleeper_does_not_move_a_stream(registry: Registry, hasty: Registry) -> None:
     """G2: who lost the first of a run cannot end the rest of it, though nobody took those."""
-    mailer = made()
-    lost = claim(hasty, mailer, event(1), event(2), event(3))
+    mailer = make_handler()
+    lost = claim(hasty, mailer, make_event(1), make_event(2), make_event(3))
     time.sleep(0.05)
-    [mine] = claim(registry, mailer, event(1))
+    [mine] = claim(registry, mailer, make_event(1))
 
     with pytest.raises(LeaseLost):
         hasty.mark_done(mailer, lost)
-    assert set(statuses(registry).values()) == {"claimed"}
+    assert set(statuses_of(registry).values()) == {"claimed"}
     registry.mark_done(mailer, [mine])
-    assert verdicts(claim(registry, mailer, event(2))) == ["claimed"]
+    assert verdicts_of(claim(registry, mailer, make_event(2))) == ["claimed"]
 
 
 def test_nothing_is_ended_past_what_is_open(registry: Registry) -> None:
     """G4: of a run that was claimed together, a later one cannot be ended before an earlier one."""
-    mailer = made()
-    first, second, third = claim(registry, mailer, event(1), event(2), event(3))
+    mailer = make_handler()
+    first, second, third = claim(registry, mailer, make_event(1), make_event(2), make_event(3))
     with pytest.raises(LeaseLost):
         registry.mark_done(mailer, [second])
     registry.mark_done(mailer, [first])
     registry.mark_done(mailer, [second, third])
 
-    assert set(statuses(registry).values()) == {"done"}
+    assert set(statuses_of(registry).values()) == {"done"}
 
 
 def test_what_is_blocked_waits_in_the_registry(registry: Registry) -> None:
     """G4: a consumer that keeps what is blocked may read on; nothing is lost."""
-    mailer = made()
-    registry.keep(mailer, [event(3), event(2)])
+    mailer = make_handler()
+    registry.defer(mailer, [make_event(3), make_event(2)])
     assert registry.due(mailer) == []
-    done(registry, mailer, event(1))
+    claim_and_complete(registry, mailer, make_event(1))
 
     assert [one.stream_seq for one in registry.due(mailer)] == [2, 3]
-    done(registry, mailer, event(2), event(3))
+    claim_and_complete(registry, mailer, make_event(2), make_event(3))
     assert registry.due(mailer) == []
 
 
@@ -165,7 +191,7 @@ def settle(registry: Registry, by: Handler, events: list[Delivery]) -> list[int]
                 order.append(one.delivery.stream_seq or 0)
                 registry.mark_done(by, [one])
             elif not one.settled:
-                registry.keep(by, [one.delivery])
+                registry.defer(by, [one.delivery])
 
     for one in events:
         consume([one])
@@ -178,19 +204,19 @@ def settle(registry: Registry, by: Handler, events: list[Delivery]) -> list[int]
 def test_shuffled_in_strict(registry: Registry, seed: int) -> None:
     """G4: 003 §6.4: shuffled numbers, with repeats: nothing is lost, and the order holds."""
     chance = random.Random(seed)
-    events = [event(number) for number in range(1, 25)] * 2
+    events = [make_event(number) for number in range(1, 25)] * 2
     chance.shuffle(events)
 
-    assert settle(registry, made(), events) == list(range(1, 25))
+    assert settle(registry, make_handler(), events) == list(range(1, 25))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_in_latest_wins(registry: Registry, seed: int) -> None:
     """G4: 003 §6.4: shuffled numbers: only rising ones have an effect, the highest among them."""
     chance = random.Random(seed)
-    events = [event(number) for number in range(1, 25)] * 2
+    events = [make_event(number) for number in range(1, 25)] * 2
     chance.shuffle(events)
-    order = settle(registry, made(mode="latest_wins"), events)
+    order = settle(registry, make_handler(mode="latest_wins"), events)
 
     assert order == sorted(set(order))
     assert order[-1] == 24

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import seriatim
-from seriatim import EventNotSettled, InvalidArgument, NewEvent, Registering, RetryPolicy
-from seriatim.core.handling import Delivery
-from seriatim.delivery.entries import Asked
+from seriatim import EventNotSettled, InvalidArgument, NewEvent, RegistrySettings, RetryPolicy
+from seriatim.core.handler import Delivery
+from seriatim.delivery.entries import EntryFilter
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
-from tests.integration.delivery.kit import QUICK, claim, event, made, statuses
+from seriatim.factory import open_registry
+from tests.integration.delivery.support import QUICK, claim, make_event, make_handler, statuses_of
 
 LONG = RetryPolicy(attempts=3, base_s=3600, cap_s=3600)
 TRACE = ("trace", "t-1")
@@ -61,7 +61,7 @@ class Effects:
 def test_a_transient_error_loses_nothing(bound: Registry, log: seriatim.Log) -> None:
     """G10: a subscription whose handler fails once delivers again until the effect is had."""
     effects = Effects(n2=2)
-    mailer = made(retry=RetryPolicy(attempts=5, base_s=0.3, cap_s=0.3), run=effects.run)
+    mailer = make_handler(retry=RetryPolicy(attempts=5, base_s=0.3, cap_s=0.3), run=effects.run)
     for number in (1, 2, 3):
         paid(log, number)
     subscription = log.subscribe("mailer", idle_timeout=0, backoff_s=0.01, backoff_cap_s=0.05)
@@ -70,13 +70,13 @@ def test_a_transient_error_loses_nothing(bound: Registry, log: seriatim.Log) -> 
 
     assert effects.seen == [1, 2, 3]
     assert subscription.position == 3
-    assert set(statuses(bound).values()) == {"done"}
+    assert set(statuses_of(bound).values()) == {"done"}
 
 
 def test_the_cursor_stays_while_an_event_backs_off(bound: Registry, log: seriatim.Log) -> None:
     """G10: `waiting` is no verdict to move on with, at the first delivery and at the next ones."""
     effects = Effects(n1=1)
-    mailer = made(retry=LONG, run=effects.run)
+    mailer = make_handler(retry=LONG, run=effects.run)
     paid(log, 1)
     records = list(log.read())
 
@@ -88,14 +88,14 @@ def test_the_cursor_stays_while_an_event_backs_off(bound: Registry, log: seriati
     assert isinstance(first.value.__cause__, ConnectionError)
     assert first.value.retryable
     assert second.value.details["verdict"] == "waiting"
-    assert statuses(bound) == {records[0].event_id: "failed"}
-    assert [one.attempts for one in bound.entries(Asked())] == [1]
+    assert statuses_of(bound) == {records[0].event_id: "failed"}
+    assert [one.attempts for one in bound.entries(EntryFilter())] == [1]
 
 
 def test_one_batch_with_one_failure(bound: Registry, log: seriatim.Log) -> None:
     """G10: the other events of the batch are done once, and not again with the next delivery."""
     effects = Effects(n2=1)
-    mailer = made(retry=QUICK, run=effects.run)
+    mailer = make_handler(retry=QUICK, run=effects.run)
     log.append(
         [NewEvent("order.paid", {"n": one}, stream=("order", f"o-{one}")) for one in (1, 2, 3)]
     )
@@ -112,7 +112,7 @@ def test_one_batch_with_one_failure(bound: Registry, log: seriatim.Log) -> None:
 def test_waiting_in_the_call(bound: Registry, log: seriatim.Log) -> None:
     """G10: with `wait_s` the call returns when the pauses are over and the effect is had."""
     effects = Effects(n1=2)
-    mailer = made(retry=QUICK, run=effects.run)
+    mailer = make_handler(retry=QUICK, run=effects.run)
     paid(log, 1, 2)
 
     tally = bound.handle(mailer, list(log.read()), wait_s=30)
@@ -124,7 +124,7 @@ def test_waiting_in_the_call(bound: Registry, log: seriatim.Log) -> None:
 def test_a_dead_letter_is_final_and_its_stream_is_not(bound: Registry, log: seriatim.Log) -> None:
     """G10: after its attempts an event is final; with `park` the next of its stream is not."""
     effects = Effects(n1=99)
-    mailer = made(retry=QUICK, run=effects.run)
+    mailer = make_handler(retry=QUICK, run=effects.run)
     paid(log, 1)
     paid(log, 2)
     first, second = log.read()
@@ -138,7 +138,7 @@ def test_a_dead_letter_is_final_and_its_stream_is_not(bound: Registry, log: seri
     assert raised.value.details["verdict"] == "blocked"
 
     effects.failures.clear()
-    bound.retry(Asked(event_id=first.event_id))
+    bound.retry(EntryFilter(event_id=first.event_id))
     bound.handle(mailer, second, wait_s=30)
 
     assert effects.seen == [1, 2]
@@ -147,11 +147,11 @@ def test_a_dead_letter_is_final_and_its_stream_is_not(bound: Registry, log: seri
 def test_a_retried_dead_letter_without_a_delivery(bound: Registry, log: seriatim.Log) -> None:
     """G5: what an operator retries is handled by the next call, also one without events."""
     effects = Effects(n1=99)
-    mailer = made(retry=QUICK, run=effects.run)
+    mailer = make_handler(retry=QUICK, run=effects.run)
     paid(log, 1)
     bound.handle(mailer, list(log.read()), wait_s=30)
     effects.failures.clear()
-    bound.retry(Asked(status="dead"))
+    bound.retry(EntryFilter(status="dead"))
 
     bound.handle(mailer, [])
 
@@ -161,7 +161,7 @@ def test_a_retried_dead_letter_without_a_delivery(bound: Registry, log: seriatim
 def test_skipped_poison(bound: Registry, log: seriatim.Log) -> None:
     """G5: with `on_poison="skip"` the consumer continues."""
     effects = Effects(n1=99)
-    mailer = made(retry=QUICK, run=effects.run, on_poison="skip")
+    mailer = make_handler(retry=QUICK, run=effects.run, on_poison="skip")
     paid(log, 1, 2, 3)
 
     bound.handle(mailer, list(log.read()), wait_s=30)
@@ -171,7 +171,7 @@ def test_skipped_poison(bound: Registry, log: seriatim.Log) -> None:
 
 def test_another_consumer_has_it(bound: Registry, log: seriatim.Log) -> None:
     """G10: `in_progress` raises at once, or is waited for as long as the caller says."""
-    mailer = made(retry=QUICK)
+    mailer = make_handler(retry=QUICK)
     paid(log, 1)
     records = list(log.read())
     mine = bound.deliveries(records)
@@ -181,7 +181,7 @@ def test_another_consumer_has_it(bound: Registry, log: seriatim.Log) -> None:
         bound.handle(mailer, records)
     assert raised.value.details["verdict"] == "in_progress"
 
-    other = bound.another()
+    other = bound.clone()
     timer = threading.Timer(0.2, lambda: other.mark_done(mailer, claims))
     timer.start()
     tally = bound.handle(mailer, records, wait_s=60)
@@ -194,7 +194,7 @@ def test_another_consumer_has_it(bound: Registry, log: seriatim.Log) -> None:
 def test_a_blocked_event(bound: Registry, log: seriatim.Log) -> None:
     """G10: in strict mode an event before which one is missing is not final."""
     effects = Effects()
-    mailer = made(run=effects.run)
+    mailer = make_handler(run=effects.run)
     paid(log, 1)
     paid(log, 2)
     first, second = log.read()
@@ -211,7 +211,7 @@ def test_a_blocked_event(bound: Registry, log: seriatim.Log) -> None:
 def test_what_the_filter_passes_over(bound: Registry, log: seriatim.Log) -> None:
     """G4: a batch may hold events that the handler does not want, and they hold up nothing."""
     effects = Effects()
-    mailer = made(run=effects.run, events=["order.paid"])
+    mailer = make_handler(run=effects.run, events=["order.paid"])
     log.append([NewEvent("order.placed", stream=("order", "o-1"))])
     paid(log, 1)
     placed, record = log.read()
@@ -226,7 +226,7 @@ def test_a_handler_that_starts_in_mid_log(bound: Registry, log: seriatim.Log) ->
     effects = Effects()
     paid(log, 1)
     paid(log, 2)
-    late = made(run=effects.run, start=1)
+    late = make_handler(run=effects.run, start=1)
     records = list(log.read(after=1))
 
     bound.handle(late, records)
@@ -240,14 +240,14 @@ def test_a_stream_that_begins_with_zero(bound: Registry, log: seriatim.Log) -> N
     log.append([NewEvent("opened", {"n": 0}, stream=("ticket", "t-1"))])
     effects = Effects()
 
-    tally = bound.handle(made(run=effects.run), list(log.read()))
+    tally = bound.handle(make_handler(run=effects.run), list(log.read()))
 
     assert (tally.done, tally.stale) == (1, 0)
 
 
 def test_the_block_raises_for_what_is_not_final(bound: Registry, log: seriatim.Log) -> None:
     """G10: `with registry.claim` is entered with a claim or a final verdict, unless asked."""
-    mailer = made(retry=LONG)
+    mailer = make_handler(retry=LONG)
     paid(log, 1)
     paid(log, 2)
     first, second = log.read()
@@ -266,7 +266,7 @@ def test_the_block_raises_for_what_is_not_final(bound: Registry, log: seriatim.L
         assert raised.value.details["verdict"] == verdict
         with bound.claim(mailer, record, unsettled="return") as held:
             assert held.verdict == verdict
-    bound.skip(Asked(event_id=first.event_id), "given up")
+    bound.skip(EntryFilter(event_id=first.event_id), "given up")
     assert consume(first) == "duplicate_done"
 
 
@@ -274,10 +274,10 @@ def test_an_interrupted_block_frees_its_claim(bound: Registry) -> None:
     """G2: what is neither success nor failure leaves no claim, unless the effect is unsafe."""
 
     def interrupt(effect: str, name: str) -> str:
-        by = made(name, effect=effect)
-        with pytest.raises(KeyboardInterrupt), bound.claim(by, event(1)):
+        by = make_handler(name, effect=effect)
+        with pytest.raises(KeyboardInterrupt), bound.claim(by, make_event(1)):
             raise KeyboardInterrupt
-        return statuses(bound, handler=name)[event(1).event_id]
+        return statuses_of(bound, handler=name)[make_event(1).event_id]
 
     assert interrupt("keyed", "one") == "blocked"
     assert interrupt("unsafe", "two") == "claimed"
@@ -292,7 +292,7 @@ def test_the_same_for_asyncio(bound: Registry, log: seriatim.Log) -> None:
         loops.add(asyncio.get_running_loop())
         effects.run(record, context)
 
-    mailer = made(retry=QUICK, run=run)
+    mailer = make_handler(retry=QUICK, run=run)
     paid(log, 1, 2)
     records = list(log.read())
 
@@ -319,7 +319,7 @@ def test_a_cancelled_call(bound: Registry, log: seriatim.Log) -> None:
     records = list(log.read())
 
     async def consume() -> None:
-        task = asyncio.create_task(bound.aio.handle(made(run=run), records))
+        task = asyncio.create_task(bound.aio.handle(make_handler(run=run), records))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -327,13 +327,13 @@ def test_a_cancelled_call(bound: Registry, log: seriatim.Log) -> None:
 
     asyncio.run(consume())
 
-    [entry] = bound.entries(Asked())
+    [entry] = bound.entries(EntryFilter())
     assert (entry.status, entry.attempts) == ("blocked", 0)
 
 
 def test_a_transactional_handler_awaited(bound: Registry, log: seriatim.Log) -> None:
     """G7: a transactional effect is had by the thread that holds the transaction."""
-    at = bound.engine.at
+    at = bound.engine.schema_prefix
     with bound.engine.transaction() as session:
         session.run(f"create table {at}effects (n integer)")
 
@@ -342,7 +342,7 @@ def test_a_transactional_handler_awaited(bound: Registry, log: seriatim.Log) -> 
 
     paid(log, 1)
 
-    asyncio.run(bound.aio.handle(made(effect="transactional", run=run), list(log.read())))
+    asyncio.run(bound.aio.handle(make_handler(effect="transactional", run=run), list(log.read())))
 
     with bound.engine.transaction(write=False) as session:
         assert session.run(f"select n from {at}effects") == [(1,)]
@@ -351,7 +351,7 @@ def test_a_transactional_handler_awaited(bound: Registry, log: seriatim.Log) -> 
 def test_arguments_of_handle(bound: Registry, registry: Registry, log: seriatim.Log) -> None:
     """L3: what cannot be handled is refused before anything is claimed."""
     paid(log, 1)
-    mailer = made()
+    mailer = make_handler()
 
     with pytest.raises(InvalidArgument, match="wait_s"):
         bound.handle(mailer, [], wait_s=-1)
@@ -363,14 +363,14 @@ def test_arguments_of_handle(bound: Registry, registry: Registry, log: seriatim.
         registry.handle(mailer, list(log.read()))
     with pytest.raises(InvalidArgument, match="of which log"):
         registry.claim(mailer, next(iter(log.read())))
-    assert statuses(bound) == {}
+    assert statuses_of(bound) == {}
 
 
 def test_without_a_registry(registry_at: str, log: seriatim.Log) -> None:
     """G6: switched off, every delivery has its effect, and a failure is raised."""
-    off = open_registry(registry_at, Registering(enabled=False), log=log)
+    off = open_registry(registry_at, RegistrySettings(enabled=False), log=log)
     effects = Effects(n2=1)
-    mailer = made(run=effects.run)
+    mailer = make_handler(run=effects.run)
     paid(log, 1, 2)
 
     off.handle(mailer, list(log.read(limit=1)))
@@ -384,7 +384,7 @@ def test_without_a_registry(registry_at: str, log: seriatim.Log) -> None:
 def test_two_consumers_of_one_batch(registry_at: str, log: seriatim.Log) -> None:
     """G10: two consumers of the same events have each effect once, whoever is faster."""
     effects = Effects()
-    mailer = made(run=effects.run)
+    mailer = make_handler(run=effects.run)
     for number in range(30):
         paid(log, number, stream=f"o-{number % 3}")
     records = list(log.read())

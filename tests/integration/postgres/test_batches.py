@@ -9,12 +9,12 @@ import pytest
 
 import seriatim
 from seriatim import ExpectedSeq, NewEvent, StreamKind
-from seriatim.core.doors import LOG
 from seriatim.core.errors import EventSequenceInvalid
 from seriatim.core.event import AppendResult
-from seriatim.store.postgres.packed import BATCH_FROM
+from seriatim.core.profile_rules import LOG_PROFILE
+from seriatim.store.postgres.fast_path import BATCH_MIN_EVENTS
 
-LARGE = BATCH_FROM + 8
+LARGE = BATCH_MIN_EVENTS + 8
 
 
 def numbered(log: seriatim.Log) -> list[Any]:
@@ -64,7 +64,7 @@ def test_given_numbers_and_others_share_a_group(postgres_url: str) -> None:
     with seriatim.open(postgres_url) as log:
         log.append([NewEvent("begun", stream=("order", "old"))])
         requests = [
-            log.appender.request(log.draft(LOG, [NewEvent("noted", {}, **fields)]))
+            log.appender.prepare_request(log.draft(LOG_PROFILE, [NewEvent("noted", {}, **fields)]))
             for number in range(LARGE)
             for fields in (
                 {"stream": ("order", "old"), "stream_seq": 2 * number + 2},
@@ -87,8 +87,10 @@ def test_wrong_number_in_a_large_group_fails_alone(postgres_url: str) -> None:
     """B4, B5: each append of a group gets its own answer, whatever its neighbours get."""
     with seriatim.open(postgres_url) as log:
         requests = [
-            log.appender.request(
-                log.draft(LOG, [NewEvent("noted", stream=("s", str(n)), stream_seq=1 + (n == 9))])
+            log.appender.prepare_request(
+                log.draft(
+                    LOG_PROFILE, [NewEvent("noted", stream=("s", str(n)), stream_seq=1 + (n == 9))]
+                )
             )
             for n in range(LARGE)
         ]
@@ -104,9 +106,9 @@ def test_a_number_before_its_turn_fails_in_a_shared_group(postgres_url: str, siz
     """B5: the first of two appends demands what only the second makes true: it is refused."""
     with seriatim.open(postgres_url) as log:
         requests = [
-            log.appender.request(
+            log.appender.prepare_request(
                 log.draft(
-                    LOG,
+                    LOG_PROFILE,
                     [NewEvent("noted", stream=("s", str(n)), stream_seq=seq) for n in range(size)],
                 )
             )
@@ -126,8 +128,12 @@ def test_an_expectation_before_its_turn_fails_in_a_shared_group(
     """B5: expectations of one stream in one group hold only in their order."""
     with seriatim.open(postgres_url) as log:
         requests = [
-            log.appender.request(
-                log.draft(LOG, [NewEvent("noted", stream=("s", "1"))], ExpectedSeq(("s", "1"), seq))
+            log.appender.prepare_request(
+                log.draft(
+                    LOG_PROFILE,
+                    [NewEvent("noted", stream=("s", "1"))],
+                    ExpectedSeq(("s", "1"), seq),
+                )
             )
             for seq in seqs
         ]

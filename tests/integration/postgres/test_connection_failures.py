@@ -16,12 +16,12 @@ import pytest
 
 import seriatim
 from seriatim import BackendFailure, InvalidArgument, NewEvent, Settings
-from seriatim.opening import open_registry
-from seriatim.pipeline.database import connected, find_place
-from seriatim.store.postgres import connecting
-from seriatim.store.postgres.connection_failures import without_secrets
+from seriatim.factory import open_registry
+from seriatim.pipeline.scan.database import open_connection, parse_database_url
+from seriatim.store.postgres import connection
+from seriatim.store.postgres.connection_failures import redact_secrets
 from seriatim.store.postgres.migrate import migrate
-from seriatim.testing.factories import eventually
+from seriatim.testing.factories import wait_for
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.processes import free_port
 
@@ -130,7 +130,7 @@ WRONG_URLS = {
 
 
 @pytest.mark.parametrize("case", WRONG_URLS)
-@pytest.mark.parametrize("opened", [seriatim.open, open_registry, find_place])
+@pytest.mark.parametrize("opened", [seriatim.open, open_registry, parse_database_url])
 def test_a_password_that_is_not_encoded(opened: Callable[[str], object], case: str) -> None:
     """L2, K1: it is taken for nothing else, and no part of it is in the message."""
     with pytest.raises(InvalidArgument) as caught:
@@ -165,7 +165,10 @@ def test_a_job_on_spark_says_the_same(server: PostgresServer) -> None:
         (at(server, database="absent"), "3D000", "createdb"),
         (at(server, user="asked"), "28P01", "PGPASSWORD"),
     ):
-        with pytest.raises(BackendFailure) as caught, connected(find_place(url), "reading"):
+        with (
+            pytest.raises(BackendFailure) as caught,
+            open_connection(parse_database_url(url), "reading"),
+        ):
             pass
         assert f"127.0.0.1:{port if state is None else server.port}" in caught.value.message
         assert cure in caught.value.message
@@ -291,7 +294,7 @@ def test_a_missing_grant_names_its_schema(server: PostgresServer) -> None:
 
 def test_an_old_server_is_named(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """F9: the version that is needed and the one that is there, before any statement."""
-    monkeypatch.setattr(connecting, "OLDEST_SERVER", 990000)
+    monkeypatch.setattr(connection, "MIN_SERVER_VERSION", 990000)
     error = refusal(at(server))
 
     assert "Postgres 99 or newer" in error.message
@@ -307,7 +310,7 @@ def test_reads_say_why_no_connection_can_be_had(server: PostgresServer) -> None:
     with seriatim.open(server.url(name), settings=QUICK) as log:
         log.append([NewEvent("x", {})])
         server.drop_database(name)
-        error = eventually(lambda: failure_of(log))
+        error = wait_for(lambda: failure_of(log))
 
     assert error.details["sqlstate"] == "3D000"
     assert f"127.0.0.1:{server.port}" in error.message
@@ -325,7 +328,7 @@ def failure_of(log: seriatim.Log) -> BackendFailure | None:
 def test_secrets_are_hidden_in_any_text() -> None:
     """L2: passwords, options and password files are hidden, in either way of writing."""
     conninfo = f"host=h password='{SECRET}' passfile=/etc/secret options='-c a.b=topsecret'"
-    text = without_secrets(f"said {SECRET} {WRITTEN} /etc/secret -c a.b=topsecret", conninfo)
+    text = redact_secrets(f"said {SECRET} {WRITTEN} /etc/secret -c a.b=topsecret", conninfo)
 
     assert text == "said *** *** *** ***"
 

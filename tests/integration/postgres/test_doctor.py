@@ -9,11 +9,11 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.opening import examine
+from seriatim.factory import diagnose
 from seriatim.store.port import Finding
 from seriatim.store.postgres.migrate import SCHEMA_VERSION, grant, migrate
-from seriatim.store.postgres.statements import named_statements
-from tests.faults.test_restored import standby_of
+from seriatim.store.postgres.statements import load_postgres_statements
+from tests.faults.test_restore import standby_of
 from tests.fixtures.postgres_server import PostgresServer
 from tests.integration.postgres.conftest import as_role
 
@@ -23,7 +23,7 @@ MakeRole = Callable[..., str]
 
 def found(url: str, check: str) -> list[Finding]:
     """Return what doctor says about one thing."""
-    return [finding for finding in examine(url) if finding.check == check]
+    return [finding for finding in diagnose(url) if finding.check == check]
 
 
 def test_sound_database_has_no_findings(own_postgres: StartServer) -> None:
@@ -32,7 +32,7 @@ def test_sound_database_has_no_findings(own_postgres: StartServer) -> None:
     url = server.create_database("log")
     migrate(url)
 
-    assert [one.check for one in examine(url) if one.level != "ok"] == [
+    assert [one.check for one in diagnose(url) if one.level != "ok"] == [
         "grants",
         "row security",
     ]
@@ -44,7 +44,7 @@ def test_unsafe_settings_are_named(own_postgres: StartServer) -> None:
     url = server.create_database("log")
     migrate(url)
 
-    said = {one.message: one.level for one in examine(url) if one.check == "settings"}
+    said = {one.message: one.level for one in diagnose(url) if one.check == "settings"}
 
     assert sorted(said.values()) == ["error", "error", "warning"]
     assert all(
@@ -132,7 +132,7 @@ def test_wall_that_is_down_is_named(postgres_url: str, change: str) -> None:
 
 def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F9: an old transaction is named with its process; here a moment counts as long."""
-    checks = named_statements("checks.sql", "seriatim")
+    checks = load_postgres_statements("checks.sql", "seriatim")
     text = checks["long_transactions"].replace("60 seconds", "0.1 seconds")
     monkeypatch.setitem(checks, "long_transactions", text)
     with psycopg.connect(postgres_url, application_name="sleeper") as connection:
@@ -147,7 +147,7 @@ def test_long_transaction_is_named(postgres_url: str, monkeypatch: pytest.Monkey
 
 def test_held_lock_is_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F9, B14: who holds the append lock for long is named, with the way to end it."""
-    checks = named_statements("checks.sql", "seriatim")
+    checks = load_postgres_statements("checks.sql", "seriatim")
     text = checks["lock_holders"].replace("5 seconds", "0.1 seconds")
     monkeypatch.setitem(checks, "lock_holders", text)
     with (

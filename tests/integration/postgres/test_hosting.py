@@ -23,14 +23,14 @@ from seriatim import (
     Settings,
     StreamKind,
 )
-from seriatim.log.verify import verify
-from seriatim.opening import examine
-from seriatim.store.postgres.confining import Reader
+from seriatim.factory import diagnose
+from seriatim.log.verification import verify
 from seriatim.store.postgres.migrate import grant, migrate
+from seriatim.store.postgres.reader import TenantReader
 from seriatim.store.postgres.store import PostgresStore
 from tests.fixtures.postgres_server import PostgresServer
-from tests.integration.postgres.bouncer import Bouncer, find_bouncer
 from tests.integration.postgres.conftest import as_role, role_of
+from tests.integration.postgres.pgbouncer_server import PgbouncerServer, find_pgbouncer
 
 StartServer = Callable[..., PostgresServer]
 MakeRole = Callable[..., str]
@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def bouncer(postgres_server: PostgresServer) -> Iterator[Bouncer]:
+def bouncer(postgres_server: PostgresServer) -> Iterator[PgbouncerServer]:
     """A pooler in transaction mode in front of the run's server."""
-    with Bouncer(find_bouncer(), postgres_server) as started:
+    with PgbouncerServer(find_pgbouncer(), postgres_server) as started:
         yield started
 
 
 @pytest.fixture
-def pooled_url(bouncer: Bouncer, postgres_url: str) -> str:
+def pooled_url(bouncer: PgbouncerServer, postgres_url: str) -> str:
     """The log of this test, through the pooler."""
     return bouncer.url(postgres_url.rsplit("/", 1)[1])
 
@@ -107,8 +107,8 @@ def test_confined_reads_behind_a_pooler(pooled_url: str) -> None:
     tenants = [f"tenant-{number % 3}" if number % 4 else None for number in range(60)]
     with seriatim.open(pooled_url) as log, ThreadPoolExecutor(8) as threads:
         assert isinstance(log.store, PostgresStore)
-        reader = Reader(log.store.schema, log.store._borrow_connection)
-        said = list(threads.map(lambda tenant: reader.rows(tenant, asked)[0][0], tenants))
+        reader = TenantReader(log.store.schema, log.store._borrow_connection)
+        said = list(threads.map(lambda tenant: reader.fetch_rows(tenant, asked)[0][0], tenants))
 
     assert [one or None for one in said] == tenants
 
@@ -143,8 +143,8 @@ def test_racers_behind_a_pooler(pooled_url: str) -> None:
 
 def test_doctor_names_the_pooler(pooled_url: str, postgres_url: str) -> None:
     """F9: doctor tells a pooler from a direct session, and what it costs."""
-    [pooled] = [one for one in examine(pooled_url) if one.check == "pooler"]
-    [direct] = [one for one in examine(postgres_url) if one.check == "pooler"]
+    [pooled] = [one for one in diagnose(pooled_url) if one.check == "pooler"]
+    [direct] = [one for one in diagnose(postgres_url) if one.check == "pooler"]
 
     assert (pooled.level, direct.level) == ("warning", "ok")
     assert "wake-ups" in pooled.message
@@ -197,7 +197,7 @@ def test_async_commit_is_refused_unless_allowed(postgres_url: str, make_role: Ma
         seriatim.open(url)
     with seriatim.open(url, settings=Settings(allow_async_commit=True)) as log:
         log.append([NewEvent("risky", {})])
-    found = [one for one in examine(url) if "synchronous_commit" in one.message]
+    found = [one for one in diagnose(url) if "synchronous_commit" in one.message]
 
     assert not refused.value.retryable
     assert [one.level for one in found] == ["error"]

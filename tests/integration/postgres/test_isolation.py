@@ -24,14 +24,14 @@ from seriatim import (
     Query,
     StreamKind,
 )
-from seriatim.core.handling import Delivery, Handler
+from seriatim.core.handler import Delivery, Handler
 from seriatim.delivery.claims import Claim
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry
-from tests.faults.support import check_whole
+from seriatim.factory import open_registry
+from tests.faults.support import check_log_complete
 from tests.fixtures.postgres_server import PostgresServer
-from tests.integration.delivery.kit import claim, event, made
-from tests.integration.postgres.bouncer import Bouncer, find_bouncer
+from tests.integration.delivery.support import claim, make_event, make_handler
+from tests.integration.postgres.pgbouncer_server import PgbouncerServer, find_pgbouncer
 
 WRITERS = 8
 ROUNDS = 12
@@ -50,9 +50,9 @@ def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def bouncer(postgres_server: PostgresServer) -> Iterator[Bouncer]:
+def bouncer(postgres_server: PostgresServer) -> Iterator[PgbouncerServer]:
     """A pooler in transaction mode in front of the run's server."""
-    with Bouncer(find_bouncer(), postgres_server) as started:
+    with PgbouncerServer(find_pgbouncer(), postgres_server) as started:
         yield started
 
 
@@ -92,7 +92,7 @@ def test_concurrent_appends_all_succeed(
         for log in logs:
             log.close()
     size = 40 if act is batch else 1
-    assert check_whole(strict_url) == WRITERS * ROUNDS * size
+    assert check_log_complete(strict_url) == WRITERS * ROUNDS * size
 
 
 def test_an_event_loop_appends(strict_url: str) -> None:
@@ -109,10 +109,10 @@ def test_an_event_loop_appends(strict_url: str) -> None:
             )
 
     asyncio.run(run())
-    assert check_whole(strict_url) == 120
+    assert check_log_complete(strict_url) == 120
 
 
-def test_behind_a_pooler(strict_url: str, bouncer: Bouncer) -> None:
+def test_behind_a_pooler(strict_url: str, bouncer: PgbouncerServer) -> None:
     """B10, F9: nothing depends on a session's settings."""
     with (
         seriatim.open(bouncer.url(strict_url.rsplit("/", 1)[1])) as log,
@@ -120,7 +120,7 @@ def test_behind_a_pooler(strict_url: str, bouncer: Bouncer) -> None:
     ):
         list(pool.map(lambda n: plain(log, n % WRITERS, n), range(60)))
         list(pool.map(lambda n: condition(log, n, 0), range(WRITERS)))
-    assert check_whole(strict_url) == 60 + WRITERS
+    assert check_log_complete(strict_url) == 60 + WRITERS
 
 
 def test_one_wins_a_race(strict_url: str) -> None:
@@ -169,12 +169,12 @@ def _claim(by: Handler, wanted: Delivery, registry: Registry) -> Claim:
 
 def test_claims_of_a_registry(strict_url: str) -> None:
     """B10, G1: two consumers, one event: one claim, and no serialization failure."""
-    mailer = made()
+    mailer = make_handler()
     with ThreadPoolExecutor(4) as pool:
         registries = [open_registry(strict_url) for _ in range(4)]
         try:
             for number in range(1, 16):
-                wanted = event(None, event_id=f"e-{number}")
+                wanted = make_event(None, event_id=f"e-{number}")
                 found = list(pool.map(partial(_claim, mailer, wanted), registries))
                 assert [one.verdict for one in found].count("claimed") == 1
         finally:

@@ -11,7 +11,7 @@ import seriatim
 from seriatim import NewEvent
 from seriatim.store.postgres import migrate as migrating
 from seriatim.store.postgres.migrate import OLDEST_PROGRAM, SCHEMA_VERSION, migrate
-from seriatim.store.postgres.statements import migration_files
+from seriatim.store.postgres.statements import list_migrations
 from tests.fixtures.postgres_server import PostgresServer
 
 
@@ -35,7 +35,7 @@ def test_fresh_schema_equals_migrated(
 
 def test_migrations_are_numbered_without_gaps() -> None:
     """F3: every file has its number, and each says which programs still work after it."""
-    numbers = [number for number, _, _ in migration_files()]
+    numbers = [number for number, _, _ in list_migrations()]
 
     assert numbers == list(range(1, SCHEMA_VERSION + 1))
     assert set(OLDEST_PROGRAM) == set(numbers)
@@ -100,8 +100,8 @@ def test_failed_migration_leaves_the_schema_as_it_was(
     """F3: each migration is one transaction: it happens whole or not at all."""
     migrate(empty_postgres_url, target=1)
     before = dump(postgres_server, empty_postgres_url)
-    files = [*migration_files()[:1], (2, "broken", "create table {schema}.half (); select 1 / 0;")]
-    monkeypatch.setattr(migrating, "migration_files", lambda: files)
+    files = [*list_migrations()[:1], (2, "broken", "create table {schema}.half (); select 1 / 0;")]
+    monkeypatch.setattr(migrating, "list_migrations", lambda: files)
 
     with pytest.raises(seriatim.BackendFailure):
         migrate(empty_postgres_url)

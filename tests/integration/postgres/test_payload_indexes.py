@@ -7,7 +7,7 @@ import pytest
 
 import seriatim
 from seriatim import Filter, NewEvent, PayloadIndex, Query
-from seriatim.log.verify import verify
+from seriatim.log.verification import verify
 
 
 def since(log: seriatim.Log, path: str) -> int:

@@ -19,11 +19,15 @@ from seriatim import Filter, NewEvent, Query
 from seriatim.core.ids import event_key, stream_key
 from seriatim.core.indexes import StoredIndex
 from seriatim.core.kinds import Rules
-from seriatim.core.routes import Route, routes
+from seriatim.core.query_plan import AccessPath, plan_query
 from seriatim.store.port import ReadSpec
-from seriatim.store.postgres.packing import RowArray, RowArrayDumper, uuid_array
-from seriatim.store.postgres.selecting import filter_statement, last_statement, read_statement
-from seriatim.store.postgres.statements import statements
+from seriatim.store.postgres.binary_format import RowArray, RowArrayDumper, encode_uuid_array
+from seriatim.store.postgres.index_scans import (
+    build_last_position_statement,
+    build_read_statement,
+    build_route_statement,
+)
+from seriatim.store.postgres.statements import load_store_statements
 from tests.fixtures.postgres_server import PostgresServer
 from tests.integration.postgres.conftest import as_role
 
@@ -36,12 +40,12 @@ Statement = tuple[str, Any]
 def spec(**fields: Any) -> Statement:
     """Return the statement of one page of a read."""
     wanted: dict[str, Any] = {"tenant_id": "small", "limit": 10, "until": EVENTS} | fields
-    return read_statement(ReadSpec(**wanted), SCHEMA)
+    return build_read_statement(ReadSpec(**wanted), SCHEMA)
 
 
 def named(name: str, *parameters: Any) -> Statement:
     """Return a statement of `statements.sql`."""
-    return statements(SCHEMA)[name], parameters
+    return load_store_statements(SCHEMA)[name], parameters
 
 
 def stream() -> uuid.UUID:
@@ -49,28 +53,28 @@ def stream() -> uuid.UUID:
     return uuid.UUID(bytes=stream_key("small", *STREAM))
 
 
-def route(one: Filter) -> Route:
+def route(one: Filter) -> AccessPath:
     """Return the way along which a filter is followed where two paths are declared."""
     indexes = (StoredIndex("type-3", "n"), StoredIndex("type-3", "m[]"), StoredIndex("type-2", "n"))
-    [only] = routes("small", Query([one]), Rules((), (), 3, indexes), 0, EVENTS)
+    [only] = plan_query("small", Query([one]), Rules((), (), 3, indexes), 0, EVENTS)
     return only
 
 
 def found(one: Filter) -> Statement:
     """Return the statement of a filter's records."""
-    return filter_statement(SCHEMA, "small", route(one), 10)
+    return build_route_statement(SCHEMA, "small", route(one), 10)
 
 
 def last(one: Filter) -> Statement:
     """Return the statement of a filter's last position."""
-    return last_statement(SCHEMA, "small", route(one))
+    return build_last_position_statement(SCHEMA, "small", route(one))
 
 
 PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ("last event of a stream", lambda: named("last_of_stream", stream()), "events_stream"),
     (
         "the ends of a group's streams",
-        lambda: named("stream_heads", uuid_array([stream().bytes] * 3)),
+        lambda: named("stream_heads", encode_uuid_array([stream().bytes] * 3)),
         "events_stream",
     ),
     ("a stream", lambda: spec(stream=STREAM), "events_stream"),
@@ -91,18 +95,18 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ),
     (
         "the ids of a group",
-        lambda: named("known_ids", uuid_array([event_key("id-77"), event_key("no")])),
+        lambda: named("known_ids", encode_uuid_array([event_key("id-77"), event_key("no")])),
         "events_id",
     ),
     (
         "the keys of a group",
-        lambda: named("known_keys", uuid_array([event_key("k-1"), event_key("k-2")])),
+        lambda: named("known_keys", encode_uuid_array([event_key("k-1"), event_key("k-2")])),
         "events_key",
     ),
     (
         "what came since contexts were evaluated",
         lambda: (
-            statements(SCHEMA)["newest_of_tenants"],
+            load_store_statements(SCHEMA)["newest_of_tenants"],
             {"tenants": ["small", "large"], "afters": [0, 100], "events": 5000, "bytes": 1 << 23},
         ),
         "events_position",
@@ -140,7 +144,7 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     (
         "the types of a pattern",
         lambda: (
-            statements(SCHEMA)["known_types"],
+            load_store_statements(SCHEMA)["known_types"],
             {"tenant": "small", "first": "type.", "end": "type/", "limit": 65},
         ),
         "events_type",
@@ -152,7 +156,7 @@ PATHS: list[tuple[str, Callable[[], Statement], str]] = [
     ),
     (
         "newest of a query by types",
-        lambda: filter_statement(
+        lambda: build_route_statement(
             SCHEMA,
             "small",
             route(Filter(types=["type-3", "type-2"], payload=[{"o": 3}])),

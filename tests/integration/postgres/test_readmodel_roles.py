@@ -8,9 +8,15 @@ import psycopg
 import pytest
 
 from seriatim.core.errors import BackendFailure
-from seriatim.opening import open_read_model
+from seriatim.factory import open_read_model
 from tests.integration.postgres.conftest import as_role
-from tests.integration.readmodel_kit import begun, own, seats, step, taken
+from tests.integration.readmodel_support import (
+    begin_and_claim,
+    make_step,
+    seat_rows,
+    seats,
+    short_rows,
+)
 
 MakeRole = Callable[..., str]
 
@@ -33,28 +39,28 @@ def test_a_schema_that_was_made_for_it_will_do(postgres_url: str, make_role: Mak
         connection.execute("create schema read")
         connection.execute(f"grant usage, create on schema read to {role}")
     model = open_read_model(f"{as_role(postgres_url, role)}?schema=read")
-    token = begun(model)
-    model.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
+    token = begin_and_claim(model)
+    model.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
 
-    assert taken(model) == {"1a": 1}
+    assert short_rows(model) == {"1a": 1}
     model.close()
 
 
 def test_a_role_that_only_reads(postgres_url: str, make_role: MakeRole) -> None:
     """I6: a role that may only read can read the progress of a projection; writes are refused."""
     owner = open_read_model(f"{postgres_url}?schema=read")
-    token = begun(owner)
-    owner.commit(seats, step(0, 1, own=own({"1a": 1}, 1)), token=token)
+    token = begin_and_claim(owner)
+    owner.commit(seats, make_step(0, 1, own=seat_rows({"1a": 1}, 1)), token=token)
     role = make_role()
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f"grant usage on schema read to {role}")
         connection.execute(f"grant select on all tables in schema read to {role}")
     model = open_read_model(f"{as_role(postgres_url, role)}?schema=read")
 
-    assert taken(model) == {"1a": 1}
-    assert model.every()[0].position == 1
+    assert short_rows(model) == {"1a": 1}
+    assert model.list_progress()[0].position == 1
     with pytest.raises(BackendFailure, match="the role lacks privileges on the read model"):
-        model.commit(seats, step(1, 2), token=token)
+        model.commit(seats, make_step(1, 2), token=token)
     with pytest.raises(BackendFailure, match="the role lacks privileges on the read model"):
         model.claim("seats", "me", 1)
     model.close()

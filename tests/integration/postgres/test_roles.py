@@ -18,7 +18,7 @@ from seriatim import (
     Query,
     StreamKind,
 )
-from seriatim.log.verify import verify
+from seriatim.log.verification import verify
 from seriatim.store.port import Finding
 from seriatim.store.postgres.migrate import grant, migrate
 from tests.fixtures.postgres_server import PostgresServer

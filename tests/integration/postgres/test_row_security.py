@@ -17,13 +17,13 @@ import pytest
 
 import seriatim
 from seriatim import Command, ExpectedContext, ExpectedSeq, Filter, NewEvent, Query, Settings
-from seriatim.core import routes as following
+from seriatim.core import query_plan as following
 from seriatim.core.ids import stream_key, tag_key
 from seriatim.store.port import ReadSpec, Store
-from seriatim.store.postgres import selecting
+from seriatim.store.postgres import index_scans
 from seriatim.store.postgres import store as storing
-from seriatim.store.postgres.confining import Reader
 from seriatim.store.postgres.migrate import grant, migrate
+from seriatim.store.postgres.reader import TenantReader
 from seriatim.store.postgres.store import PostgresStore
 from tests.fixtures.postgres_server import PostgresServer
 from tests.integration.postgres.conftest import as_role, role_of
@@ -70,7 +70,7 @@ def fill(url: str) -> None:
             list(view.subscribe(tenant, idle_timeout=0.0, poll_s=0.01))
 
 
-def reader_of(log: seriatim.Log) -> Reader:
+def reader_of(log: seriatim.Log) -> TenantReader:
     """Return the object through which the store reads."""
     assert isinstance(log.store, PostgresStore)
     return log.store._reader
@@ -90,13 +90,13 @@ def wall_down(admin: str) -> Iterator[None]:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every statement forget its tenant, and every key be the other tenant's."""
-    asked = Reader.rows
+    asked = TenantReader.fetch_rows
 
-    def rows(self: Reader, tenant_id: str | None, text: str, parameters: Any = ()) -> Any:
+    def rows(self: TenantReader, tenant_id: str | None, text: str, parameters: Any = ()) -> Any:
         return asked(self, tenant_id, TENANT.sub(r"\1::text is not null", text), parameters)
 
-    monkeypatch.setattr(Reader, "rows", rows)
-    for module in (storing, selecting):
+    monkeypatch.setattr(TenantReader, "fetch_rows", rows)
+    for module in (storing, index_scans):
         monkeypatch.setattr(module, "stream_key", lambda _, *names: stream_key(THEIRS, *names))
     monkeypatch.setattr(following, "tag_key", lambda _, tag: tag_key(THEIRS, tag))
 
@@ -166,10 +166,10 @@ def test_confined_transaction_sees_one_tenant(urls: tuple[str, str], table: str)
     text = f"select t::text from seriatim.{table} t"
     with seriatim.open(url) as log:
         reader = reader_of(log)
-        ours, theirs, all_rows = (reader.rows(one, text) for one in (OURS, THEIRS, None))
-        nobody = reader.rows("nobody", text)
+        ours, theirs, all_rows = (reader.fetch_rows(one, text) for one in (OURS, THEIRS, None))
+        nobody = reader.fetch_rows("nobody", text)
         with wall_down(admin):
-            open_rows = reader.rows(OURS, text)
+            open_rows = reader.fetch_rows(OURS, text)
 
     assert nobody == []
     assert len(ours) == len(theirs) > 0
@@ -195,10 +195,10 @@ def test_setting_ends_with_its_read(urls: tuple[str, str]) -> None:
     asked = "select current_setting('seriatim.tenant', true)"
     with seriatim.open(url, settings=Settings(pool_size=1)) as log:
         reader = reader_of(log)
-        said = [reader.rows(tenant, asked)[0][0] for tenant in (OURS, None, THEIRS, None)]
+        said = [reader.fetch_rows(tenant, asked)[0][0] for tenant in (OURS, None, THEIRS, None)]
         with pytest.raises(seriatim.BackendFailure):
-            reader.rows(OURS, "select 1 / 0")
-        said.append(reader.rows(None, asked)[0][0])
+            reader.fetch_rows(OURS, "select 1 / 0")
+        said.append(reader.fetch_rows(None, asked)[0][0])
 
         assert [one or None for one in said] == [OURS, None, THEIRS, None, None]
         assert log.head() == 4

@@ -10,8 +10,8 @@ import pytest
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.store.postgres.listening import Listener
-from tests.faults.support import Follower, skipped, wait_until
+from seriatim.store.postgres.wakeups import Listener
+from tests.faults.support import TailThread, find_gaps, wait_until
 from tests.fixtures.proxy import TcpProxy
 
 LISTENERS = (
@@ -26,7 +26,7 @@ def listeners(url: str) -> list[int]:
         return [row[0] for row in connection.execute(LISTENERS)]
 
 
-def delay_of(log: seriatim.Log, follower: Follower, number: int) -> float:
+def delay_of(log: seriatim.Log, follower: TailThread, number: int) -> float:
     """Append with another log and return how long it took to arrive."""
     started = time.monotonic()
     position = log.append([NewEvent("n", {"n": number})]).last_position
@@ -37,7 +37,7 @@ def delay_of(log: seriatim.Log, follower: Follower, number: int) -> float:
 def test_wake_up_comes_before_the_poll(postgres_url: str) -> None:
     """E6: normally another process's append arrives long before the poll."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
-        follower = Follower(log, poll_s=8.0)
+        follower = TailThread(log, poll_s=8.0)
         wait_until(lambda: listeners(postgres_url), "the listener")
         time.sleep(0.2)
         delays = [delay_of(other, follower, number) for number in range(5)]
@@ -46,13 +46,13 @@ def test_wake_up_comes_before_the_poll(postgres_url: str) -> None:
         seen = list(follower.seen)
 
     assert min(delays) < 2.0
-    assert skipped(seen[:5]) == []
+    assert find_gaps(seen[:5]) == []
 
 
 def test_killed_listener_loses_nothing(postgres_url: str) -> None:
     """E6: with the listener's session killed again and again, every event arrives in order."""
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
-        follower = Follower(log, poll_s=0.3)
+        follower = TailThread(log, poll_s=0.3)
         wait_until(lambda: listeners(postgres_url), "the listener")
         for number in range(6):
             with psycopg.connect(postgres_url, autocommit=True) as admin:
@@ -61,7 +61,7 @@ def test_killed_listener_loses_nothing(postgres_url: str) -> None:
             delay_of(other, follower, number)
         wait_until(lambda: listeners(postgres_url), "the next listener")
 
-        assert skipped(follower.stop()) == []
+        assert find_gaps(follower.stop()) == []
 
 
 def test_without_listen_the_poll_finds_all(
@@ -74,10 +74,10 @@ def test_without_listen_the_poll_finds_all(
 
     monkeypatch.setattr(Listener, "_listen", refuse)
     with seriatim.open(postgres_url) as log, seriatim.open(postgres_url) as other:
-        follower = Follower(log, poll_s=0.2)
+        follower = TailThread(log, poll_s=0.2)
         delays = [delay_of(other, follower, number) for number in range(4)]
 
-        assert skipped(follower.stop()) == []
+        assert find_gaps(follower.stop()) == []
         assert max(delays) < 5.0
 
 
@@ -89,12 +89,12 @@ def test_lost_notifications_cost_only_the_poll(
     for _ in range(20):
         proxy.drop_requests_with(b'listen "')
     with seriatim.open(proxy.url) as log, seriatim.open(postgres_url) as other:
-        follower = Follower(log, poll_s=0.2)
+        follower = TailThread(log, poll_s=0.2)
         for number in range(4):
             delay_of(other, follower, number)
 
         assert listeners(postgres_url) == []
-        assert skipped(follower.stop()) == []
+        assert find_gaps(follower.stop()) == []
 
 
 def test_own_appends_wake_without_the_server(
@@ -103,7 +103,7 @@ def test_own_appends_wake_without_the_server(
     """E6: an append of the same process wakes its tails directly."""
     monkeypatch.setattr(Listener, "_run", lambda _: None)
     with seriatim.open(postgres_url) as log:
-        follower = Follower(log, poll_s=8.0)
+        follower = TailThread(log, poll_s=8.0)
         time.sleep(0.2)
         delay = delay_of(log, follower, 1)
         log.append([NewEvent("last", {})])

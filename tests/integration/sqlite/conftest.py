@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.scribe import Scribe
+from tests.integration.sqlite.store_appender import StoreAppender
 
 
 @pytest.fixture
@@ -24,6 +24,6 @@ def store(path: str) -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def scribe() -> Scribe:
+def scribe() -> StoreAppender:
     """A helper that appends to a store directly."""
-    return Scribe()
+    return StoreAppender()

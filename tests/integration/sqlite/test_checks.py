@@ -10,7 +10,7 @@ from seriatim.core.indexes import PayloadIndex
 from seriatim.store.port import Finding
 from seriatim.store.sqlite import checks
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.scribe import Scribe
+from tests.integration.sqlite.store_appender import StoreAppender
 
 
 def levels(findings: list[Finding]) -> dict[str, str]:
@@ -19,7 +19,7 @@ def levels(findings: list[Finding]) -> dict[str, str]:
 
 
 @pytest.fixture
-def filled(store: SqliteStore, scribe: Scribe) -> SqliteStore:
+def filled(store: SqliteStore, scribe: StoreAppender) -> SqliteStore:
     """A log of a few streams, tags, keys and an indexed path."""
     store.declare(PayloadIndex("u", "n"))
     for number in range(5):

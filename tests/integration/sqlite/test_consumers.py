@@ -7,12 +7,12 @@ import pytest
 
 from seriatim.core.errors import Conflict, InvalidArgument, LeaseLost
 from seriatim.core.event import NewEvent
-from seriatim.core.kinds import TRACE, EventType, StreamKind
+from seriatim.core.kinds import TRACE_STREAM_KIND, EventType, StreamKind
 from seriatim.core.request import Command
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Cursor, Store
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.scribe import Scribe
+from tests.integration.sqlite.store_appender import StoreAppender
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -41,7 +41,7 @@ def test_a_cursor_moves_forwards_unless_it_is_reset(any_store: Store) -> None:
     any_store.put_cursor(cursor(2), lease=None, reset=True)
     stored = any_store.cursor("default", "subscription", "mailer")
     assert stored is not None
-    assert (stored.position, stored.tip, stored.query) == (2, "", "q")
+    assert (stored.position, stored.last_event_id, stored.query) == (2, "", "q")
     assert stored.updated_at.endswith("Z")
 
 
@@ -89,7 +89,9 @@ def test_an_expired_lease_is_its_owners_until_someone_takes_it(any_store: Store)
     assert stored.position == 1
 
 
-def test_a_command_answers_its_twin_until_it_is_purged(any_store: Store, scribe: Scribe) -> None:
+def test_a_command_answers_its_twin_until_it_is_purged(
+    any_store: Store, scribe: StoreAppender
+) -> None:
     """C5: the stored response comes back with the original records; old ones are forgotten."""
     command = Command(actor="a", endpoint="/x", key="k", request={"a": 1}, response={"ok": [1]})
     first = scribe.append(any_store, NewEvent("t"), NewEvent("u"), command=command)
@@ -111,7 +113,7 @@ def test_declarations_are_kept_and_compared(any_store: Store) -> None:
         lambda: any_store.declare(door),
         lambda: any_store.declare(paid),
         lambda: any_store.declare(door),
-        lambda: any_store.declare(TRACE),
+        lambda: any_store.declare(TRACE_STREAM_KIND),
     ]
     for act in itertools.chain(acts, acts):
         act()
@@ -127,7 +129,7 @@ def test_declarations_are_kept_and_compared(any_store: Store) -> None:
 def test_declarations_of_another_process_are_seen(store: SqliteStore, path: str) -> None:
     """A8: every process follows the same rules, from the next append on."""
     other = SqliteStore(path)
-    request = Scribe().request(store, [NewEvent("t")])
+    request = StoreAppender().request(store, [NewEvent("t")])
     other.declare(StreamKind(name="door"))
     (outcome,) = store.append([request])
     assert type(outcome).__name__ == "StaleRules"

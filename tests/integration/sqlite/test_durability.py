@@ -3,12 +3,14 @@
 import pytest
 
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.processes import start_writer
-from tests.integration.sqlite.scribe import Scribe, everything, facts
+from tests.integration.sqlite.store_appender import StoreAppender, make_facts, read_everything
+from tests.integration.sqlite.writer_launcher import start_writer
 
 
 @pytest.mark.parametrize("acknowledged", [1, 40, 250])
-def test_acknowledged_appends_survive_kill_9(path: str, scribe: Scribe, acknowledged: int) -> None:
+def test_acknowledged_appends_survive_kill_9(
+    path: str, scribe: StoreAppender, acknowledged: int
+) -> None:
     """F5: a writer is killed in the middle of its work, and every receipt it had holds."""
     writer = start_writer(path, 1_000_000, "doomed")
     assert writer.stdout is not None
@@ -18,15 +20,15 @@ def test_acknowledged_appends_survive_kill_9(path: str, scribe: Scribe, acknowle
     writer.wait()
     writer.stdout.close()
     store = SqliteStore(path)
-    found = [record.position for record in everything(store)]
+    found = [record.position for record in read_everything(store)]
     assert receipts == list(range(1, len(receipts) + 1))
     # One append may have been committed whose receipt nobody saw.
     assert found in (receipts, [*receipts, len(receipts) + 1])
-    assert scribe.append(store, *facts(1)).first_position == len(found) + 1
+    assert scribe.append(store, *make_facts(1)).first_position == len(found) + 1
     assert all(finding.level == "ok" for finding in store.verify())
     store.close()
 
 
 def test_commits_are_synchronous(store: SqliteStore) -> None:
     """F5: the file is in WAL mode, and every commit waits for the disk."""
-    assert store._writer.settings() == ("wal", 2)
+    assert store._writer.read_settings() == ("wal", 2)

@@ -15,8 +15,8 @@ from seriatim.core.errors import BackendFailure
 from seriatim.core.event import AppendResult, NewEvent
 from seriatim.store.sqlite import failures
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.processes import ROOT, start_writer
-from tests.integration.sqlite.scribe import Scribe, everything, facts
+from tests.integration.sqlite.store_appender import StoreAppender, make_facts, read_everything
+from tests.integration.sqlite.writer_launcher import ROOT, start_writer
 
 NOBODY = 65534
 
@@ -74,7 +74,7 @@ def test_a_file_that_may_not_be_written_is_named(public_folder: Path, exists: bo
     assert "writable" in shown or "permission" in shown
 
 
-def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, scribe: Scribe) -> None:
+def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, scribe: StoreAppender) -> None:
     """L2: on a full disk no receipt is returned without a stored event, and nothing is damaged."""
     SqliteStore(path).close()
     writer = start_writer(path, 100_000, "full", 2_000_000)
@@ -82,29 +82,31 @@ def test_a_full_disk_fails_cleanly_and_the_log_goes_on(path: str, scribe: Scribe
     assert writer.returncode == 0
     assert last.startswith("failed False True")
     store = SqliteStore(path)
-    assert [record.position for record in everything(store)] == [int(line) for line in receipts]
-    assert scribe.append(store, *facts(1)).first_position == len(receipts) + 1
+    assert [record.position for record in read_everything(store)] == [
+        int(line) for line in receipts
+    ]
+    assert scribe.append(store, *make_facts(1)).first_position == len(receipts) + 1
     assert all(finding.level == "ok" for finding in store.verify())
     store.close()
 
 
 def test_a_file_replaced_under_an_open_log_is_noticed(
-    store: SqliteStore, scribe: Scribe, path: str
+    store: SqliteStore, scribe: StoreAppender, path: str
 ) -> None:
     """L2: appends to a file that has no name any more would be lost, so they are refused."""
-    scribe.append(store, *facts(1))
-    request = scribe.request(store, facts(1))
+    scribe.append(store, *make_facts(1))
+    request = scribe.request(store, make_facts(1))
     Path(path).rename(path + ".moved")
     for act in (store.head, lambda: store.append([request])):
         with pytest.raises(BackendFailure, match="moved, deleted or replaced"):
             act()
 
 
-def test_a_damaged_page_is_reported(path: str, scribe: Scribe) -> None:
+def test_a_damaged_page_is_reported(path: str, scribe: StoreAppender) -> None:
     """L2: damage is a failure of the backend or a finding, never an empty result."""
     store = SqliteStore(path)
     for _ in range(30):
-        scribe.append(store, *facts(20))
+        scribe.append(store, *make_facts(20))
     store.close()
     with Path(path).open("r+b") as file:
         file.seek(0, os.SEEK_END)
@@ -113,22 +115,22 @@ def test_a_damaged_page_is_reported(path: str, scribe: Scribe) -> None:
             file.write(b"\xff" * 64)
     store = SqliteStore(path)
     with pytest.raises(BackendFailure, match="damaged") as failure:
-        everything(store)
+        read_everything(store)
     assert not failure.value.retryable
     assert any(finding.level == "error" for finding in store.verify())
     store.close()
 
 
 def test_what_the_database_refuses_fails_one_request_only(
-    store: SqliteStore, scribe: Scribe
+    store: SqliteStore, scribe: StoreAppender
 ) -> None:
     """B1: a request that only the database's own rules refuse fails alone."""
     scribe.append(store, NewEvent("first", event_id="taken"))
-    twin = Scribe(lambda: "taken")  # an id made for the append is not looked up before it
+    twin = StoreAppender(lambda: "taken")  # an id made for the append is not looked up before it
     group = [
-        scribe.request(store, facts(1)),
-        twin.request(store, facts(1)),
-        scribe.request(store, facts(2)),
+        scribe.request(store, make_facts(1)),
+        twin.request(store, make_facts(1)),
+        scribe.request(store, make_facts(2)),
     ]
     before, refused, after = store.append(group)
     assert isinstance(before, AppendResult)
@@ -155,7 +157,7 @@ def test_a_commit_that_fails_unclearly_is_ambiguous(code: int | None, ambiguous:
     error = sqlite3.OperationalError("simulated")
     if code is not None:
         error.sqlite_errorcode = code
-    at_commit = failures.failure(error, "log.db", at_commit=True)
+    at_commit = failures.translate_error(error, "log.db", at_commit=True)
     assert at_commit.ambiguous is ambiguous
     assert at_commit.retryable
-    assert not failures.failure(error, "log.db").ambiguous
+    assert not failures.translate_error(error, "log.db").ambiguous

@@ -9,7 +9,7 @@ import pytest
 from seriatim.core.event import NewEvent
 from seriatim.core.kinds import StreamKind
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.scribe import Scribe, everything
+from tests.integration.sqlite.store_appender import StoreAppender, read_everything
 
 TRACE: dict[str, Any] = {
     "event_id": "e",
@@ -24,7 +24,7 @@ NO_KEY: dict[str, Any] = {"idempotency_index": None}
 
 
 @pytest.fixture
-def intruder(store: SqliteStore, scribe: Scribe, path: str) -> Iterator[sqlite3.Connection]:
+def intruder(store: SqliteStore, scribe: StoreAppender, path: str) -> Iterator[sqlite3.Connection]:
     """A plain connection to a log with a few events."""
     store.declare(
         StreamKind(name="door", first_seq=0, opening_type="opened", closing_types=("shut", "lost"))
@@ -63,10 +63,10 @@ def test_what_is_stored_cannot_be_changed(
     store: SqliteStore, intruder: sqlite3.Connection, statement: str
 ) -> None:
     """F2: UPDATE, DELETE and REPLACE of events, tags, identity and rules are refused by trigger."""
-    before = everything(store)
+    before = read_everything(store)
     with pytest.raises(sqlite3.IntegrityError):
         intruder.execute(statement)
-    assert everything(store) == before
+    assert read_everything(store) == before
 
 
 def insert(intruder: sqlite3.Connection, like: int, verb: str = "insert", **changes: Any) -> None:
@@ -119,7 +119,7 @@ def test_an_event_id_is_taken_once(intruder: sqlite3.Connection, verb: str) -> N
 
 
 def test_the_trace_kind_is_enforced_without_a_declaration(
-    store: SqliteStore, scribe: Scribe, intruder: sqlite3.Connection
+    store: SqliteStore, scribe: StoreAppender, intruder: sqlite3.Connection
 ) -> None:
     """F2: a finished trace takes no further event, and needs no declaration for that."""
     started = {

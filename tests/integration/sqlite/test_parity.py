@@ -9,17 +9,17 @@ import msgspec
 import pytest
 
 from seriatim.core.decide import StaleRules
-from seriatim.core.doors import FACTS
 from seriatim.core.errors import SeriatimError
 from seriatim.core.event import AppendResult, NewEvent
 from seriatim.core.kinds import EventType, StreamKind
-from seriatim.core.query import EVERYTHING, Filter, Query
-from seriatim.core.request import Command, ExpectedContext, ExpectedSeq, Request
+from seriatim.core.profile_rules import FACTS_PROFILE
+from seriatim.core.query import MATCH_ALL, Filter, Query
+from seriatim.core.request import AppendRequest, Command, ExpectedContext, ExpectedSeq
 from seriatim.store.memory import MemoryStore
 from seriatim.store.port import Outcome, ReadSpec, Store
-from seriatim.store.sqlite import queries, walks
+from seriatim.store.sqlite import index_scans, queries
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.scribe import Scribe, everything
+from tests.integration.sqlite.store_appender import StoreAppender, read_everything
 
 TENANTS = ("default", "öther")
 STREAMS = (None, ("order", "1"), ("order", "2"), ("door", "a"), ("Order", "1"))
@@ -53,7 +53,7 @@ PREDICATES: tuple[Any, ...] = (
 )
 
 
-ANY_EVENT = msgspec.structs.replace(FACTS, store_time_only=False)
+ANY_EVENT = msgspec.structs.replace(FACTS_PROFILE, log_sets_time=False)
 START_US = 1_700_000_000_000_000
 
 
@@ -96,7 +96,7 @@ class Caller:
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
-        self._scribe = Scribe()
+        self._scribe = StoreAppender()
 
     def some(self, choices: Any, most: int) -> list[Any]:
         """Choose a few."""
@@ -123,7 +123,7 @@ class Caller:
             tags=tuple(self.some(TAGS, 3)),
         )
 
-    def request(self, store: Store) -> Request | None:
+    def request(self, store: Store) -> AppendRequest | None:
         """Make an append, if what came out can be one."""
         dice = self._dice
         keyed = dice.random() < 0.3
@@ -138,7 +138,7 @@ class Caller:
                 dice.choice((None, None, self.expected_seq(), self.expected_context(store))),
                 command=command if dice.random() < 0.1 else None,
                 tenant_id=dice.choice(TENANTS),
-                door=ANY_EVENT,
+                profile_rules=ANY_EVENT,
             )
         except SeriatimError:
             return None
@@ -218,7 +218,7 @@ def test_appends_and_reads_equal_the_model(
         one.declare(EventType(event_type="paid", event_version=1))
         one.declare(EventType(event_type="paid", event_version=2))
     append_alike(caller, clock, model, store, 60)
-    assert everything(model) == everything(store)
+    assert read_everything(model) == read_everything(store)
     head = model.head()
     assert head > 20
     assert head == store.head()
@@ -244,7 +244,7 @@ def compare_listings(model: Store, store: Store) -> None:
         for kind, after, limit in itertools.product((None, "order"), (0, 5), (1, 10)):
             asked = (tenant, kind, after, limit)
             assert model.streams(*asked) == store.streams(*asked)
-    for record in everything(model):
+    for record in read_everything(model):
         assert store.event(record.tenant_id, record.event_id) == record
         assert store.event("elsewhere", record.event_id) is None
         assert store.event_id_at(record.position) == record.event_id
@@ -258,7 +258,7 @@ def test_too_many_walks_fall_back_to_the_matcher(
     model, store = both
     caller = Caller(random.Random(7))
     append_alike(caller, clock, model, store, 20)
-    for module in (queries, walks):
+    for module in (queries, index_scans):
         monkeypatch.setattr(module, "WALKS_MAX", 0)
     for _ in range(50):
         query = caller.query()
@@ -268,12 +268,12 @@ def test_too_many_walks_fall_back_to_the_matcher(
         assert version == store.context_version("default", query, model.head())
 
 
-def test_a_long_stream_is_paged_by_position(store: SqliteStore, scribe: Scribe) -> None:
+def test_a_long_stream_is_paged_by_position(store: SqliteStore, scribe: StoreAppender) -> None:
     """E1: a page of a stream starts after any position, wherever the stream's events lie."""
     for number in range(60):
         stream = ("s", "long") if number % 3 else None
         scribe.append(store, NewEvent("t", {"n": number}, stream=stream))
-    kept = [record for record in everything(store) if record.stream is not None]
+    kept = [record for record in read_everything(store) if record.stream is not None]
     for after, until in itertools.product(range(0, 63, 4), range(0, 63, 7)):
         spec = ReadSpec(
             tenant_id="default", limit=100, stream=("s", "long"), after=after, until=until
@@ -283,7 +283,7 @@ def test_a_long_stream_is_paged_by_position(store: SqliteStore, scribe: Scribe) 
 
 
 def test_a_context_is_checked_up_to_the_moment_of_the_append(
-    store: SqliteStore, scribe: Scribe, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, scribe: StoreAppender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B8: what is appended between looking ahead and taking the lock still breaks the condition."""
     taken = Query([Filter(types=["taken"])])
@@ -300,5 +300,5 @@ def test_a_context_is_checked_up_to_the_moment_of_the_append(
     assert isinstance(outcome, SeriatimError)
     assert outcome.details == {"expected": None, "actual": 1}
     monkeypatch.setattr(store._writer, "_retry_while_busy", begin)
-    assert store.context_version("default", EVERYTHING, 10) == 1
+    assert store.context_version("default", MATCH_ALL, 10) == 1
     rival.close()

@@ -8,12 +8,12 @@ import pytest
 
 from seriatim.core.indexes import StoredIndex
 from seriatim.core.kinds import Rules
-from seriatim.core.query import EVERYTHING, Filter, Query
+from seriatim.core.query import MATCH_ALL, Filter, Query
 from seriatim.store.port import ReadSpec
-from seriatim.store.sqlite import payloads, queries, reads
+from seriatim.store.sqlite import payload_predicates, queries
+from seriatim.store.sqlite.index_scans import UNINDEXED_SEQ_MAX, IndexScan
 from seriatim.store.sqlite.statements import SQL
 from seriatim.store.sqlite.store import SqliteStore
-from seriatim.store.sqlite.walks import READ_THROUGH, Walk
 
 RULES = Rules((), (), 1, (StoredIndex("indexed", "x"),))
 RANGE = {"start": 0, "after": 0, "until": 9, "limit": 1, "after_seq": 0, "until_seq": 9}
@@ -139,22 +139,22 @@ def test_reads_walk_their_index(
     connection: sqlite3.Connection, asked: ReadSpec, index: str, back: bool
 ) -> None:
     """F7: a stream, and the tails of a tenant, a type and a type in a stream, without a sort."""
-    for walk in reads.walks_of(asked):
+    for walk in queries.plan_read_scans(asked):
         check_walk(connection, walk, index, back=back)
 
 
-def check_walk(connection: sqlite3.Connection, walk: Walk, index: str, *, back: bool) -> None:
+def check_walk(connection: sqlite3.Connection, walk: IndexScan, index: str, *, back: bool) -> None:
     """Check the plan of one walk; the first events of a stream are read through for a type."""
-    if walk.until_seq == READ_THROUGH:
+    if walk.until_seq == UNINDEXED_SEQ_MAX:
         index = STREAM
-    check_plan(plan(connection, walk.sql(back=back), {**walk.values, **RANGE}), index)
+    check_plan(plan(connection, walk.build_sql(newest_first=back), {**walk.values, **RANGE}), index)
 
 
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize(
     ("query", "index"),
     [
-        (EVERYTHING, "events_by_tenant"),
+        (MATCH_ALL, "events_by_tenant"),
         (Query([Filter(payload=[{"a": "b"}, {"c": 1}])]), "events_by_tenant"),
         (Query([Filter(types=["a"], payload=[{"a": "b"}])]), "events_by_type"),
         (Query([Filter(types=["a"]), Filter(types=["b"])]), "events_by_type"),
@@ -182,7 +182,7 @@ def test_queries_walk_the_narrowest_index(
     connection: sqlite3.Connection, query: Query, index: str, back: bool
 ) -> None:
     """F7: a context is evaluated along an index from its end, and needs no sort."""
-    walks = queries.walks_of("default", query, RULES, 0, 9)
+    walks = queries.plan_query_scans("default", query, RULES, 0, 9)
     assert walks
     for walk in walks:
         check_walk(connection, walk, index, back=back)
@@ -190,8 +190,13 @@ def test_queries_walk_the_narrowest_index(
 
 def test_a_predicate_is_searched_for_before_it_is_parsed() -> None:
     """D3: the search for text is a necessary condition, made only of what has one text."""
-    sql, values = payloads.condition([{"a": "b", "n": 1, "deep": [{"x": None}, True, 1.5]}])
+    sql, values = payload_predicates.build_condition(
+        [{"a": "b", "n": 1, "deep": [{"x": None}, True, 1.5]}]
+    )
     fragments = {text for name, text in values.items() if name.startswith("fragment")}
     assert fragments == {'"a":"b"', '"deep":', '"x":null', '"n":'}
     assert sql.endswith("payload_matches(:predicates, events.payload)")
-    assert payloads.condition([{"a": "b"}, 1])[0] == "payload_matches(:predicates, events.payload)"
+    assert (
+        payload_predicates.build_condition([{"a": "b"}, 1])[0]
+        == "payload_matches(:predicates, events.payload)"
+    )

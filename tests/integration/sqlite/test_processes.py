@@ -10,8 +10,8 @@ import pytest
 from seriatim.core.errors import BackendFailure
 from seriatim.store.port import ReadSpec
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.processes import start_writer
-from tests.integration.sqlite.scribe import Scribe, everything, facts
+from tests.integration.sqlite.store_appender import StoreAppender, make_facts, read_everything
+from tests.integration.sqlite.writer_launcher import start_writer
 
 
 def test_positions_are_gapless_over_processes_and_seen_in_order(
@@ -41,7 +41,7 @@ def test_positions_are_gapless_over_processes_and_seen_in_order(
 def test_a_waiter_is_woken_by_another_process(store: SqliteStore, path: str) -> None:
     """E5: a foreign append is noticed soon, an own one at once."""
     other = SqliteStore(path)
-    timer = threading.Timer(0.2, lambda: Scribe().append(other, *facts(1)))
+    timer = threading.Timer(0.2, lambda: StoreAppender().append(other, *make_facts(1)))
     timer.start()
     started = time.monotonic()
     store.wait(0, 10)
@@ -64,19 +64,19 @@ def test_a_waiter_is_released_when_the_log_closes(store: SqliteStore) -> None:
 
 
 def test_a_held_lock_delays_for_a_bounded_time(
-    store: SqliteStore, path: str, scribe: Scribe
+    store: SqliteStore, path: str, scribe: StoreAppender
 ) -> None:
     """B14: whoever finds the file locked for too long gets a retryable, unambiguous failure."""
     impatient = SqliteStore(path, busy_timeout_s=0.2)
     with store._writer.transaction():
         started = time.monotonic()
         with pytest.raises(BackendFailure, match="another process holds the lock") as failure:
-            scribe.append(impatient, *facts(1))
+            scribe.append(impatient, *make_facts(1))
         assert time.monotonic() - started < 5
         assert impatient.head() == 0  # readers do not wait
     assert failure.value.retryable
     assert not failure.value.ambiguous
-    assert scribe.append(impatient, *facts(1)).first_position == 1
+    assert scribe.append(impatient, *make_facts(1)).first_position == 1
     impatient.close()
 
 
@@ -87,9 +87,9 @@ def test_forks_in_mid_load_leave_everyone_working(store: SqliteStore) -> None:
 
     def load(name: str) -> None:
         numbers = itertools.count()
-        scribe = Scribe(lambda: f"{name}-{next(numbers)}")
+        scribe = StoreAppender(lambda: f"{name}-{next(numbers)}")
         while not stop.is_set():
-            scribe.append(store, *facts(2))
+            scribe.append(store, *make_facts(2))
             store.read(ReadSpec(tenant_id="default", limit=10))
 
     threads = [threading.Thread(target=load, args=(f"thread-{number}",)) for number in range(3)]
@@ -101,7 +101,7 @@ def test_forks_in_mid_load_leave_everyone_working(store: SqliteStore) -> None:
     for thread in threads:
         thread.join()
     assert statuses == [0] * 5
-    found = everything(store)
+    found = read_everything(store)
     assert [record.position for record in found] == list(range(1, len(found) + 1))
     assert sum(record.event_id.startswith("child") for record in found) == 15
     assert all(finding.level == "ok" for finding in store.verify())
@@ -116,16 +116,16 @@ def fork(store: SqliteStore, name: str) -> int:
     try:
         store.after_fork()
         numbers = itertools.count()
-        Scribe(lambda: f"{name}-{next(numbers)}").append(store, *facts(3))
+        StoreAppender(lambda: f"{name}-{next(numbers)}").append(store, *make_facts(3))
         code = 0 if store.head() >= 3 else 2
         store.close()
     finally:
         os._exit(code)
 
 
-def test_a_closed_log_says_so(store: SqliteStore, scribe: Scribe) -> None:
+def test_a_closed_log_says_so(store: SqliteStore, scribe: StoreAppender) -> None:
     """B13: nothing is opened again behind a close."""
-    request = scribe.request(store, facts(1))
+    request = scribe.request(store, make_facts(1))
     store.close()
     for act in (store.head, lambda: store.append([request])):
         with pytest.raises(BackendFailure, match="closed") as failure:

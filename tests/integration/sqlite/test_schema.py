@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from seriatim.core.errors import BackendFailure
-from seriatim.store.sqlite import file, schema
-from seriatim.store.sqlite.statements import COLUMNS
+from seriatim.store.sqlite import connection, migrate
+from seriatim.store.sqlite.statements import COLUMN_NAMES
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.scribe import Scribe, facts
+from tests.integration.sqlite.store_appender import StoreAppender, make_facts
 
 
 def shape(connection: sqlite3.Connection) -> dict[str, object]:
@@ -25,21 +25,25 @@ def shape(connection: sqlite3.Connection) -> dict[str, object]:
     return {
         "objects": [(kind, name, re.sub(r"\s+", " ", sql or "")) for kind, name, sql in objects],
         "seeds": seeds,
-        "version": schema.version_of(connection),
+        "version": migrate.read_schema_version(connection),
         "application": connection.execute("pragma application_id").fetchone(),
     }
 
 
 def test_an_older_log_is_migrated_and_equals_a_fresh_one(
-    store: SqliteStore, path: str, tmp_path: Path, scribe: Scribe, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore,
+    path: str,
+    tmp_path: Path,
+    scribe: StoreAppender,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F3: opening a log of the previous schema brings it up to date and keeps its events."""
     older = str(tmp_path / "older.db")
     with monkeypatch.context() as patched:
-        patched.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-        patched.setattr(schema, "VERSION", 1)
+        patched.setattr(migrate, "MIGRATIONS", migrate.MIGRATIONS[:1])
+        patched.setattr(migrate, "SCHEMA_VERSION", 1)
         before = SqliteStore(older)
-        scribe.append(before, *facts(3))
+        scribe.append(before, *make_facts(3))
         identity = before.identity()
         before.close()
     after = SqliteStore(older)
@@ -57,8 +61,8 @@ def test_every_migration_file_is_listed_in_order() -> None:
     """F3: migrations are numbered without gaps, and none is forgotten."""
     stored = files("seriatim.store.sqlite") / "migrations"
     names = sorted(entry.name for entry in stored.iterdir() if entry.name.endswith(".sql"))
-    assert names == list(schema.MIGRATIONS)
-    assert [int(name[:4]) for name in names] == list(range(1, schema.VERSION + 1))
+    assert names == list(migrate.MIGRATIONS)
+    assert [int(name[:4]) for name in names] == list(range(1, migrate.SCHEMA_VERSION + 1))
 
 
 def test_columns_follow_the_record(store: SqliteStore, path: str) -> None:
@@ -66,13 +70,13 @@ def test_columns_follow_the_record(store: SqliteStore, path: str) -> None:
     connection = sqlite3.connect(path)
     stored = [name for _, name, *_ in connection.execute("pragma table_info(events)")]
     connection.close()
-    assert stored[: len(COLUMNS)] == list(COLUMNS)
+    assert stored[: len(COLUMN_NAMES)] == list(COLUMN_NAMES)
 
 
-def test_a_log_is_kept_when_it_is_opened_again(path: str, scribe: Scribe) -> None:
+def test_a_log_is_kept_when_it_is_opened_again(path: str, scribe: StoreAppender) -> None:
     """F8: identity and events outlive the process that made them."""
     first = SqliteStore(path)
-    scribe.append(first, *facts(3))
+    scribe.append(first, *make_facts(3))
     identity = first.identity()
     first.close()
     second = SqliteStore(path, create=False)
@@ -142,7 +146,7 @@ def test_no_log_is_made_when_none_is_asked_for(path: str) -> None:
 
 def test_an_old_sqlite_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """L3: a library too old for the schema is named, with the version that is needed."""
-    monkeypatch.setattr(file, "LEAST_VERSION", (99, 0, 0))
+    monkeypatch.setattr(connection, "MIN_SQLITE_VERSION", (99, 0, 0))
     with pytest.raises(BackendFailure, match=r"version 99\.0\.0 or newer"):
         SqliteStore(path)
 

@@ -10,14 +10,14 @@ from seriatim.core.errors import BackendFailure
 from seriatim.core.event import NewEvent
 from seriatim.core.ids import uuid7
 from seriatim.store.sqlite.store import SqliteStore
-from tests.integration.sqlite.scribe import Scribe
+from tests.integration.sqlite.store_appender import StoreAppender
 
 
 def main() -> None:
     """Append until the count is reached or the process is killed."""
     path, count, name, *limit = sys.argv[1:]
     numbers = iter(range(int(count) + 1))
-    scribe = Scribe(lambda: uuid7(1_700_000_000_000, hash(name) % 2**40 + next(numbers)))
+    scribe = StoreAppender(lambda: uuid7(1_700_000_000_000, hash(name) % 2**40 + next(numbers)))
     store = SqliteStore(path)
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit[0]), int(limit[0])))
@@ -26,12 +26,12 @@ def main() -> None:
         try:
             result = scribe.append(store, event)
         except BackendFailure as failure:
-            say(f"failed {failure.ambiguous} {failure.retryable} {failure.message}")
+            print_line(f"failed {failure.ambiguous} {failure.retryable} {failure.message}")
             break
-        say(str(result.first_position))
+        print_line(str(result.first_position))
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line for the parent process."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

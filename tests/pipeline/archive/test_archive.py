@@ -11,29 +11,29 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import InvalidArgument, LogIdentityChanged, NotFound
-from seriatim.log.verify import verify
-from seriatim.pipeline.archive.catalog import open_archive, read_segment, segments
-from seriatim.pipeline.archive.comparing import verify_archive
-from seriatim.pipeline.archive.files import read_file
-from seriatim.pipeline.archive.place import open_place
-from seriatim.pipeline.archive.restoring import restore
-from seriatim.pipeline.archive.writing import archive
-from seriatim.pipeline.columns import EVENTS
-from tests.pipeline.archive.kit import fill, fill_richly, head, records
+from seriatim.log.verification import verify
+from seriatim.pipeline.archive.archiver import archive
+from seriatim.pipeline.archive.catalog import list_segments, open_archive, read_segment
+from seriatim.pipeline.archive.restore import restore
+from seriatim.pipeline.archive.segment_file import read_segment_file
+from seriatim.pipeline.archive.verification import verify_archive
+from seriatim.pipeline.columns import EVENT_SCHEMA
+from seriatim.pipeline.object_storage import open_storage
+from tests.pipeline.archive.support import fill, fill_every_shape, head, records
 
 Urls = Callable[[], str]
 
 
 def ranges(at: str) -> list[tuple[int, int]]:
     """Return the ranges of the sealed segments."""
-    return [(segment.first, segment.last) for segment in segments(at)]
+    return [(segment.first, segment.last) for segment in list_segments(at)]
 
 
 def test_a_log_is_archived_verified_and_restored(
     spark: SparkSession, log_url: str, at: str, another_url: Urls
 ) -> None:
     """J1: every record comes back as it was: position, time, ids, keys, tags, declarations."""
-    last = fill_richly(log_url)
+    last = fill_every_shape(log_url)
 
     done = archive(spark, log_url, at, segment_events=5, seal_tail=True)
     checked = verify_archive(spark, log_url, at)
@@ -85,7 +85,7 @@ def test_an_empty_log_and_a_single_event(spark: SparkSession, log_url: str, tmp_
     seriatim.open(log_url).close()
 
     empty = archive(spark, log_url, at, seal_tail=True)
-    assert (empty.end, segments(at), verify_archive(spark, log_url, at).ok) == (0, [], True)
+    assert (empty.end, list_segments(at), verify_archive(spark, log_url, at).ok) == (0, [], True)
     assert restore(spark, at, f"sqlite:///{tmp_path}/none.db").head == 0
 
     fill(log_url, 1)
@@ -100,20 +100,20 @@ def test_the_reader_gives_ranges_and_columns(
     """J1: a segment is read in part, by position, in the columns of every pipeline read."""
     fill(log_url, 40)
     archive(spark, log_url, at, segment_events=20)
-    [first, second] = segments(at)
+    [first, second] = list_segments(at)
 
     whole = pa.Table.from_batches(read_segment(at, second))
     part = pa.Table.from_batches(read_segment(at, first, ["event_type", "position"], 3, 7))
     unnamed = pa.Table.from_batches(read_segment(at, first, ["event_id"], 3, 7))
 
-    assert whole.schema.equals(EVENTS)
+    assert whole.schema.equals(EVENT_SCHEMA)
     assert whole.column("position").to_pylist() == list(range(21, 41))
     assert part.column_names == ["event_type", "position"]
     assert part.column("position").to_pylist() == [4, 5, 6, 7]
     assert unnamed.num_rows == 4
     assert [one.event_id for one in records(log_url)[3:7]] == unnamed.column(0).to_pylist()
     assert list(read_segment(at, first, after=20)) == []
-    with open_place(at).file(second.file) as source:
+    with open_storage(at).open_reader(second.file) as source:
         assert pq.ParquetFile(source).schema_arrow.metadata[b"log_id"].decode() == first.log_id
 
 
@@ -129,9 +129,9 @@ def _any_value(field: pa.Field) -> pa.Scalar:
 def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
     """J1: the statistics of positions let a reader pass over what it does not want."""
     path = tmp_path / "segment.parquet"
-    columns = [pa.repeat(_any_value(field), 30) for field in EVENTS]
-    columns[0] = pa.array(range(1, 31), EVENTS.field("position").type)
-    pq.write_table(pa.table(columns, schema=EVENTS), path, row_group_size=10)
+    columns = [pa.repeat(_any_value(field), 30) for field in EVENT_SCHEMA]
+    columns[0] = pa.array(range(1, 31), EVENT_SCHEMA.field("position").type)
+    pq.write_table(pa.table(columns, schema=EVENT_SCHEMA), path, row_group_size=10)
     raw = bytearray(path.read_bytes())
     group = pq.ParquetFile(path).metadata.row_group(0)
     for index in range(group.num_columns):  # what is read of the first group cannot be decoded
@@ -140,7 +140,7 @@ def test_row_groups_outside_of_a_range_are_not_read(tmp_path: Path) -> None:
         raw[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
     path.write_bytes(raw)
 
-    found = pa.Table.from_batches(read_file(str(path), ["position"], after=12, until=15))
+    found = pa.Table.from_batches(read_segment_file(str(path), ["position"], after=12, until=15))
 
     assert found.column(0).to_pylist() == [13, 14, 15]
 
@@ -194,12 +194,12 @@ def test_a_new_epoch_is_compared_before_going_on(
         epoch = log.store.raise_epoch().epoch
     found = open_archive(at)
     with pytest.raises(LogIdentityChanged, match="epoch"):
-        found.check_log(found.log_id, epoch, 10, found.tip)
+        found.check_log(found.log_id, epoch, 10, found.last_event_id)
 
     archive(spark, log_url, at, segment_events=5)
 
     found = open_archive(at)
-    found.check_log(found.log_id, epoch, 10, found.tip)
+    found.check_log(found.log_id, epoch, 10, found.last_event_id)
     assert found.epoch == epoch
 
 
@@ -242,7 +242,7 @@ def test_what_cannot_be_an_archive_is_refused(spark: SparkSession, log_url: str)
     """L1: a bad place and a missing archive are distinguished."""
     for bad in ("", "http://host/x", "s3://", "file://host/x"):
         with pytest.raises(InvalidArgument):
-            open_place(bad)
+            open_storage(bad)
     with pytest.raises(NotFound, match="no archive"):
         open_archive("/nowhere/at/all")
     with pytest.raises(InvalidArgument):

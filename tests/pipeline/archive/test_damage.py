@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from seriatim import BackendFailure
-from seriatim.pipeline.archive.catalog import open_archive, segments
-from seriatim.pipeline.archive.comparing import verify_archive
-from seriatim.pipeline.archive.restoring import restore
-from seriatim.pipeline.archive.writing import archive
-from tests.pipeline.archive.kit import fill
+from seriatim.pipeline.archive.archiver import archive
+from seriatim.pipeline.archive.catalog import list_segments, open_archive
+from seriatim.pipeline.archive.restore import restore
+from seriatim.pipeline.archive.verification import verify_archive
+from tests.pipeline.archive.support import fill
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +39,12 @@ def copied(original: tuple[str, Path], tmp_path: Path) -> tuple[str, Path]:
 
 def file_of(at: Path, index: int) -> Path:
     """Return the file of a segment."""
-    return at / segments(str(at))[index].file
+    return at / list_segments(str(at))[index].file
 
 
 def seal_of(at: Path, index: int) -> Path:
     """Return the seal of a segment."""
-    return at / segments(str(at))[index].name
+    return at / list_segments(str(at))[index].seal_name
 
 
 def flip_a_byte(at: Path, *, where: float = 0.1) -> None:

@@ -17,17 +17,17 @@ from pyspark.sql import functions as f
 import seriatim
 from seriatim import BackendFailure, Projection, frame_projection
 from seriatim.pipeline import register
-from seriatim.pipeline.archive.catalog import read_segment, segments
-from seriatim.pipeline.archive.writing import archive
-from seriatim.pipeline.events import events
-from seriatim.pipeline.failures import SPARK_ERRORS
-from seriatim.pipeline.project import shares
-from seriatim.pipeline.project.job import Job
-from seriatim.pipeline.project.outcome import SPARK_OUTCOME
+from seriatim.pipeline.archive.archiver import archive
+from seriatim.pipeline.archive.catalog import list_segments, read_segment
+from seriatim.pipeline.project import key_partitions
+from seriatim.pipeline.project.fold_outcome import SPARK_OUTCOME_SCHEMA
+from seriatim.pipeline.project.job import ProjectionJob
+from seriatim.pipeline.project.key_partitions import PartitionFoldTask
 from seriatim.pipeline.project.projector import Projector
-from seriatim.pipeline.project.shares import ShareFolder
+from seriatim.pipeline.source.dataframe import events
+from seriatim.pipeline.spark_errors import SPARK_ERRORS
 from tests.pipeline.archive.test_damage import file_of, lose_a_segment, seal_of, swap_two, truncate
-from tests.pipeline.project.kit import fill, seats, seats_of
+from tests.pipeline.project.support import declare_seats, fill, seats
 
 CARELESS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 
@@ -147,7 +147,7 @@ def columns_read(name: str, spark: SparkSession, url: str, at: Path) -> Any:
     if name == "columns":
         reader = spark.read.format("seriatim").options(**options, columns="event_type")
         return reader.load().collect()
-    return [list(read_segment(str(at), one)) for one in segments(str(at))]
+    return [list(read_segment(str(at), one)) for one in list_segments(str(at))]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -208,27 +208,27 @@ def test_a_rebuild_does_not_switch_to_a_damaged_archive(
 
 def lose_event_11(patch: pytest.MonkeyPatch) -> None:
     """Let every read of a job lose an event."""
-    whole = Job.events
+    whole = ProjectionJob.events
 
-    def lossy(job: Job, after: int, until: int) -> DataFrame:
+    def lossy(job: ProjectionJob, after: int, until: int) -> DataFrame:
         return whole(job, after, until).where("position <> 11")
 
-    patch.setattr(Job, "events", lossy)
+    patch.setattr(ProjectionJob, "events", lossy)
 
 
 def lose_a_share(patch: pytest.MonkeyPatch) -> None:
     """Let no task fold the last share of the keys."""
 
-    def lossy(spark: SparkSession, folder: ShareFolder) -> DataFrame:
-        return spark.range(folder.shares - 1).mapInArrow(folder, SPARK_OUTCOME)
+    def lossy(spark: SparkSession, folder: PartitionFoldTask) -> DataFrame:
+        return spark.range(folder.partitions - 1).mapInArrow(folder, SPARK_OUTCOME_SCHEMA)
 
-    patch.setattr(shares, "folded", lossy)
+    patch.setattr(key_partitions, "fold_partitions", lossy)
 
 
-by_function = seats_of(key=lambda event: event.data["show"])
-mostly_keyless = seats_of(key=lambda event: "s-1" if event.data["show"] == "s-1" else None)
-keyless = seats_of(key="payload.nowhere")
-keyless_column = seats_of(key="causation_id")
+by_function = declare_seats(key=lambda event: event.data["show"])
+mostly_keyless = declare_seats(key=lambda event: "s-1" if event.data["show"] == "s-1" else None)
+keyless = declare_seats(key="payload.nowhere")
+keyless_column = declare_seats(key="causation_id")
 
 
 @pytest.mark.parametrize(

@@ -8,25 +8,25 @@ import pytest
 from pyspark.sql import SparkSession
 
 from seriatim import BackendFailure
-from seriatim.pipeline.archive.catalog import segments
-from seriatim.pipeline.archive.comparing import verify_archive
-from seriatim.pipeline.archive.place import open_place
-from seriatim.pipeline.archive.restoring import restore
-from seriatim.pipeline.archive.writing import ArchiveReport, archive
+from seriatim.pipeline.archive.archiver import ArchiveReport, archive
+from seriatim.pipeline.archive.catalog import list_segments
+from seriatim.pipeline.archive.restore import restore
+from seriatim.pipeline.archive.verification import verify_archive
+from seriatim.pipeline.object_storage import open_storage
 from tests.faults.support import wait_until
 from tests.fixtures.postgres_server import PostgresServer
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.s3_server import S3Server, environment
-from tests.pipeline.archive.kit import fill, head, records
-from tests.pipeline.doomed import driver, job, kill_at_points
+from tests.pipeline.archive.support import fill, head, records
+from tests.pipeline.crash_driver import describe_job, kill_at_points, run_driver
 
 START_S = 150.0
 
 
 def leftovers(at: str) -> list[str]:
     """Return the files that no seal speaks of."""
-    sealed = {segment.file for segment in segments(at)}
-    return [name for name in open_place(at).names("segments") if name not in sealed]
+    sealed = {segment.file for segment in list_segments(at)}
+    return [name for name in open_storage(at).list_names("segments") if name not in sealed]
 
 
 @pytest.mark.slow
@@ -46,11 +46,14 @@ def test_archivers_killed_at_a_seal(
         fill(log_url, 35)
 
     kill_at_points(
-        *(job("archive", point, log_url, at, segment_events=10) for point, _, log_url, at in killed)
+        *(
+            describe_job("archive", point, log_url, at, segment_events=10)
+            for point, _, log_url, at in killed
+        )
     )
 
     for point, sealed, log_url, at in killed:
-        assert [one.last for one in segments(at)] == [10, 20][:sealed], (point, at)
+        assert [one.last for one in list_segments(at)] == [10, 20][:sealed], (point, at)
         assert len(leftovers(at)) == 2 - sealed, (point, at)
         report = archive(spark, log_url, at, segment_events=10)
         assert report.end == 30
@@ -67,10 +70,10 @@ def test_an_archiver_killed_in_the_middle_of_a_file(
     """J1: half a file is seen by nobody, and is gone after the next run."""
     log_url, at = postgres_url, str(tmp_path / "archive")
     fill(log_url, 60_000)
-    with driver(job("archive", "none", log_url, at, segment_events=60_000)):
+    with run_driver(describe_job("archive", "none", log_url, at, segment_events=60_000)):
         wait_until(lambda: list(Path(at).glob("segments/*.part")), "a file's begin", START_S)
 
-    assert segments(at) == []
+    assert list_segments(at) == []
     assert leftovers(at)
     assert archive(spark, log_url, at, segment_events=60_000).end == 60_000
     assert leftovers(at) == []
@@ -90,7 +93,9 @@ def test_restores_killed_in_the_middle_are_continued(
         fill(log_url, 9000)
         archive(spark, log_url, at, segment_events=4000, seal_tail=True)
 
-    kill_at_points(*(job("restore", "between two groups", at, copy) for _, copy, at in killed))
+    kill_at_points(
+        *(describe_job("restore", "between two groups", at, copy) for _, copy, at in killed)
+    )
 
     for log_url, copy, at in killed:
         there = head(copy)
@@ -121,7 +126,7 @@ def test_two_archivers_at_once(spark: SparkSession, log_and_place: tuple[str, st
 
     assert [report.end for report in reports] == [200, 200]
     files = [one.file for report in reports for one in report.sealed]
-    assert sorted(files) == sorted(one.file for one in segments(at))
+    assert sorted(files) == sorted(one.file for one in list_segments(at))
     archive(spark, log_url, at, segment_events=10)
     assert leftovers(at) == []
     assert verify_archive(spark, log_url, at).ok
@@ -210,7 +215,7 @@ def test_a_server_that_goes_away_and_comes_back(
         archive(spark, postgres_url, at, segment_events=50, progress=gone)
     proxy.resume()
 
-    assert [one.last for one in segments(at)] == [50]
+    assert [one.last for one in list_segments(at)] == [50]
     assert archive(spark, postgres_url, at, segment_events=50).end == 300
     assert verify_archive(spark, postgres_url, at).ok
     assert leftovers(at) == []

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from seriatim import BackendFailure
-from seriatim.pipeline.archive.catalog import segments
-from seriatim.pipeline.archive.place import Folder
-from seriatim.pipeline.archive.restoring import restore
-from seriatim.pipeline.archive.writing import archive
-from tests.pipeline.archive.kit import fill
+from seriatim.pipeline.archive.archiver import archive
+from seriatim.pipeline.archive.catalog import list_segments
+from seriatim.pipeline.archive.restore import restore
+from seriatim.pipeline.object_storage import FolderStorage
+from tests.pipeline.archive.support import fill
 
 Damage = Callable[[bytes], bytes]
 
@@ -37,15 +37,15 @@ def empty(_: bytes) -> bytes:
     return b""
 
 
-class Unreliable(Folder, frozen=True):
+class Unreliable(FolderStorage, frozen=True):
     """A folder on a disk that keeps other bytes than it was given, and reports success."""
 
     damage: Damage = flip
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[IO[bytes]]:
+    def open_writer(self, name: str) -> Iterator[IO[bytes]]:
         """Write a file, and damage it when it is complete."""
-        with super().writing(name) as sink:
+        with super().open_writer(name) as sink:
             yield sink
         path = Path(self.path, name)
         path.write_bytes(self.damage(path.read_bytes()))
@@ -62,7 +62,7 @@ def test_a_file_that_was_not_kept_is_not_sealed(
     with pytest.raises(BackendFailure):
         archive(spark, url, Unreliable(at, damage), segment_events=10)
 
-    assert segments(at) == []
+    assert list_segments(at) == []
     assert list(Path(at, "segments").iterdir()) == []
     assert archive(spark, url, at, segment_events=10).end == 20
 

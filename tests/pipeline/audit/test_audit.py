@@ -11,11 +11,10 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import BackendFailure, NewEvent, StreamKind
-from seriatim.pipeline.archive.writing import archive
-from seriatim.pipeline.audit import AuditReport, audit
-from seriatim.pipeline.audit import rows as audit_rows
-from seriatim.pipeline.audit.report import SHOWN_MAX
-from tests.pipeline.archive.kit import fill, fill_richly, records
+from seriatim.pipeline.archive.archiver import archive
+from seriatim.pipeline.audit.report import MAX_REPORTED_EXAMPLES, AuditReport, audit
+from seriatim.pipeline.audit.report import lenient_scan as audit_rows
+from tests.pipeline.archive.support import fill, fill_every_shape, records
 
 Break = Callable[..., None]
 
@@ -54,7 +53,7 @@ def told(report: AuditReport) -> dict[str, str]:
 
 def test_a_sound_log_passes(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
     """J2: every check holds, and the types are counted; the digest is the archive's."""
-    last = fill_richly(log_url)
+    last = fill_every_shape(log_url)
     at = str(tmp_path / "archive")
     sealed = archive(spark, log_url, at, segment_events=10, seal_tail=True)
 
@@ -209,7 +208,7 @@ def test_what_lies_between_two_tasks_is_checked(
     spark: SparkSession, log_url: str, break_log: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J2: a gap, an append and a stream that cross the parts of a read are seen whole."""
-    monkeypatch.setattr(audit_rows, "PART_EVENTS", 5)
+    monkeypatch.setattr(audit_rows, "TASK_EVENTS", 5)
     fill(log_url, 40)
     assert audit(spark, log_url).ok
     break_log("delete from events where position in (10, 11, 20, 26)")
@@ -230,8 +229,8 @@ def test_many_problems_are_counted_and_few_are_shown(
 
     found = told(audit(spark, log_url))
 
-    assert found["payloads"].endswith(f"and {100 - SHOWN_MAX} more")
-    assert found["streams"].endswith(f"and {100 - SHOWN_MAX} more")
+    assert found["payloads"].endswith(f"and {100 - MAX_REPORTED_EXAMPLES} more")
+    assert found["streams"].endswith(f"and {100 - MAX_REPORTED_EXAMPLES} more")
 
 
 def test_a_kind_declared_later_is_only_a_warning(spark: SparkSession, log_url: str) -> None:

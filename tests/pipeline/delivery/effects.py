@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from seriatim.core.handling import Handler, RetryPolicy, handler
+from seriatim.core.handler import Handler, RetryPolicy, handler
 
 QUICK = RetryPolicy(attempts=3, base_s=0.05, cap_s=0.1)
 
@@ -19,7 +19,7 @@ def _made(name: str, run: Any, parts: dict[str, Any]) -> Handler:
     return handler(name, **given)(run)
 
 
-def transactional(name: str = "ledger", **parts: Any) -> Handler:
+def make_transactional_handler(name: str = "ledger", **parts: Any) -> Handler:
     """Return a handler that writes a row in the transaction of the registry."""
 
     def write(event: Any, context: Any) -> None:
@@ -31,7 +31,7 @@ def transactional(name: str = "ledger", **parts: Any) -> Handler:
     return _made(name, write, {"effect": "transactional"} | parts)
 
 
-def posting(url: str, name: str = "poster", **parts: Any) -> Handler:
+def make_posting_handler(url: str, name: str = "poster", **parts: Any) -> Handler:
     """Return a handler that posts to an HTTP server with an idempotency key."""
 
     def post(event: Any, context: Any) -> None:
@@ -47,7 +47,7 @@ def posting(url: str, name: str = "poster", **parts: Any) -> Handler:
     return _made(name, post, {"effect": "keyed"} | parts)
 
 
-def noting(folder: Path, name: str = "noter", **parts: Any) -> Handler:
+def make_noting_handler(folder: Path, name: str = "noter", **parts: Any) -> Handler:
     """Return a handler that appends a line to a file; it fails for events in `poison`."""
 
     def note(event: Any, _context: Any) -> None:
@@ -62,7 +62,7 @@ def noting(folder: Path, name: str = "noter", **parts: Any) -> Handler:
     return _made(name, note, {"effect": "keyed"} | parts)
 
 
-def notes(folder: Path) -> list[tuple[str, str, str]]:
+def read_notes(folder: Path) -> list[tuple[str, str, str]]:
     """Return the written lines in order."""
     file = folder / "notes"
     if not file.exists():

@@ -17,18 +17,18 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.core.handling import Handler
+from seriatim.core.handler import Handler
 from seriatim.delivery.documents import document_id, documents
-from seriatim.delivery.loop import Loop
-from seriatim.opening import open_registry
-from tests.pipeline.delivery.deaths import Doom
+from seriatim.delivery.handler_loop import HandlerLoop
+from seriatim.factory import open_registry
+from tests.pipeline.delivery.crash_points import CrashPlan
 from tests.pipeline.delivery.effects import QUICK
 from tests.pipeline.delivery.index_server import HttpIndex, IndexServer
-from tests.pipeline.delivery.kit import filled, made_topic
+from tests.pipeline.delivery.support import append_events, create_topic
 from tests.pipeline.delivery.test_publish import publish
 from tests.pipeline.delivery.test_work import work
-from tests.pipeline.delivery.test_worker_deaths import work_on
-from tests.pipeline.events import stored
+from tests.pipeline.delivery.test_worker_crashes import work_on
+from tests.pipeline.event_samples import read_stored_events
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,7 +44,7 @@ def index_of(port: int) -> Handler:
 def expected(url: str) -> dict[str, tuple[int, Any]]:
     """Return the documents that a log makes."""
     found: dict[str, tuple[int, Any]] = {}
-    for event in stored(url):
+    for event in read_stored_events(url):
         if event.stream_seq is not None:
             document = {"n": event.data["n"], "seq": event.stream_seq}
             found[document_id(event)] = (event.stream_seq, document)
@@ -55,13 +55,13 @@ def expected(url: str) -> dict[str, tuple[int, Any]]:
 def test_a_lower_version_never_wins(tmp_path: Path, seed: int) -> None:
     """G8: shuffled and repeated deliveries end in the highest version of every document."""
     url = f"sqlite:///{tmp_path}/log.db"
-    filled(url, streams=3, each=8)
-    events = [one for one in stored(url) if one.stream_seq is not None] * 2
+    append_events(url, streams=3, each=8)
+    events = [one for one in read_stored_events(url) if one.stream_seq is not None] * 2
     random.Random(seed).shuffle(events)
     registry = open_registry(f"sqlite:///{tmp_path}/registry.db")
     with IndexServer() as index:
         handler = index_of(index.port)
-        loop = Loop(registry, handler, chunk=5)
+        loop = HandlerLoop(registry, handler, chunk=5)
         loop.handle(seriatim.Delivery.of(one, log=LOG) for one in events)
 
         assert index.documents == expected(url)
@@ -80,8 +80,8 @@ def test_an_event_without_a_stream_has_no_document(tmp_path: Path) -> None:
     declare = documents(
         "orders", lambda: HttpIndex(1), retry=msgspec.structs.replace(QUICK, attempts=1)
     )
-    tally = Loop(registry, declare(lambda _: {})).handle(
-        [seriatim.Delivery.of(one, log=LOG) for one in stored(url)]
+    tally = HandlerLoop(registry, declare(lambda _: {})).handle(
+        [seriatim.Delivery.of(one, log=LOG) for one in read_stored_events(url)]
     )
     registry.close()
 
@@ -93,12 +93,12 @@ def test_a_projection_dies_around_its_write(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path, point: str
 ) -> None:
     """G7: 003 §6.3: killed -9 right before its write, or after: the documents are right, once."""
-    filled(postgres_url, streams=2, each=3)
-    target = made_topic(topic_url)
+    append_events(postgres_url, streams=2, each=3)
+    target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
     with IndexServer() as index:
         handler = index_of(index.port)
-        doom = Doom(handler.name, point, tmp_path / "died")
+        doom = CrashPlan(handler.name, point, tmp_path / "died")
         doomed = msgspec.structs.replace(handler, run=doom.around(handler.run))
         place = f"sqlite:///{tmp_path}/registry.db"
         work_on(spark, doomed, tmp_path, source=target, registry=place)
@@ -112,13 +112,13 @@ def test_a_projection_dies_before_the_offset_commit(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """G7: 003 §6.3: the driver killed -9 before it remembers the offsets: nothing is repeated."""
-    filled(postgres_url, streams=2, each=3)
-    target = made_topic(topic_url)
+    append_events(postgres_url, streams=2, each=3)
+    target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
     place = f"sqlite:///{tmp_path}/registry.db"
     with IndexServer() as index:
         arguments = json.dumps([index.port, str(target), place])
-        command = [sys.executable, "-m", "tests.pipeline.jobs.offsets", arguments]
+        command = [sys.executable, "-m", "tests.pipeline.jobs.offset_crash", arguments]
         process = subprocess.Popen(
             command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
         )

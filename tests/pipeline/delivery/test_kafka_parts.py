@@ -15,14 +15,14 @@ from seriatim import NewEvent
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import BackendFailure, Conflict, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import LogIdentity
-from seriatim.opening import open_log
-from seriatim.pipeline.archive.place import Folder
+from seriatim.factory import open_log
 from seriatim.pipeline.kafka import client
-from seriatim.pipeline.kafka.address import Target, escaped, parse_target
-from seriatim.pipeline.kafka.java import java_settings
-from seriatim.pipeline.kafka.messages import Headers, key_of, record_of, value_of
-from seriatim.pipeline.publish.checkpoint import FOLDER, Checkpoint, Checkpoints
-from tests.pipeline.events import stored, varied
+from seriatim.pipeline.kafka.address import Target, escape_name, parse_target
+from seriatim.pipeline.kafka.client_settings import java_settings
+from seriatim.pipeline.kafka.messages import HeaderBuilder, decode_record, encode_key, encode_value
+from seriatim.pipeline.object_storage import FolderStorage
+from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER, Checkpoint, CheckpointStore
+from tests.pipeline.event_samples import make_varied_events, read_stored_events
 
 LOG = LogIdentity("00000000-0000-0000-0000-000000000001", 1)
 ALIKE = ["a b", "a_b", "a.b", "A b", "a  b", "a/b", "a_20b", "caf\u00e9", "cafe\u0301", "_", "a"]
@@ -35,20 +35,20 @@ def at(position: int, **more: object) -> Checkpoint:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def folder(tmp_path: Path) -> FolderStorage:
     """A place for checkpoints."""
-    return Folder(str(tmp_path / "place"))
+    return FolderStorage(str(tmp_path / "place"))
 
 
 def test_an_address() -> None:
     """H1: servers, a topic, and settings that pass through."""
     found = parse_target("kafka://a:1,b:2/x.{tenant}?linger.ms=7", {"sasl.password": "hidden"})
 
-    assert (found.servers, found.template) == ("a:1,b:2", "x.{tenant}")
-    assert found.client["linger.ms"] == "7"
-    assert found.client["sasl.password"] == "hidden"
+    assert (found.servers, found.topic_template) == ("a:1,b:2", "x.{tenant}")
+    assert found.client_settings["linger.ms"] == "7"
+    assert found.client_settings["sasl.password"] == "hidden"
     assert "hidden" not in f"{found} {found!r}"
-    assert parse_target("kafka://a:1").one_topic == "seriatim"
+    assert parse_target("kafka://a:1").single_topic == "seriatim"
 
 
 def test_settings_for_the_other_client() -> None:
@@ -70,17 +70,17 @@ def test_settings_for_the_other_client() -> None:
     assert (found["ssl.truststore.location"], found["ssl.truststore.type"]) == ("/ca.pem", "PEM")
     assert found["fetch.max.wait.ms"] == "7"
     assert not {"linger.ms", "sasl.password", "sasl.username"} & set(found)
-    assert "java.fetch.max.wait.ms" not in Target("a:1", "t", said).client
+    assert "java.fetch.max.wait.ms" not in Target("a:1", "t", said).client_settings
     with pytest.raises(InvalidArgument, match=r"sasl\.username"):
         java_settings({"sasl.mechanisms": "PLAIN"})
     assert java_settings({"sasl.mechanisms": "GSSAPI"}) == {"sasl.mechanism": "GSSAPI"}
 
 
 @pytest.mark.parametrize("target", ["kafka://K/t", "kafka://k/T", "kafka://k/t of a"])
-def test_checkpoints_of_targets_that_look_alike(folder: Folder, target: str) -> None:
+def test_checkpoints_of_targets_that_look_alike(folder: FolderStorage, target: str) -> None:
     """H2: 003 §6.7: a checkpoint is of one target and tenant, to the letter."""
     with pytest.raises(Conflict, match="name another place"):
-        Checkpoints(folder, target).check(at(5), LOG, 10, "e5")
+        CheckpointStore(folder, target).check(at(5), LOG, 10, "e5")
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,16 @@ def test_a_bad_address(url: str) -> None:
 def test_topics_do_not_collide() -> None:
     """H1: 003 §6.7: tenants and stream types that look alike have topics of their own."""
     target = Target("a:1", "x.{tenant}.{stream_type}")
-    topics = [target.topic(one, two) for one in ALIKE for two in (*ALIKE, None)]
+    topics = [target.topic_for(one, two) for one in ALIKE for two in (*ALIKE, None)]
 
     assert len(set(topics)) == len(topics)
     assert all(
         set(one)
-        <= set(escaped.__doc__ or "")
+        <= set(escape_name.__doc__ or "")
         | set("x._-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
         for one in topics
     )
-    long = [target.topic("t" * 300 + end, None) for end in "ab"]
+    long = [target.topic_for("t" * 300 + end, None) for end in "ab"]
     assert long[0] != long[1]
     assert len(long[0]) <= 249
 
@@ -134,51 +134,51 @@ def test_keys_do_not_collide() -> None:
             log.append([one for one in events if one.tenant_id == tenant])
             kept += list(log.read())
 
-    assert len({key_of(one) for one in kept}) == len(events)
+    assert len({encode_key(one) for one in kept}) == len(events)
 
 
 def test_a_message_holds_the_record(tmp_path: Path) -> None:
     """H1: the value is the record, in a documented shape, its payload's text unchanged."""
     url = f"sqlite:///{tmp_path}/log.db"
     with open_log(url) as log:
-        for event in varied(30):
+        for event in make_varied_events(30):
             log.append([event])
-    kept = stored(url)
+    kept = read_stored_events(url)
 
-    assert [record_of(value_of(one)) for one in kept] == kept
-    headers = dict(Headers(LOG, frozenset({"order"})).of(kept[1]))
+    assert [decode_record(encode_value(one)) for one in kept] == kept
+    headers = dict(HeaderBuilder(LOG, frozenset({"order"})).build(kept[1]))
     assert headers["seriatim-log"] == LOG.log_id.encode()
     assert headers["seriatim-position"] == b"2"
     assert headers["seriatim-first-seq"] == b"0"
     assert headers["seriatim-hash"] == kept[1].payload_hash.encode()
     with pytest.raises(ValueError, match="schema"):
-        record_of(value_of(kept[0]).replace(b"seriatim.event/1", b"seriatim.event/2"))
+        decode_record(encode_value(kept[0]).replace(b"seriatim.event/1", b"seriatim.event/2"))
 
 
-def test_checkpoints_go_forward(folder: Folder) -> None:
+def test_checkpoints_go_forward(folder: FolderStorage) -> None:
     """H2: the highest whole checkpoint counts, and none goes backwards."""
-    checkpoints = Checkpoints(folder, "kafka://k/t")
-    assert checkpoints.last() is None
+    checkpoints = CheckpointStore(folder, "kafka://k/t")
+    assert checkpoints.load_last() is None
     for position in (5, 7, 90):
-        checkpoints.move(at(position))
+        checkpoints.advance(at(position))
 
-    assert checkpoints.last() == at(90)
+    assert checkpoints.load_last() == at(90)
     with pytest.raises(Conflict, match="another publisher"):
-        checkpoints.move(at(8))
-    assert len(folder.names(FOLDER)) == 2
+        checkpoints.advance(at(8))
+    assert len(folder.list_names(CHECKPOINT_FOLDER)) == 2
 
 
 @pytest.mark.parametrize("left", [0, 1, 40, -2])
-def test_a_torn_checkpoint(folder: Folder, left: int) -> None:
+def test_a_torn_checkpoint(folder: FolderStorage, left: int) -> None:
     """H2: a torn checkpoint is passed by: events are published again, none is left out."""
-    checkpoints = Checkpoints(folder, "kafka://k/t")
-    checkpoints.move(at(5))
-    checkpoints.move(at(7))
-    name = folder.names(FOLDER)[-1]
+    checkpoints = CheckpointStore(folder, "kafka://k/t")
+    checkpoints.advance(at(5))
+    checkpoints.advance(at(7))
+    name = folder.list_names(CHECKPOINT_FOLDER)[-1]
     whole = folder.read(name)
     Path(folder.path, name).write_bytes(whole[:left])
 
-    assert checkpoints.last() == at(5)
+    assert checkpoints.load_last() == at(5)
 
 
 @pytest.mark.parametrize(
@@ -191,24 +191,26 @@ def test_a_torn_checkpoint(folder: Folder, left: int) -> None:
     ],
     ids=["another log", "epoch", "future", "tip"],
 )
-def test_a_checkpoint_that_does_not_fit(folder: Folder, checkpoint: Checkpoint, said: str) -> None:
+def test_a_checkpoint_that_does_not_fit(
+    folder: FolderStorage, checkpoint: Checkpoint, said: str
+) -> None:
     """H2: a checkpoint of another log, or of a future that was lost, is refused, and says so."""
     with pytest.raises(LogIdentityChanged, match=said):
-        Checkpoints(folder, "kafka://k/t").check(checkpoint, LOG, 10, "e5")
+        CheckpointStore(folder, "kafka://k/t").check(checkpoint, LOG, 10, "e5")
 
 
-def test_a_checkpoint_of_another_target(folder: Folder) -> None:
+def test_a_checkpoint_of_another_target(folder: FolderStorage) -> None:
     """H2: checkpoints of two targets do not mix."""
     with pytest.raises(Conflict, match="name another place"):
-        Checkpoints(folder, "kafka://k/other").check(at(5), LOG, 10, "e5")
+        CheckpointStore(folder, "kafka://k/other").check(at(5), LOG, 10, "e5")
 
 
-def test_an_old_window_is_not_trusted(folder: Folder) -> None:
+def test_an_old_window_is_not_trusted(folder: FolderStorage) -> None:
     """H3: ids that a checkpoint kept without their tenants are not read; the rest of it is."""
     text = canonical_text(msgspec.to_builtins(at(7)) | {"recent": ["order-1"]})
     data = f"{text}\n{sha256(text.encode()).hexdigest()}\n".encode()
-    folder.create(f"{FOLDER}/{7:020d}-{'0' * 16}.json", data)
-    found = Checkpoints(folder, "kafka://k/t").last()
+    folder.put_if_absent(f"{CHECKPOINT_FOLDER}/{7:020d}-{'0' * 16}.json", data)
+    found = CheckpointStore(folder, "kafka://k/t").load_last()
 
     assert found is not None
     assert (found.position, found.delivered) == (7, ())
@@ -244,13 +246,13 @@ def test_a_topic_without_leaders_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = NewTopicConsumer.codes
     codes[:] = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION]
 
-    assert client.offsets(target, ["t"]) == {"t": {0: (0, 7), 1: (0, 7)}}
+    assert client.get_offsets(target, ["t"]) == {"t": {0: (0, 7), 1: (0, 7)}}
 
     codes[:] = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
     with pytest.raises(BackendFailure, match="AUTHORIZATION"):
-        client.offsets(target, ["t"])
+        client.get_offsets(target, ["t"])
     codes[:] = [KafkaError.NOT_LEADER_FOR_PARTITION]
     monkeypatch.setattr(client, "_LOOK_S", -1.0)
     with pytest.raises(BackendFailure, match="NOT_LEADER") as raised:
-        client.offsets(target, ["t"])
+        client.get_offsets(target, ["t"])
     assert raised.value.retryable

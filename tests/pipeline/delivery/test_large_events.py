@@ -20,15 +20,15 @@ from pyspark.sql import SparkSession
 import seriatim
 from seriatim import NewEvent
 from seriatim.core.errors import BackendFailure
-from seriatim.core.handling import RetryPolicy
-from seriatim.delivery.entries import Asked
-from seriatim.opening import open_registry, registry_url
+from seriatim.core.handler import RetryPolicy
+from seriatim.delivery.entries import EntryFilter
+from seriatim.factory import open_registry, registry_url
 from seriatim.pipeline.kafka.address import Target, parse_target
-from seriatim.pipeline.publish.publishing import Publisher
-from seriatim.pipeline.reconcile import reconcile
-from seriatim.pipeline.work.working import Worker
-from tests.pipeline.delivery.effects import noting
-from tests.pipeline.delivery.kit import headers, messages, records
+from seriatim.pipeline.publish.publisher import Publisher
+from seriatim.pipeline.publish.reconciliation import reconcile
+from seriatim.pipeline.work.worker import Worker
+from tests.pipeline.delivery.effects import make_noting_handler
+from tests.pipeline.delivery.support import decode_headers, read_messages, read_records
 from tests.pipeline.delivery.test_publish import publish
 
 LARGE = 1_048_010
@@ -58,8 +58,8 @@ def appended(url: str, *sizes: int, before: int = 5, after: int = 5) -> None:
 def narrow_topic(url: str, limit: int) -> Target:
     """Make a topic with a bound."""
     target = parse_target(url)
-    wanted = NewTopic(target.one_topic or "", 1, 1, config={"max.message.bytes": str(limit)})
-    admin = AdminClient({**target.client})  # must outlive its answers
+    wanted = NewTopic(target.single_topic or "", 1, 1, config={"max.message.bytes": str(limit)})
+    admin = AdminClient({**target.client_settings})  # must outlive its answers
     for made in admin.create_topics([wanted]).values():
         made.result()
     return target
@@ -76,7 +76,7 @@ def test_every_event_within_the_bound_is_published(
     publish(spark, log_url, topic_url, tmp_path / "c", create_topics=(2, 1))
     target = parse_target(topic_url)
 
-    assert len(records(target)) == 13
+    assert len(read_records(target)) == 13
     assert reconcile(spark, log_url, target).equal
 
 
@@ -92,19 +92,19 @@ def test_a_topic_that_refuses_is_named(
         assert not raised.value.retryable
         assert raised.value.details["position"] == 6
         assert raised.value.details["event_id"] == "big-1048010"
-    assert [one.position for one in records(target)] == [1, 2, 3, 4, 5]
+    assert [one.position for one in read_records(target)] == [1, 2, 3, 4, 5]
 
     wider = ConfigEntry("max.message.bytes", "4000000", incremental_operation=SET)
     resource = ConfigResource(
-        ConfigResource.Type.TOPIC, target.one_topic or "", incremental_configs=[wider]
+        ConfigResource.Type.TOPIC, target.single_topic or "", incremental_configs=[wider]
     )
-    admin = AdminClient({**target.client})
+    admin = AdminClient({**target.client_settings})
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result()
     done = publish(spark, postgres_url, topic_url, tmp_path / "c")
 
     assert (done.sent, done.position) == (6, 11)
-    assert [one.position for one in records(target)] == list(range(1, 12))
+    assert [one.position for one in read_records(target)] == list(range(1, 12))
 
 
 def test_a_live_run_ends(
@@ -122,8 +122,8 @@ def test_a_live_run_ends(
         publisher.run(live=True, until=lambda: not ended.is_alive())
     ended.cancel()
 
-    assert publisher.done.position == 40
-    assert len(messages(target)) == 40
+    assert publisher.report.position == 40
+    assert len(read_messages(target)) == 40
 
 
 def test_a_small_message_is_refused_too(
@@ -145,16 +145,16 @@ def test_a_large_dead_letter(
     (tmp_path / "poison").write_text(f"big-{LARGE}")
     for nth, limit in enumerate((1_000_000, 4_000_000)):
         letters = narrow_topic(f"{topic_url}-{nth}", limit)
-        noter = noting(tmp_path, retry=RetryPolicy(attempts=1), name=f"noter-{nth}")
-        with Worker(spark, noter, url=postgres_url, letters=letters) as worker:
+        noter = make_noting_handler(tmp_path, retry=RetryPolicy(attempts=1), name=f"noter-{nth}")
+        with Worker(spark, noter, url=postgres_url, dead_letters=letters) as worker:
             assert worker.run().dead == 1
-        [message] = messages(letters)
-        assert headers(message)["seriatim-event-id"] == f"big-{LARGE}"
+        [message] = read_messages(letters)
+        assert decode_headers(message)["seriatim-event-id"] == f"big-{LARGE}"
         value = message.value() or b""
         assert (b"raise max.message.bytes" in value) == (limit < LARGE)
         assert (len(value) > LARGE) == (limit > LARGE)
     registry = open_registry(registry_url(postgres_url))
-    dead = registry.entries(Asked(status="dead"))
+    dead = registry.entries(EntryFilter(status="dead"))
     registry.close()
 
     assert [one.event["event_id"] for one in dead] == [f"big-{LARGE}"] * 2

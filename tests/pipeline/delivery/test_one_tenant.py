@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.pipeline.spread import Part
-from tests.pipeline.delivery.effects import notes, noting
-from tests.pipeline.delivery.kit import made_topic, records
+from seriatim.pipeline.project.stream_partitions import PartitionedRange
+from tests.pipeline.delivery.effects import make_noting_handler, read_notes
+from tests.pipeline.delivery.support import create_topic, read_records
 from tests.pipeline.delivery.test_publish import publish
 from tests.pipeline.delivery.test_work import work
 
@@ -39,7 +39,9 @@ def ids(tenant: str) -> list[str]:
 @pytest.mark.parametrize("shares", [1, 3])
 def test_a_share_of_one_tenant(shared_log: str, shares: int) -> None:
     """K2: a range that is spread over tasks for one tenant holds its events alone."""
-    part = Part(url=shared_log, tenant_id="a", after=0, until=2 * EACH, shares=shares)
+    part = PartitionedRange(
+        url=shared_log, tenant_id="a", after=0, until=2 * EACH, partition_count=shares
+    )
     found = [event for nth in range(shares) for event in part.events(nth)]
 
     assert {event.tenant_id for event in found} == {"a"}
@@ -48,9 +50,9 @@ def test_a_share_of_one_tenant(shared_log: str, shares: int) -> None:
 
 def test_a_worker_of_one_tenant(spark: SparkSession, shared_log: str, tmp_path: Path) -> None:
     """K2: a worker for one tenant handles its events alone."""
-    tally = work(spark, noting(tmp_path), shared_log, tenant_id="a")
+    tally = work(spark, make_noting_handler(tmp_path), shared_log, tenant_id="a")
 
-    assert [one[0] for one in notes(tmp_path)] == ids("a")
+    assert [one[0] for one in read_notes(tmp_path)] == ids("a")
     assert tally.done == EACH
 
 
@@ -58,8 +60,8 @@ def test_a_publisher_of_one_tenant(
     spark: SparkSession, shared_log: str, topic_url: str, tmp_path: Path
 ) -> None:
     """K2: a publisher for one tenant sends its events alone, and passes over the others."""
-    target = made_topic(topic_url)
+    target = create_topic(topic_url)
     done = publish(spark, shared_log, topic_url, tmp_path / "c", tenant_id="b")
 
-    assert [event.event_id for event in records(target)] == ids("b")
+    assert [event.event_id for event in read_records(target)] == ids("b")
     assert (done.sent, done.position) == (EACH, 2 * EACH)

@@ -13,21 +13,28 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.config.delivery import Publishing
+from seriatim.config.delivery import PublisherSettings
 from seriatim.core.errors import BackendFailure, LogIdentityChanged
 from seriatim.pipeline.kafka.address import parse_target
-from seriatim.pipeline.project.job import Report
-from seriatim.pipeline.publish.checkpoint import FOLDER
-from seriatim.pipeline.publish.publishing import Published, Publisher
-from seriatim.pipeline.reconcile import reconcile
-from seriatim.pipeline.work.working import Worker
+from seriatim.pipeline.project.job import RunReport
+from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER
+from seriatim.pipeline.publish.publisher import Publisher, PublishReport
+from seriatim.pipeline.publish.reconciliation import reconcile
+from seriatim.pipeline.work.worker import Worker
 from tests.fixtures.kafka_broker import PASSWORD, USER, KafkaBroker
-from tests.pipeline.delivery.effects import noting
-from tests.pipeline.delivery.kit import filled, headers, made_topic, messages, records, until
-from tests.pipeline.events import stored
+from tests.pipeline.delivery.effects import make_noting_handler
+from tests.pipeline.delivery.support import (
+    append_events,
+    create_topic,
+    decode_headers,
+    read_messages,
+    read_records,
+    wait_until,
+)
+from tests.pipeline.event_samples import read_stored_events
 
 
-def publish(spark: SparkSession, url: str, to: str, place: object, **more: object) -> Published:
+def publish(spark: SparkSession, url: str, to: str, place: object, **more: object) -> PublishReport:
     """Publish up to the end of the log."""
     with Publisher(spark, url, parse_target(to), str(place), **more) as publisher:  # type: ignore[arg-type]
         return publisher.run()
@@ -37,22 +44,26 @@ def test_the_log_flows_to_kafka(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H1: every event once, each stream in order in one partition, headers and trace with it."""
-    count = filled(log_url)
-    target = made_topic(topic_url)
+    count = append_events(log_url)
+    target = create_topic(topic_url)
     done = publish(spark, log_url, topic_url, tmp_path / "c")
-    found = messages(target)
+    found = read_messages(target)
 
     assert (done.sent, done.position) == (count, count)
-    assert sorted(one.position for one in records(target)) == list(range(1, count + 1))
+    assert sorted(one.position for one in read_records(target)) == list(range(1, count + 1))
     partitions = defaultdict(list)
-    for message, record in zip(found, records(target), strict=True):
+    for message, record in zip(found, read_records(target), strict=True):
         partitions[record.stream or record.event_id].append((message.partition(), record.position))
     for seen in partitions.values():
         assert len({partition for partition, _ in seen}) == 1
         assert seen == sorted(seen)
-    by_position = {one.position: one for one in stored(log_url)}
-    assert {one.position: one for one in records(target)} == by_position
-    notes = [headers(one) for one in found if headers(one)["seriatim-event-type"] == "note.made"]
+    by_position = {one.position: one for one in read_stored_events(log_url)}
+    assert {one.position: one for one in read_records(target)} == by_position
+    notes = [
+        decode_headers(one)
+        for one in found
+        if decode_headers(one)["seriatim-event-type"] == "note.made"
+    ]
     assert {one["traceparent"] for one in notes} == {f"t-{number}" for number in range(20)}
     assert reconcile(spark, log_url, target).equal
 
@@ -61,23 +72,23 @@ def test_it_goes_on_where_it_was(
     spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H2: a publisher that begins again sends only what is new."""
-    first = filled(log_url, each=3)
-    target = made_topic(topic_url)
+    first = append_events(log_url, each=3)
+    target = create_topic(topic_url)
     publish(spark, log_url, topic_url, tmp_path / "c")
     again = publish(spark, log_url, topic_url, tmp_path / "c")
-    filled(log_url, each=2)
+    append_events(log_url, each=2)
     more = publish(spark, log_url, topic_url, tmp_path / "c")
 
     assert (again.sent, again.position) == (0, first)
-    assert len(messages(target)) == first + more.sent
+    assert len(read_messages(target)) == first + more.sent
 
 
 def test_a_checkpoint_in_a_bucket(
     spark: SparkSession, postgres_url: str, topic_url: str, s3_url: str
 ) -> None:
     """H2: checkpoints lie in an S3 bucket as well as in a folder."""
-    filled(postgres_url, each=2)
-    made_topic(topic_url)
+    append_events(postgres_url, each=2)
+    create_topic(topic_url)
     publish(spark, postgres_url, topic_url, s3_url)
 
     assert publish(spark, postgres_url, topic_url, s3_url).sent == 0
@@ -87,10 +98,10 @@ def test_a_lost_checkpoint_repeats(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H2: without its checkpoint everything is published again; reconcile counts the repeats."""
-    count = filled(postgres_url, each=2)
-    target = made_topic(topic_url)
+    count = append_events(postgres_url, each=2)
+    target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
-    for file in (tmp_path / "c" / FOLDER).iterdir():
+    for file in (tmp_path / "c" / CHECKPOINT_FOLDER).iterdir():
         file.unlink()
     publish(spark, postgres_url, topic_url, tmp_path / "c")
     report = reconcile(spark, postgres_url, target)
@@ -103,16 +114,16 @@ def test_a_checkpoint_of_another_log(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H2: a checkpoint of another log is refused, and nothing is sent."""
-    filled(postgres_url, each=2)
-    target = made_topic(topic_url)
+    append_events(postgres_url, each=2)
+    target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
     other = f"sqlite:///{tmp_path}/other.db"
-    count = len(messages(target))
-    filled(other, each=2)
+    count = len(read_messages(target))
+    append_events(other, each=2)
 
     with pytest.raises(LogIdentityChanged, match="another log"):
         publish(spark, other, topic_url, tmp_path / "c")
-    assert len(messages(target)) == count
+    assert len(read_messages(target)) == count
 
 
 def test_topics_by_template(
@@ -128,11 +139,11 @@ def test_topics_by_template(
     target = parse_target(url)
 
     kinds = {
-        topic: [one.event_type for one in records(target, topic)]
+        topic: [one.event_type for one in read_records(target, topic)]
         for topic in (
-            target.topic("default", "order"),
-            target.topic("default", "Order"),
-            target.topic("a b", None),
+            target.topic_for("default", "order"),
+            target.topic_for("default", "Order"),
+            target.topic_for("a b", None),
         )
     }
     assert sorted(map(tuple, kinds.values())) == [("a",), ("b",), ("c",)]
@@ -143,17 +154,17 @@ def test_looking_back_sends_nothing_twice(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H3: a bounded second look leaves out what the windows remember, across a restart too."""
-    settings = Publishing(lookback_s=600, lookback_max_keys=10, step_events=7)
-    count = filled(postgres_url, each=3)
-    target = made_topic(topic_url)
+    settings = PublisherSettings(lookback_s=600, lookback_max_keys=10, step_events=7)
+    count = append_events(postgres_url, each=3)
+    target = create_topic(topic_url)
     publish(spark, postgres_url, topic_url, tmp_path / "c", settings=settings)
-    filled(postgres_url, each=1)
+    append_events(postgres_url, each=1)
     more = publish(spark, postgres_url, topic_url, tmp_path / "c", settings=settings)
 
     assert more.skipped == 10
-    assert len(messages(target)) == count + more.sent
-    none = Publishing(lookback_s=600, lookback_max_keys=10, dedup_max_events=0)
-    filled(postgres_url, each=1)
+    assert len(read_messages(target)) == count + more.sent
+    none = PublisherSettings(lookback_s=600, lookback_max_keys=10, dedup_max_events=0)
+    append_events(postgres_url, each=1)
     repeated = publish(spark, postgres_url, topic_url, tmp_path / "c", settings=none)
     assert (repeated.sent, repeated.skipped) == (6 + 10, 0)
 
@@ -162,15 +173,15 @@ def test_looking_back_tells_tenants_apart(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H3: an id that another tenant has is no known one, whether its events are sent or not."""
-    settings = Publishing(lookback_s=600, lookback_max_keys=10, step_events=1)
+    settings = PublisherSettings(lookback_s=600, lookback_max_keys=10, step_events=1)
 
     def append(tenant: str, *names: str) -> None:
         with seriatim.open(postgres_url, tenant_id=tenant) as log:
             for name in names:
                 log.append([NewEvent("order.placed", event_id=name)])
 
-    target = made_topic(topic_url)
-    only_b = made_topic(f"{topic_url}-b")
+    target = create_topic(topic_url)
+    only_b = create_topic(f"{topic_url}-b")
     append("a", "order-1", "order-2")
     append("b", "order-1")
     publish(spark, postgres_url, topic_url, tmp_path / "c", settings=settings)
@@ -179,9 +190,9 @@ def test_looking_back_tells_tenants_apart(
     for _ in range(2):
         publish(spark, postgres_url, str(only_b), tmp_path / "b", settings=settings, tenant_id="b")
 
-    sent = [(one.tenant_id, one.event_id) for one in records(target)]
+    sent = [(one.tenant_id, one.event_id) for one in read_records(target)]
     assert sorted(sent) == [(t, f"order-{n}") for t in ("a", "b") for n in (1, 2)]
-    assert sorted(one.event_id for one in records(only_b)) == ["order-1", "order-2"]
+    assert sorted(one.event_id for one in read_records(only_b)) == ["order-1", "order-2"]
 
 
 def test_two_publishers_at_once(
@@ -191,47 +202,49 @@ def test_two_publishers_at_once(
 
     Neither the lease nor a flush runs out here, however slow the machine is.
     """
-    count = filled(postgres_url, each=4)
-    target = made_topic(topic_url)
+    count = append_events(postgres_url, each=4)
+    target = create_topic(topic_url)
     place = str(tmp_path / "c")
-    patient = Publishing(flush_timeout_s=600)
+    patient = PublisherSettings(flush_timeout_s=600)
     ended = threading.Event()
     told: list[str] = []
 
-    def watch(report: Report) -> None:
-        told.append(report.doing)
+    def watch(report: RunReport) -> None:
+        told.append(report.activity)
         ended.set()  # the first one ends when the second one waits
 
     with (
         Publisher(spark, postgres_url, target, place, settings=patient, lease_s=600) as first,
-        Publisher(spark, postgres_url, target, place, settings=patient, watcher=watch) as second,
+        Publisher(
+            spark, postgres_url, target, place, settings=patient, on_progress=watch
+        ) as second,
     ):
         follower = threading.Thread(target=lambda: first.run(live=True, until=ended.is_set))
         follower.start()
         try:
-            until(lambda: first.done.position == count or not follower.is_alive())
+            wait_until(lambda: first.report.position == count or not follower.is_alive())
             second.run()
         finally:
             ended.set()  # whatever failed: a publisher that goes on disturbs the tests after it
             follower.join()
     assert told[:1] == ["waiting for another publisher"]
-    assert (first.done.sent, first.done.position) == (count, count)
-    assert (second.done.sent, second.done.position) == (0, count)
-    assert len(messages(target)) == count
+    assert (first.report.sent, first.report.position) == (count, count)
+    assert (second.report.sent, second.report.position) == (0, count)
+    assert len(read_messages(target)) == count
 
 
 def test_live(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
     """H1: live, what is appended is published soon."""
-    filled(log_url, each=1)
-    target = made_topic(topic_url)
+    append_events(log_url, each=1)
+    target = create_topic(topic_url)
     ended = threading.Event()
     with Publisher(spark, log_url, target, str(tmp_path / "c")) as publisher:
         thread = threading.Thread(
             target=lambda: publisher.run(live=True, until=ended.is_set), daemon=True
         )
         thread.start()
-        filled(log_url, each=1)
-        until(lambda: len(messages(target)) == 12)
+        append_events(log_url, each=1)
+        wait_until(lambda: len(read_messages(target)) == 12)
         ended.set()
         thread.join(60)
     assert not thread.is_alive()
@@ -243,10 +256,10 @@ def test_a_broker_that_is_killed_in_mid_publish(
     """H1: the broker dies and comes back while the log is published: nothing is missing."""
     with KafkaBroker() as broker:
         url = f"kafka://{broker.servers}/killed"
-        target = made_topic(url)
-        count = filled(postgres_url, streams=20, each=60)
+        target = create_topic(url)
+        count = append_events(postgres_url, streams=20, each=60)
         ended = threading.Event()
-        settings = Publishing(step_events=150, batch_size=50, flush_timeout_s=3)
+        settings = PublisherSettings(step_events=150, batch_size=50, flush_timeout_s=3)
         with Publisher(
             spark, postgres_url, target, str(tmp_path / "c"), settings=settings
         ) as publisher:
@@ -254,11 +267,11 @@ def test_a_broker_that_is_killed_in_mid_publish(
                 target=lambda: publisher.run(live=True, until=ended.is_set), daemon=True
             )
             thread.start()
-            until(lambda: publisher.done.position > 0)
+            wait_until(lambda: publisher.report.position > 0)
             broker.kill()
             time.sleep(1)
             broker.start()
-            until(lambda: publisher.done.position == count)
+            wait_until(lambda: publisher.report.position == count)
             ended.set()
             thread.join(60)
         report = reconcile(spark, postgres_url, target)
@@ -268,9 +281,9 @@ def test_a_broker_that_is_killed_in_mid_publish(
 
 def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
     """H1: with SASL and TLS, events are published, reconciled and handled."""
-    count = filled(postgres_url, each=2)
+    count = append_events(postgres_url, each=2)
     with KafkaBroker(guarded=True) as broker:
-        made_topic(f"kafka://{broker.servers}/guarded")
+        create_topic(f"kafka://{broker.servers}/guarded")
         settings = {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "PLAIN",
@@ -284,7 +297,7 @@ def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path
             assert publisher.run().sent == count
         assert reconcile(spark, postgres_url, target).equal
         place = f"sqlite:///{tmp_path}/registry.db"
-        with Worker(spark, noting(tmp_path), source=target, registry=place) as worker:
+        with Worker(spark, make_noting_handler(tmp_path), source=target, registry=place) as worker:
             assert worker.run().done == count
         wrong = parse_target(url, settings | {"sasl.password": "wrong"})
         with (
@@ -297,13 +310,13 @@ def test_a_guarded_broker(spark: SparkSession, postgres_url: str, tmp_path: Path
 
 def test_no_broker(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
     """H1: a broker that is not there is named, and nothing is remembered as sent."""
-    filled(postgres_url, each=1)
-    settings = Publishing(flush_timeout_s=0.5)
+    append_events(postgres_url, each=1)
+    settings = PublisherSettings(flush_timeout_s=0.5)
     with pytest.raises(BackendFailure, match="Kafka"):
         publish(
             spark, postgres_url, "kafka://127.0.0.1:1/nowhere", tmp_path / "c", settings=settings
         )
-    assert not (tmp_path / "c" / FOLDER).exists()
+    assert not (tmp_path / "c" / CHECKPOINT_FOLDER).exists()
 
 
 def test_reconcile_names_what_differs(
@@ -312,19 +325,19 @@ def test_reconcile_names_what_differs(
     """H5: gaps, repeats, reorderings, changes and strangers are found and named."""
     from confluent_kafka import Producer
 
-    count = filled(postgres_url, each=2)
-    target = made_topic(topic_url, partitions=1)
+    count = append_events(postgres_url, each=2)
+    target = create_topic(topic_url, partitions=1)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
-    source = messages(target)
-    other = made_topic(f"{topic_url}-other", partitions=1)
-    producer = Producer(other.client)
+    source = read_messages(target)
+    other = create_topic(f"{topic_url}-other", partitions=1)
+    producer = Producer(other.client_settings)
 
     def send(message: Any, value: bytes | None = None, **changed: bytes) -> None:
         known = [(n, changed.get(n.removeprefix("seriatim-"), v)) for n, v in message.headers()]
         said = value or message.value()
-        producer.produce(other.one_topic or "", said, message.key(), headers=known)
+        producer.produce(other.single_topic or "", said, message.key(), headers=known)
 
-    by_position = {int(headers(one)["seriatim-position"]): one for one in source}
+    by_position = {int(decode_headers(one)["seriatim-position"]): one for one in source}
     order = [
         7,
         1,
@@ -338,7 +351,7 @@ def test_reconcile_names_what_differs(
     send(
         by_position[8], (by_position[8].value() or b"").replace(b"order.changed", b"order.chanced")
     )
-    producer.produce(other.one_topic or "", b"what is this", b"key")
+    producer.produce(other.single_topic or "", b"what is this", b"key")
     send(by_position[9], log=b"another")
     producer.flush()
     report = reconcile(spark, postgres_url, other)

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from seriatim.core.event import INFRASTRUCTURE_TENANT
-from seriatim.pipeline.archive.place import Folder
-from seriatim.pipeline.publish.checkpoint import Checkpoints
-from seriatim.pipeline.publish.publishing import Publisher
+from seriatim.pipeline.object_storage import FolderStorage
+from seriatim.pipeline.publish.checkpoint import CheckpointStore
+from seriatim.pipeline.publish.publisher import Publisher
 from seriatim.store.port import Lease
-from tests.pipeline.delivery.kit import filled, made_topic, messages, until
+from tests.pipeline.delivery.support import append_events, create_topic, read_messages, wait_until
 
 
 @pytest.mark.parametrize("lease_s", [0.3, 600.0])
@@ -32,8 +32,8 @@ def test_without_its_lease_a_publisher_moves_no_checkpoint(
     is known before the step is sent; with a long one nobody has noticed when it ends, as in a
     process that was stopped.
     """
-    count = filled(postgres_url, each=2)
-    target = made_topic(topic_url)
+    count = append_events(postgres_url, each=2)
+    target = create_topic(topic_url)
     lost = threading.Event()
     with Publisher(spark, postgres_url, target, str(tmp_path / "c"), lease_s=lease_s) as publisher:
         store: Any = publisher._store
@@ -51,14 +51,14 @@ def test_without_its_lease_a_publisher_moves_no_checkpoint(
                 store.release_lease(leases[0])
                 assert claim(INFRASTRUCTURE_TENANT, leases[0].name, "another", 600.0)
                 if lease_s < 1:
-                    until(publisher._lease_lost.is_set)
+                    wait_until(publisher._lease_lost.is_set)
                 lost.set()
             return int(head())
 
         monkeypatch.setattr(store, "claim_lease", claimed)
         monkeypatch.setattr(store, "head", taken_over)
-        done = publisher.run(until=lambda: lost.is_set() and len(messages(target)) >= count)
+        done = publisher.run(until=lambda: lost.is_set() and len(read_messages(target)) >= count)
 
-    assert len(messages(target)) == count
-    assert Checkpoints(Folder(str(tmp_path / "c")), "").last() is None
+    assert len(read_messages(target)) == count
+    assert CheckpointStore(FolderStorage(str(tmp_path / "c")), "").load_last() is None
     assert (done.position, done.steps) == (0, 0)

@@ -13,10 +13,15 @@ from pyspark.sql import SparkSession
 import seriatim
 from seriatim import NewEvent
 from seriatim.pipeline.kafka.address import Target, parse_target
-from seriatim.pipeline.kafka.client import make_topics
-from seriatim.pipeline.reconcile import Reconciled, reconcile
+from seriatim.pipeline.kafka.client import create_topics
+from seriatim.pipeline.publish.reconciliation import ReconciliationReport, reconcile
 from tests.fixtures.kafka_broker import KafkaBroker
-from tests.pipeline.delivery.kit import filled, headers, made_topic, messages
+from tests.pipeline.delivery.support import (
+    append_events,
+    create_topic,
+    decode_headers,
+    read_messages,
+)
 from tests.pipeline.delivery.test_publish import publish
 
 Send = Callable[..., None]
@@ -27,8 +32,10 @@ class Topic:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._producer = Producer(target.client)
-        of_streams = [one for one in messages(target) if "seriatim-first-seq" in headers(one)]
+        self._producer = Producer(target.client_settings)
+        of_streams = [
+            one for one in read_messages(target) if "seriatim-first-seq" in decode_headers(one)
+        ]
         self.last: Message = of_streams[-1]
 
     def send(self, *, value: Any = ..., key: Any = ..., place: Any = ..., **changed: str) -> None:
@@ -39,7 +46,7 @@ class Topic:
             for name, text in given
         ]
         self._producer.produce(
-            self.target.one_topic or "",
+            self.target.single_topic or "",
             self.last.value() if value is ... else value,
             self.last.key() if key is ... else key,
             partition=(self.last.partition() or 0) if place is ... else place,
@@ -51,13 +58,13 @@ class Topic:
 @pytest.fixture
 def topic(spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path) -> Topic:
     """A topic of two partitions that equals its log."""
-    filled(postgres_url, streams=2, each=2)
-    target = made_topic(topic_url, partitions=2)
+    append_events(postgres_url, streams=2, each=2)
+    target = create_topic(topic_url, partitions=2)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
     return Topic(target)
 
 
-def found(report: Reconciled) -> dict[str, int]:
+def found(report: ReconciliationReport) -> dict[str, int]:
     """Return what differs, counted."""
     return {name: one.count for name, one in report.findings.items() if one.count}
 
@@ -113,15 +120,15 @@ def test_a_stream_over_two_partitions(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """H5: a stream whose events lie in several partitions has no order, though none is missing."""
-    filled(postgres_url, streams=1, each=3)
-    target = made_topic(topic_url, partitions=1)
+    append_events(postgres_url, streams=1, each=3)
+    target = create_topic(topic_url, partitions=1)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
-    other = made_topic(f"{topic_url}-spread", partitions=2)
-    producer = Producer(other.client)
-    for nth, message in enumerate(messages(target)):
+    other = create_topic(f"{topic_url}-spread", partitions=2)
+    producer = Producer(other.client_settings)
+    for nth, message in enumerate(read_messages(target)):
         given: Any = message.headers()
         producer.produce(
-            other.one_topic or "",
+            other.single_topic or "",
             message.value(),
             message.key(),
             partition=nth // 2 % 2,
@@ -146,10 +153,10 @@ def test_topics_of_a_template(
     target = parse_target(f"kafka://{kafka.servers}/{prefix}.%7Btenant%7D")
     publish(spark, postgres_url, str(target), tmp_path / "c", create_topics=(1, 1))
     assert reconcile(spark, postgres_url, target).equal
-    make_topics(target, [f"{prefix}.ghost", f"{prefix}.foreign"], 1, 1)
-    [message] = messages(target, f"{prefix}.a")
+    create_topics(target, [f"{prefix}.ghost", f"{prefix}.foreign"], 1, 1)
+    [message] = read_messages(target, f"{prefix}.a")
     given: Any = message.headers()
-    producer = Producer(target.client)
+    producer = Producer(target.client_settings)
     producer.produce(f"{prefix}.b", message.value(), message.key(), headers=given)
     producer.produce(f"{prefix}.foreign", b"somebody else's", b"key")
     producer.flush()
@@ -164,7 +171,7 @@ def test_topics_of_a_template(
 
 def test_a_log_that_grows_meanwhile(spark: SparkSession, postgres_url: str, topic: Topic) -> None:
     """H5: up to a position, events that are published after it are no difference."""
-    head = filled(postgres_url, streams=1, each=1)
+    head = append_events(postgres_url, streams=1, each=1)
     report = reconcile(spark, postgres_url, topic.target, until=head - 3)
 
     assert report.equal

@@ -16,12 +16,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.event import EventRecord, LogIdentity
-from seriatim.core.handling import Handler, RetryPolicy, handler
-from seriatim.opening import open_registry
-from seriatim.pipeline.kafka.messages import Headers, value_of
-from seriatim.pipeline.work.tasks import KafkaTask, Work
+from seriatim.core.handler import Handler, RetryPolicy, handler
+from seriatim.factory import open_registry
+from seriatim.pipeline.kafka.messages import HeaderBuilder, encode_value
+from seriatim.pipeline.work.tasks import KafkaTask, TaskSpec
 from seriatim.telemetry import tracing
 
 
@@ -31,7 +31,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    undo = tracing.use(provider)
+    undo = tracing.use_provider(provider)
     yield exporter
     undo()
     provider.shutdown()
@@ -47,16 +47,16 @@ def appended() -> list[EventRecord]:
 def handled(events: list[EventRecord], declared: Handler, tmp_path: Path) -> None:
     """Let a task of a worker handle messages of these events."""
     place = f"sqlite:///{tmp_path}/registry.db"
-    registry = open_registry(place, Registering())
+    registry = open_registry(place, RegistrySettings())
     registry.declare(declared)
     registry.close()
     headers = {"first_seq": b"1", "log_id": "8a4f7d8e-2b58-4c6e-9d5b-000000000001", "epoch": 1}
     rows = [
-        {"topic": "t", "partition": 0, "offset": n, "value": value_of(one), **headers}
+        {"topic": "t", "partition": 0, "offset": n, "value": encode_value(one), **headers}
         for n, one in enumerate(events)
     ]
-    work = Work(handler=declared, registry=place, settings=Registering())
-    task = KafkaTask(work=work, tenant_id=None)
+    work = TaskSpec(handler=declared, registry_url=place, settings=RegistrySettings())
+    task = KafkaTask(spec=work, tenant_id=None)
     list(task(pa.Table.from_pylist(rows).to_batches()))
 
 
@@ -85,7 +85,7 @@ def test_from_append_to_effect(spans: InMemorySpanExporter, tmp_path: Path, awai
 
     declare = handler("noter", events=["order.*"], effect="keyed")
     events = appended()
-    header = dict(Headers(LogIdentity("x", 1), frozenset()).of(events[1]))["traceparent"]
+    header = dict(HeaderBuilder(LogIdentity("x", 1), frozenset()).build(events[1]))["traceparent"]
     handled(events, declare(note_later if awaited else note), tmp_path)
 
     first, _ = of(spans, "seriatim.append")
@@ -118,7 +118,7 @@ def test_an_effect_that_fails(spans: InMemorySpanExporter, tmp_path: Path) -> No
 
 def test_events_without_a_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     """M2: an event that carries no trace, or junk, is handled in a trace of its own."""
-    undo = tracing.use(None)
+    undo = tracing.use_provider(None)
     with seriatim.open("memory:") as log:
         log.append([NewEvent("a"), NewEvent("b", metadata={"traceparent": "t-7"})])
         events = list(log.read())

@@ -16,32 +16,43 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import NewEvent
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import (
     BackendFailure,
     Conflict,
     InvalidArgument,
     LogIdentityChanged,
 )
-from seriatim.core.handling import Handler
-from seriatim.delivery.entries import Asked
-from seriatim.delivery.loop import Tally
-from seriatim.opening import open_registry, registry_url
+from seriatim.core.handler import Handler
+from seriatim.delivery.entries import EntryFilter
+from seriatim.delivery.handler_loop import Counts
+from seriatim.factory import open_registry, registry_url
 from seriatim.pipeline.kafka.address import parse_target
-from seriatim.pipeline.publish.checkpoint import FOLDER
-from seriatim.pipeline.work.working import Worker
+from seriatim.pipeline.publish.checkpoint import CHECKPOINT_FOLDER
+from seriatim.pipeline.work.worker import Worker
 from seriatim.telemetry.job_metrics import JobMetrics
-from seriatim.telemetry.metrics import Metrics, Shown
+from seriatim.telemetry.metrics import Metrics, MetricsServer
 from tests.fixtures.kafka_broker import KafkaBroker
 from tests.fixtures.postgres_server import PostgresServer
-from tests.pipeline.delivery.effects import notes, noting, posting, transactional
-from tests.pipeline.delivery.kit import filled, headers, made_topic, messages, until
-from tests.pipeline.delivery.targets import CountingServer
+from tests.pipeline.delivery.counting_server import CountingServer
+from tests.pipeline.delivery.effects import (
+    make_noting_handler,
+    make_posting_handler,
+    make_transactional_handler,
+    read_notes,
+)
+from tests.pipeline.delivery.support import (
+    append_events,
+    create_topic,
+    decode_headers,
+    read_messages,
+    wait_until,
+)
 from tests.pipeline.delivery.test_publish import publish
-from tests.pipeline.events import stored
+from tests.pipeline.event_samples import read_stored_events
 
 
-def work(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> Tally:
+def work(spark: SparkSession, handler: Handler, url: str | None, **more: Any) -> Counts:
     """Run a handler up to its source's end."""
     with Worker(spark, handler, url=url, **more) as worker:
         return worker.run()
@@ -70,21 +81,23 @@ def drained(spark: SparkSession, handler: Handler, url: str | None, **more: Any)
 
 def test_from_the_log(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
     """G7: every event has one effect, in order, and a second run has none."""
-    count = filled(log_url)
-    noter = noting(tmp_path)
+    count = append_events(log_url)
+    noter = make_noting_handler(tmp_path)
     first, second = work(spark, noter, log_url), work(spark, noter, log_url)
 
     assert (first.done, second.done) == (count, 0)
-    assert sorted(one[0] for one in notes(tmp_path)) == sorted(e.event_id for e in stored(log_url))
-    assert in_order(notes(tmp_path))
+    assert sorted(one[0] for one in read_notes(tmp_path)) == sorted(
+        e.event_id for e in read_stored_events(log_url)
+    )
+    assert in_order(read_notes(tmp_path))
 
 
 def test_transactional(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
     """G7: a transactional effect is a row in the registry's own database."""
-    count = filled(log_url, each=4)
+    count = append_events(log_url, each=4)
     place = registry_url(log_url)
     registry = open_registry(place)
-    ledger = transactional()
+    ledger = make_transactional_handler()
     with registry.engine.transaction() as session:
         table = "effects" if log_url.startswith("sqlite") else "public.effects"
         session.run(f"create table {table} (event_id text, stream_id text, seq bigint, pid bigint)")
@@ -102,12 +115,14 @@ def test_a_filter_and_a_start(spark: SparkSession, log_url: str, tmp_path: Path)
         for number in range(40):
             kind = "order.paid" if number % 3 else "order.seen"
             log.append([NewEvent(kind, {"n": number}, stream=("order", f"o-{number % 4}"))])
-    noter = noting(tmp_path, events=["order.paid"], start=17)
+    noter = make_noting_handler(tmp_path, events=["order.paid"], start=17)
     work(spark, noter, log_url)
 
-    wanted = [e for e in stored(log_url) if e.position > 17 and e.event_type == "order.paid"]
-    assert sorted(one[0] for one in notes(tmp_path)) == sorted(one.event_id for one in wanted)
-    assert in_order(notes(tmp_path))
+    wanted = [
+        e for e in read_stored_events(log_url) if e.position > 17 and e.event_type == "order.paid"
+    ]
+    assert sorted(one[0] for one in read_notes(tmp_path)) == sorted(one.event_id for one in wanted)
+    assert in_order(read_notes(tmp_path))
 
 
 def test_a_stream_from_zero(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
@@ -116,52 +131,52 @@ def test_a_stream_from_zero(spark: SparkSession, log_url: str, tmp_path: Path) -
         log.declare(seriatim.StreamKind(name="case", first_seq=0))
         for _ in range(3):
             log.append([NewEvent("case.moved", stream=("case", "1"))])
-    work(spark, noting(tmp_path), log_url)
+    work(spark, make_noting_handler(tmp_path), log_url)
 
-    assert [one[2] for one in notes(tmp_path)] == ["0", "1", "2"]
+    assert [one[2] for one in read_notes(tmp_path)] == ["0", "1", "2"]
 
 
 def test_poison_and_a_retry(spark: SparkSession, log_url: str, tmp_path: Path) -> None:
     """G5: a poisonous event parks its stream; others continue; after the fix it is retried."""
-    count = filled(log_url, each=5)
-    bad = next(one for one in stored(log_url) if one.stream_id == "o-2")
+    count = append_events(log_url, each=5)
+    bad = next(one for one in read_stored_events(log_url) if one.stream_id == "o-2")
     (tmp_path / "poison").write_text(bad.event_id)
-    noter = noting(tmp_path)
+    noter = make_noting_handler(tmp_path)
     work(spark, noter, log_url)
     drained(spark, noter, log_url)
     registry = open_registry(registry_url(log_url))
 
-    assert len(notes(tmp_path)) == count - 5
-    [letter] = registry.entries(Asked(status="dead"))
+    assert len(read_notes(tmp_path)) == count - 5
+    [letter] = registry.entries(EntryFilter(status="dead"))
     assert (letter.event_id, letter.attempts, letter.event["event_id"]) == (
         bad.event_id,
         3,
         bad.event_id,
     )
     (tmp_path / "poison").unlink()
-    assert registry.retry(Asked(status="dead")) == 1
+    assert registry.retry(EntryFilter(status="dead")) == 1
     registry.close()
     drained(spark, noter, log_url)
-    assert len(notes(tmp_path)) == count
-    assert in_order(notes(tmp_path))
+    assert len(read_notes(tmp_path)) == count
+    assert in_order(read_notes(tmp_path))
 
 
 def test_from_kafka(spark: SparkSession, log_url: str, topic_url: str, tmp_path: Path) -> None:
     """G7: 003 §6.1: the checkpoint is lost, all is published twice: one effect each, in order."""
-    count = filled(log_url, each=6)
-    target = made_topic(topic_url)
+    count = append_events(log_url, each=6)
+    target = create_topic(topic_url)
     for _ in range(2):
         publish(spark, log_url, topic_url, tmp_path / "c")
-        for file in (tmp_path / "c" / FOLDER).iterdir():
+        for file in (tmp_path / "c" / CHECKPOINT_FOLDER).iterdir():
             file.unlink()
-    noter = noting(tmp_path)
+    noter = make_noting_handler(tmp_path)
     place = f"sqlite:///{tmp_path}/registry.db"
     tally = work(spark, noter, None, source=target, registry=place)
 
-    assert len(messages(target)) == 2 * count
+    assert len(read_messages(target)) == 2 * count
     assert (tally.done, tally.duplicate) == (count, count)
-    assert in_order(notes(tmp_path))
-    assert work(spark, noter, None, source=target, registry=place) == Tally()
+    assert in_order(read_notes(tmp_path))
+    assert work(spark, noter, None, source=target, registry=place) == Counts()
 
 
 def test_a_topic_of_a_restored_log(
@@ -170,52 +185,52 @@ def test_a_topic_of_a_restored_log(
     """G9: over Kafka the headers name log and epoch; messages of others, or of none, stop it."""
     from confluent_kafka import Producer
 
-    filled(postgres_url, streams=1, each=1)
-    target = made_topic(topic_url, partitions=1)
+    append_events(postgres_url, streams=1, each=1)
+    target = create_topic(topic_url, partitions=1)
     publish(spark, postgres_url, topic_url, tmp_path / "c")
     place = f"sqlite:///{tmp_path}/registry.db"
-    assert work(spark, noting(tmp_path), None, source=target, registry=place).done == 2
-    [first, _] = messages(target)
+    assert work(spark, make_noting_handler(tmp_path), None, source=target, registry=place).done == 2
+    [first, _] = read_messages(target)
     given: Any = first.headers()
     for nth, (name, value) in enumerate([("epoch", b"77"), ("log", b"another"), ("log", None)]):
-        other = made_topic(f"{topic_url}-{nth}", partitions=1)
+        other = create_topic(f"{topic_url}-{nth}", partitions=1)
         changed = [(one, value if one == f"seriatim-{name}" else text) for one, text in given]
-        producer = Producer(other.client)
+        producer = Producer(other.client_settings)
         kept = [(one, text) for one, text in changed if text is not None]
-        producer.produce(other.one_topic or "", first.value(), first.key(), headers=kept)
+        producer.produce(other.single_topic or "", first.value(), first.key(), headers=kept)
         producer.flush()
         with pytest.raises(LogIdentityChanged, match="noter"):
-            work(spark, noting(tmp_path), None, source=other, registry=place)
+            work(spark, make_noting_handler(tmp_path), None, source=other, registry=place)
 
-    assert len(notes(tmp_path)) == 2
+    assert len(read_notes(tmp_path)) == 2
 
 
 def test_a_restored_log_under_a_worker(spark: SparkSession, tmp_path: Path) -> None:
     """G9: after a restore a worker stops, and after a reset it handles what is new, once."""
     url = f"sqlite:///{tmp_path}/log.db"
-    filled(url, streams=1, each=1)
+    append_events(url, streams=1, each=1)
     shutil.copy(tmp_path / "log.db", tmp_path / "copy.db")
-    filled(url, streams=1, each=1)
-    assert work(spark, noting(tmp_path), url).done == 4
+    append_events(url, streams=1, each=1)
+    assert work(spark, make_noting_handler(tmp_path), url).done == 4
     shutil.copy(tmp_path / "copy.db", tmp_path / "log.db")
     with seriatim.open(url) as log:
         log.store.raise_epoch()
-    filled(url, streams=1, each=2)
+    append_events(url, streams=1, each=2)
     with pytest.raises(LogIdentityChanged):
-        work(spark, noting(tmp_path), url)
+        work(spark, make_noting_handler(tmp_path), url)
     registry = open_registry(registry_url(url))
     with seriatim.open(url) as log:
         [report] = registry.reset("noter", log, reason="restored")
     registry.close()
 
     assert (report.position, report.forgotten) == (2, {"done": 2})
-    assert work(spark, noting(tmp_path), url).done == 4
-    assert len(notes(tmp_path)) == 8
+    assert work(spark, make_noting_handler(tmp_path), url).done == 4
+    assert len(read_notes(tmp_path)) == 8
 
 
 def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) -> None:
     """G10: on a worker a deferred constraint fails its event alone, and ends the run's wait."""
-    count = filled(postgres_url, streams=3, each=2)
+    count = append_events(postgres_url, streams=3, each=2)
     registry = open_registry(registry_url(postgres_url))
     with registry.engine.transaction() as session:
         session.run("create table public.known (n bigint primary key)")
@@ -224,8 +239,8 @@ def test_an_effect_that_fails_at_commit(spark: SparkSession, postgres_url: str) 
             "public.known (n) deferrable initially deferred, pid bigint)"
         )
         session.run("insert into public.known values (1)")
-    tally = work(spark, transactional(), postgres_url)
-    failed = registry.entries(Asked(status=("failed", "dead")))
+    tally = work(spark, make_transactional_handler(), postgres_url)
+    failed = registry.entries(EntryFilter(status=("failed", "dead")))
     registry.close()
 
     # The second event of each stream names a number that is not known.
@@ -238,28 +253,28 @@ def test_strangers_in_a_topic(spark: SparkSession, topic_url: str, tmp_path: Pat
     from confluent_kafka import Producer
 
     url = f"sqlite:///{tmp_path}/log.db"
-    filled(url, each=2)
-    target = made_topic(topic_url, partitions=1)
-    producer = Producer(target.client)
-    producer.produce(target.one_topic or "", b"\xff what is this", b"k")
-    producer.produce(target.one_topic or "", None, b"k")
+    append_events(url, each=2)
+    target = create_topic(topic_url, partitions=1)
+    producer = Producer(target.client_settings)
+    producer.produce(target.single_topic or "", b"\xff what is this", b"k")
+    producer.produce(target.single_topic or "", None, b"k")
     producer.flush()
     publish(spark, url, topic_url, tmp_path / "c")
     place = f"sqlite:///{tmp_path}/registry.db"
-    tally = work(spark, noting(tmp_path), None, source=target, registry=place)
+    tally = work(spark, make_noting_handler(tmp_path), None, source=target, registry=place)
     registry = open_registry(place)
 
     assert (tally.dead, tally.done) == (2, 12)
-    letters = registry.entries(Asked(status="dead"))
-    assert {one.event_id for one in letters} == {f"{target.one_topic}/0/{n}" for n in (0, 1)}
+    letters = registry.entries(EntryFilter(status="dead"))
+    assert {one.event_id for one in letters} == {f"{target.single_topic}/0/{n}" for n in (0, 1)}
     registry.close()
 
 
 def test_keyed_over_http(spark: SparkSession, postgres_url: str) -> None:
     """G7: a keyed effect reaches its target with a key of its own."""
-    count = filled(postgres_url, each=4)
+    count = append_events(postgres_url, each=4)
     with CountingServer(keyed=True) as server:
-        work(spark, posting(server.url), postgres_url)
+        work(spark, make_posting_handler(server.url), postgres_url)
 
         assert len(server.counts) == count
         assert set(server.counts.values()) == {1}
@@ -269,32 +284,32 @@ def test_dead_letters_as_a_topic(
     spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path
 ) -> None:
     """G5: dead letters go to a topic too, whole, and a worker can read them from there."""
-    filled(postgres_url, each=1)
-    bad = stored(postgres_url)[0]
+    append_events(postgres_url, each=1)
+    bad = read_stored_events(postgres_url)[0]
     (tmp_path / "poison").write_text(bad.event_id)
-    letters = made_topic(topic_url)
-    noter = noting(tmp_path, mode="latest_wins")
+    letters = create_topic(topic_url)
+    noter = make_noting_handler(tmp_path, mode="latest_wins")
     work(spark, noter, postgres_url, letters=letters)
     drained(spark, noter, postgres_url, letters=letters)
-    [letter] = messages(letters)
+    [letter] = read_messages(letters)
 
-    assert headers(letter)["seriatim-handler"] == "noter"
-    assert headers(letter)["seriatim-error"] == "ValueError: poison"
-    assert headers(letter)["seriatim-attempts"] == "3"
+    assert decode_headers(letter)["seriatim-handler"] == "noter"
+    assert decode_headers(letter)["seriatim-error"] == "ValueError: poison"
+    assert decode_headers(letter)["seriatim-attempts"] == "3"
     (tmp_path / "poison").unlink()
-    again = noting(tmp_path, name="again")
+    again = make_noting_handler(tmp_path, name="again")
     tally = work(spark, again, None, source=letters, registry=f"sqlite:///{tmp_path}/letters.db")
     assert tally.done == 1
-    assert notes(tmp_path)[-1][0] == bad.event_id
+    assert read_notes(tmp_path)[-1][0] == bad.event_id
 
 
 def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
     """G5: on_poison=stop ends the worker, and it does not start again until somebody acts."""
-    filled(postgres_url, each=3)
-    (tmp_path / "poison").write_text(stored(postgres_url)[0].event_id)
-    from seriatim.core.handling import RetryPolicy
+    append_events(postgres_url, each=3)
+    (tmp_path / "poison").write_text(read_stored_events(postgres_url)[0].event_id)
+    from seriatim.core.handler import RetryPolicy
 
-    noter = noting(tmp_path, on_poison="stop", retry=RetryPolicy(attempts=1))
+    noter = make_noting_handler(tmp_path, on_poison="stop", retry=RetryPolicy(attempts=1))
     for _ in range(2):
         with pytest.raises(Conflict, match="stopped"):
             work(spark, noter, postgres_url)
@@ -305,15 +320,15 @@ def test_stop_on_poison(spark: SparkSession, postgres_url: str, tmp_path: Path) 
     [
         ({}, "name the log"),
         ({"source": parse_target("kafka://a:1/t")}, "registry must be named"),
-        ({"url": "x", "settings": Registering(on_outage="dlq")}, "dead-letter topic"),
-        ({"url": "x", "settings": Registering(enabled=False)}, "transactional"),
+        ({"url": "x", "settings": RegistrySettings(on_outage="dlq")}, "dead-letter topic"),
+        ({"url": "x", "settings": RegistrySettings(enabled=False)}, "transactional"),
     ],
     ids=["no source", "no registry", "no letters", "off"],
 )
 def test_what_does_not_fit_together(spark: SparkSession, more: dict[str, Any], said: str) -> None:
     """G6: what cannot work is refused at start."""
     with pytest.raises(InvalidArgument, match=said):
-        Worker(spark, transactional(), **more)
+        Worker(spark, make_transactional_handler(), **more)
 
 
 def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> None:
@@ -321,7 +336,7 @@ def test_a_strict_start_needs_the_log(spark: SparkSession, tmp_path: Path) -> No
     with pytest.raises(InvalidArgument, match="must see the log"):
         Worker(
             spark,
-            noting(tmp_path, start=5),
+            make_noting_handler(tmp_path, start=5),
             source=parse_target("kafka://a:1/t"),
             registry=f"sqlite:///{tmp_path}/r.db",
         )
@@ -331,24 +346,24 @@ def test_without_a_registry(
     spark: SparkSession, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """G6: switched off, every delivery has its effect; and it says so."""
-    count = filled(postgres_url, each=2)
-    settings = Registering(enabled=False)
+    count = append_events(postgres_url, each=2)
+    settings = RegistrySettings(enabled=False)
     for _ in range(2):
-        work(spark, noting(tmp_path), postgres_url, settings=settings)
+        work(spark, make_noting_handler(tmp_path), postgres_url, settings=settings)
 
-    assert len(notes(tmp_path)) == 2 * count
+    assert len(read_notes(tmp_path)) == 2 * count
     assert any("registry is OFF" in record.message for record in caplog.records)
 
 
 def test_an_outage_fails_fast(spark: SparkSession, postgres_url: str, tmp_path: Path) -> None:
     """G6: fail_fast says so at once, and nothing is lost."""
-    count = filled(postgres_url, each=1)
-    settings = Registering(on_outage="fail_fast")
+    count = append_events(postgres_url, each=1)
+    settings = RegistrySettings(on_outage="fail_fast")
     nowhere = postgres_url.replace("127.0.0.1", "127.0.0.1").rsplit("@", 1)
     url = f"{nowhere[0]}@127.0.0.1:1/nothing" if len(nowhere) == 2 else "postgresql://127.0.0.1:1/x"
     with pytest.raises(BackendFailure):
-        work(spark, noting(tmp_path), postgres_url, settings=settings, registry=url)
-    assert work(spark, noting(tmp_path), postgres_url).done == count
+        work(spark, make_noting_handler(tmp_path), postgres_url, settings=settings, registry=url)
+    assert work(spark, make_noting_handler(tmp_path), postgres_url).done == count
 
 
 @pytest.mark.slow
@@ -357,16 +372,16 @@ def test_an_outage_under_a_worker(
 ) -> None:
     """M2: 003 §6.8: the registry goes away under a live worker: metrics tell, nothing is lost."""
     url = f"sqlite:///{tmp_path}/log.db"
-    filled(url, each=2)
+    append_events(url, each=2)
     server = own_postgres()
     place = server.create_database("registry")
     metrics = Metrics()
-    shown_at = Shown(metrics, "127.0.0.1:0")
+    shown_at = MetricsServer(metrics, "127.0.0.1:0")
     ended = threading.Event()
-    settings = Registering(lease_s=2.0, heartbeat_s=0.5)
+    settings = RegistrySettings(lease_s=2.0, heartbeat_s=0.5)
     with Worker(
         spark,
-        noting(tmp_path),
+        make_noting_handler(tmp_path),
         url=url,
         registry=place,
         settings=settings,
@@ -376,21 +391,21 @@ def test_an_outage_under_a_worker(
             target=lambda: worker.run(live=True, until=ended.is_set), daemon=True
         )
         thread.start()
-        until(lambda: len(notes(tmp_path)) == 12)
+        wait_until(lambda: len(read_notes(tmp_path)) == 12)
         server.stop(immediate=True)
-        filled(url, each=2)
-        until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in shown(shown_at))
+        append_events(url, each=2)
+        wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 1.0' in shown(shown_at))
         server.start()
-        until(lambda: len({one[0] for one in notes(tmp_path)}) == 24)
-        until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in shown(shown_at))
+        wait_until(lambda: len({one[0] for one in read_notes(tmp_path)}) == 24)
+        wait_until(lambda: 'seriatim_registry_outage{handler="noter"} 0.0' in shown(shown_at))
         ended.set()
         thread.join(60)
         assert not thread.is_alive()
     shown_at.close()
-    assert in_order(notes(tmp_path))
+    assert in_order(read_notes(tmp_path))
 
 
-def shown(metrics: Shown) -> str:
+def shown(metrics: MetricsServer) -> str:
     """Return the metrics as they are shown."""
     connection = HTTPConnection("127.0.0.1", metrics.port, timeout=10)
     connection.request("GET", "/metrics")
@@ -401,4 +416,4 @@ def shown(metrics: Shown) -> str:
 
 def test_the_kafka_fixture(kafka: KafkaBroker) -> None:
     """The broker answers."""
-    assert made_topic(f"kafka://{kafka.servers}/probe").one_topic == "probe"
+    assert create_topic(f"kafka://{kafka.servers}/probe").single_topic == "probe"

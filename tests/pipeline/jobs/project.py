@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from seriatim import EventRecord
 from seriatim.core.projection import Projection, projection
 from seriatim.pipeline.project.projector import Projector
-from tests.pipeline.project.kit import SEAT, seat
+from tests.pipeline.project.support import SEAT, count_seats
 
 
 def slow_seats(marks: str, seconds: float) -> Projection:
@@ -22,7 +22,7 @@ def slow_seats(marks: str, seconds: float) -> Projection:
             seen.add(os.getpid())
             Path(marks, str(os.getpid())).touch()
             time.sleep(seconds)
-        return seat(state, event)
+        return count_seats(state, event)
 
     return projection("seats", key="stream_id", events=["seat.*"], columns=SEAT)(apply)
 

@@ -5,7 +5,7 @@ import json
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from seriatim.pipeline.session import session
+from seriatim.pipeline.source.spark_session import session
 
 
 def main() -> None:

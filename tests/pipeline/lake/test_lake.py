@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 
 import seriatim
 from seriatim import InvalidArgument, LogIdentityChanged
-from seriatim.pipeline.archive.catalog import read_segment, segments
-from seriatim.pipeline.archive.writing import archive
-from seriatim.pipeline.columns import NAMES
+from seriatim.pipeline.archive.archiver import archive
+from seriatim.pipeline.archive.catalog import list_segments, read_segment
+from seriatim.pipeline.columns import EVENT_COLUMNS
 from seriatim.pipeline.lake.delta import export_delta
-from seriatim.pipeline.lake.exporting import ExportReport
 from seriatim.pipeline.lake.iceberg import export_iceberg
-from tests.pipeline.archive.kit import fill, fill_richly
-from tests.pipeline.doomed import job, kill_at_points
+from seriatim.pipeline.lake.table_export import ExportReport
+from tests.pipeline.archive.support import fill, fill_every_shape
+from tests.pipeline.crash_driver import describe_job, kill_at_points
 
 
 class Lake(Protocol):
@@ -88,13 +88,19 @@ def expected(spark: SparkSession, url: str, folder: Path) -> list[dict[str, Any]
     at = str(folder / "expected")
     archive(spark, url, at, seal_tail=True)
     return [
-        row for one in segments(at) for batch in read_segment(at, one) for row in batch.to_pylist()
+        row
+        for one in list_segments(at)
+        for batch in read_segment(at, one)
+        for row in batch.to_pylist()
     ]
 
 
 def plain(table: pa.Table) -> list[dict[str, Any]]:
     """Return rows whose maps do not depend on the reader's order of keys."""
-    return [row | {"metadata": sorted(row["metadata"])} for row in table.select(NAMES).to_pylist()]
+    return [
+        row | {"metadata": sorted(row["metadata"])}
+        for row in table.select(EVENT_COLUMNS).to_pylist()
+    ]
 
 
 def positions(lake: Lake) -> list[int]:
@@ -107,7 +113,7 @@ def test_a_table_holds_the_log(
     spark: SparkSession, log_url: str, lake: Lake, tmp_path: Path
 ) -> None:
     """J1: every event is in the table, with all of its columns; a second run adds nothing."""
-    last = fill_richly(log_url)
+    last = fill_every_shape(log_url)
 
     first = lake.export(spark, log_url, file_events=4)
     second = lake.export(spark, log_url, file_events=4)
@@ -199,7 +205,7 @@ def test_exporters_killed_at_a_commit(
 
     kill_at_points(
         *(
-            job(lake.name, point, postgres_url, *lake.arguments, file_events=10)
+            describe_job(lake.name, point, postgres_url, *lake.arguments, file_events=10)
             for lake, point, _ in killed
         )
     )

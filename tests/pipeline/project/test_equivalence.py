@@ -7,29 +7,29 @@ import pytest
 
 from seriatim import Log, Projection, projection
 from seriatim.core.decision_graph import Graph
-from seriatim.pipeline.archive.writing import archive
+from seriatim.pipeline.archive.archiver import archive
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.shipped import aggregate_states, decision_graph
 from seriatim.pipeline.shipped.decision_graph import digests
-from tests.pipeline.project.kit import (
+from tests.pipeline.project.support import (
     DEAL_DESK,
     SEAT,
+    count_seats,
+    digest_in_python,
     fill,
     fill_traces,
-    plain_digest,
     rows_of,
-    seat,
     seats,
     stored_digest,
 )
 
 Start = Callable[..., Projector]
 
-by_path = projection("by_path", key="payload.show", events=["seat.*"], columns=SEAT)(seat)
+by_path = projection("by_path", key="payload.show", events=["seat.*"], columns=SEAT)(count_seats)
 by_function = projection(
     "by_function", key=lambda event: event.data.get("show"), columns=SEAT, events=["seat.*"]
-)(seat)
-whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=SEAT)(seat)
+)(count_seats)
+whole_log = projection("whole_log", key="tenant_id", events=["seat.*"], columns=SEAT)(count_seats)
 
 
 @pytest.mark.parametrize("made", [seats, by_path, by_function, whole_log, aggregate_states])
@@ -44,7 +44,7 @@ def test_all_ways_give_one_digest(start: Start, log: Log, made: Projection) -> N
     proof = job.verify()
 
     assert progress.position == 151
-    assert caught_up == plain_digest(log.read(), made)
+    assert caught_up == digest_in_python(log.read(), made)
     assert (proof.equal, proof.position, proof.digest) == (True, 151, caught_up)
     rebuilt = job.rebuild()
     assert (rebuilt.switched, rebuilt.digest, stored_digest(job)) == (True, caught_up, caught_up)
@@ -57,7 +57,7 @@ def test_batches_of_any_size(start: Start, log: Log, size: int, folding: str) ->
     job = start(seats, batch_events=size)
     job.run()
 
-    assert stored_digest(job) == plain_digest(log.read(), seats)
+    assert stored_digest(job) == digest_in_python(log.read(), seats)
 
 
 def test_one_more_partition_changes_nothing(start: Start, log: Log) -> None:
@@ -74,7 +74,7 @@ def test_one_more_partition_changes_nothing(start: Start, log: Log) -> None:
     finally:
         job.spark.conf.set("spark.sql.shuffle.partitions", before)
 
-    assert found == {plain_digest(log.read(), seats)}
+    assert found == {digest_in_python(log.read(), seats)}
 
 
 def test_the_known_answer_of_the_decision_graph(start: Start, log: Log) -> None:
@@ -84,10 +84,10 @@ def test_the_known_answer_of_the_decision_graph(start: Start, log: Log) -> None:
     job = start(decision_graph, batch_events=2)
     job.run()
 
-    with job.model.moment() as moment:
+    with job.model.snapshot() as moment:
         assert digests(moment, "dg-v1") == DEAL_DESK["digests"]
     job.rebuild()
-    with job.model.moment() as moment:
+    with job.model.snapshot() as moment:
         assert digests(moment, "dg-v1") == DEAL_DESK["digests"]
     assert len(rows_of(job, "nodes")) == 10
     assert len(rows_of(job, "edges")) == 8
@@ -106,10 +106,10 @@ def test_the_decision_graph_of_many_traces(start: Start, log: Log, folding: str)
     job.run()
 
     for recipe in ("dg-v1", "v2"):
-        with job.model.moment() as moment:
+        with job.model.snapshot() as moment:
             assert digests(moment, recipe) == oracle.digests(recipe)
     assert job.verify().equal
-    assert job.rebuild().digest == plain_digest(log.read(), decision_graph)
+    assert job.rebuild().digest == digest_in_python(log.read(), decision_graph)
 
 
 def test_from_the_archive_and_the_live_tail(
@@ -122,7 +122,7 @@ def test_from_the_archive_and_the_live_tail(
     assert archive(job.spark, url, place, segment_events=40).end == 120
     job.run()
 
-    expected = plain_digest(log.read(), seats)
+    expected = digest_in_python(log.read(), seats)
     assert stored_digest(job) == expected
     assert job.rebuild().digest == expected
     assert start(seats).verify().digest == expected

@@ -8,7 +8,7 @@ import pytest
 from seriatim import EventRecord, Log, NewEvent, ProjectionFailed, projection
 from seriatim.core.projection import Projection
 from seriatim.pipeline.project.projector import Projector
-from tests.pipeline.project.kit import fill, rows_of, stored_digest
+from tests.pipeline.project.support import fill, rows_of, stored_digest
 
 Start = Callable[..., Projector]
 
@@ -168,7 +168,7 @@ def test_a_changed_row_is_named(start: Start, log: Log) -> None:
     job.run()
     good = stored_digest(job)
     with job.model.engine.transaction() as session:
-        table = f'{job.model.engine.at}"counts"'
+        table = f'{job.model.engine.schema_prefix}"counts"'
         session.run(f"update {table} set n = n + 1 where stream_id = 's-3'")
         session.run(f"delete from {table} where stream_id = 's-5'")
     proof = job.verify()

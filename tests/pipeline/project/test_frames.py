@@ -10,11 +10,11 @@ from pyspark.sql import functions as f
 
 from seriatim import InvalidArgument, Log, NewEvent, frame_projection
 from seriatim.core import envelope
-from seriatim.pipeline.columns import spark_schema
-from seriatim.pipeline.project.applying import Side, apply_batch
+from seriatim.pipeline.columns import build_spark_schema
+from seriatim.pipeline.project.batch import ModelLease, apply_batch
 from seriatim.pipeline.project.projector import Projector
 from seriatim.pipeline.shipped import activity
-from tests.pipeline.project.kit import fill, rows_of, stored_digest
+from tests.pipeline.project.support import fill, rows_of, stored_digest
 
 Start = Callable[..., Projector]
 
@@ -59,13 +59,13 @@ def test_an_empty_batch_of_a_stream(start: Start, log: Log) -> None:
     fill(log, 5)
     job = start(activity)
     job.run()
-    nothing = job.spark.createDataFrame([], spark_schema())
+    nothing = job.spark.createDataFrame([], build_spark_schema())
 
-    assert apply_batch(job, nothing, 5, Side(token=0)) == 5
+    assert apply_batch(job, nothing, 5, ModelLease(token=0)) == 5
 
 
 def _all_rows(job: Projector) -> list[dict[str, Any]]:
-    with job.model.moment() as moment:
+    with job.model.snapshot() as moment:
         return [row for _, row, _ in moment.rows(job.projection, job.projection.tables[0])]
 
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from seriatim import EventRecord, Log, NewEvent, Projection, projection
-from seriatim.pipeline.archive.writing import archive
+from seriatim.pipeline.archive.archiver import archive
 from seriatim.pipeline.project.projector import Projector
-from tests.pipeline.project.kit import plain_digest, rows_of, stored_digest
+from tests.pipeline.project.support import digest_in_python, rows_of, stored_digest
 
 Start = Callable[..., Projector]
 
@@ -104,7 +104,7 @@ def far_away(spark: SparkSession) -> Iterator[None]:
 def test_run_and_rebuild_have_the_keys_of_core(start: Start, filled: Log, key: str) -> None:
     """I1, I3: driver, tasks and Python agree on every key, whatever the session's time zone."""
     made = counted(key)
-    expected = plain_digest(filled.read(), made)
+    expected = digest_in_python(filled.read(), made)
     job = start(made)
 
     job.run()
@@ -123,7 +123,7 @@ def test_other_paths_have_the_keys_of_core(
     place = str(tmp_path / "archive")
     for key in ("payload.at", "occurred_at", "source_system", "stream"):
         made = counted(key)
-        expected = plain_digest(filled.read(), made)
+        expected = digest_in_python(filled.read(), made)
         job = start(made, target=f"sqlite:///{tmp_path}/{key}.db")
         archive(job.spark, url, place, segment_events=50)
         job.run()

@@ -11,7 +11,7 @@ import pytest
 
 from seriatim import EventRecord, Log, NewEvent, Projection, Table, projection
 from seriatim.pipeline.project.projector import Projector
-from tests.pipeline.project.kit import plain_digest, stored_digest
+from tests.pipeline.project.support import digest_in_python, stored_digest
 
 Start = Callable[..., Projector]
 
@@ -81,7 +81,8 @@ def test_a_retried_key_equals_a_rebuild(
     with model.engine.transaction() as session:
         for position, key in ((1, "k0"), (4, "k3")):
             session.run(
-                f"insert into {model.engine.at}seriatim_failures (name, shadow, position, "
+                f"insert into {model.engine.schema_prefix}seriatim_failures (name, shadow, "
+                "position, "
                 "tenant_id, key, event_id, event_type, reason, status, failed_us) values ('books', "
                 f"0, {position}, 'default', '{key}', 'e', 'entry', 'older code', 'parked', 0)"
             )
@@ -91,7 +92,7 @@ def test_a_retried_key_equals_a_rebuild(
     assert job.failures() == []
     proof = job.verify()
     assert proof.equal, proof.difference
-    assert stored_digest(job) == plain_digest(log.read(), books())
+    assert stored_digest(job) == digest_in_python(log.read(), books())
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

@@ -27,9 +27,9 @@ from seriatim import (
     projection,
 )
 from seriatim.core.errors import InvalidArgument, ProjectionFailed
-from seriatim.pipeline.failures import SPARK_ERRORS, failure_of
 from seriatim.pipeline.project.projector import Projector
-from tests.pipeline.project.kit import rows_of
+from seriatim.pipeline.spark_errors import SPARK_ERRORS, to_seriatim_error
+from tests.pipeline.project.support import rows_of
 
 Start = Callable[..., Projector]
 
@@ -274,7 +274,7 @@ DIVIDED = CALL + AT + "\nCaused by: java.lang.ArithmeticException: / by zero" + 
 )
 def test_texts_of_spark(text: str, words: str, retryable: bool) -> None:
     """L2: of a page of Java the reason is left."""
-    told = failure_of(Exception(text))
+    told = to_seriatim_error(Exception(text))
     assert words in told.message
     assert "\n" not in told.message
     assert told.retryable is retryable

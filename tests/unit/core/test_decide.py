@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from seriatim.core.decide import (
-    Accepted,
-    Head,
-    Replayed,
+    AcceptedAppend,
+    ReplayedAppend,
     StaleRules,
+    StreamHead,
+    assign_event_keys,
     decide,
-    differences,
+    differing_fields,
     find_by_id,
-    with_free_keys,
 )
 from seriatim.core.errors import (
     ConditionalAppendConflict,
@@ -29,13 +29,13 @@ from seriatim.core.event import NewEvent
 from seriatim.core.ids import event_key, event_keys, stream_key
 from seriatim.core.kinds import NO_RULES, Rules, StreamKind
 from seriatim.core.limits import DEFAULT_LIMITS
-from seriatim.core.prepare import Desk, prepare
+from seriatim.core.prepare import ValidationContext, prepare
 from seriatim.core.query import Query, matches
 from seriatim.core.request import (
+    AppendRequest,
     Command,
     ExpectedContext,
     ExpectedSeq,
-    Request,
     StoredCommand,
     prepare_command,
 )
@@ -52,7 +52,7 @@ class Shelf:
         self.records: list[Any] = []
         self.keys: dict[bytes, Any] = {}
         self.ids: dict[bytes, Any] = {}
-        self.heads: dict[bytes, Head] = {}
+        self.heads: dict[bytes, StreamHead] = {}
         self.commands: dict[bytes, StoredCommand] = {}
 
     def head(self) -> int:
@@ -63,16 +63,16 @@ class Shelf:
         """Decide an append and keep what was accepted."""
         asked = request(*events, command=command)
         decision = decide(asked, self, rules)
-        assert isinstance(decision, Accepted)
+        assert isinstance(decision, AcceptedAppend)
         first = len(self.records) + 1
         for event, seq in zip(decision.events, decision.stream_seqs, strict=True):
-            record = event.record(len(self.records) + 1, first, seq, 0)
+            record = event.to_record(len(self.records) + 1, first, seq, 0)
             self.records.append(record)
             self.ids[event.event_key] = record
             if event.idempotency_index is not None:
                 self.keys[event.idempotency_index] = record
             if event.stream_key is not None and seq is not None:
-                self.heads[event.stream_key] = Head(seq, event.event_type)
+                self.heads[event.stream_key] = StreamHead(seq, event.event_type)
         if asked.command is not None:
             made = asked.command
             self.commands[made.command_key] = StoredCommand(
@@ -84,26 +84,26 @@ class Shelf:
         """Return the end of a stream."""
         return self.heads.get(key)
 
-    def by_key(self, key: Any) -> Any:
+    def find_by_key(self, key: Any) -> Any:
         """Return the event under an idempotency key."""
         return self.keys.get(key)
 
-    def by_id(self, tenant: Any, key: Any) -> Any:
+    def find_by_id(self, tenant: Any, key: Any) -> Any:
         """Return the event under an event id."""
         assert tenant == "t"
         return self.ids.get(key)
 
-    def between(self, first: Any, last: Any) -> Any:
+    def read_range(self, first: Any, last: Any) -> Any:
         """Return a range."""
         return tuple(self.records[first - 1 : last])
 
-    def context(self, tenant: Any, query: Any) -> Any:
+    def current_context_version(self, tenant: Any, query: Any) -> Any:
         """Return a context's version."""
         assert tenant == "t"
         found = [one.position for one in self.records if matches(query, one)]
         return found[-1] if found else None
 
-    def command(self, key: Any) -> Any:
+    def find_command(self, key: Any) -> Any:
         """Return a command's record."""
         return self.commands.get(key)
 
@@ -118,9 +118,11 @@ def request(
     """Make a checked append."""
     made = [NewEvent(one) if isinstance(one, str) else one for one in events]
     numbers = iter(range(1000))
-    desk = Desk(tenant_id="t", new_id=lambda: f"new-{id(made)}-{next(numbers)}", rules=CASE)
+    desk = ValidationContext(
+        tenant_id="t", new_id=lambda: f"new-{id(made)}-{next(numbers)}", rules=CASE
+    )
     prepared, _ = prepare(desk, made)
-    return Request(
+    return AppendRequest(
         "t",
         prepared,
         tuple(conditions),
@@ -133,7 +135,7 @@ def request(
 def seqs(shelf: Any, *events: Any, rules: Any = NO_RULES, **options: Any) -> Any:
     """Return the numbers an accepted append gets."""
     decision = decide(request(*events, **options), shelf, rules)
-    assert isinstance(decision, Accepted)
+    assert isinstance(decision, AcceptedAppend)
     return decision.stream_seqs
 
 
@@ -271,7 +273,7 @@ def test_kinds_that_demand_a_number() -> None:
     assert seqs(shelf, on("doc/1"), on("doc/1"), rules=DOC, conditions=[holds]) == (3, 4)
     assert seqs(shelf, on("doc/2"), on("doc/2"), on("s/1"), rules=DOC) == (1, 2, 1)
     key = stream_key("t", "doc", "1")
-    assert shelf.heads[key] == Head(2, "x")
+    assert shelf.heads[key] == StreamHead(2, "x")
 
 
 def test_a_retry_by_key() -> None:
@@ -283,7 +285,7 @@ def test_a_retry_by_key() -> None:
         request(again, conditions=[ExpectedSeq(("case", "1"), None)]), shelf, NO_RULES
     )
 
-    assert decision == Replayed((shelf.records[0],))
+    assert decision == ReplayedAppend((shelf.records[0],))
 
 
 @pytest.mark.parametrize(
@@ -324,8 +326,8 @@ def test_differences_are_all_named() -> None:
     (same,) = request(keyed("k", 1)).events
     (other,) = request(keyed("k", 2, tags=("a",), actor_id="b")).events
 
-    assert differences(shelf.records[0], same) == []
-    assert differences(shelf.records[0], other) == ["payload", "actor", "tags"]
+    assert differing_fields(shelf.records[0], same) == []
+    assert differing_fields(shelf.records[0], other) == ["payload", "actor", "tags"]
 
 
 def test_ids_and_keys() -> None:
@@ -341,7 +343,7 @@ def test_ids_and_keys() -> None:
         keyed("new", 1, event_id="e-a"),
         NewEvent("x", {"n": 1}, event_id="e-a"),
     ):
-        assert decide(request(event), shelf, NO_RULES) == Replayed((shelf.records[0],))
+        assert decide(request(event), shelf, NO_RULES) == ReplayedAppend((shelf.records[0],))
 
 
 def test_tolerated_ids() -> None:
@@ -351,7 +353,7 @@ def test_tolerated_ids() -> None:
 
     decision = decide(request(other, mismatch="warn"), shelf, NO_RULES)
 
-    assert decision == Replayed((shelf.records[0],), None, ("payload", "tags"))
+    assert decision == ReplayedAppend((shelf.records[0],), None, ("payload", "tags"))
     assert refusal(shelf, other).details["fields"] == ["payload", "tags"]
     assert refusal(shelf, keyed("k", 2), mismatch="warn").details["fields"] == ["payload"]
 
@@ -362,7 +364,7 @@ def test_new_ids_are_not_looked_up() -> None:
     asked = request("x")
     shelf.ids[asked.events[0].event_key] = shelf.records[0]
 
-    assert isinstance(decide(asked, shelf, NO_RULES), Accepted)
+    assert isinstance(decide(asked, shelf, NO_RULES), AcceptedAppend)
 
 
 def test_batches_are_the_unit() -> None:
@@ -370,7 +372,7 @@ def test_batches_are_the_unit() -> None:
     shelf = Shelf().add(keyed("a", 1), keyed("b", 2), keyed("c", 3)).add(keyed("d", 4))
 
     whole = decide(request(keyed("a", 1), keyed("b", 2), keyed("c", 3)), shelf, NO_RULES)
-    assert whole == Replayed(tuple(shelf.records[:3]))
+    assert whole == ReplayedAppend(tuple(shelf.records[:3]))
     for batch, index, fields in (
         ([keyed("a", 1), keyed("z")], 1, []),
         ([keyed("z"), keyed("a", 1)], 1, []),
@@ -390,7 +392,7 @@ def test_commands() -> None:
     shelf = Shelf().add("w").add("x", "y", command=command)
 
     twin = request("z", command=command, conditions=[ExpectedContext(Query(), None)])
-    assert decide(twin, shelf, NO_RULES) == Replayed(tuple(shelf.records[1:3]), {"ok": True})
+    assert decide(twin, shelf, NO_RULES) == ReplayedAppend(tuple(shelf.records[1:3]), {"ok": True})
     other = msgspec.structs.replace(command, request={"n": 2})
     error = refusal(shelf, "x", command=other)
     assert isinstance(error, IdempotencyKeyReuse)
@@ -433,11 +435,11 @@ def test_ids_that_share_a_key_are_two_events() -> None:
     shelf = Shelf().add(NewEvent("a", event_id=first)).add(NewEvent("b", event_id=second))
 
     again = decide(request(NewEvent("b", event_id=second)), shelf, NO_RULES)
-    assert isinstance(again, Replayed)
+    assert isinstance(again, ReplayedAppend)
     assert again.records[0].event_id == second
     assert len(shelf.ids) == 2
     other = decide(request(NewEvent("a", event_id=first)), shelf, NO_RULES)
-    assert isinstance(other, Replayed)
+    assert isinstance(other, ReplayedAppend)
     assert other.records[0].position == 1
 
 
@@ -457,7 +459,7 @@ def test_an_id_without_any_key_left() -> None:
 
     with pytest.raises(Conflict, match="all index keys"):
         shelf.add(NewEvent("a", event_id="order-1"))
-    assert find_by_id("t", "order-1", shelf.by_id) is None
+    assert find_by_id("t", "order-1", shelf.find_by_id) is None
 
 
 def test_an_id_that_is_stored_is_not_stored_again() -> None:
@@ -466,6 +468,6 @@ def test_an_id_that_is_stored_is_not_stored_again() -> None:
     [event] = request(NewEvent("a", event_id="order-1")).events
 
     with pytest.raises(Conflict, match="already stored"):
-        with_free_keys([event], shelf.by_id)
+        assign_event_keys([event], shelf.find_by_id)
     with pytest.raises(Conflict, match="already stored"):
-        with_free_keys([event, event], Shelf().by_id)
+        assign_event_keys([event, event], Shelf().find_by_id)

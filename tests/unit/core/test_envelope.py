@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.doors import AGGREGATES, FACTS, LOG, TRACES
 from seriatim.core.envelope import check_envelope
-from seriatim.core.errors import Flaw, InvalidArgument, LimitExceeded
+from seriatim.core.errors import InvalidArgument, LimitExceeded, ValidationError
 from seriatim.core.event import INFRASTRUCTURE_TENANT, NewEvent
 from seriatim.core.kinds import NO_RULES, Rules, StreamKind
 from seriatim.core.limits import DEFAULT_LIMITS, Limits
+from seriatim.core.profile_rules import (
+    AGGREGATES_PROFILE,
+    FACTS_PROFILE,
+    LOG_PROFILE,
+    TRACES_PROFILE,
+)
 from seriatim.testing.factories import trace_event
 
 
@@ -19,7 +24,7 @@ def check(
     event: Any,
     *,
     key: Any = "k",
-    door: Any = LOG,
+    door: Any = LOG_PROFILE,
     tenant: Any = "t",
     rules: Any = NO_RULES,
     limits: Any = DEFAULT_LIMITS,
@@ -30,10 +35,10 @@ def check(
 
 def flaw(event: Any, **options: Any) -> Any:
     """Return where an envelope is wrong."""
-    with pytest.raises(Flaw) as caught:
+    with pytest.raises(ValidationError) as caught:
         check(event, **options)
     assert caught.value.part == "envelope"
-    return caught.value.where
+    return caught.value.location
 
 
 _new: Any = NewEvent  # for values that its types forbid
@@ -133,8 +138,10 @@ def test_who_numbers() -> None:
 
 def test_the_facts_door() -> None:
     """B2: in facts the time is the store's."""
-    assert flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), door=FACTS) == "occurred_at"
-    check(NewEvent("x"), key=None, door=FACTS)
+    assert (
+        flaw(NewEvent("x", occurred_at="2024-01-01T00:00:00Z"), door=FACTS_PROFILE) == "occurred_at"
+    )
+    check(NewEvent("x"), key=None, door=FACTS_PROFILE)
 
 
 def test_the_aggregates_door() -> None:
@@ -145,16 +152,21 @@ def test_the_aggregates_door() -> None:
         "actor_type": "user",
         "actor_id": "u",
     }
-    check(NewEvent("x", **whole), key=None, door=AGGREGATES)
+    check(NewEvent("x", **whole), key=None, door=AGGREGATES_PROFILE)
     for field in whole:
-        assert flaw(NewEvent("x", **(whole | {field: None})), door=AGGREGATES) == field
-    assert flaw(NewEvent("x", **(whole | {"request_id": ""})), door=AGGREGATES) == "request_id"
-    assert flaw(NewEvent("x", **(whole | {"actor_type": "role"})), door=AGGREGATES) == "actor_type"
+        assert flaw(NewEvent("x", **(whole | {field: None})), door=AGGREGATES_PROFILE) == field
+    assert (
+        flaw(NewEvent("x", **(whole | {"request_id": ""})), door=AGGREGATES_PROFILE) == "request_id"
+    )
+    assert (
+        flaw(NewEvent("x", **(whole | {"actor_type": "role"})), door=AGGREGATES_PROFILE)
+        == "actor_type"
+    )
 
 
 def test_traces() -> None:
     """A7: an event of a trace needs its whole envelope, in every profile."""
-    for door in (LOG, TRACES):
+    for door in (LOG_PROFILE, TRACES_PROFILE):
         assert check(trace_event("TraceStarted", "t", 0), door=door) is True
         for field in (
             *("event_id", "stream_seq", "occurred_at", "producer_id", "source_system"),

@@ -66,10 +66,10 @@ def test_ambiguity_is_marked() -> None:
 
 def test_flaws_are_no_errors_of_the_tree() -> None:
     """L3: a flaw has no code until a profile assigns one."""
-    flaw = errors.Flaw("shape", "$.a", "is required")
+    flaw = errors.ValidationError("shape", "$.a", "is required")
 
     assert not isinstance(flaw, errors.SeriatimError)
-    assert (str(flaw), flaw.part, flaw.where) == ("$.a: is required", "shape", "$.a")
+    assert (str(flaw), flaw.part, flaw.location) == ("$.a: is required", "shape", "$.a")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seriatim.core.extras import explained, extra_of
+from seriatim.core.extras import explain_missing_module, find_extra
 
 
 @pytest.mark.parametrize(
@@ -13,15 +13,15 @@ def test_a_missing_module_names_its_extra(module: str, extra: str) -> None:
     """L3: the message has the command that mends it."""
     error = ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    assert extra_of(error) == extra
-    assert f"pip install 'seriatim[{extra}]'" in str(explained(error))
-    assert explained(error).name == module
+    assert find_extra(error) == extra
+    assert f"pip install 'seriatim[{extra}]'" in str(explain_missing_module(error))
+    assert explain_missing_module(error).name == module
 
 
 def test_other_modules_are_the_users_own() -> None:
     """L3: a module that no extra brings is reported as it is."""
     error = ModuleNotFoundError("No module named 'mine'", name="mine")
 
-    assert extra_of(error) is None
-    assert explained(error) is error
-    assert extra_of(ImportError("x")) is None
+    assert find_extra(error) is None
+    assert explain_missing_module(error) is error
+    assert find_extra(ImportError("x")) is None

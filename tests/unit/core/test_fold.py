@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.core.event import EventRecord
-from seriatim.core.fold import Digest, Fold, Hasher, Kept, Owner, Shape
+from seriatim.core.fold import Fold, ReadModelRow, RowDigest, RowFormat, RowHasher, TenantKey
 from seriatim.core.projection import Projection, Table, projection
 
 OWNER = ("default", "1a")
@@ -108,7 +108,7 @@ def test_a_row_is_the_state_of_its_key() -> None:
         "names": '["e1","e5"]',
     }
     assert fold.changed == {OWNER: 5, ("default", "1b"): 2}
-    assert dict(fold.own_rows())[OWNER] == Kept("default", 5, fold.states[OWNER])
+    assert dict(fold.state_rows())[OWNER] == ReadModelRow("default", 5, fold.states[OWNER])
     assert fold.failures == []
 
 
@@ -117,14 +117,14 @@ def test_tenants_are_apart() -> None:
     fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, tenant="other")))
 
     assert [fold.states[owner]["count"] for owner in fold.changed] == [1, 1]
-    assert [kept.tenant_id for _, kept in fold.own_rows()] == ["default", "other"]
+    assert [kept.tenant_id for _, kept in fold.state_rows()] == ["default", "other"]
 
 
 def test_none_takes_the_row_away() -> None:
     """I1: without a row the next event finds none, and the table is told to let it go."""
     fold = folded(seats(counted), ("1a", event(1)), ("1a", event(2, {"gone": True})))
 
-    assert list(fold.own_rows()) == [(OWNER, Kept("default", 2, None))]
+    assert list(fold.state_rows()) == [(OWNER, ReadModelRow("default", 2, None))]
     fold.add("1a", event(3))
     assert fold.states[OWNER]["count"] == 1
 
@@ -429,7 +429,7 @@ def test_an_event_without_a_key_can_be_passed_over() -> None:
     """I7: so does one whose key could not even be found; and after a stop nothing is noted."""
     fold = Fold(seats(counted), skipped=[1])
     for position in (1, 2, 3):
-        fold.fail(("default", ""), event(position), ValueError("no key"))
+        fold.record_failure(("default", ""), event(position), ValueError("no key"))
 
     assert [failure.position for failure in fold.failures] == [2]
 
@@ -456,7 +456,7 @@ class Mute(Exception):  # noqa: N818 - a user's own
 def test_reasons_can_be_stored(error: Exception, reason: str) -> None:
     """I7: whatever an error says, the failure record holds it, and any database the record."""
     fold = Fold(seats(counted))
-    fold.fail(OWNER, event(1), error)
+    fold.record_failure(OWNER, event(1), error)
 
     assert fold.failures[0].reason == reason
 
@@ -464,7 +464,7 @@ def test_reasons_can_be_stored(error: Exception, reason: str) -> None:
 def test_long_reasons_of_odd_characters_have_bounds() -> None:
     """I7: also when every character must be written out."""
     fold = Fold(seats(counted))
-    fold.fail(OWNER, event(1), ValueError("\0" * 1000))
+    fold.record_failure(OWNER, event(1), ValueError("\0" * 1000))
 
     assert len(fold.failures[0].reason) == 500
 
@@ -496,9 +496,9 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["1a", "1b", "1c"]), SAID), max_size
 
 def stored_after(made: Projection, events: list[tuple[str, Any]], ends: list[int]) -> Any:
     """Fold in batches, everything between two of them going through a database's form."""
-    states: dict[Owner, Any] = {}
-    tables: dict[str, dict[Any, Kept]] = {table.name: {} for table in made.tables}
-    parked: set[Owner] = set()
+    states: dict[TenantKey, Any] = {}
+    tables: dict[str, dict[Any, ReadModelRow]] = {table.name: {} for table in made.tables}
+    parked: set[TenantKey] = set()
     failures: list[int] = []
     for start, end in zip([0, *ends], [*ends, len(events)], strict=True):
         fold = Fold(made, parked=parked)
@@ -559,9 +559,9 @@ WIDE_ROW: dict[str, Any] = {
 
 def digest_of(*rows: dict[str, Any], table: Table = WIDE, tenant: str = "default") -> str:
     """Return the digest of rows in this order."""
-    digest, shape = Digest(), Shape(table)
+    digest, shape = RowDigest(), RowFormat(table)
     for row in rows:
-        digest.add(table, tenant, shape.kept(row))
+        digest.add(table, tenant, shape.normalize(row))
     assert digest.count == len(rows)
     return digest.text()
 
@@ -609,6 +609,6 @@ def test_a_digest_is_known() -> None:
     """I3: anyone can recompute it: sha256 of `["t","default",{"k":"a","v":1}]`, summed."""
     table = Table("t", {"k": str}, {"v": int})
 
-    assert Hasher(table)("default", {"k": "a", "v": 1}) == int(
+    assert RowHasher(table)("default", {"k": "a", "v": 1}) == int(
         "9872e73b24b0c0792bc3f5a108d100be46c1bf6dbb4067ad2070f4525f6cb41c", 16
     )

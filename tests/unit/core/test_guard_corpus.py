@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.guard import DEFAULT, PERSONAL, Guard, Scanned
+from seriatim.core.guard import DEFAULT_GUARD, PERSONAL_GUARD, Guard, ScannedEvent
 
 COUNT = 40
 _WORDS = [
@@ -206,11 +206,11 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("guard", [DEFAULT, PERSONAL], ids=lambda guard: guard.name)
+@pytest.mark.parametrize("guard", [DEFAULT_GUARD, PERSONAL_GUARD], ids=lambda guard: guard.name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordinary_payloads_pass(kind: str, guard: Guard) -> None:
     """K1: what other systems send passes, with hashes, ids, images and words about secrets."""
     maker = Maker(kind)
     for _ in range(COUNT):
         payload = getattr(maker, kind)()
-        assert guard.scan(Scanned(payload, canonical_text(payload))) is None
+        assert guard.scan(ScannedEvent(payload, canonical_text(payload))) is None

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.guard import DEFAULT, PERSONAL, TRACES_V1, PatternGuard, Scanned, Violation
+from seriatim.core.guard import (
+    DEFAULT_GUARD,
+    PERSONAL_GUARD,
+    TRACES_GUARD,
+    PatternGuard,
+    ScannedEvent,
+    Violation,
+)
 from seriatim.core.guard_rules import Rule
 
 SIZE = 100_000  # characters of the JSON text
@@ -23,20 +30,20 @@ UNITS += ["password:", "password=***,", "password: x a ", "basic ", "Basic dXNlc
 UNITS += ["ghp_gho_AKIAglpat-xoxb-eyJanpm_hf_", "ghp_ gho_ sk-a AKIA glpat- xoxb- eyJa npm_ hf_ "]
 UNITS += ["0192f0c1-7d2e-7c3b-9d1a-3b1f6c2a9e10 ", "SK01234567890 ", "4111111111111112 "]
 RULES = [
-    *((DEFAULT, rule) for rule in DEFAULT.rules),
-    *((PERSONAL, rule) for rule in PERSONAL.rules if rule not in DEFAULT.rules),
-    *((TRACES_V1, rule) for rule in TRACES_V1.rules),
+    *((DEFAULT_GUARD, rule) for rule in DEFAULT_GUARD.rules),
+    *((PERSONAL_GUARD, rule) for rule in PERSONAL_GUARD.rules if rule not in DEFAULT_GUARD.rules),
+    *((TRACES_GUARD, rule) for rule in TRACES_GUARD.rules),
 ]
 
 
-def repeated(unit: str) -> Scanned:
+def repeated(unit: str) -> ScannedEvent:
     """Return an event with a text that repeats a unit, its JSON text about as long as SIZE."""
     count = SIZE // (len(canonical_text(unit)) - 2) + 1
     payload: Any = {"a": unit * count}
-    return Scanned(payload, canonical_text(payload))
+    return ScannedEvent(payload, canonical_text(payload))
 
 
-def cost(guard: PatternGuard, scanned: Scanned) -> float:
+def cost(guard: PatternGuard, scanned: ScannedEvent) -> float:
     """Return the processor time of one scan, without what measures coverage."""
     tracer = sys.gettrace()
     sys.settrace(None)
@@ -76,7 +83,9 @@ def test_each_rule_costs_little_more_than_plain_text(guard: PatternGuard, rule: 
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("guard", [DEFAULT, PERSONAL, TRACES_V1], ids=lambda guard: guard.name)
+@pytest.mark.parametrize(
+    "guard", [DEFAULT_GUARD, PERSONAL_GUARD, TRACES_GUARD], ids=lambda guard: guard.name
+)
 def test_each_guard_costs_little_more_than_plain_text(guard: PatternGuard, unit: str) -> None:
     """K1: separators, quotes, escapes, decoys and long runs have a bounded cost."""
     assert ratio(guard, unit) <= MOST
@@ -97,4 +106,6 @@ def test_a_secret_after_many_decoys_is_found(decoy: str, secret: str, rule: str)
     """K1: no number of candidates that fail makes a guard give up."""
     payload = {"a": decoy * 100_000 + " " + secret}
 
-    assert DEFAULT.scan(Scanned(payload, canonical_text(payload))) == Violation(rule, "$.a")
+    assert DEFAULT_GUARD.scan(ScannedEvent(payload, canonical_text(payload))) == Violation(
+        rule, "$.a"
+    )

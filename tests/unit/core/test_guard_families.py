@@ -5,10 +5,10 @@ import random
 import pytest
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.guard import DEFAULT, Scanned, Violation
+from seriatim.core.guard import DEFAULT_GUARD, ScannedEvent, Violation
 from seriatim.core.guard_rules import CREDENTIALS
 from tests.docs.pages import read, rows, section
-from tests.unit.core.token_samples import TEMPLATES, fill, near_miss
+from tests.unit.core.token_samples import TEMPLATES, fill_template, near_miss
 
 NOT_FAMILIES = {"assignment", "key_name", "url_password"}
 EACH = [(name, template) for name, templates in TEMPLATES.items() for template in templates]
@@ -18,7 +18,7 @@ SAMPLES = 20
 def scan(text: str) -> Violation | None:
     """Scan a value of an ordinary event."""
     payload = {"note": ["first", text]}
-    return DEFAULT.scan(Scanned(payload, canonical_text(payload)))
+    return DEFAULT_GUARD.scan(ScannedEvent(payload, canonical_text(payload)))
 
 
 def test_every_rule_has_a_sample() -> None:
@@ -32,7 +32,7 @@ def test_samples_are_refused(name: str, template: str) -> None:
     """K1: tokens of the public format are refused, alone and within a text."""
     chance = random.Random(name)
     for _ in range(SAMPLES):
-        token = fill(template, chance)
+        token = fill_template(template, chance)
         for text in (token, f"see {token}, please", f"a\n{token}\tb", f'{{"x": "{token}"}}'):
             assert scan(text) == Violation(name, "$.note[1]"), text
 
@@ -51,4 +51,4 @@ def test_the_table_names_every_rule() -> None:
         row[0].strip("`"): row[1]
         for row in rows(section(read("docs/howto/guard.md"), "Credentials"))
     }
-    assert listed == {rule.name: rule.finds for rule in CREDENTIALS}
+    assert listed == {rule.name: rule.description for rule in CREDENTIALS}

@@ -8,18 +8,18 @@ from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.ids import tag_key
 from seriatim.core.indexes import (
+    PathSteps,
     PayloadIndex,
-    Steps,
     StoredIndex,
     check_payload_index,
+    format_path,
     index_keys,
-    indexed_path,
-    is_pointwise,
-    path_text,
-    steps_of,
+    is_scalar_only,
+    parse_path,
+    required_scalars,
+    resolve_index,
     term_key,
     term_keys,
-    wanted_scalars,
 )
 
 
@@ -37,17 +37,17 @@ from seriatim.core.indexes import (
         ("two words.#@$*é", ("two words", "#@$*é")),
     ],
 )
-def test_paths(path: str, steps: Steps) -> None:
+def test_paths(path: str, steps: PathSteps) -> None:
     """A8: keys by dots, any element by [], odd keys quoted; each path has one spelling."""
-    assert steps_of(path) == steps
-    assert path_text(steps) == path
+    assert parse_path(path) == steps
+    assert format_path(steps) == path
     check_payload_index(PayloadIndex("seat.reserved", path))
 
 
 def test_other_spellings() -> None:
     """A8: a key that needs no quotes may have them."""
-    assert steps_of('["a"]["b"]') == steps_of("a.b")
-    assert path_text(steps_of('a["b"]["\\u0063"]')) == "a.b.c"
+    assert parse_path('["a"]["b"]') == parse_path("a.b")
+    assert format_path(parse_path('a["b"]["\\u0063"]')) == "a.b.c"
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_what_is_stored() -> None:
     """A8: a stored index knows what was declared, and since when."""
     stored = StoredIndex("a", 'x["y"]', 7)
 
-    assert stored.declared == PayloadIndex("a", 'x["y"]')
-    path = indexed_path(stored)
+    assert stored.declaration == PayloadIndex("a", 'x["y"]')
+    path = resolve_index(stored)
     assert (path.steps, path.text, path.since) == (("x", "y"), "x.y", 7)
 
 
@@ -133,7 +133,7 @@ def test_keys_differ_by_where_they_stand() -> None:
 )
 def test_terms_of_a_payload(path: str, payload: Any, scalars: list[Any]) -> None:
     """A8: each scalar at the path, once; containers have no key."""
-    paths = [indexed_path(StoredIndex("e", path))]
+    paths = [resolve_index(StoredIndex("e", path))]
     expected = tuple(term_key("t", "e", path, scalar) for scalar in scalars)
     assert term_keys("t", "e", paths, canonical_text(payload)) == expected
 
@@ -141,12 +141,12 @@ def test_terms_of_a_payload(path: str, payload: Any, scalars: list[Any]) -> None
 def test_wanted_scalars() -> None:
     """D3: what every payload has that satisfies a predicate."""
     predicate = {"a": {"b": 1}, "c": ["x", {"d": None}, []], "e": {}, "f": ()}
-    assert list(wanted_scalars(predicate)) == [
+    assert list(required_scalars(predicate)) == [
         (("a", "b"), 1),
         (("c", None), "x"),
         (("c", None, "d"), None),
     ]
-    assert list(wanted_scalars("x")) == [((), "x")]
+    assert list(required_scalars("x")) == [((), "x")]
 
 
 def test_index_keys() -> None:
@@ -158,7 +158,7 @@ def test_pointwise_predicates() -> None:
     """D3: two scalars that one element must have are more than each of them somewhere."""
     plain: list[Any] = [1, {"a": 1, "b": {"c": None}}, {"a": [1, 2, [3]]}, {"a": [{"b": [1]}, 2]}]
     for predicate in plain:
-        assert is_pointwise(predicate)
+        assert is_scalar_only(predicate)
     more: list[Any] = [{}, [], {"a": {}}, {"a": []}, {"a": [{"b": 1, "c": 2}]}, {"a": [[1, 2]]}]
     for predicate in (*more, {"a": [{"b": [1, 2]}]}, {"a": [{}]}, {"a": 1, "b": [[]]}):
-        assert not is_pointwise(predicate)
+        assert not is_scalar_only(predicate)

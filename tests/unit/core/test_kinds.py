@@ -8,9 +8,9 @@ from seriatim.core.errors import Conflict, InvalidArgument
 from seriatim.core.ids import tag_key
 from seriatim.core.indexes import PayloadIndex, StoredIndex, term_key
 from seriatim.core.kinds import (
-    AGGREGATE,
+    AGGREGATE_STREAM_KIND,
     NO_RULES,
-    TRACE,
+    TRACE_STREAM_KIND,
     EventType,
     Rules,
     StreamKind,
@@ -32,12 +32,13 @@ def test_the_built_in_kinds() -> None:
             closing_types=("TraceFinished",),
             catalogue="closed",
         )
-        == TRACE
+        == TRACE_STREAM_KIND
     )
     assert (
-        StreamKind(name="aggregate", first_seq=1, numbered_by="log", catalogue="open") == AGGREGATE
+        StreamKind(name="aggregate", first_seq=1, numbered_by="log", catalogue="open")
+        == AGGREGATE_STREAM_KIND
     )
-    for kind in (TRACE, AGGREGATE):
+    for kind in (TRACE_STREAM_KIND, AGGREGATE_STREAM_KIND):
         check_kind(kind)
 
 
@@ -46,9 +47,9 @@ def test_undeclared_kinds() -> None:
     rules = Rules((StreamKind(name="case", first_seq=0),), ())
 
     assert rules.kind_of("case").first_seq == 0
-    assert rules.kind_of("other") is AGGREGATE
-    assert NO_RULES.kind_of("trace") is TRACE
-    assert NO_RULES.kind_of("Trace") is AGGREGATE
+    assert rules.kind_of("other") is AGGREGATE_STREAM_KIND
+    assert NO_RULES.kind_of("trace") is TRACE_STREAM_KIND
+    assert NO_RULES.kind_of("Trace") is AGGREGATE_STREAM_KIND
 
 
 def test_versions() -> None:
@@ -66,14 +67,14 @@ def test_known_declarations() -> None:
     entry = EventType(event_type="a", schema={"type": "object", "title": "A"})
     rules = Rules((case,), (entry,))
 
-    assert rules.knows_kind(StreamKind(name="case"))
-    assert rules.knows_kind(TRACE)
-    assert not rules.knows_kind(StreamKind(name="other"))
-    assert rules.knows_type(EventType(event_type="a", schema={"title": "A", "type": "object"}))
-    assert not rules.knows_type(EventType(event_type="a", event_version=2))
+    assert rules.has_kind(StreamKind(name="case"))
+    assert rules.has_kind(TRACE_STREAM_KIND)
+    assert not rules.has_kind(StreamKind(name="other"))
+    assert rules.has_type(EventType(event_type="a", schema={"title": "A", "type": "object"}))
+    assert not rules.has_type(EventType(event_type="a", event_version=2))
     for other in (StreamKind(name="case", first_seq=0), StreamKind(name="trace")):
         with pytest.raises(Conflict) as caught:
-            rules.knows_kind(other)
+            rules.has_kind(other)
         assert caught.value.details == {"name": other.name}
     for changed in (
         EventType(event_type="a"),
@@ -81,7 +82,7 @@ def test_known_declarations() -> None:
         EventType(event_type="a", schema=entry.schema, kind="case"),
     ):
         with pytest.raises(Conflict) as caught:
-            rules.knows_type(changed)
+            rules.has_type(changed)
         assert caught.value.details == {"name": "a v1"}
 
 
@@ -99,7 +100,7 @@ def test_closed_catalogues() -> None:
     )
 
     assert sorted(closed_catalogue(rules, rules.kind_of("case"))) == ["a", "b"]
-    assert closed_catalogue(rules, TRACE) == TRACE_TYPES
+    assert closed_catalogue(rules, TRACE_STREAM_KIND) == TRACE_TYPES
 
 
 @pytest.mark.parametrize(
@@ -162,10 +163,10 @@ def test_payload_indexes() -> None:
     """A8: a declared path is known however it is spelled; other paths and types are not."""
     rules = Rules((), (), 2, (StoredIndex("a", "x.y"), StoredIndex("a", "z[]", 5)))
 
-    assert rules.knows_index(PayloadIndex("a", "x.y"))
-    assert rules.knows_index(PayloadIndex("a", '["x"]["y"]'))
-    assert not rules.knows_index(PayloadIndex("a", "x"))
-    assert not rules.knows_index(PayloadIndex("b", "x.y"))
+    assert rules.has_index(PayloadIndex("a", "x.y"))
+    assert rules.has_index(PayloadIndex("a", '["x"]["y"]'))
+    assert not rules.has_index(PayloadIndex("a", "x"))
+    assert not rules.has_index(PayloadIndex("b", "x.y"))
     assert [path.since for path in rules.indexed_paths["a"]] == [0, 5]
 
 
@@ -175,8 +176,8 @@ def test_keys_of_stored_events() -> None:
     x, z = term_key("t", "a", "x", 1), term_key("t", "a", "z[]", 2)
     payload = '{"x":1,"z":[2]}'
 
-    assert rules.stored_keys((6, "t", "a", '["p","p"]', payload)) == (tag_key("t", "p"), x, z)
-    assert rules.stored_keys((5, "t", "a", None, payload)) == (x,)
-    assert rules.stored_keys((6, "t", "b", None, payload)) == ()
-    assert rules.stored_keys((6, "t", "a", '["p"]', "{broken")) == (tag_key("t", "p"),)
-    assert rules.stored_keys((6, "t", "a", None, None)) == ()
+    assert rules.row_index_keys((6, "t", "a", '["p","p"]', payload)) == (tag_key("t", "p"), x, z)
+    assert rules.row_index_keys((5, "t", "a", None, payload)) == (x,)
+    assert rules.row_index_keys((6, "t", "b", None, payload)) == ()
+    assert rules.row_index_keys((6, "t", "a", '["p"]', "{broken")) == (tag_key("t", "p"),)
+    assert rules.row_index_keys((6, "t", "a", None, None)) == ()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.core.paths import ROOT, child, item
+from seriatim.core.json_path import ROOT, child, item
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from seriatim.core.errors import InvalidArgument
 from seriatim.core.indexes import PayloadIndex, check_payload_index
-from seriatim.core.patterns import Names, escape, is_pattern, pattern_problem
+from seriatim.core.patterns import NameFilter, escape_name, is_pattern, pattern_problem
 from seriatim.core.query import Filter
-from seriatim.core.routes import Route
+from seriatim.core.query_plan import AccessPath
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from seriatim.core.routes import Route
 def test_what_a_text_stands_for(text: str, allowed: list[str], refused: list[str]) -> None:
     """E7: one matcher for every place that names types."""
     assert pattern_problem(text) is None
-    names = Names.of([text])
+    names = NameFilter.parse([text])
 
     assert all(names.allows(one) for one in allowed)
     assert not any(names.allows(one) for one in refused)
@@ -43,17 +43,17 @@ def test_a_star_elsewhere_is_refused(text: str) -> None:
 @given(st.text(alphabet="a.*\\", min_size=1))
 def test_every_name_can_be_written(name: str) -> None:
     """E7, A4: each type has a text that names it and nothing else."""
-    written = escape(name)
+    written = escape_name(name)
 
     assert pattern_problem(written) is None
-    assert Names.of([written]) == Names((name,))
-    assert Names((name,)).texts() == (written,)
+    assert NameFilter.parse([written]) == NameFilter((name,))
+    assert NameFilter((name,)).to_patterns() == (written,)
 
 
 @given(st.text(alphabet="a.*/\\\U0010ffff"), st.sampled_from(["a.", "a.a.", "\U0010ffff.", "."]))
 def test_ranges_hold_what_prefixes_allow(name: str, prefix: str) -> None:
     """E7: the range of names that an index is searched by is that of the matcher."""
-    [(first, end)] = Names((), (prefix,)).ranges()
+    [(first, end)] = NameFilter((), (prefix,)).prefix_ranges()
 
     assert (first <= name < end) == name.startswith(prefix)
 
@@ -66,11 +66,11 @@ def test_an_index_is_of_one_type() -> None:
 
 def test_all_of_them() -> None:
     """E7: a star beside other names is still everything."""
-    names = Names.of(["a", "*", "b.*"])
+    names = NameFilter.parse(["a", "*", "b.*"])
 
-    assert names.everything
-    assert names.texts() == ("a", "*", "b.*")
-    assert not Names.of(["a", "b.*"]).everything
+    assert names.matches_all
+    assert names.to_patterns() == ("a", "*", "b.*")
+    assert not NameFilter.parse(["a", "b.*"]).matches_all
     assert not is_pattern("")
-    assert Route(Filter(types=["*"]), 0, 1).types is None
-    assert Route(Filter(types=["a.*"]), 0, 1).types == Names((), ("a.",))
+    assert AccessPath(Filter(types=["*"]), 0, 1).types is None
+    assert AccessPath(Filter(types=["a.*"]), 0, 1).types == NameFilter((), ("a.",))

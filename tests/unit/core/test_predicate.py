@@ -6,14 +6,14 @@ import pytest
 
 from seriatim.core.errors import LimitExceeded
 from seriatim.core.predicate import (
-    STEPS_MAX,
-    Document,
+    MAX_MATCH_STEPS,
+    PayloadDocument,
     compile_predicate,
     count_elements,
     count_values,
     matches_json,
     scalar_key,
-    weaken,
+    weaken_predicate,
 )
 
 MERSENNE = (1 << 61) - 1  # multiples of it share Python's hash
@@ -30,7 +30,7 @@ class Counter:
         self.calls += 1
 
 
-class Counted(Document):
+class Counted(PayloadDocument):
     """A document that tells how many comparisons were made."""
 
     @property
@@ -42,7 +42,7 @@ class Counted(Document):
 def work(want: Any, have: Any) -> int:
     """Return the comparisons that a match takes."""
     document = Counted.of(have)
-    compile_predicate(want).holds(have, document)
+    compile_predicate(want).matches(have, document)
     assert isinstance(document, Counted)
     return document.steps
 
@@ -100,7 +100,7 @@ def test_many_predicates_share_one_look_at_an_array() -> None:
     have = {"a": [{"k": n} for n in range(1000)], "b": list(range(1000))}
     document = Counted.of(have)
     for number in range(500):
-        assert compile_predicate({"a": [{"k": number}], "b": [number]}).holds(have, document)
+        assert compile_predicate({"a": [{"k": number}], "b": [number]}).matches(have, document)
 
     assert isinstance(document, Counted)
     assert document.steps < 20 * 1500
@@ -114,31 +114,31 @@ def test_work_is_bounded() -> None:
     with pytest.raises(LimitExceeded, match="match_steps") as caught:
         matches_json(want, have)
 
-    assert caught.value.details == {"limit": "match_steps", "bound": STEPS_MAX}
+    assert caught.value.details == {"limit": "match_steps", "bound": MAX_MATCH_STEPS}
 
 
 def test_each_query_has_the_whole_bound() -> None:
     """K3: a document that serves several queries counts from zero for each."""
-    document = Document.of([])
-    document.spend(STEPS_MAX)
-    document.renew()
-    document.spend(STEPS_MAX)
+    document = PayloadDocument.of([])
+    document.count_steps(MAX_MATCH_STEPS)
+    document.reset_steps()
+    document.count_steps(MAX_MATCH_STEPS)
 
     with pytest.raises(LimitExceeded):
-        document.spend(1)
+        document.count_steps(1)
 
 
 def test_the_check_is_called_regularly() -> None:
     """K3: a read that is to end is asked often enough, while parsing and while matching."""
     check = Counter()
-    document = Document("[" + ",".join(["[1]"] * 50_000) + "]", check)
-    compile_predicate([[2], [3], [4], [5]]).holds(document.data, document)
+    document = PayloadDocument("[" + ",".join(["[1]"] * 50_000) + "]", check)
+    compile_predicate([[2], [3], [4], [5]]).matches(document.data, document)
 
     assert check.calls > 10
 
-    quiet = Document('{"a":1}', check)
+    quiet = PayloadDocument('{"a":1}', check)
     before = check.calls
-    assert compile_predicate({"a": 1}).holds(quiet.data, quiet)
+    assert compile_predicate({"a": 1}).matches(quiet.data, quiet)
     assert check.calls == before + 1
 
 
@@ -163,7 +163,7 @@ def test_weaker_predicates() -> None:
     """D3: a weakened predicate holds wherever the whole one does, and has few elements."""
     want = {"a": [1, [2, 3], 4], "b": {"c": (5, 6)}, "d": 7}
 
-    assert weaken(want, 4) == {"a": [1, [2], 4], "b": {"c": []}, "d": 7}
-    assert weaken(want, 0) == {"a": [], "b": {"c": []}, "d": 7}
-    assert count_elements(weaken(want, 3)) == 3
-    assert weaken(want, 99) == {"a": [1, [2, 3], 4], "b": {"c": [5, 6]}, "d": 7}
+    assert weaken_predicate(want, 4) == {"a": [1, [2], 4], "b": {"c": []}, "d": 7}
+    assert weaken_predicate(want, 0) == {"a": [], "b": {"c": []}, "d": 7}
+    assert count_elements(weaken_predicate(want, 3)) == 3
+    assert weaken_predicate(want, 99) == {"a": [1, [2, 3], 4], "b": {"c": [5, 6]}, "d": 7}

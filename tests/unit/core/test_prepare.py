@@ -5,25 +5,25 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.canonical import text_hash
-from seriatim.core.doors import AGGREGATES, FACTS, TRACES
+from seriatim.core.canonical import hash_text
 from seriatim.core.errors import (
     EmptyAppend,
-    Flaw,
     InvalidArgument,
     InvalidEvent,
     LimitExceeded,
     PiiPolicyViolation,
     SchemaViolation,
     SeriatimError,
+    ValidationError,
 )
 from seriatim.core.event import NewEvent
-from seriatim.core.guard import PERSONAL
+from seriatim.core.guard import PERSONAL_GUARD
 from seriatim.core.ids import event_key, idempotency_index_key, stream_key, tag_key
 from seriatim.core.indexes import StoredIndex, term_key
 from seriatim.core.kinds import EventType, Rules, StreamKind
 from seriatim.core.limits import Limits
-from seriatim.core.prepare import Desk, prepare
+from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.profile_rules import AGGREGATES_PROFILE, FACTS_PROFILE, TRACES_PROFILE
 from seriatim.testing.factories import trace, trace_event
 
 _new: Any = NewEvent  # for values that its types forbid
@@ -34,7 +34,7 @@ SECRET = "AKIA" + "A" * 16
 def desk(**options: Any) -> Any:
     """Return a validation context with sequential ids."""
     numbers = itertools.count(1)
-    return Desk(tenant_id="t", new_id=lambda: f"new-{next(numbers)}", **options)
+    return ValidationContext(tenant_id="t", new_id=lambda: f"new-{next(numbers)}", **options)
 
 
 def refusal(events: Any, key: Any = None, **options: Any) -> Any:
@@ -61,11 +61,11 @@ def test_what_an_event_becomes() -> None:
 
     (ready,), size = prepare(desk(), [event])
 
-    assert (ready.payload, ready.payload_hash) == ('{"a":2,"b":1}', text_hash('{"a":2,"b":1}'))
-    assert (ready.event_key, ready.given_id) == (event_key("e"), True)
+    assert (ready.payload, ready.payload_hash) == ('{"a":2,"b":1}', hash_text('{"a":2,"b":1}'))
+    assert (ready.event_key, ready.has_caller_id) == (event_key("e"), True)
     assert ready.stream_key == stream_key("t", "s", "1")
     assert ready.idempotency_index == idempotency_index_key("t", "p", "k")
-    assert (ready.occurred_us, ready.given_seq) == (1_000_000, 4)
+    assert (ready.occurred_us, ready.requested_seq) == (1_000_000, 4)
     assert (ready.tags, ready.metadata, ready.tenant_id) == (("u", "t"), {"m": "1"}, "t")
     assert size == len(ready.payload) + 256
 
@@ -74,7 +74,7 @@ def test_what_is_absent() -> None:
     """A1: a new id, and no stream, key or time where none was given."""
     (ready,), _ = prepare(desk(), [NewEvent("x")])
 
-    assert (ready.event_id, ready.given_id) == ("new-1", False)
+    assert (ready.event_id, ready.has_caller_id) == ("new-1", False)
     assert (ready.stream_key, ready.idempotency_index, ready.occurred_us) == (None, None, None)
     assert ready.payload == "{}"
 
@@ -101,7 +101,7 @@ def test_the_index_is_told(event: Any, field: Any) -> None:
     error = refusal(batch)
     assert isinstance(error, InvalidEvent)
     assert error.details == {"index": 1, "field": field}
-    assert isinstance(refusal(batch, door=TRACES), InvalidArgument)
+    assert isinstance(refusal(batch, door=TRACES_PROFILE), InvalidArgument)
 
 
 def test_keys() -> None:
@@ -154,7 +154,7 @@ def test_keys_of_aggregates() -> None:
     }
     batch = [NewEvent("x", idempotency_key="k", **fields)] * 2 + [NewEvent("y", **fields)]
 
-    ready, _ = prepare(desk(door=AGGREGATES), batch)
+    ready, _ = prepare(desk(door=AGGREGATES_PROFILE), batch)
 
     assert [one.idempotency_key for one in ready] == ["k", "k", None]
     assert [one.idempotency_index for one in ready] == [None, None, None]
@@ -165,9 +165,9 @@ def test_payloads() -> None:
     values: list[Any] = [[], "x", 1, None]
     for value in values:
         assert refusal([NewEvent("x", value)]).details == {"index": 0, "field": "payload"}
-        (ready,), _ = prepare(desk(door=FACTS), [NewEvent("x", value)])
+        (ready,), _ = prepare(desk(door=FACTS_PROFILE), [NewEvent("x", value)])
         assert ready.payload in ("[]", '"x"', "1", "null")
-    error = refusal([trace_event("TraceStarted", "t", 0, payload=[])], door=TRACES)
+    error = refusal([trace_event("TraceStarted", "t", 0, payload=[])], door=TRACES_PROFILE)
     assert isinstance(error, SchemaViolation)
 
 
@@ -189,7 +189,7 @@ def test_guards() -> None:
     """K1: traces have their own guard, everything else the log's; the index is reported."""
     error = refusal([NewEvent("x"), NewEvent("x", {"a": SECRET})])
     assert error.details == {"guard": "default", "rule": "aws_key_id", "path": "$.a", "index": 1}
-    error = refusal([NewEvent("x", {"a": "jane@example.com"})], guard=PERSONAL)
+    error = refusal([NewEvent("x", {"a": "jane@example.com"})], guard=PERSONAL_GUARD)
     assert error.details["guard"] == "personal"
     whole = dict(trace_event("TraceStarted", "t", 0).payload)
     error = refusal([trace_event("TraceStarted", "t", 0, payload=whole | {"x": "task-4"})])
@@ -207,7 +207,7 @@ def test_declared_shapes() -> None:
 
     def validate(payload: Any) -> None:
         if payload != {"ok": True}:
-            raise Flaw("shape", "$.ok", "must be true")
+            raise ValidationError("shape", "$.ok", "must be true")
 
     rules = Rules(
         (StreamKind(name="case", catalogue="closed"),),

@@ -14,7 +14,7 @@ from seriatim.core.event import EventRecord
 from seriatim.core.projection import (
     Projection,
     Table,
-    checked,
+    check_projection,
     frame_projection,
     projection,
 )
@@ -188,7 +188,7 @@ def test_kinds() -> None:
 )
 def test_declarations_that_run(changes: dict[str, Any]) -> None:
     """I1: all of this is fine."""
-    assert checked(fold(**changes)).tables
+    assert check_projection(fold(**changes)).tables
 
 
 @pytest.mark.parametrize("state", [State, dict, dict[str, list[int]], int, State | None])
@@ -360,7 +360,7 @@ def test_a_name_that_postgres_would_cut_is_refused() -> None:
 )
 def test_a_projection_needs_code(made: Projection) -> None:
     """I1: nothing runs without a function."""
-    assert "it needs a function" in refusal(lambda: checked(made))
+    assert "it needs a function" in refusal(lambda: check_projection(made))
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_row_that_is_the_state_has_one_table_and_one_key(tables: tuple[Table, 
     """I1: everything else needs a state."""
     made = Projection(name="seats", tables=tables, key="stream_id", apply=same)
 
-    assert "require a state type" in refusal(lambda: checked(made))
+    assert "require a state type" in refusal(lambda: check_projection(made))
 
 
 # -- upcasters

@@ -10,7 +10,13 @@ import pytest
 from seriatim.core.canonical import canonical_text
 from seriatim.core.event import EventRecord
 from seriatim.core.projection import projection
-from seriatim.core.projection_key import is_key, is_path, key_of, key_path, key_text
+from seriatim.core.projection_key import (
+    extract_key,
+    format_key,
+    is_key,
+    is_payload_path,
+    parse_key_path,
+)
 
 
 def holding(payload: Any, **fields: Any) -> EventRecord:
@@ -47,9 +53,9 @@ def holding(payload: Any, **fields: Any) -> EventRecord:
 )
 def test_values(value: Any, key: str | None) -> None:
     """I1: a text is its own key, other values are keys as canonical JSON writes them."""
-    assert key_text(value) == key
-    assert key_of("payload.at", holding({"at": value})) == key
-    assert key_of('payload["at"]', holding({"at": value})) == key
+    assert format_key(value) == key
+    assert extract_key("payload.at", holding({"at": value})) == key
+    assert extract_key('payload["at"]', holding({"at": value})) == key
 
 
 @pytest.mark.parametrize(
@@ -77,8 +83,8 @@ def test_values(value: Any, key: str | None) -> None:
 )
 def test_paths(key: str, path: tuple[str, ...] | None) -> None:
     """I1: a key may lie anywhere in the payload; a path that cannot be read is refused."""
-    assert key_path(key) == path
-    assert is_path(key) is (path is not None)
+    assert parse_key_path(key) == path
+    assert is_payload_path(key) is (path is not None)
     assert is_key(key) is (path is not None or key == "stream_id")
 
 
@@ -87,11 +93,11 @@ def test_odd_names_are_names() -> None:
     payload = {"it's": "quote", "*": "star", "a.b": "dot", "a": {"b": "nested"}}
     event = holding(payload)
 
-    assert key_of("payload.it's", event) == "quote"
-    assert key_of("payload.*", event) == "star"
-    assert key_of('payload["a.b"]', event) == "dot"
-    assert key_of("payload.a.b", event) == "nested"
-    assert key_of("payload.a.b.c", event) is None
+    assert extract_key("payload.it's", event) == "quote"
+    assert extract_key("payload.*", event) == "star"
+    assert extract_key('payload["a.b"]', event) == "dot"
+    assert extract_key("payload.a.b", event) == "nested"
+    assert extract_key("payload.a.b.c", event) is None
 
 
 def test_fields() -> None:
@@ -105,12 +111,12 @@ def test_fields() -> None:
         actor_id=None,
     )
 
-    assert key_of("stream", event) == "a%3Ab:c"
-    assert key_of("stream_seq", event) == "3"
-    assert key_of("occurred_at", event) == "2026-01-01T00:00:00.5+02:00"
-    assert key_of("recorded_at", event) == event.recorded_at
-    assert key_of("actor_id", event) is None
-    assert key_of("stream", holding({}, stream_type=None, stream_id=None)) is None
+    assert extract_key("stream", event) == "a%3Ab:c"
+    assert extract_key("stream_seq", event) == "3"
+    assert extract_key("occurred_at", event) == "2026-01-01T00:00:00.5+02:00"
+    assert extract_key("recorded_at", event) == event.recorded_at
+    assert extract_key("actor_id", event) is None
+    assert extract_key("stream", holding({}, stream_type=None, stream_id=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -120,16 +126,16 @@ def test_fields() -> None:
 def test_what_is_no_key_fails(made: Any, error: str) -> None:
     """I7: a key that is empty, no text, or cannot be stored is a failure of its event."""
     with pytest.raises((TypeError, ValueError), match=error):
-        key_of(lambda _event: made, holding({}))
-    assert key_of(lambda _event: None, holding({})) is None
+        extract_key(lambda _event: made, holding({}))
+    assert extract_key(lambda _event: None, holding({})) is None
 
 
 def test_empty_values_fail() -> None:
     """I7: an empty text in field or payload is no key, and never passed over in silence."""
     with pytest.raises(ValueError, match="empty"):
-        key_of("payload.at", holding({"at": ""}))
+        extract_key("payload.at", holding({"at": ""}))
     with pytest.raises(ValueError, match="empty"):
-        key_of("source_system", holding({}, source_system=""))
+        extract_key("source_system", holding({}, source_system=""))
 
 
 def test_upcasters_come_before_keys_of_what_they_change() -> None:
@@ -144,8 +150,8 @@ def test_upcasters_come_before_keys_of_what_they_change() -> None:
 
     event = holding({"old": "k"}, event_type="x", event_version=1, stream_type="s", stream_id="1")
 
-    assert declared("payload.new").key_of(event) == "k"
-    assert declared("event_version").key_of(event) == "2"
-    assert declared(lambda given: given.data["new"]).key_of(event) == "k"
-    assert declared("stream_id").key_of(holding({}, event_type="x", stream_id="1")) == "1"
+    assert declared("payload.new").extract_key(event) == "k"
+    assert declared("event_version").extract_key(event) == "2"
+    assert declared(lambda given: given.data["new"]).extract_key(event) == "k"
+    assert declared("stream_id").extract_key(holding({}, event_type="x", stream_id="1")) == "1"
     assert json.loads(event.payload) == {"old": "k"}

@@ -8,14 +8,14 @@ import pytest
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import InvalidArgument, InvalidQuery, LimitExceeded
 from seriatim.core.limits import Limits
-from seriatim.core.predicate import Document
+from seriatim.core.predicate import PayloadDocument
 from seriatim.core.query import (
-    EVERYTHING,
+    MATCH_ALL,
     Filter,
     Matcher,
     Query,
+    check_context_version,
     check_query,
-    check_version,
     matches,
     matches_json,
 )
@@ -183,7 +183,7 @@ def test_invalid_shapes(query: Any, where: Any) -> None:
 
 def test_valid_shapes() -> None:
     """D2: everything a query may be."""
-    check_query(EVERYTHING)
+    check_query(MATCH_ALL)
     check_query(Query((), 0))
     check_query(Query([Filter()], 2**63 - 1))
     check_query(Query([Filter((), (), (), ())]))
@@ -217,7 +217,7 @@ def test_values_are_bounded() -> None:
 
 def test_matchers_share_a_document() -> None:
     """D3: one parsed payload serves several queries."""
-    document = Document('{"a":[1,2]}')
+    document = PayloadDocument('{"a":[1,2]}')
     one = Matcher(Query([Filter(payload=[{"a": [1]}])]))
     other = Matcher(Query([Filter(payload=[{"a": [3]}])]))
 
@@ -228,10 +228,10 @@ def test_matchers_share_a_document() -> None:
 def test_versions() -> None:
     """D6: an expected version is absent or a position from 1."""
     for version in (None, 1, 2**63 - 1):
-        check_version(version)
+        check_context_version(version)
     for wrong in (0, -1, True, 1.0, "1", 2**63):
         with pytest.raises(InvalidArgument) as caught:
-            check_version(wrong)
+            check_context_version(wrong)
         assert caught.value.details == {"argument": "expected_version"}
 
 
@@ -260,7 +260,7 @@ def test_from_mappings() -> None:
 
     assert Query.from_mapping(ours) == Query.from_mapping(theirs) == query
     assert query.as_dict() == ours
-    assert Query.from_mapping({}) == Query.from_mapping({"filters": None}) == EVERYTHING
+    assert Query.from_mapping({}) == Query.from_mapping({"filters": None}) == MATCH_ALL
 
 
 def test_dictionary_forms() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.canonical import text_hash
+from seriatim.core.canonical import hash_text
 from seriatim.core.errors import (
     InvalidArgument,
     InvalidQuery,
@@ -14,14 +14,14 @@ from seriatim.core.errors import (
 from seriatim.core.event import NewEvent
 from seriatim.core.ids import hash_key
 from seriatim.core.limits import Limits
-from seriatim.core.prepare import Desk, prepare
+from seriatim.core.prepare import ValidationContext, prepare
 from seriatim.core.query import Filter, Query
 from seriatim.core.request import (
     Command,
     ExpectedContext,
     ExpectedSeq,
     check_conditions,
-    check_stream,
+    check_stream_ref,
     prepare_command,
 )
 
@@ -100,10 +100,10 @@ def test_bad_queries_in_conditions() -> None:
 
 def test_streams() -> None:
     """A4: a stream is a pair of ids."""
-    assert check_stream(("s", "1")) == ("s", "1")
+    assert check_stream_ref(("s", "1")) == ("s", "1")
     for wrong in (None, "s1", ["s", "1"], ("s",), ("s", "1", "2"), ("s", 1), ("", "1")):
         with pytest.raises(InvalidArgument) as caught:
-            check_stream(wrong)
+            check_stream_ref(wrong)
         assert caught.value.details == {"argument": "stream"}
 
 
@@ -116,7 +116,7 @@ def test_commands() -> None:
     assert made is not None
     assert made.command is command
     assert made.command_key == hash_key("t", "a", "e", "k")
-    assert made.request_hash == text_hash('{"a":2,"b":1}')
+    assert made.request_hash == hash_text('{"a":2,"b":1}')
     assert made.response == "[1.5]"
     assert prepare_command("t", None, LIMITS) is None
 
@@ -169,16 +169,16 @@ def test_requests_may_hold_payloads() -> None:
 
 def test_a_prepared_event_becomes_a_record() -> None:
     """A1: the log adds position, append, number and time; an absent time is the store's."""
-    desk = Desk(tenant_id="t", new_id=lambda: "e-1")
+    desk = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
     own = NewEvent("x", {"n": 1}, stream=("s", "1"), occurred_at="2024-01-01T00:00:00Z")
     (first, second), _ = prepare(desk, [own, NewEvent("y", event_id="e-2")])
 
-    record = first.record(7, 6, 3, 1_000_001)
+    record = first.to_record(7, 6, 3, 1_000_001)
     assert (record.position, record.append_position, record.stream_seq) == (7, 6, 3)
     assert (record.stream, first.stream) == (("s", "1"), ("s", "1"))
     assert record.recorded_at == "1970-01-01T00:00:01.000001Z"
     assert record.occurred_at == "2024-01-01T00:00:00Z"
-    fact = second.record(8, 6, None, 0)
+    fact = second.to_record(8, 6, None, 0)
     assert (fact.stream, second.stream) == (None, None)
     assert fact.occurred_at == fact.recorded_at == "1970-01-01T00:00:00.000000Z"
 

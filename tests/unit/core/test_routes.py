@@ -9,7 +9,7 @@ from seriatim.core.ids import tag_key
 from seriatim.core.indexes import StoredIndex, term_key
 from seriatim.core.kinds import NO_RULES, Rules
 from seriatim.core.query import Filter, Query
-from seriatim.core.routes import ALTERNATIVES_MAX, TERMS_MAX, Route, routes
+from seriatim.core.query_plan import MAX_ALTERNATIVES, MAX_TERMS, AccessPath, plan_query
 
 INDEXES = (
     StoredIndex("a", "x"),
@@ -22,22 +22,22 @@ INDEXES = (
 RULES = Rules((), (), len(INDEXES), INDEXES)
 
 
-def found(one: Filter, rules: Rules = RULES) -> list[Route]:
+def found(one: Filter, rules: Rules = RULES) -> list[AccessPath]:
     """The routes of one filter over a log of 100 events."""
-    return routes("t", Query([one]), rules, 0, 100)
+    return plan_query("t", Query([one]), rules, 0, 100)
 
 
 def alternatives(types: Any, *payload: Any, tags: Sequence[str] | None = None) -> Any:
     """The keys of the one route of a filter."""
     [route] = found(Filter(types=types, payload=payload, tags=tags))
-    return route.alternatives
+    return route.key_alternatives
 
 
 def proven(**sides: Any) -> bool:
     """Whether the keys of a filter say all that it does."""
     [route] = found(Filter(**sides))
-    assert route.alternatives
-    return route.proven
+    assert route.key_alternatives
+    return route.exact
 
 
 def term(event_type: str, path: str, scalar: Any) -> bytes:
@@ -70,12 +70,12 @@ def test_a_term_of_each_alternative() -> None:
         Filter(types=["a"], payload=[{"x": [1]}]),
         Filter(types=["a"], payload=[{"x": 1}], streams=[("s", "1")]),
         Filter(types=["a"], payload=[1, {}, [], {"x": {}}]),
-        Filter(types=["a", "b"], payload=[{"x": n} for n in range(ALTERNATIVES_MAX)]),
+        Filter(types=["a", "b"], payload=[{"x": n} for n in range(MAX_ALTERNATIVES)]),
     ],
 )
 def test_without_terms(one: Filter) -> None:
     """D3: where some alternative has no term, types, streams or tags must do."""
-    assert found(one) == [Route(one, 0, 100)]
+    assert found(one) == [AccessPath(one, 0, 100)]
 
 
 def test_tags_go_with_terms() -> None:
@@ -83,7 +83,7 @@ def test_tags_go_with_terms() -> None:
     tags = tag_key("t", "p"), tag_key("t", "q")
     assert alternatives(["a"], {"x": 1}, tags=["p", "q", "p"]) == ((*tags, term("a", "x", 1)),)
     assert alternatives(["c"], {"x": 1}, tags=["p", "q"]) == (tags,)
-    assert found(Filter(tags=["p"]), NO_RULES)[0].alternatives == (tags[:1],)
+    assert found(Filter(tags=["p"]), NO_RULES)[0].key_alternatives == (tags[:1],)
 
 
 def test_what_keys_prove() -> None:
@@ -97,7 +97,7 @@ def test_what_keys_prove() -> None:
         assert proven(types=["a"], payload=[predicate])
         assert proven(types=["a"], payload=[predicate, {"x": 2}], tags=["p"])
         assert not proven(types=["a"], payload=[predicate, {"x": 2, "other": 1}])
-    parts: list[Any] = [{"x": 1, "o": {}}, {"x": 1, "l": []}, {"l": list(range(TERMS_MAX + 1))}]
+    parts: list[Any] = [{"x": 1, "o": {}}, {"x": 1, "l": []}, {"l": list(range(MAX_TERMS + 1))}]
     for predicate in parts:
         assert not proven(types=["a"], payload=[predicate])
 
@@ -105,14 +105,14 @@ def test_what_keys_prove() -> None:
 def test_many_scalars() -> None:
     """K3: a few keys lead the way, the filter itself judges the rest."""
     [keys] = alternatives(["a"], {"l": list(range(100))})
-    assert keys == tuple(term("a", "l[]", number) for number in range(TERMS_MAX))
+    assert keys == tuple(term("a", "l[]", number) for number in range(MAX_TERMS))
 
 
 def test_nothing_and_everything() -> None:
     """D2: an empty side matches nothing; no filters match everything."""
     for one in (Filter(types=[]), Filter(payload=[]), Filter(tags=[]), Filter(streams=[])):
         assert found(one) == []
-    assert routes("t", Query(), RULES, 3, 9) == [Route(Filter(), 3, 9)]
+    assert plan_query("t", Query(), RULES, 3, 9) == [AccessPath(Filter(), 3, 9)]
 
 
 def test_an_index_knows_what_came_after_it() -> None:
@@ -121,15 +121,17 @@ def test_an_index_knows_what_came_after_it() -> None:
     x, y = term("late", "x", 1), term("late", "y", 2)
 
     assert found(one) == [
-        Route(one, 20, 100, ((x, y),), proven=True),
-        Route(one, 10, 20, ((x,),)),
-        Route(one, 0, 10),
+        AccessPath(one, 20, 100, ((x, y),), exact=True),
+        AccessPath(one, 10, 20, ((x,),)),
+        AccessPath(one, 0, 10),
     ]
-    assert routes("t", Query([one]), RULES, 10, 20) == [Route(one, 10, 20, ((x,),))]
-    assert routes("t", Query([one]), RULES, 20, 30) == [Route(one, 20, 30, ((x, y),), proven=True)]
-    assert routes("t", Query([one]), RULES, 0, 10) == [Route(one, 0, 10)]
+    assert plan_query("t", Query([one]), RULES, 10, 20) == [AccessPath(one, 10, 20, ((x,),))]
+    assert plan_query("t", Query([one]), RULES, 20, 30) == [
+        AccessPath(one, 20, 30, ((x, y),), exact=True)
+    ]
+    assert plan_query("t", Query([one]), RULES, 0, 10) == [AccessPath(one, 0, 10)]
     mixed = Filter(types=["late", "a"], payload=[{"x": 1}])
     assert found(mixed) == [
-        Route(mixed, 10, 100, ((x,), (term("a", "x", 1),)), proven=True),
-        Route(mixed, 0, 10),
+        AccessPath(mixed, 10, 100, ((x,), (term("a", "x", 1),)), exact=True),
+        AccessPath(mixed, 0, 10),
     ]

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.core.canonical import canonical_text
-from seriatim.core.errors import BackendFailure, Flaw, InvalidArgument, SchemaViolation
-from seriatim.core.schema import compile_schema, decoder_of, schema_of
+from seriatim.core.errors import BackendFailure, InvalidArgument, SchemaViolation, ValidationError
+from seriatim.core.schema import compile_schema, derive_schema, make_decoder
 
 SECRET = "hunter2-hunter2"
 
@@ -78,9 +78,9 @@ SOUND = {
 }
 
 
-def flaw(check: Callable[[Any], None], value: Any) -> Flaw:
+def flaw(check: Callable[[Any], None], value: Any) -> ValidationError:
     """Return what a compiled schema finds."""
-    with pytest.raises(Flaw) as caught:
+    with pytest.raises(ValidationError) as caught:
         check(value)
     return caught.value
 
@@ -88,7 +88,7 @@ def flaw(check: Callable[[Any], None], value: Any) -> Flaw:
 def misfit(cls: type, value: Any) -> SchemaViolation:
     """Return how a class refuses a value."""
     with pytest.raises(SchemaViolation) as caught:
-        decoder_of(cls)(value)
+        make_decoder(cls)(value)
     return caught.value
 
 
@@ -118,7 +118,7 @@ def test_payloads_are_checked(schema: dict[str, Any], value: Any, path: str) -> 
     """A8: a payload against its schema is refused with its path, never with the value or a key."""
     found = flaw(compile_schema(schema), value)
 
-    assert (found.part, found.where) == ("shape", path)
+    assert (found.part, found.location) == ("shape", path)
     assert SECRET not in str(found)
     assert str(10**40) not in str(found)
 
@@ -132,7 +132,7 @@ def test_sound_payloads_pass() -> None:
 
 def test_what_the_schema_cannot_read_is_a_flaw() -> None:
     """A8: a value that is no JSON is a flaw like any other."""
-    assert flaw(compile_schema({"items": {"type": "string"}}), [{1, 2}]).where == "$"
+    assert flaw(compile_schema({"items": {"type": "string"}}), [{1, 2}]).location == "$"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_references_within_a_schema_work() -> None:
     check = compile_schema({"$ref": "#/$defs/tree", "$defs": {"tree": tree}})
 
     check({"next": {"next": {}}})
-    assert flaw(check, {"next": {"next": 7}}).where == "$.next.next"
+    assert flaw(check, {"next": {"next": 7}}).location == "$.next.next"
 
 
 def test_a_missing_package_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,18 +186,18 @@ def test_a_missing_package_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("cls", SEATS)
 def test_classes_give_schemas(cls: type) -> None:
     """A8: an entry may be bound to a dataclass, a Struct or a pydantic model."""
-    check = compile_schema(schema_of(cls))
+    check = compile_schema(derive_schema(cls))
 
     check(SOUND)
-    assert flaw(check, {**SOUND, "seat": 7}).where == "$.seat"
-    assert flaw(check, {**SOUND, "place": {"row": "back"}}).where == "$.place.title"
-    assert flaw(check, {"seat": "12A"}).where == "$.place"
+    assert flaw(check, {**SOUND, "seat": 7}).location == "$.seat"
+    assert flaw(check, {**SOUND, "place": {"row": "back"}}).location == "$.place.title"
+    assert flaw(check, {"seat": "12A"}).location == "$.place"
 
 
 @pytest.mark.parametrize("cls", SEATS)
 def test_schemas_hold_only_what_binds(cls: type) -> None:
     """A8: words about a class are no rules: a new docstring or default is not another schema."""
-    made = schema_of(cls)
+    made = derive_schema(cls)
     text = canonical_text(made)
 
     for word in ("reserved", "description", "default", "examples"):
@@ -212,8 +212,8 @@ def test_the_order_of_fields_is_no_rule() -> None:
     other.__doc__ = "Other words."
     third = make_dataclass("Seat", [("a", int), ("b", str), ("c", str)])
 
-    assert schema_of(one) == schema_of(other)
-    assert schema_of(one) != schema_of(third)
+    assert derive_schema(one) == derive_schema(other)
+    assert derive_schema(one) != derive_schema(third)
 
 
 def test_schemas_are_the_same_in_every_process() -> None:
@@ -233,7 +233,7 @@ def test_schemas_are_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     }
 
-    assert texts == {" ".join(canonical_text(schema_of(cls)) for cls in SEATS).encode() + b"\n"}
+    assert texts == {" ".join(canonical_text(derive_schema(cls)) for cls in SEATS).encode() + b"\n"}
 
 
 class Unreadable(msgspec.Struct):
@@ -249,7 +249,7 @@ class UnreadableModel(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("cls", [int, dict, object, "text", None, SeatByStruct("1A", Place("x"))])
-@pytest.mark.parametrize("use", [schema_of, decoder_of])
+@pytest.mark.parametrize("use", [derive_schema, make_decoder])
 def test_other_things_are_refused(use: Callable[[Any], Any], cls: Any) -> None:
     """A8: anything but such a class is an invalid argument."""
     with pytest.raises(
@@ -262,13 +262,13 @@ def test_other_things_are_refused(use: Callable[[Any], Any], cls: Any) -> None:
 def test_classes_without_a_schema_are_refused(cls: type) -> None:
     """A8: a class whose fields JSON has not is an invalid argument."""
     with pytest.raises(InvalidArgument, match="has no JSON schema"):
-        schema_of(cls)
+        derive_schema(cls)
 
 
 @pytest.mark.parametrize("cls", SEATS)
 def test_payloads_become_instances(cls: Any) -> None:
     """A8: what was appended under a class is read back as its instance."""
-    found = decoder_of(cls)(SOUND)
+    found = make_decoder(cls)(SOUND)
 
     assert isinstance(found, cls)
     assert found.place == Place("Balcony", Row.BACK)
@@ -356,7 +356,7 @@ def test_instances_survive_the_way(
     """A8: a payload that passes its schema decodes, and holds what was given."""
     payload = {"seat": seat, "place": {"title": title, "row": row.value}}
     payload["prices"] = {str(key): prices[key] for key in prices}
-    compile_schema(schema_of(cls))(payload)
-    found = decoder_of(cls)(payload)
+    compile_schema(derive_schema(cls))(payload)
+    found = make_decoder(cls)(payload)
 
     assert (found.seat, found.place, found.prices) == (seat, Place(title, row), prices)

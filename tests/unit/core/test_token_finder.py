@@ -4,22 +4,22 @@ import pytest
 
 from seriatim.core.errors import PiiPolicyViolation
 from seriatim.core.event import NewEvent
-from seriatim.core.flat_text import whole
+from seriatim.core.flat_text import single_chunk
 from seriatim.core.guard_tokens import TOKEN_FAMILIES
-from seriatim.core.prepare import Desk, prepare
-from seriatim.core.token_finder import TokenFinder, head_of
+from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.token_finder import TokenFinder, prefix_head
 
 
 @pytest.mark.parametrize(("prefix", "head"), [("ghp_", "ghp"), ("sk-", "sk"), ("AKIA", "AKI")])
 def test_heads(prefix: str, head: str) -> None:
     """K1: a family is found by the first characters of its prefix."""
-    assert head_of(prefix) == head
+    assert prefix_head(prefix) == head
 
 
 def test_a_prefix_begins_with_a_word() -> None:
     """K1: a prefix that begins no word could not be looked up, and is refused."""
     with pytest.raises(ValueError, match="must begin with a letter or digit"):
-        head_of("_x")
+        prefix_head("_x")
 
 
 def test_a_token_among_many_prefixes_is_found() -> None:
@@ -27,14 +27,14 @@ def test_a_token_among_many_prefixes_is_found() -> None:
     find = TokenFinder(TOKEN_FAMILIES)
     decoys = " ".join(f"{family.prefixes[0]}{'.x' * 9}" for family in TOKEN_FAMILIES)
 
-    assert find(whole(decoys)) is None
-    assert find(whole(f"{decoys} npm_{'a1' * 18}")) == "npm_token"
+    assert find(single_chunk(decoys)) is None
+    assert find(single_chunk(f"{decoys} npm_{'a1' * 18}")) == "npm_token"
 
 
 @pytest.mark.parametrize("stream", [None, ("order", "o-1")])
 def test_names_are_scanned(stream: tuple[str, str] | None) -> None:
     """K1: a secret as the type of an event is refused, also with other declared types."""
-    desk = Desk(tenant_id="t", new_id=lambda: "e-1")
+    desk = ValidationContext(tenant_id="t", new_id=lambda: "e-1")
     prepare(desk, [NewEvent("order.placed", stream=stream)])
 
     with pytest.raises(PiiPolicyViolation) as caught:

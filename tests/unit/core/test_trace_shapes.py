@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.core.errors import Flaw
+from seriatim.core.errors import ValidationError
 from seriatim.core.trace_shapes import TRACE_ACTORS, TRACE_TYPES, check_trace_payload
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "deal_desk.json"
@@ -92,9 +92,9 @@ def told(place: tuple[str | int, ...]) -> str:
     return "$" + "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in place)
 
 
-def flaw(kind: str, payload: Any) -> Flaw:
+def flaw(kind: str, payload: Any) -> ValidationError:
     """Return what the check finds."""
-    with pytest.raises(Flaw) as caught:
+    with pytest.raises(ValidationError) as caught:
         check_trace_payload(kind, payload)
     return caught.value
 
@@ -122,7 +122,7 @@ def test_other_types_are_refused(event_type: str) -> None:
     """T1: only the ten types exist; the refusal names the field."""
     found = flaw(event_type, {})
 
-    assert (found.part, found.where) == ("shape", "event_type")
+    assert (found.part, found.location) == ("shape", "event_type")
 
 
 @pytest.mark.parametrize(("kind", "place"), REQUIRED)
@@ -130,7 +130,7 @@ def test_each_required_key_is_required(kind: str, place: tuple[str | int, ...]) 
     """T1: without one of its keys a payload is refused, with the key's path."""
     found = flaw(kind, altered(kind, place))
 
-    assert (found.part, found.where, found.message) == ("shape", told(place), "is required")
+    assert (found.part, found.location, found.message) == ("shape", told(place), "is required")
 
 
 @pytest.mark.parametrize("wrong", ["", 7, True, {}, [], [""], {"type": "int"}])
@@ -147,7 +147,7 @@ def test_each_value_has_its_type(kind: str, place: tuple[str | int, ...], wrong:
     if place[-1] in accepted and accepted[place[-1]](wrong):
         return
 
-    assert flaw(kind, altered(kind, place, wrong)).where.startswith(told(place))
+    assert flaw(kind, altered(kind, place, wrong)).location.startswith(told(place))
 
 
 @pytest.mark.parametrize(("kind", "place"), REQUIRED)
@@ -158,7 +158,7 @@ def test_null_is_no_value(kind: str, place: tuple[str | int, ...]) -> None:
     if place[-1] == "old_value":
         check_trace_payload(kind, payload)
     else:
-        assert flaw(kind, payload).where == told(place)
+        assert flaw(kind, payload).location == told(place)
 
 
 @pytest.mark.parametrize(("kind", "place", "allowed"), ENUMS)
@@ -170,7 +170,7 @@ def test_enums_are_enforced(
         check_trace_payload(kind, altered(kind, place, word))
     found = flaw(kind, altered(kind, place, "hunter2"))
 
-    assert found.where == told(place)
+    assert found.location == told(place)
     assert "hunter2" not in str(found)
     assert all(word in found.message for word in allowed)
 
@@ -192,7 +192,7 @@ def test_as_of_is_a_string(as_of: Any) -> None:
     """T1: the optional key has its type where it is given."""
     found = flaw("InputObserved", altered("InputObserved", ("facts", 1, "as_of"), as_of))
 
-    assert found.where == "$.facts[1].as_of"
+    assert found.location == "$.facts[1].as_of"
 
 
 @pytest.mark.parametrize("value", ["15", 15, False, ["a"], {"type": "decimal", "value": "0.15"}])
@@ -207,13 +207,13 @@ def test_the_first_fault_in_a_list_is_named() -> None:
     """T1: the path leads to the very item and key."""
     payload = altered("InputObserved", ("facts",), [FACT, FACT, {**FACT, "value": {"type": "int"}}])
 
-    assert flaw("InputObserved", payload).where == "$.facts[2].value.value"
+    assert flaw("InputObserved", payload).location == "$.facts[2].value.value"
 
 
 @pytest.mark.parametrize("payload", [None, [], "text", 5])
 def test_a_payload_is_an_object(payload: Any) -> None:
     """T1: anything but an object is refused as a whole."""
-    assert flaw("TraceFinished", payload).where == "$"
+    assert flaw("TraceFinished", payload).location == "$"
 
 
 JSON = st.recursive(
@@ -227,13 +227,13 @@ JSON = st.recursive(
 def test_no_value_breaks_the_check(case: tuple[str, tuple[str | int, ...]], value: Any) -> None:
     """T1: whatever stands in a payload, the check passes it or raises its own flaw."""
     kind, place = case
-    found: Flaw | None = None
+    found: ValidationError | None = None
     try:
         check_trace_payload(kind, altered(kind, place, value))
-    except Flaw as raised:
+    except ValidationError as raised:
         found = raised
 
-    assert found is None or (found.part == "shape" and found.where.startswith(told(place)))
+    assert found is None or (found.part == "shape" and found.location.startswith(told(place)))
 
 
 def test_the_deal_desk_passes() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seriatim.core.column_types import COLUMN_TYPES, format_time, parse_time, stored_text_problem
 from seriatim.core.errors import LimitExceeded
-from seriatim.core.values import VALUES, text_flaw, text_time, time_text
 
 TOKYO = timezone(timedelta(hours=9))
 
@@ -63,14 +63,14 @@ class Name(str):
 )
 def test_a_value_has_one_kept_form(kind: type, value: Any, kept: Any) -> None:
     """I3: what a fold returns is kept exactly, in a form of its own type."""
-    found = VALUES[kind].keep(value)
+    found = COLUMN_TYPES[kind].normalize(value)
 
     assert (found, type(found)) == (kept, type(kept))
 
 
 def test_negative_zero_is_zero() -> None:
     """I3: SQLite gives 0.0 back for -0.0, so nobody keeps -0.0."""
-    assert str(VALUES[float].keep(-0.0)) == "0.0"
+    assert str(COLUMN_TYPES[float].normalize(-0.0)) == "0.0"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_negative_zero_is_zero() -> None:
 def test_another_value_is_refused(kind: type, value: Any, problem: str) -> None:
     """I7: a wrong value is said to be wrong, and nothing is bent to fit."""
     with pytest.raises((TypeError, ValueError), match=problem):
-        VALUES[kind].keep(value)
+        COLUMN_TYPES[kind].normalize(value)
 
 
 def test_json_is_as_deep_as_a_payload() -> None:
@@ -118,29 +118,29 @@ def test_json_is_as_deep_as_a_payload() -> None:
         deep = [deep]
 
     with pytest.raises(LimitExceeded):
-        VALUES[list].keep(deep)
+        COLUMN_TYPES[list].normalize(deep)
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_times_come_back_from_text(value: datetime) -> None:
     """I3: SQLite has times as text of one width, which sorts as they do."""
-    text = time_text(value)
+    text = format_time(value)
 
-    assert text_time(text) == value
+    assert parse_time(text) == value
     assert len(text) == len("2000-01-01T00:00:00.000000Z")
 
 
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
 def test_times_sort_as_their_text(one: datetime, other: datetime) -> None:
     """I3: both databases walk a table in one order."""
-    assert (one < other) == (time_text(one) < time_text(other))
+    assert (one < other) == (format_time(one) < format_time(other))
 
 
 def test_times_of_summer_are_told_apart() -> None:
     """An hour that comes twice is two instants."""
     berlin = ZoneInfo("Europe/Berlin")
     twice = [datetime(2025, 10, 26, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
-    early, late = map(VALUES[datetime].keep, twice)
+    early, late = map(COLUMN_TYPES[datetime].normalize, twice)
 
     assert late - early == timedelta(hours=1)
 
@@ -148,7 +148,7 @@ def test_times_of_summer_are_told_apart() -> None:
 def test_unreadable_time_is_not_lost_in_silence() -> None:
     """A row that somebody spoiled by hand is reported, not taken for another time."""
     with pytest.raises(ValueError, match="is not a timestamp"):
-        text_time("yesterday")
+        parse_time("yesterday")
 
 
 JSON = st.recursive(
@@ -172,14 +172,14 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["a", "b", "ü"]), JSON))
 def test_json_comes_back_as_it_was(value: dict[str, Any]) -> None:
     """I3: a fold gets the JSON that it returned, and what it gets is kept as the same text."""
-    kind = VALUES[dict]
-    text = kind.keep(value)
+    kind = COLUMN_TYPES[dict]
+    text = kind.normalize(value)
 
-    assert kind.given(text) == value
-    assert kind.keep(kind.given(text)) == text
+    assert kind.to_python(text) == value
+    assert kind.normalize(kind.to_python(text)) == text
 
 
-@pytest.mark.parametrize("kind", list(VALUES))
+@pytest.mark.parametrize("kind", list(COLUMN_TYPES))
 def test_kept_values_cross_processes(kind: type) -> None:
     """I3: tasks send kept values as JSON, and they arrive as they were."""
     samples: dict[type, Any] = {
@@ -191,8 +191,8 @@ def test_kept_values_cross_processes(kind: type) -> None:
         dict: {"a": 10**30},
         list: [1.0, 1e16],
     }
-    value = VALUES[kind]
-    kept = value.keep(samples[kind])
+    value = COLUMN_TYPES[kind]
+    kept = value.normalize(samples[kind])
     sent = msgspec.json.decode(msgspec.json.encode(value.to_json(kept)))
     found = value.from_json(sent)
 
@@ -201,6 +201,6 @@ def test_kept_values_cross_processes(kind: type) -> None:
 
 def test_text_that_a_database_holds() -> None:
     """What Postgres refuses is known before it is asked."""
-    assert text_flaw("Grüße\n") is None
-    assert text_flaw("\0") is not None
-    assert text_flaw("\udfff") is not None
+    assert stored_text_problem("Grüße\n") is None
+    assert stored_text_problem("\0") is not None
+    assert stored_text_problem("\udfff") is not None

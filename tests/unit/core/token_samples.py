@@ -219,7 +219,7 @@ TEMPLATES: dict[str, list[str]] = {
 }
 
 
-def fill(template: str, chance: random.Random) -> str:
+def fill_template(template: str, chance: random.Random) -> str:
     """Return a template with its parts filled at random."""
     whole = template.replace("|", "").replace("\x00", "|")
     return _PART.sub(

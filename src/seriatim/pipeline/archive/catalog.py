@@ -10,19 +10,19 @@ import msgspec
 import pyarrow as pa
 
 from seriatim.core.errors import BackendFailure, LogIdentityChanged, NotFound
-from seriatim.pipeline.archive.files import read_file
-from seriatim.pipeline.archive.place import Folder, Place, open_place
-from seriatim.pipeline.archive.seals import (
-    HEADER,
+from seriatim.pipeline.archive.manifest import (
+    HEADER_NAME,
     Segment,
-    broken,
-    chain_problem,
-    decoded_epoch,
-    decoded_header,
-    decoded_segment,
+    damaged_archive_error,
+    decode_epoch,
+    decode_header,
+    decode_segment,
+    find_chain_problem,
 )
-from seriatim.pipeline.columns import NAMES
-from seriatim.pipeline.digest import digest_text
+from seriatim.pipeline.archive.segment_file import read_segment_file
+from seriatim.pipeline.columns import EVENT_COLUMNS
+from seriatim.pipeline.digest import format_digest
+from seriatim.pipeline.object_storage import FolderStorage, ObjectStorage, open_storage
 
 
 class Archive(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +44,14 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
         return self.segments[-1].last if self.segments else 0
 
     @property
-    def tip(self) -> str:
+    def last_event_id(self) -> str:
         """The id of the event at the last sealed position."""
-        return self.segments[-1].tip if self.segments else ""
+        return self.segments[-1].last_event_id if self.segments else ""
 
     @property
     def digest(self) -> str:
         """The digest of all sealed events."""
-        return self.segments[-1].total if self.segments else digest_text(0)
+        return self.segments[-1].total if self.segments else format_digest(0)
 
     def check_log(self, log_id: str, epoch: int, head: int, event_id: str | None) -> None:
         """Check that this archive is the beginning of a log (F8).
@@ -71,7 +71,7 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
             problem = f"belongs to another log ({self.log_id})"
         elif head < self.end:
             problem = f"ends at {self.end}, the log at {head}"
-        elif event_id != self.tip and self.end:
+        elif event_id != self.last_event_id and self.end:
             problem = f"has another event at position {self.end} than the log"
         elif self.end and epoch != self.epoch:
             problem = (
@@ -84,7 +84,7 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
             raise LogIdentityChanged(msg, details=details)
 
 
-def open_archive(at: str | Place) -> Archive:
+def open_archive(at: str | ObjectStorage) -> Archive:
     """Read the manifest of an archive and check that its seals form an unbroken chain.
 
     Args:
@@ -98,35 +98,37 @@ def open_archive(at: str | Place) -> Archive:
         archive = open_archive("/backups/orders")
         print(archive.end, archive.digest)
     """
-    storage = open_place(at)
+    storage = open_storage(at)
     try:
-        header = decoded_header(storage.read(HEADER))
+        header = decode_header(storage.read(HEADER_NAME))
     except NotFound as error:
         msg = f"there is no archive at {storage}"
         raise NotFound(msg, details={"place": str(storage)}) from error
     segments: list[Segment] = []
     for name in _list_entries(storage, "seals"):
-        segment = decoded_segment(storage.read(name), name)
-        if problem := chain_problem(segments[-1] if segments else None, segment, header.log_id):
-            raise broken(problem, name)
+        segment = decode_segment(storage.read(name), name)
+        if problem := find_chain_problem(
+            segments[-1] if segments else None, segment, header.log_id
+        ):
+            raise damaged_archive_error(problem, name)
         segments.append(segment)
     names = _list_entries(storage, "epochs")
-    epochs = [decoded_epoch(storage.read(name), name).epoch for name in names]
+    epochs = [decode_epoch(storage.read(name), name).epoch for name in names]
     epoch = max([*epochs, *(segment.epoch for segment in segments)], default=0)
     return Archive(log_id=header.log_id, epoch=epoch, segments=tuple(segments))
 
 
-def _list_entries(storage: Place, folder: str) -> list[str]:
-    return [name for name in storage.names(folder) if name.endswith(".json")]
+def _list_entries(storage: ObjectStorage, folder: str) -> list[str]:
+    return [name for name in storage.list_names(folder) if name.endswith(".json")]
 
 
-def segments(at: str | Place) -> list[Segment]:
+def list_segments(at: str | ObjectStorage) -> list[Segment]:
     """Return the sealed segments of an archive, in order."""
     return list(open_archive(at).segments)
 
 
 def read_segment(
-    at: str | Place,
+    at: str | ObjectStorage,
     segment: Segment,
     columns: Sequence[str] | None = None,
     after: int = 0,
@@ -148,17 +150,17 @@ def read_segment(
         BackendFailure: The file is missing, or its size, row count or a position in the range
             differs from the seal.
     """
-    selected = list(NAMES if columns is None else columns)
+    selected = list(EVENT_COLUMNS if columns is None else columns)
     low = max(after, segment.first - 1)
     high = segment.last if until is None else min(until, segment.last)
     try:
-        yield from _read_checked(open_place(at), segment, selected, low, high)
+        yield from _read_checked(open_storage(at), segment, selected, low, high)
     except NotFound:
         raise _segment_error(segment, "is missing") from None
 
 
 def _read_checked(
-    storage: Place, segment: Segment, columns: list[str], low: int, high: int
+    storage: ObjectStorage, segment: Segment, columns: list[str], low: int, high: int
 ) -> Iterator[pa.RecordBatch]:
     size = storage.size(segment.file)
     if size != segment.bytes:
@@ -166,8 +168,8 @@ def _read_checked(
     # The position column is always read, because it proves that no event is missing.
     names = columns if "position" in columns else [*columns, "position"]
     reached = low
-    with storage.file(segment.file) as source:
-        for batch in read_file(source, names, low, high, count=segment.count):
+    with storage.open_reader(segment.file) as source:
+        for batch in read_segment_file(source, names, low, high, count=segment.count):
             end = reached + batch.num_rows
             if not batch.column("position").equals(pa.array(range(reached + 1, end + 1))):
                 raise _segment_error(segment, f"lacks or repeats a position after {reached}")
@@ -182,7 +184,7 @@ def _segment_error(segment: Segment, problem: str) -> BackendFailure:
     return BackendFailure(msg, details={"name": segment.file}, retryable=False)
 
 
-def check_segments(storage: Folder, segments: Sequence[Segment]) -> None:
+def check_segments(storage: FolderStorage, segments: Sequence[Segment]) -> None:
     """Compare the files of segments with their seals: size, row count and every position.
 
     This is for readers that open the files themselves. A file that has not changed since this
@@ -199,9 +201,9 @@ def check_segments(storage: Folder, segments: Sequence[Segment]) -> None:
         list(pool.map(partial(_check_segment, storage), segments))
 
 
-def _check_segment(storage: Folder, segment: Segment) -> None:
+def _check_segment(storage: FolderStorage, segment: Segment) -> None:
     try:
-        key = (storage, segment.name, segment.sha256, storage.version(segment.file))
+        key = (storage, segment.seal_name, segment.sha256, storage.version(segment.file))
     except NotFound:
         raise _segment_error(segment, "is missing") from None
     if key in _checked:
@@ -215,4 +217,4 @@ def _check_segment(storage: Folder, segment: Segment) -> None:
 
 _CHECK_THREADS = 8
 _CHECKED_MAX = 100_000  # bounds the memory of a long-running process
-_checked: set[tuple[Folder, str, str, tuple[int, ...]]] = set()
+_checked: set[tuple[FolderStorage, str, str, tuple[int, ...]]] = set()

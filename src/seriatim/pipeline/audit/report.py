@@ -16,20 +16,20 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from seriatim.config import Settings
-from seriatim.opening import open_store
-from seriatim.pipeline.archive.comparing import verify_archive
-from seriatim.pipeline.archive.place import Place
-from seriatim.pipeline.archive.tasks import on_spark
-from seriatim.pipeline.audit import checks
-from seriatim.pipeline.audit.order import Disorder, check_order
-from seriatim.pipeline.audit.rows import rows_of_log, spans_of
-from seriatim.pipeline.digest import digest_of_words, digest_text
-from seriatim.pipeline.failures import translated
-from seriatim.pipeline.session import own_session
+from seriatim.factory import open_store
+from seriatim.pipeline.archive.segment_tasks import run_tasks
+from seriatim.pipeline.archive.verification import verify_archive
+from seriatim.pipeline.audit.lenient_scan import read_log_frame, split_log
+from seriatim.pipeline.audit.order_checks import OrderProblems, make_order_check
+from seriatim.pipeline.audit.report import event_checks
+from seriatim.pipeline.digest import combine_word_sums, format_digest
+from seriatim.pipeline.object_storage import ObjectStorage
+from seriatim.pipeline.source.spark_session import create_job_session
+from seriatim.pipeline.spark_errors import translate_spark_errors
 from seriatim.store.port import Finding
 
-SHOWN_MAX = 20
-TYPES_MAX = 200
+MAX_REPORTED_EXAMPLES = 20
+MAX_REPORTED_TYPES = 200
 
 _CURE = "find the cause before appending more; restore an archive or a backup"
 
@@ -79,7 +79,7 @@ def audit(
     spark: SparkSession,
     url: str,
     *,
-    archive: str | Place | None = None,
+    archive: str | ObjectStorage | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
     """Audit a log up to its present head and, on request, its archive.
@@ -97,12 +97,12 @@ def audit(
         report = audit(spark, "sqlite:///app.db")
         assert report.ok, report.findings
     """
-    with translated():
-        return _run_audit(own_session(spark), url, archive, progress or (lambda _: None))
+    with translate_spark_errors():
+        return _run_audit(create_job_session(spark), url, archive, progress or (lambda _: None))
 
 
 def _run_audit(
-    spark: SparkSession, url: str, archive: str | Place | None, report_step: Progress
+    spark: SparkSession, url: str, archive: str | ObjectStorage | None, report_step: Progress
 ) -> AuditReport:
     started = time.perf_counter()
     with closing(open_store(url, Settings(), create=False)) as store:
@@ -112,15 +112,17 @@ def _run_audit(
     report_step("positions and appends")
     findings += _report_order(spark, url, head)
     report_step("payloads, envelopes and types")
-    rows = rows_of_log(spark, url, head)
-    totals, types, type_count = checks.type_table(rows, TYPES_MAX)
+    rows = read_log_frame(spark, url, head)
+    totals, types, type_count = event_checks.summarize_types(rows, MAX_REPORTED_TYPES)
     findings += _report_rows(rows, totals)
     report_step("event ids")
-    repeated = checks.repeated_ids(rows_of_log(spark, url, head, checks.ID_COLUMNS))
+    repeated = event_checks.find_repeated_ids(
+        read_log_frame(spark, url, head, event_checks.ID_COLUMNS)
+    )
     findings.append(_report_frame("event ids", repeated, "no tenant has an event id twice"))
     report_step("streams")
-    steps = rows_of_log(spark, url, head, checks.STREAM_COLUMNS)
-    findings += _report_streams(checks.stream_problems(steps, rules))
+    steps = read_log_frame(spark, url, head, event_checks.STREAM_COLUMNS)
+    findings += _report_streams(event_checks.find_stream_problems(steps, rules))
     if archive is not None:
         report_step("archive")
         findings += _report_archive(spark, url, archive)
@@ -128,7 +130,7 @@ def _run_audit(
         findings=findings,
         head=head,
         events=totals.events,
-        digest=digest_text(digest_of_words(totals.words)),
+        digest=format_digest(combine_word_sums(totals.words)),
         types=[TypeStatistics(**row) for row in types],
         type_count=type_count,
         seconds=time.perf_counter() - started,
@@ -146,29 +148,31 @@ def _report_check(check: str, examples: Iterable[str], total: int, good: str) ->
     """
     if not total:
         return Finding("ok", check, good)
-    reported = [*examples][:SHOWN_MAX]
+    reported = [*examples][:MAX_REPORTED_EXAMPLES]
     more = f"; and {total - len(reported)} more" if total > len(reported) else ""
     return Finding("error", check, "; ".join(reported) + more, _CURE)
 
 
 def _report_order(spark: SparkSession, url: str, head: int) -> Iterator[Finding]:
-    found = Disorder()
-    for part in on_spark(spark, check_order(url), spans_of(spark, head)):
+    found = OrderProblems()
+    for part in run_tasks(spark, make_order_check(url), split_log(spark, head)):
         found.add(part)
     good = f"{head:,} positions from 1, in order, without a gap"
-    yield _report_check("positions", found.positions, found.position_count, good)
+    yield _report_check("positions", found.position_problems, found.position_count, good)
     good = f"{found.appends:,} appends, each one consecutive range of one tenant"
     yield _report_check("appends", found.append_problems, found.append_count, good)
 
 
-def _report_rows(rows: DataFrame, totals: checks.Totals) -> Iterator[Finding]:
+def _report_rows(rows: DataFrame, totals: event_checks.EventTotals) -> Iterator[Finding]:
     """Report invalid events; the log is read again for examples only if there are any."""
     for check, good in (
         ("payloads", "every payload matches its SHA-256"),
         ("envelopes", "ids, keys, numbers and times are well-formed"),
     ):
         count = totals.problems[check]
-        examples = checks.row_examples(rows, check, SHOWN_MAX) if count else []
+        examples = (
+            event_checks.find_row_examples(rows, check, MAX_REPORTED_EXAMPLES) if count else []
+        )
         yield _report_check(check, examples, count, good)
 
 
@@ -176,7 +180,7 @@ def _report_frame(check: str, problems: DataFrame, good: str) -> Finding:
     """Return the finding of a frame of problems with the columns position and message."""
     problems = problems.persist()
     try:
-        examples = problems.orderBy("position").limit(SHOWN_MAX).collect()
+        examples = problems.orderBy("position").limit(MAX_REPORTED_EXAMPLES).collect()
         total = problems.count() if examples else 0
         return _report_check(check, [row["message"] for row in examples], total, good)
     finally:
@@ -197,7 +201,7 @@ def _report_streams(problems: DataFrame) -> Iterator[Finding]:
         problems.unpersist()
 
 
-def _report_archive(spark: SparkSession, url: str, at: str | Place) -> Iterator[Finding]:
+def _report_archive(spark: SparkSession, url: str, at: str | ObjectStorage) -> Iterator[Finding]:
     report = verify_archive(spark, url, at)
     good = f"{report.segments} segments up to position {report.end} match their seals and the log"
     messages = [problem.message for problem in report.problems]

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from seriatim.core.errors import InvalidArgument
-from seriatim.pipeline.kafka.java import own_settings
+from seriatim.pipeline.kafka.client_settings import librdkafka_settings
 
 DEFAULT_TOPIC = "seriatim"
 _FIELDS = {"tenant", "stream_type"}
@@ -28,45 +28,45 @@ class Target(msgspec.Struct, frozen=True):
     """A Kafka cluster and the template of the topics that events go to."""
 
     servers: str
-    template: str = DEFAULT_TOPIC
+    topic_template: str = DEFAULT_TOPIC
     settings: Mapping[str, str] = {}
 
     def __str__(self) -> str:
-        return f"kafka://{self.servers}/{self.template}"
+        return f"kafka://{self.servers}/{self.topic_template}"
 
     def __repr__(self) -> str:
         return str(self)  # the settings may contain passwords
 
     @property
-    def client(self) -> dict[str, str]:
+    def client_settings(self) -> dict[str, str]:
         """The settings of a librdkafka client."""
-        return {**own_settings(self.settings), "bootstrap.servers": self.servers}
+        return {**librdkafka_settings(self.settings), "bootstrap.servers": self.servers}
 
     @property
-    def one_topic(self) -> str | None:
+    def single_topic(self) -> str | None:
         """The topic of all events, or None if the template has fields."""
-        return None if _field_names(self.template) else self.template
+        return None if _field_names(self.topic_template) else self.topic_template
 
-    def topic(self, tenant_id: str, stream_type: str | None) -> str:
+    def topic_for(self, tenant_id: str, stream_type: str | None) -> str:
         """Return the topic of an event; different tenants or stream types never share a field."""
-        if self.template == DEFAULT_TOPIC:
-            return self.template
-        made = self.template.format(
-            tenant=escaped(tenant_id),
-            stream_type=_NO_STREAM if stream_type is None else escaped(stream_type),
+        if self.topic_template == DEFAULT_TOPIC:
+            return self.topic_template
+        made = self.topic_template.format(
+            tenant=escape_name(tenant_id),
+            stream_type=_NO_STREAM if stream_type is None else escape_name(stream_type),
         )
         if len(made) <= _TOPIC_MAX:
             return made
         # Kafka limits the length of names: the digest keeps shortened names distinct.
         return f"{made[: _TOPIC_MAX - _DIGEST - 1]}.{sha256(made.encode()).hexdigest()[:_DIGEST]}"
 
-    def may_be(self, topic: str, tenant_id: str | None) -> bool:
+    def matches_topic(self, topic: str, tenant_id: str | None) -> bool:
         """Return whether a topic name matches the template, for one tenant or (None) for any."""
-        tenant = _ANY_NAME if tenant_id is None else re.escape(escaped(tenant_id))
+        tenant = _ANY_NAME if tenant_id is None else re.escape(escape_name(tenant_id))
         patterns = {"tenant": tenant, "stream_type": _ANY_NAME}
         pattern = "".join(
             re.escape(text) + ("" if name is None else f"(?:{patterns[name]})")
-            for text, name, _, _ in Formatter().parse(self.template)
+            for text, name, _, _ in Formatter().parse(self.topic_template)
         )
         return re.fullmatch(pattern, topic) is not None
 
@@ -114,7 +114,7 @@ def parse_target(url: str, settings: Mapping[str, str] | None = None) -> Target:
     return Target(parts.netloc, template, {**options, **(settings or {})})
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """Escape a name with the characters of topic names, so that different names stay different."""
     return _ESCAPED.sub(lambda found: b"_%02x" % found[0][0], name.encode()).decode()
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 
 from seriatim.core.errors import BackendFailure, NotFound
-from seriatim.core.extras import explained
+from seriatim.core.extras import explain_missing_module
 from seriatim.core.limits import DEFAULT_LIMITS, KIB
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.java import java_settings
-from seriatim.pipeline.kafka.messages import Header
+from seriatim.pipeline.kafka.client_settings import java_settings
+from seriatim.pipeline.kafka.messages import KafkaHeader
 
 try:
     from confluent_kafka import (
@@ -26,13 +26,13 @@ try:
     )
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 except ModuleNotFoundError as error:
-    raise explained(error) from error
+    raise explain_missing_module(error) from error
 
 logger = logging.getLogger("seriatim.kafka")
 
 _LOOK_S = 15.0
 # Twice the largest append: room for the envelope of an event and for escapes in its JSON.
-MESSAGE_BYTES = 2 * DEFAULT_LIMITS.append_bytes
+MAX_MESSAGE_BYTES = 2 * DEFAULT_LIMITS.append_bytes
 _PRODUCER = {
     "enable.idempotence": "true",
     "acks": "all",
@@ -40,10 +40,10 @@ _PRODUCER = {
     "compression.type": "lz4",
     "queue.buffering.max.messages": "200000",
     "queue.buffering.max.kbytes": "262144",
-    "message.max.bytes": str(MESSAGE_BYTES),
+    "message.max.bytes": str(MAX_MESSAGE_BYTES),
 }
 # A larger message is sent alone: if the broker refuses it, no later message was delivered.
-ALONE_BYTES = 64 * KIB
+SEND_ALONE_BYTES = 64 * KIB
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 
 # Errors of a partition that was just created or is moving to another broker.
@@ -57,7 +57,7 @@ _NO_LEADER_YET = (
 )
 
 
-class TooLarge(Exception):  # noqa: N818 - the sender decides whether it is an error
+class MessageTooLarge(Exception):  # noqa: N818 - the sender decides whether it is an error
     """The broker or the client refused a message because of its size; a retry does not help.
 
     Attributes:
@@ -71,29 +71,31 @@ class TooLarge(Exception):  # noqa: N818 - the sender decides whether it is an e
         super().__init__(f"{size} bytes for topic {topic}: {reason}")
         self.number = number
         self.size = size
-        self.alone = alone
+        self.sent_alone = alone
 
 
-class Sending:
+class MessageSender:
     """Sends messages with a shared producer and reports their delivery.
 
     Call `flush` before relying on delivery: `send` only queues a message.
     """
 
-    def __init__(self, target: Target, timeout_s: float, *, alone_bytes: int = ALONE_BYTES) -> None:
+    def __init__(
+        self, target: Target, timeout_s: float, *, alone_bytes: int = SEND_ALONE_BYTES
+    ) -> None:
         self._alone_bytes = alone_bytes
         self._target = target
         self._timeout_s = timeout_s
         self._producer = _producer(os.getpid(), *_cache_key(target))
         self._error: KafkaError | None = None
-        self._refused: list[TooLarge] = []
+        self._refused: list[MessageTooLarge] = []
         self._topics: dict[tuple[str, str | None], str] = {}
 
-    def topic(self, tenant_id: str, stream_type: str | None) -> str:
+    def topic_for(self, tenant_id: str, stream_type: str | None) -> str:
         """Return the topic of an event, cached by tenant and stream type."""
         found = self._topics.get((tenant_id, stream_type))
         if found is None:
-            found = self._target.topic(tenant_id, stream_type)
+            found = self._target.topic_for(tenant_id, stream_type)
             self._topics[tenant_id, stream_type] = found
         return found
 
@@ -102,7 +104,7 @@ class Sending:
         topic: str,
         key: bytes,
         value: bytes,
-        headers: list[Header],
+        headers: list[KafkaHeader],
         time_ms: int,
         number: int = 0,
     ) -> None:
@@ -137,7 +139,7 @@ class Sending:
         topic: str,
         key: bytes,
         value: bytes,
-        headers: list[Header],
+        headers: list[KafkaHeader],
         time_ms: int,
         on_delivery: partial[None],
     ) -> None:
@@ -151,10 +153,10 @@ class Sending:
                 self._check()
             except KafkaException as error:
                 if error.args[0].name() not in _TOO_LARGE:
-                    raise failure(error, "sending to Kafka") from error
+                    raise kafka_error(error, "sending to Kafka") from error
                 number, size = on_delivery.args
                 reason = error.args[0].str()
-                self._refused.append(TooLarge(number, topic, size, reason, alone=True))
+                self._refused.append(MessageTooLarge(number, topic, size, reason, alone=True))
                 self.flush()
             else:
                 return
@@ -195,7 +197,7 @@ class Sending:
         if error.name() in _TOO_LARGE:
             alone = size > self._alone_bytes
             topic = message.topic() or ""
-            self._refused.append(TooLarge(number, topic, size, error.str(), alone=alone))
+            self._refused.append(MessageTooLarge(number, topic, size, error.str(), alone=alone))
         elif self._error is None:
             self._error = error
 
@@ -208,7 +210,7 @@ class Sending:
         if self._error is not None:
             error = self._error
             self._purge()
-            raise failure(KafkaException(error), "sending to Kafka")
+            raise kafka_error(KafkaException(error), "sending to Kafka")
 
     def _purge(self) -> None:
         """Discard queued messages: the producer is shared, and the caller sends them again."""
@@ -219,7 +221,7 @@ class Sending:
 
 
 def _cache_key(target: Target) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return target.servers, tuple(sorted(target.client.items()))
+    return target.servers, tuple(sorted(target.client_settings.items()))
 
 
 # Cached, as a producer owns connections and threads. The process id is part of the key, because
@@ -229,7 +231,7 @@ def _producer(_process: int, _servers: str, client: tuple[tuple[str, str], ...])
     return Producer({**_PRODUCER, **dict(client)}, logger=logger)
 
 
-def failure(error: KafkaException, activity: str) -> BackendFailure:
+def kafka_error(error: KafkaException, activity: str) -> BackendFailure:
     """Convert an error of the client; `activity` completes "Kafka failed while …"."""
     cause: KafkaError = error.args[0]
     msg = f"Kafka failed while {activity}: {cause.str()} ({cause.name()})"
@@ -237,7 +239,7 @@ def failure(error: KafkaException, activity: str) -> BackendFailure:
     return BackendFailure(msg, details={"kafka": cause.name()}, retryable=retryable)
 
 
-def make_topics(
+def create_topics(
     target: Target, topics: Iterable[str], partitions: int, replication: int
 ) -> list[str]:
     """Create the topics that do not exist yet.
@@ -252,17 +254,17 @@ def make_topics(
         The names of the created topics, sorted.
 
     """
-    admin = AdminClient({**target.client}, logger=logger)
+    admin = AdminClient({**target.client_settings}, logger=logger)
     try:
         known = admin.list_topics(timeout=_LOOK_S).topics
         missing = sorted(set(topics) - set(known))
         if missing:
-            config = {"max.message.bytes": str(MESSAGE_BYTES)}
+            config = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
             new = [NewTopic(one, partitions, replication, config=config) for one in missing]
             for future in admin.create_topics(new).values():
                 _wait_created(future)
     except KafkaException as error:
-        raise failure(error, "creating topics") from error
+        raise kafka_error(error, "creating topics") from error
     return missing
 
 
@@ -275,31 +277,35 @@ def _wait_created(future: object) -> None:
             raise
 
 
-def topics_of(target: Target, tenant_id: str | None) -> set[str]:
+def find_topics(target: Target, tenant_id: str | None) -> set[str]:
     """Return the existing topics that match a template, of one tenant or (None) of all."""
     try:
-        known = AdminClient({**target.client}, logger=logger).list_topics(timeout=_LOOK_S).topics
+        known = (
+            AdminClient({**target.client_settings}, logger=logger)
+            .list_topics(timeout=_LOOK_S)
+            .topics
+        )
     except KafkaException as error:
-        raise failure(error, "listing topics") from error
-    return {topic for topic in known if target.may_be(topic, tenant_id)}
+        raise kafka_error(error, "listing topics") from error
+    return {topic for topic in known if target.matches_topic(topic, tenant_id)}
 
 
-def cluster_id(target: Target) -> str:
+def get_cluster_id(target: Target) -> str:
     """Return the id of a cluster, which does not depend on the address."""
     try:
-        found = AdminClient({**target.client}, logger=logger).list_topics(timeout=_LOOK_S)
+        found = AdminClient({**target.client_settings}, logger=logger).list_topics(timeout=_LOOK_S)
     except KafkaException as error:
-        raise failure(error, "reading the cluster id") from error
+        raise kafka_error(error, "reading the cluster id") from error
     return str(found.cluster_id)
 
 
-def offsets(target: Target, topics: Iterable[str]) -> dict[str, dict[int, tuple[int, int]]]:
+def get_offsets(target: Target, topics: Iterable[str]) -> dict[str, dict[int, tuple[int, int]]]:
     """Return, by topic and partition, the first offset and the offset after the last message."""
-    consumer = Consumer({**target.client, "group.id": "seriatim-offsets"}, logger=logger)
+    consumer = Consumer({**target.client_settings, "group.id": "seriatim-offsets"}, logger=logger)
     try:
         return {topic: _offsets_of(consumer, topic) for topic in topics}
     except KafkaException as error:
-        raise failure(error, "reading offsets") from error
+        raise kafka_error(error, "reading offsets") from error
     finally:
         consumer.close()
 

@@ -13,13 +13,13 @@ import msgspec
 from seriatim.core.event import EventRecord, LogIdentity
 from seriatim.core.tenants import tenant_problem
 from seriatim.telemetry.tracing import TRACE_FIELDS
-from seriatim.wire.records import WireRecord, incoming, outgoing
+from seriatim.wire.records import WireRecord, from_wire_record, to_wire_record
 
 SCHEMA = "seriatim.event/1"
-HEADER = "seriatim-"
+HEADER_PREFIX = "seriatim-"
 _encode = msgspec.json.Encoder().encode
 
-Header = tuple[str, str | bytes | None]  # the type that confluent_kafka accepts
+KafkaHeader = tuple[str, str | bytes | None]  # the type that confluent_kafka accepts
 
 
 class Message(WireRecord, frozen=True, kw_only=True, gc=False):
@@ -32,20 +32,20 @@ _decoder = msgspec.json.Decoder(Message)
 _SCHEMA_FIRST = b'{"schema":"%b",' % SCHEMA.encode()
 
 
-def key_of(event: EventRecord) -> bytes:
+def encode_key(event: EventRecord) -> bytes:
     """Encode the message key, which puts all events of a stream into one partition."""
     if event.stream_id is None:
         return _encode([event.tenant_id, event.event_id])
     return _encode([event.tenant_id, event.stream_type, event.stream_id])
 
 
-def value_of(event: EventRecord) -> bytes:
+def encode_value(event: EventRecord) -> bytes:
     """Encode the message value: the record as JSON."""
     # Hot path: put the schema before the encoded fields instead of building a second struct.
-    return _SCHEMA_FIRST + _encode(outgoing(event))[1:]
+    return _SCHEMA_FIRST + _encode(to_wire_record(event))[1:]
 
 
-class Headers:
+class HeaderBuilder:
     """Builds the headers of the messages of one log."""
 
     def __init__(self, log: LogIdentity, zero_based: frozenset[str]) -> None:
@@ -56,43 +56,43 @@ class Headers:
             zero_based: Stream types whose sequence numbers start at 0.
 
         """
-        self._common: list[Header] = [
-            (f"{HEADER}schema", SCHEMA.encode()),
-            (f"{HEADER}log", log.log_id.encode()),
-            (f"{HEADER}epoch", str(log.epoch).encode()),
+        self._common: list[KafkaHeader] = [
+            (f"{HEADER_PREFIX}schema", SCHEMA.encode()),
+            (f"{HEADER_PREFIX}log", log.log_id.encode()),
+            (f"{HEADER_PREFIX}epoch", str(log.epoch).encode()),
         ]
         self._zero_based = zero_based
 
-    def of(self, event: EventRecord) -> list[Header]:
+    def build(self, event: EventRecord) -> list[KafkaHeader]:
         """Return the headers of an event's message."""
-        made: list[Header] = [
+        made: list[KafkaHeader] = [
             *self._common,
-            (f"{HEADER}tenant", event.tenant_id.encode()),
-            (f"{HEADER}position", b"%d" % event.position),
-            (f"{HEADER}event-id", event.event_id.encode()),
-            (f"{HEADER}event-type", event.event_type.encode()),
-            (f"{HEADER}hash", event.payload_hash.encode()),
+            (f"{HEADER_PREFIX}tenant", event.tenant_id.encode()),
+            (f"{HEADER_PREFIX}position", b"%d" % event.position),
+            (f"{HEADER_PREFIX}event-id", event.event_id.encode()),
+            (f"{HEADER_PREFIX}event-type", event.event_type.encode()),
+            (f"{HEADER_PREFIX}hash", event.payload_hash.encode()),
         ]
         if event.stream_type is not None:
             first = b"0" if event.stream_type in self._zero_based else b"1"
-            made.append((f"{HEADER}first-seq", first))
+            made.append((f"{HEADER_PREFIX}first-seq", first))
         if event.metadata:
             metadata = event.metadata
             made += [(name, metadata[name].encode()) for name in TRACE_FIELDS if name in metadata]
         return made
 
 
-def own_headers(headers: list[Header]) -> str:
+def format_own_headers(headers: list[KafkaHeader]) -> str:
     """Format the headers with our prefix as one sorted text, for comparison; ignore others."""
     lines = (
         f"{name}={value.encode().hex() if isinstance(value, str) else (value or b'').hex()}"
         for name, value in headers
-        if name.startswith(HEADER)
+        if name.startswith(HEADER_PREFIX)
     )
     return "\n".join(sorted(lines))
 
 
-def record_of(value: bytes) -> EventRecord:
+def decode_record(value: bytes) -> EventRecord:
     """Decode the record from a message value.
 
     Raises:
@@ -106,4 +106,4 @@ def record_of(value: bytes) -> EventRecord:
     if problem := tenant_problem(found.tenant_id):
         msg = f"the message's tenant_id {problem}"
         raise ValueError(msg)
-    return incoming(found)
+    return from_wire_record(found)

@@ -16,25 +16,25 @@ from pyspark.sql import SparkSession
 from seriatim import config
 from seriatim.core.errors import BackendFailure, LogIdentityChanged
 from seriatim.core.event import LogIdentity
-from seriatim.core.extras import explained
-from seriatim.pipeline.archive.place import Place, open_place
-from seriatim.pipeline.archive.tasks import Span
-from seriatim.pipeline.columns import EVENTS
-from seriatim.pipeline.lake.exporting import (
+from seriatim.core.extras import explain_missing_module
+from seriatim.pipeline.archive.segment_tasks import PositionRange
+from seriatim.pipeline.columns import EVENT_SCHEMA
+from seriatim.pipeline.lake.table_export import (
     FILE_EVENTS,
-    Exported,
+    ExportedFile,
     ExportReport,
+    ExportState,
     Progress,
-    Written,
     export,
 )
+from seriatim.pipeline.object_storage import ObjectStorage, open_storage
 
 try:
     from deltalake import CommitProperties, DeltaTable, Transaction
     from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
     from deltalake.transaction import AddAction
 except ModuleNotFoundError as error:
-    raise explained(error) from error
+    raise explain_missing_module(error) from error
 
 _LOG_ID = "seriatim.logId"
 
@@ -85,11 +85,11 @@ class _DeltaTable:
     """A Delta table as the target of an export."""
 
     def __init__(self, uri: str) -> None:
-        self._storage = open_place(uri)
+        self._storage = open_storage(uri)
         self._uri = str(self._storage)
-        self._options = config.object_store() if self._uri.startswith("s3:") else None
+        self._options = config.object_store_options() if self._uri.startswith("s3:") else None
 
-    def exported(self, identity: LogIdentity) -> Exported:
+    def read_state(self, identity: LogIdentity) -> ExportState:
         """Return the progress of the table; create the table if it does not exist.
 
         Raises:
@@ -99,7 +99,7 @@ class _DeltaTable:
             table = self._open(identity)
             position = table.transaction_version(_position_key(identity)) or 0
             epoch = table.transaction_version(_epoch_key(identity)) or 0
-            return Exported(position, epoch, _find_event_id(table, position))
+            return ExportState(position, epoch, _find_event_id(table, position))
         except DeltaError as error:
             raise _translate_error(error) from error
 
@@ -109,7 +109,7 @@ class _DeltaTable:
         except TableNotFoundError:
             table = DeltaTable.create(
                 self._uri,
-                EVENTS,
+                EVENT_SCHEMA,
                 mode="ignore",
                 name="seriatim",
                 description="The events of a log, by position.",
@@ -124,11 +124,13 @@ class _DeltaTable:
             raise LogIdentityChanged(msg, details={"table": self._uri, "kept": stored})
         return table
 
-    def writer(self) -> Callable[[Span], tuple[str, AbstractContextManager[IO[bytes]]]]:
+    def make_file_opener(
+        self,
+    ) -> Callable[[PositionRange], tuple[str, AbstractContextManager[IO[bytes]]]]:
         """Return a function that opens a new file in the folder of the table."""
         return partial(_open_new_file, self._storage)
 
-    def commit(self, files: Sequence[Written], identity: LogIdentity) -> bool:
+    def commit(self, files: Sequence[ExportedFile], identity: LogIdentity) -> bool:
         """Commit files and their position, unless another exporter committed first.
 
         Returns:
@@ -175,7 +177,7 @@ def _make_commit_properties(identity: LogIdentity, position: int) -> CommitPrope
     )
 
 
-def _make_add_action(file: Written) -> AddAction:
+def _make_add_action(file: ExportedFile) -> AddAction:
     stats = {
         "numRecords": file.last - file.first + 1,
         "minValues": {"position": file.first},
@@ -197,9 +199,11 @@ def _find_event_id(table: DeltaTable, position: int) -> str | None:
     return str(found.column(0)[0]) if found.num_rows else ""
 
 
-def _open_new_file(storage: Place, span: Span) -> tuple[str, AbstractContextManager[IO[bytes]]]:
+def _open_new_file(
+    storage: ObjectStorage, span: PositionRange
+) -> tuple[str, AbstractContextManager[IO[bytes]]]:
     name = f"part-{span.first:020d}-{uuid.uuid4().hex}.parquet"
-    return name, storage.writing(name)
+    return name, storage.open_writer(name)
 
 
 def _translate_error(error: DeltaError) -> BackendFailure:

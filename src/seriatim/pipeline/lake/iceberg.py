@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged
 from seriatim.core.event import LogIdentity
-from seriatim.core.extras import explained
-from seriatim.pipeline.archive.tasks import Span
-from seriatim.pipeline.columns import EVENTS
-from seriatim.pipeline.lake.exporting import (
+from seriatim.core.extras import explain_missing_module
+from seriatim.pipeline.archive.segment_tasks import PositionRange
+from seriatim.pipeline.columns import EVENT_SCHEMA
+from seriatim.pipeline.lake.table_export import (
     FILE_EVENTS,
-    Exported,
+    ExportedFile,
     ExportReport,
+    ExportState,
     Progress,
-    Written,
     export,
 )
 
@@ -30,7 +30,7 @@ try:
     from pyiceberg.io import load_file_io
     from pyiceberg.table import Table
 except ModuleNotFoundError as error:
-    raise explained(error) from error
+    raise explain_missing_module(error) from error
 
 _LOG_ID = "seriatim.log-id"
 _EPOCH = "seriatim.epoch"
@@ -99,7 +99,7 @@ class _IcebergTable:
         self._catalog: Catalog = load_catalog(properties.pop("name", "seriatim"), **properties)
         self._table: Table | None = None
 
-    def exported(self, identity: LogIdentity) -> Exported:
+    def read_state(self, identity: LogIdentity) -> ExportState:
         """Return the progress of the table; create the table if it does not exist.
 
         Raises:
@@ -107,7 +107,7 @@ class _IcebergTable:
         """
         table = self._open(identity)
         position = int(table.properties.get(_POSITION, 0))
-        return Exported(
+        return ExportState(
             position, int(table.properties.get(_EPOCH, 0)), _find_event_id(table, position)
         )
 
@@ -115,7 +115,7 @@ class _IcebergTable:
         self._catalog.create_namespace_if_not_exists(self._namespace)
         table = self._table = self._catalog.create_table_if_not_exists(
             self._identifier,
-            EVENTS,
+            EVENT_SCHEMA,
             properties={_LOG_ID: identity.log_id, _POSITION: "0", "format-version": "2"},
         )
         stored = table.properties.get(_LOG_ID)
@@ -125,12 +125,14 @@ class _IcebergTable:
             raise LogIdentityChanged(msg, details={"table": self._identifier, "kept": stored})
         return table
 
-    def writer(self) -> Callable[[Span], tuple[str, AbstractContextManager[IO[bytes]]]]:
+    def make_file_opener(
+        self,
+    ) -> Callable[[PositionRange], tuple[str, AbstractContextManager[IO[bytes]]]]:
         """Return a function that opens a new file at the table's location by its FileIO."""
         assert self._table is not None  # noqa: S101 - `read_state` was called before
         return partial(_open_new_file, dict(self._table.io.properties), self._table.location())
 
-    def commit(self, files: Sequence[Written], identity: LogIdentity) -> bool:
+    def commit(self, files: Sequence[ExportedFile], identity: LogIdentity) -> bool:
         """Commit files and their position, unless another exporter committed first.
 
         Returns:
@@ -169,7 +171,7 @@ def _find_event_id(table: Table, position: int) -> str | None:
 
 
 def _open_new_file(
-    properties: dict[str, Any], location: str, span: Span
+    properties: dict[str, Any], location: str, span: PositionRange
 ) -> tuple[str, AbstractContextManager[IO[bytes]]]:
     name = f"{location}/data/{span.first:020d}-{uuid.uuid4().hex}.parquet"
     return name, _open_output(properties, name)

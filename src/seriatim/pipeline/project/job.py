@@ -14,22 +14,22 @@ from seriatim.core.errors import Conflict, LogIdentityChanged, ProjectionFailed
 from seriatim.core.event import DEFAULT_TENANT, LogIdentity
 from seriatim.core.fold import Failure
 from seriatim.core.projection import Projection
-from seriatim.core.tenants import EVERY_TENANT
-from seriatim.log.cursors import problem_with
-from seriatim.opening import absolute_url, open_read_model, open_store, read_model_url
-from seriatim.pipeline.events import events, name_list
-from seriatim.pipeline.options import source_options
-from seriatim.pipeline.project import frames, shares
-from seriatim.pipeline.project.folding import Folder, sendable
-from seriatim.pipeline.project.outcome import OUTCOME, Outcome, outcome_of
-from seriatim.pipeline.session import own_session
+from seriatim.core.tenants import ALL_TENANTS
+from seriatim.factory import absolute_url, open_read_model, open_store, read_model_url
+from seriatim.log.cursors import find_cursor_problem
+from seriatim.pipeline.project import dataframes, key_partitions
+from seriatim.pipeline.project.fold_outcome import OUTCOME_SCHEMA, FoldOutcome, decode_outcome
+from seriatim.pipeline.project.fold_tasks import FoldTask, prepare_for_tasks
+from seriatim.pipeline.scan.options import parse_source_options
+from seriatim.pipeline.source.dataframe import encode_names, events
+from seriatim.pipeline.source.spark_session import create_job_session
 from seriatim.store.readmodel.port import Progress
 
 BATCH_EVENTS = 200_000
-SMALL_EVENTS = 2_000  # a range of at most this size is folded in the driver
+DRIVER_FOLD_MAX_EVENTS = 2_000  # a range of at most this size is folded in the driver
 
 
-class Report(msgspec.Struct, frozen=True):
+class RunReport(msgspec.Struct, frozen=True):
     """The progress of a run, passed to the progress callback.
 
     Attributes:
@@ -42,7 +42,7 @@ class Report(msgspec.Struct, frozen=True):
     """
 
     projection: str
-    doing: str
+    activity: str
     position: int
     head: int
     events_per_s: float
@@ -58,13 +58,13 @@ class Report(msgspec.Struct, frozen=True):
         return self.lag / self.events_per_s if self.events_per_s else None
 
 
-Watcher = Callable[[Report], None]
+ProgressCallback = Callable[[RunReport], None]
 
-Range = tuple[int, int]  # after (exclusive) and until (inclusive)
-Given = DataFrame | Range  # a batch: the DataFrame of a stream, or a range of the log
+PositionRange = tuple[int, int]  # after (exclusive) and until (inclusive)
+BatchInput = DataFrame | PositionRange  # a batch: the DataFrame of a stream, or a range of the log
 
 
-class Job:
+class ProjectionJob:
     """A projection, its log and its read model, on Spark."""
 
     def __init__(  # noqa: PLR0913 - the options of a projection
@@ -77,7 +77,7 @@ class Job:
         tenant_id: str = DEFAULT_TENANT,
         archive: str | None = None,
         batch_events: int = BATCH_EVENTS,
-        watcher: Watcher | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> None:
         """Open the log and the read model.
 
@@ -89,21 +89,21 @@ class Job:
             tenant_id: The tenant to project, or `*` for all.
             archive: An archive of the log, from which sealed events are read.
             batch_events: How many events a batch has at most.
-            watcher: Called with a `RunReport` after each batch.
+            on_progress: Called with a `RunReport` after each batch.
 
         Raises:
             InvalidArgument: The projection cannot be sent to Spark's tasks.
 
         """
-        self.sent = sendable(projection)
-        self.spark = own_session(spark)
+        self.task_projection = prepare_for_tasks(projection)
+        self.spark = create_job_session(spark)
         self.projection = projection
         self.url = absolute_url(url)  # tasks may run in another working directory
         self.tenant_id = tenant_id
         self.target = absolute_url(target or read_model_url(url, tenant_id))
         self.archive = archive
         self.batch_events = batch_events
-        self.watcher = watcher or (lambda _: None)
+        self.on_progress = on_progress or (lambda _: None)
         self.store = open_store(url, Settings(), create=False)
         self.model = open_read_model(self.target)
 
@@ -122,7 +122,7 @@ class Job:
 
     @property
     def _tenant(self) -> str | None:
-        return None if self.tenant_id == EVERY_TENANT else self.tenant_id
+        return None if self.tenant_id == ALL_TENANTS else self.tenant_id
 
     @property
     def _types(self) -> tuple[str, ...] | None:
@@ -135,9 +135,11 @@ class Job:
         given = {
             "url": self.url,
             "tenant": self._tenant,
-            "types": name_list(self._types),
-            "streamType": name_list(self.projection.stream_types),
-            "columns": name_list(frames.needed(self.projection)) if as_records else None,
+            "types": encode_names(self._types),
+            "streamType": encode_names(self.projection.stream_types),
+            "columns": encode_names(dataframes.required_columns(self.projection))
+            if as_records
+            else None,
             "packed": "true" if as_records else None,
         }
         return {name: value for name, value in given.items() if value is not None}
@@ -147,7 +149,7 @@ class Job:
 
         With an archive, sealed events are read from there.
         """
-        parts = 1 if until - after <= SMALL_EVENTS else None
+        parts = 1 if until - after <= DRIVER_FOLD_MAX_EVENTS else None
         if self.archive is None:
             reader = self.spark.read.format("seriatim").options(**self.options)
             reader = reader.options(startingPosition=after, endingPosition=until)
@@ -165,69 +167,73 @@ class Job:
         )
 
     @property
-    def spread(self) -> int:
+    def partition_count(self) -> int:
         """The number of partitions over which keys are distributed."""
         return int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
-    def outcome(self, given: Given, folder: Folder, *, spread: int | None = None) -> Outcome:
+    def fold_in_tasks(
+        self, batch: BatchInput, task: FoldTask, *, partitions: int | None = None
+    ) -> FoldOutcome:
         """Fold a batch in Spark tasks and combine their outcomes.
 
         If the key consists of columns, each task reads its own keys from the log. Otherwise Spark
         shuffles the events by key.
         """
-        parts = spread or self.spread
+        parts = partitions or self.partition_count
         columns = self._partition_columns(parts)
         keyless = None
-        if isinstance(given, DataFrame) or columns is None:
-            keyless = frames.KeylessCount() if folder.shadow else None
-            made = frames.folded(self._frame(given), folder, spread=parts, keyless=keyless)
-        else:
-            task = shares.ShareFolder(
-                folder=folder,
-                url=self.url,
-                wanted=source_options(self.options).scan.whole,
-                columns=columns,
-                after=given[0],
-                until=given[1],
-                shares=parts,
+        if isinstance(batch, DataFrame) or columns is None:
+            keyless = dataframes.KeylessCount() if task.shadow else None
+            made = dataframes.fold_events(
+                self._frame(batch), task, partitions=parts, keyless=keyless
             )
-            made = shares.folded(self.spark, task)
-        return self._add_keyless(given, outcome_of(self.projection, made.toArrow()), keyless)
+        else:
+            partition_task = key_partitions.PartitionFoldTask(
+                task=task,
+                url=self.url,
+                scan_spec=parse_source_options(self.options).scan.with_all_columns,
+                columns=columns,
+                after=batch[0],
+                until=batch[1],
+                partitions=parts,
+            )
+            made = key_partitions.fold_partitions(self.spark, partition_task)
+        return self._add_keyless(batch, decode_outcome(self.projection, made.toArrow()), keyless)
 
     def _add_keyless(
-        self, given: Given, outcome: Outcome, keyless: frames.KeylessCount | None
-    ) -> Outcome:
+        self, given: BatchInput, outcome: FoldOutcome, keyless: dataframes.KeylessCount | None
+    ) -> FoldOutcome:
         """Add the number of events without a key to the number of events read."""
         if keyless is not None:
             dropped = keyless.result()
             if dropped is None:
                 dropped = self._frame(given).select("position").count()
-            outcome.read += dropped
+            outcome.events_read += dropped
         return outcome
 
     def _partition_columns(self, parts: int) -> tuple[str, ...] | None:
         """Return the columns by which tasks select their own keys in the log, or None."""
-        if self.archive or parts > shares.MOST:
+        if self.archive or parts > key_partitions.MAX_PARTITIONS:
             return None
-        return shares.key_columns(self.projection)
+        return key_partitions.find_key_columns(self.projection)
 
-    def stages(self, parts: int) -> int:
+    def count_stages(self, parts: int) -> int:
         """Return the number of Spark stages that fold a range of the log in `parts` tasks."""
         return 2 if self._partition_columns(parts) is None else 1
 
-    def _frame(self, given: Given) -> DataFrame:
+    def _frame(self, given: BatchInput) -> DataFrame:
         return given if isinstance(given, DataFrame) else self.events(*given)
 
-    def outcome_here(self, given: Given, folder: Folder) -> Outcome:
+    def fold_in_driver(self, batch: BatchInput, task: FoldTask) -> FoldOutcome:
         """Fold a small batch in the driver, which is faster than a second Spark stage."""
-        keyless = frames.KeylessCount() if folder.shadow else None
-        ready = frames.ready(self._frame(given), self.projection, keyless)
+        keyless = dataframes.KeylessCount() if task.shadow else None
+        ready = dataframes.prepare_events(self._frame(batch), self.projection, keyless)
         found = ready.toArrow().sort_by("position")
-        lines = folder.outcome(found.to_batches(), self.model)
-        outcome = outcome_of(self.projection, pa.Table.from_batches(lines, OUTCOME))
-        return self._add_keyless(given, outcome, keyless)
+        lines = task.fold_batches(found.to_batches(), self.model)
+        outcome = decode_outcome(self.projection, pa.Table.from_batches(lines, OUTCOME_SCHEMA))
+        return self._add_keyless(batch, outcome, keyless)
 
-    def tip(self, position: int) -> str:
+    def event_id_at(self, position: int) -> str:
         """Return the id of the event at a position; it identifies the history up to there."""
         return (self.store.event_id_at(position) or "") if position else ""
 
@@ -236,11 +242,11 @@ class Job:
     def begin(self, *, shadow: bool = False) -> Progress:
         """Return the projection's progress, created if it is new, after `check_progress`."""
         log = self.store.identity()
-        progress = self.model.begin(self.projection, self.tenant_id, log, shadow=shadow)
-        self.check(progress)
+        progress = self.model.create_projection(self.projection, self.tenant_id, log, shadow=shadow)
+        self.check_progress(progress)
         return progress
 
-    def check(self, progress: Progress) -> None:
+    def check_progress(self, progress: Progress) -> None:
         """Check that the read model was built from this declaration and this log.
 
         Raises:
@@ -256,7 +262,9 @@ class Job:
             )
             raise Conflict(msg, details={"projection": name})
         identity = LogIdentity(progress.log_id, progress.epoch)
-        problem = problem_with(self.store, identity, progress.position, progress.tip)
+        problem = find_cursor_problem(
+            self.store, identity, progress.position, progress.last_event_id
+        )
         if problem is not None:
             msg = (
                 f"projection {name} {problem}: the log was restored or replaced. Run seriatim "
@@ -266,7 +274,7 @@ class Job:
                 msg, details={"projection": name, "position": progress.position}
             )
 
-    def stopped(self, failure: Failure) -> ProjectionFailed:
+    def stopped_error(self, failure: Failure) -> ProjectionFailed:
         """Build the error for an event that stops the projection."""
         name = self.projection.name
         msg = (

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seriatim.pipeline.failures import translated
-from seriatim.pipeline.project import rebuilding
-from seriatim.pipeline.project.job import Job
-from seriatim.pipeline.project.rebuilding import Proof
-from seriatim.pipeline.project.running import LEASE_S, Runner
-from seriatim.store.readmodel import operating
+from seriatim.pipeline.project import rebuild
+from seriatim.pipeline.project.job import ProjectionJob
+from seriatim.pipeline.project.rebuild import Proof
+from seriatim.pipeline.project.runner import LEASE_S, Runner
+from seriatim.pipeline.spark_errors import translate_spark_errors
+from seriatim.store.readmodel import operations
 from seriatim.store.readmodel.port import FailureRecord, Progress
 
 
-class Projector(Job):
+class Projector(ProjectionJob):
     """A projection of a log into a read model, with everything that can be done with it.
 
     Example:
@@ -64,8 +64,8 @@ class Projector(Job):
             ProjectionFailed: The tables differ with an unchanged declaration, or an event failed.
 
         """
-        with translated():
-            return rebuilding.rebuild(self, accept=accept)
+        with translate_spark_errors():
+            return rebuild.rebuild(self, accept=accept)
 
     def verify(self) -> Proof:
         """Compare the read model with a fold of the whole log; change nothing.
@@ -74,8 +74,8 @@ class Projector(Job):
             The digests of both, and the first difference if there is one.
 
         """
-        with translated():
-            return rebuilding.verify(self)
+        with translate_spark_errors():
+            return rebuild.verify(self)
 
     def status(self) -> Progress | None:
         """Return the progress of the projection, or None before its first run."""
@@ -83,20 +83,20 @@ class Projector(Job):
 
     def failures(self) -> list[FailureRecord]:
         """Return the events that the projection could not process."""
-        return operating.failures(self.model, self.projection.name)
+        return operations.find_failures(self.model, self.projection.name)
 
     def retry(self, position: int | None = None) -> int:
         """Retry failures in the next run: the one at a position, or all; return their number."""
-        return operating.retry(self.model, self.projection.name, position)
+        return operations.retry(self.model, self.projection.name, position)
 
     def skip(self, position: int) -> None:
         """Skip the event at a position, now and in every rebuild."""
-        operating.skip(self.model, self.projection.name, position)
+        operations.skip(self.model, self.projection.name, position)
 
     def pause(self) -> None:
         """Stop the projection at its current position until it is resumed."""
-        operating.pause(self.model, self.projection.name)
+        operations.pause(self.model, self.projection.name)
 
     def resume(self) -> None:
         """Continue a paused projection."""
-        operating.resume(self.model, self.projection.name)
+        operations.resume(self.model, self.projection.name)

@@ -17,10 +17,10 @@ import msgspec
 from seriatim.core.canonical import canonical_text
 from seriatim.core.errors import Conflict, LogIdentityChanged, NotFound
 from seriatim.core.event import LogIdentity
-from seriatim.pipeline.archive.place import Place
+from seriatim.pipeline.object_storage import ObjectStorage
 
-FOLDER = "checkpoints"
-_NAME = re.compile(rf"{FOLDER}/(\d{{20}})-[0-9a-f]{{16}}\.json")
+CHECKPOINT_FOLDER = "checkpoints"
+_NAME = re.compile(rf"{CHECKPOINT_FOLDER}/(\d{{20}})-[0-9a-f]{{16}}\.json")
 _KEPT = 2  # the last one, and its predecessor in case the last one is incomplete
 
 
@@ -38,43 +38,45 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     delivered: tuple[tuple[str, str], ...] = ()
 
     @property
-    def data(self) -> bytes:
+    def encoded(self) -> bytes:
         """The stored form: canonical JSON, and its digest to detect an incomplete write."""
         body = canonical_text(msgspec.to_builtins(self))
         return f"{body}\n{sha256(body.encode()).hexdigest()}\n".encode()
 
     @property
-    def name(self) -> str:
+    def object_name(self) -> str:
         """The object name; different checkpoints of one position have different names."""
-        return f"{FOLDER}/{self.position:020d}-{sha256(self.data).hexdigest()[:16]}.json"
+        return (
+            f"{CHECKPOINT_FOLDER}/{self.position:020d}-{sha256(self.encoded).hexdigest()[:16]}.json"
+        )
 
 
-class Checkpoints:
+class CheckpointStore:
     """Reads and writes the checkpoints of one publisher."""
 
-    def __init__(self, place: Place, target: str) -> None:
+    def __init__(self, place: ObjectStorage, target: str) -> None:
         self._place = place
         self._target = target
 
-    def last(self) -> Checkpoint | None:
+    def load_last(self) -> Checkpoint | None:
         """Return the highest intact checkpoint, or None."""
         for name in reversed(self._names()):
             try:
-                found = parsed(self._place.read(name))
+                found = parse_checkpoint(self._place.read(name))
             except NotFound:
                 continue  # another publisher has just removed it after writing a later one
             if found is not None:
                 return found
         return None
 
-    def move(self, checkpoint: Checkpoint) -> None:
+    def advance(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, and remove obsolete ones.
 
         Raises:
             Conflict: A checkpoint of a later position exists.
 
         """
-        last = self.last()
+        last = self.load_last()
         if last is not None and last.position > checkpoint.position:
             msg = (
                 f"the checkpoint is already at position {last.position}, after "
@@ -82,7 +84,7 @@ class Checkpoints:
                 "give each publisher its own place"
             )
             raise Conflict(msg, details={"position": last.position})
-        self._place.create(checkpoint.name, checkpoint.data)
+        self._place.put_if_absent(checkpoint.object_name, checkpoint.encoded)
         self._remove_obsolete(self._names())
 
     def _remove_obsolete(self, names: Iterable[str]) -> None:
@@ -90,7 +92,7 @@ class Checkpoints:
             self._place.remove(name)
 
     def _names(self) -> list[str]:
-        return [name for name in self._place.names(FOLDER) if _NAME.fullmatch(name)]
+        return [name for name in self._place.list_names(CHECKPOINT_FOLDER) if _NAME.fullmatch(name)]
 
     def check(self, last: Checkpoint, log: LogIdentity, head: int, tip: str | None) -> None:
         """Check that a checkpoint belongs to this log and this target.
@@ -130,7 +132,7 @@ class Checkpoints:
             raise Conflict(msg, details={"target": last.target})
 
 
-def parsed(data: bytes) -> Checkpoint | None:
+def parse_checkpoint(data: bytes) -> Checkpoint | None:
     """Parse a stored checkpoint; return None if it is incomplete."""
     body, _, digest = data.partition(b"\n")
     if sha256(body).hexdigest().encode() != digest.strip():

@@ -6,12 +6,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from seriatim.config.delivery import Publishing
+from seriatim.config.delivery import PublisherSettings
 from seriatim.core.event import EventRecord
-from seriatim.core.times import instant_us
+from seriatim.core.times import parse_us
 from seriatim.store.port import ReadSpec, Store
 
-Key = tuple[str, str]  # tenant id and event id: an event id is unique within its tenant only
+EventKey = tuple[str, str]  # tenant id and event id: an event id is unique within its tenant only
 
 _PAGE = 10_000
 
@@ -22,38 +22,40 @@ class Lookback:
     It is off by default, as a gapless log has no late arrivals; then it does nothing.
     """
 
-    def __init__(self, store: Store, settings: Publishing, tenant_id: str | None = None) -> None:
+    def __init__(
+        self, store: Store, settings: PublisherSettings, tenant_id: str | None = None
+    ) -> None:
         self._store = store
         self._settings = settings
         self._tenant_id = tenant_id
-        self._recent: deque[Key] = deque(maxlen=settings.dedup_max_events)
+        self._recent: deque[EventKey] = deque(maxlen=settings.dedup_max_events)
 
     @property
     def _enabled(self) -> bool:
         return self._settings.lookback_s > 0 and self._settings.lookback_max_keys > 0
 
     @property
-    def kept(self) -> tuple[Key, ...]:
+    def checkpoint_keys(self) -> tuple[EventKey, ...]:
         """The delivered events to store in a checkpoint."""
         most = self._settings.dedup_checkpoint_max_events
         return tuple(self._recent)[-most:] if most else ()
 
-    def remember(self, ids: Iterable[Key]) -> None:
+    def remember(self, ids: Iterable[EventKey]) -> None:
         """Add the delivered events that a checkpoint contains."""
         self._recent.extend(ids)
 
-    def before(self, after: int) -> tuple[int, frozenset[Key]]:
+    def find_start(self, after: int) -> tuple[int, frozenset[EventKey]]:
         """Return the position to start after instead, and the delivered events to skip."""
         if not self._enabled or not after:
             return after, frozenset()
         since = time.time_ns() // 1000 - int(self._settings.lookback_s * 1_000_000)
         begin = max(0, after - self._settings.lookback_max_keys)
         for event in self._events(begin, after):
-            if (instant_us(event.recorded_at) or 0) >= since:
+            if (parse_us(event.recorded_at) or 0) >= since:
                 return event.position - 1, frozenset(self._recent)
         return after, frozenset()
 
-    def passed(self, after: int, until: int) -> None:
+    def remember_range(self, after: int, until: int) -> None:
         """Remember the last events of a delivered step."""
         if not self._enabled or not self._recent.maxlen:
             return

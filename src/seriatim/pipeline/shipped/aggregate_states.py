@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from seriatim.core.event import EventRecord
-from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.kinds import TRACE_STREAM_TYPE
 from seriatim.core.projection import projection
 
 _DELETION_SUFFIXES = (".deleted", ".removed")
@@ -32,7 +32,7 @@ def aggregate_states(state: dict[str, Any] | None, event: EventRecord) -> dict[s
     Events of traces are ignored. An aggregate is marked as deleted by an event whose type ends in
     `.deleted` or `.removed`.
     """
-    if event.stream_type == TRACE_KIND:
+    if event.stream_type == TRACE_STREAM_TYPE:
         return None
     data = state["data"] if state else {}
     return {

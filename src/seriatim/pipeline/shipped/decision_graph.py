@@ -10,9 +10,9 @@ import msgspec
 from seriatim.core import decision_graph as graph
 from seriatim.core.decision_graph import Edge, Node, Precedent, Recipe, Trace
 from seriatim.core.event import EventRecord
-from seriatim.core.kinds import TRACE_KIND
+from seriatim.core.kinds import TRACE_STREAM_TYPE
 from seriatim.core.projection import Table, projection
-from seriatim.store.readmodel.moment import Moment
+from seriatim.store.readmodel.snapshot import ReadModelSnapshot
 
 _SUMMARY = {
     "workflow": str,
@@ -70,7 +70,7 @@ _TABLES = [
     "decision_graph",
     key="stream_id",
     version=2,
-    stream_types=[TRACE_KIND],
+    stream_types=[TRACE_STREAM_TYPE],
     tables=_TABLES,
     state=Trace,
 )
@@ -81,8 +81,8 @@ def decision_graph(
 
     When a trace has an outcome, its precedents are added too.
     """
-    nodes, edges = graph.graph_of(event)
-    trace = graph.advance(state, event)
+    nodes, edges = graph.build_graph(event)
+    trace = graph.apply_to_trace(state, event)
     rows = {
         "nodes": [_to_row(node) for node in nodes],
         "edges": [_to_row(edge) for edge in edges],
@@ -101,7 +101,9 @@ def _to_summary(trace: Trace) -> dict[str, Any]:
     return {"trace_id": trace.trace_id, **{name: getattr(trace, name) for name in _SUMMARY}}
 
 
-def digests(moment: Moment, recipe: Recipe = "v2", *, shadow: bool = False) -> dict[str, str]:
+def digests(
+    moment: ReadModelSnapshot, recipe: Recipe = "v2", *, shadow: bool = False
+) -> dict[str, str]:
     """Return the four digests of the graph in a read model.
 
     Args:

@@ -10,13 +10,17 @@ from pyspark.sql import DataFrame, SparkSession
 from seriatim.core.errors import LogIdentityChanged
 from seriatim.core.event import LogIdentity
 from seriatim.delivery.reset import LogCursor
-from seriatim.log.cursors import problem_with
-from seriatim.pipeline.spread import Part, over_shares, shares_for
-from seriatim.pipeline.work.tasks import TALLY, LogTask, Work
+from seriatim.log.cursors import find_cursor_problem
+from seriatim.pipeline.project.stream_partitions import (
+    PartitionedRange,
+    choose_partition_count,
+    run_partitions,
+)
+from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, LogTask, TaskSpec
 from seriatim.store.port import Store
 
 
-class Batch(msgspec.Struct, frozen=True):
+class FeedBatch(msgspec.Struct, frozen=True):
     """A batch of events to handle.
 
     Attributes:
@@ -38,7 +42,7 @@ class Feed(Protocol):
 
     name: str
 
-    def next(self, work: Work, cursor: str | None) -> Batch | None:
+    def next_batch(self, spec: TaskSpec, cursor: str | None) -> FeedBatch | None:
         """Return the batch after a cursor, or None if there are no further events yet."""
         ...
 
@@ -63,40 +67,45 @@ class LogFeed:
         # A reset finds the cursors of a log by this name: see `seriatim.delivery.reset`.
         self.name = f"log:{store.identity().log_id}:{'*' if tenant_id is None else tenant_id}"
 
-    def next(self, work: Work, cursor: str | None) -> Batch | None:
+    def next_batch(self, spec: TaskSpec, cursor: str | None) -> FeedBatch | None:
         """Return the next range of the log.
 
         Raises:
             LogIdentityChanged: The log was restored or replaced since the cursor was stored.
 
         """
-        after = self._position(work, cursor)
+        after = self._position(spec, cursor)
         head = self._store.head()
         identity = self._store.identity()  # of the log whose head was just read
         until = min(head, after + self._batch_events)
         if until <= after:
             return None
-        part = Part(
+        part = PartitionedRange(
             url=self._url,
             tenant_id=self._tenant_id,
             after=after,
             until=until,
-            shares=shares_for(self._spark, until - after),
+            partition_count=choose_partition_count(self._spark, until - after),
         )
         tip = self._store.event_id_at(until) or ""
         next_cursor = LogCursor(identity.log_id, identity.epoch, until, tip)
-        job = over_shares(
-            self._spark, part.shares, LogTask(work=work, part=part, log=identity), TALLY
+        job = run_partitions(
+            self._spark,
+            part.partition_count,
+            LogTask(spec=spec, part=part, log=identity),
+            COUNTS_SCHEMA,
         )
-        return Batch(job, msgspec.json.encode(next_cursor).decode(), until - after, head - until)
+        return FeedBatch(
+            job, msgspec.json.encode(next_cursor).decode(), until - after, head - until
+        )
 
-    def _position(self, work: Work, cursor: str | None) -> int:
+    def _position(self, work: TaskSpec, cursor: str | None) -> int:
         """Return the position of a cursor, or the handler's start if there is none."""
         if cursor is None:
             return min(work.handler.start, self._store.head())
         stored = msgspec.json.decode(cursor, type=LogCursor)
         identity = LogIdentity(stored.log_id, stored.epoch)
-        problem = problem_with(self._store, identity, stored.position, stored.tip)
+        problem = find_cursor_problem(self._store, identity, stored.position, stored.tip)
         if problem is not None:
             msg = (
                 f"the cursor of handler {work.handler.name} {problem}: the log was restored or "

@@ -8,10 +8,10 @@ from pyspark.sql import functions as f
 
 from seriatim.core.errors import BackendFailure, InvalidArgument, LogIdentityChanged
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.client import cluster_id, offsets, spark_options
-from seriatim.pipeline.kafka.messages import HEADER
-from seriatim.pipeline.work.feeds import Batch
-from seriatim.pipeline.work.tasks import TALLY, KafkaTask, Work
+from seriatim.pipeline.kafka.client import get_cluster_id, get_offsets, spark_options
+from seriatim.pipeline.kafka.messages import HEADER_PREFIX
+from seriatim.pipeline.work.feeds import FeedBatch
+from seriatim.pipeline.work.tasks import COUNTS_SCHEMA, KafkaTask, TaskSpec
 
 
 class KafkaFeed:
@@ -24,17 +24,17 @@ class KafkaFeed:
         self._target = target
         self._tenant_id = tenant_id
         self._batch_events = batch_events
-        if target.one_topic is None:
+        if target.single_topic is None:
             msg = (
                 f"a worker reads one topic: name it without {{tenant}} or {{stream_type}}, not as "
-                f"{target.template!r:.80}"
+                f"{target.topic_template!r:.80}"
             )
             raise InvalidArgument(msg, details={"argument": "from"})
-        self._topic = target.one_topic
+        self._topic = target.single_topic
         tenant = "*" if tenant_id is None else tenant_id
-        self.name = f"kafka:{cluster_id(target)}:{self._topic}:{tenant}"
+        self.name = f"kafka:{get_cluster_id(target)}:{self._topic}:{tenant}"
 
-    def next(self, work: Work, cursor: str | None) -> Batch | None:
+    def next_batch(self, spec: TaskSpec, cursor: str | None) -> FeedBatch | None:
         """Return the next range of offsets of every partition.
 
         Raises:
@@ -42,7 +42,7 @@ class KafkaFeed:
             LogIdentityChanged: The topic was created again.
 
         """
-        bounds = offsets(self._target, [self._topic])[self._topic]
+        bounds = get_offsets(self._target, [self._topic])[self._topic]
         seen = {} if cursor is None else msgspec.json.decode(cursor, type=dict[str, int])
         begin = {one: seen.get(str(one), first) for one, (first, _) in bounds.items()}
         self._check_offsets(begin, bounds)
@@ -61,12 +61,12 @@ class KafkaFeed:
             .option("failOnDataLoss", "true")
             .load()
         )
-        task = KafkaTask(work=work, tenant_id=self._tenant_id)
-        job = self._select_columns(frame).mapInArrow(task, TALLY)
+        task = KafkaTask(spec=spec, tenant_id=self._tenant_id)
+        job = self._select_columns(frame).mapInArrow(task, COUNTS_SCHEMA)
         events = sum(until[one] - begin[one] for one in until)
         next_cursor = msgspec.json.encode({str(one): at for one, at in until.items()}).decode()
         lag = sum(max(0, one) for one in left.values()) - events
-        return Batch(job, next_cursor, events, lag)
+        return FeedBatch(job, next_cursor, events, lag)
 
     def _check_offsets(self, begin: dict[int, int], bounds: dict[int, tuple[int, int]]) -> None:
         for one, (first, end) in bounds.items():
@@ -105,5 +105,5 @@ class KafkaFeed:
 
 def _header(name: str) -> Column:
     """Return the value of the first header of a name, null if there is none."""
-    found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER}{name}")
+    found = f.filter(f.col("headers"), lambda one: one["key"] == f"{HEADER_PREFIX}{name}")
     return f.get(found, f.lit(0))["value"]

@@ -2,87 +2,130 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from seriatim.config import Settings
-from seriatim.config.delivery import Registering
+from seriatim.config.delivery import RegistrySettings
 from seriatim.core.errors import LogIdentityChanged
 from seriatim.core.event import EventRecord, LogIdentity
-from seriatim.core.handling import Delivery, Handler
-from seriatim.core.patterns import ALL, Names
-from seriatim.delivery.claims import Claim, Passed
-from seriatim.delivery.letters import Letters
-from seriatim.delivery.loop import Loop, Tally
-from seriatim.delivery.origin import starts_in
-from seriatim.delivery.outage import Outage
+from seriatim.core.handler import Delivery, Handler
+from seriatim.core.patterns import WILDCARD, NameFilter
+from seriatim.delivery.claims import Claim, PassedRange
+from seriatim.delivery.dead_letters import DeadLetterTarget
+from seriatim.delivery.handler_loop import Counts, HandlerLoop
+from seriatim.delivery.log_origin import find_ranges_before_start
+from seriatim.delivery.outage_retry import OutageRetry
 from seriatim.delivery.registry import Registry
-from seriatim.opening import open_registry, open_store
+from seriatim.factory import open_registry, open_store
 from seriatim.pipeline.kafka.address import Target
-from seriatim.pipeline.kafka.messages import HEADER, record_of
-from seriatim.pipeline.reading import settle
-from seriatim.pipeline.spread import Part
-from seriatim.pipeline.wanted import Scan
-from seriatim.pipeline.work.traced import traced
+from seriatim.pipeline.kafka.messages import HEADER_PREFIX, decode_record
+from seriatim.pipeline.project.stream_partitions import PartitionedRange
+from seriatim.pipeline.scan.scan_spec import ScanSpec
+from seriatim.pipeline.source.partition_reader import freeze_imports
 from seriatim.store.port import Store
-from seriatim.telemetry.exporting import Exporting, joined
+from seriatim.telemetry import tracing
+from seriatim.telemetry.span_export import SpanExport, join_span_export
 
-TALLY = ", ".join(f"{name} bigint" for name in Tally.__struct_fields__)
+
+def trace_handler(handler: Handler) -> Handler:
+    """Return the handler with a span around each call; unchanged if tracing is off."""
+
+    def run(event: Any, context: Any) -> Any:
+        if inspect.iscoroutinefunction(handler.run):  # the span must include the awaiting
+            return _run_async(handler, event, context)
+        with _span(handler, event):
+            return handler.run(event, context)
+
+    return msgspec.structs.replace(handler, run=run) if tracing.is_active() else handler
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+async def _run_async(handler: Handler, event: Any, context: Any) -> Any:
+    with _span(handler, event):
+        return await handler.run(event, context)
+
+
+def _span(handler: Handler, event: Any) -> tracing.Span:
+    """Create the span of one call; an event that is not a record has no trace to continue."""
+    metadata = getattr(event, "metadata", None)
+    return tracing.span(
+        "seriatim.handle",
+        "consumer",
+        {
+            "seriatim.handler": handler.name,
+            "seriatim.tenant": getattr(event, "tenant_id", None),
+            "seriatim.event_type": getattr(event, "event_type", None),
+            "seriatim.event_id": getattr(event, "event_id", None),
+            "seriatim.stream_type": getattr(event, "stream_type", None),
+            "seriatim.stream_id": getattr(event, "stream_id", None),
+            "seriatim.position": getattr(event, "position", None),
+        },
+        tracing.extract(metadata) if isinstance(metadata, dict) else None,
+    )
+
+
+COUNTS_SCHEMA = ", ".join(f"{name} bigint" for name in Counts.__struct_fields__)
+
+
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A handler, its registry and its settings, sent to every task."""
 
     handler: Handler
-    registry: str
-    settings: Registering
-    log: str | None = None  # URL of the log, to look up sequence numbers before the handler's start
+    registry_url: str
+    settings: RegistrySettings
+    log_url: str | None = (
+        None  # URL of the log, to look up sequence numbers before the handler's start
+    )
     zero_based: frozenset[str] = frozenset()  # stream types whose first number is 0
-    letters: Target | None = None
-    exporting: Exporting | None = None  # where the task's process exports spans to
+    dead_letters: Target | None = None
+    span_export: SpanExport | None = None  # where the task's process exports spans to
 
-    def handled(self, deliveries: Iterable[Delivery]) -> pa.RecordBatch:
+    def handle(self, deliveries: Iterable[Delivery]) -> pa.RecordBatch:
         """Handle events, and return the number of events by outcome as one row."""
-        settle()
-        with joined(self.exporting):
+        freeze_imports()
+        with join_span_export(self.span_export):
             counts = self._loop().handle(deliveries)
-        columns = [[getattr(counts, name)] for name in Tally.__struct_fields__]
+        columns = [[getattr(counts, name)] for name in Counts.__struct_fields__]
         return pa.RecordBatch.from_arrays(
             [pa.array(column, pa.int64()) for column in columns],
-            names=list(Tally.__struct_fields__),
+            names=list(Counts.__struct_fields__),
         )
 
-    def _loop(self) -> Loop:
-        outage = Outage(self.settings.on_outage)
-        registry = outage.through(lambda: _registry(os.getpid(), self.registry, self.settings))
-        starts = None if self.log is None else self.starts
-        return Loop(registry, traced(self.handler), starts=starts, letters=self._letters())
+    def _loop(self) -> HandlerLoop:
+        outage = OutageRetry(self.settings.on_outage)
+        registry = outage.run(lambda: _registry(os.getpid(), self.registry_url, self.settings))
+        starts = None if self.log_url is None else self.ranges_before_start
+        return HandlerLoop(
+            registry, trace_handler(self.handler), start_lookup=starts, dead_letters=self._letters()
+        )
 
-    def _letters(self) -> Letters | None:
-        if self.letters is None:
+    def _letters(self) -> DeadLetterTarget | None:
+        if self.dead_letters is None:
             return None
-        from seriatim.pipeline.kafka.letters import TopicLetters  # noqa: PLC0415 - an extra
+        from seriatim.pipeline.kafka.dead_letters import DeadLetterTopic  # noqa: PLC0415 - an extra
 
-        return TopicLetters(self.letters)
+        return DeadLetterTopic(self.dead_letters)
 
-    def delivery(self, event: EventRecord, log: LogIdentity) -> Delivery:
+    def to_delivery(self, event: EventRecord, log: LogIdentity) -> Delivery:
         """Convert a record to a delivery."""
         return Delivery.of(event, 0 if event.stream_type in self.zero_based else 1, log)
 
-    def starts(self, handler: Handler, blocked: Sequence[Claim]) -> list[Passed]:
+    def ranges_before_start(self, handler: Handler, blocked: Sequence[Claim]) -> list[PassedRange]:
         """Find the sequence numbers before the handler's start, which are passed over."""
-        if self.log is None:
+        if self.log_url is None:
             return []
-        return starts_in(_store(os.getpid(), self.log), handler, blocked)
+        return find_ranges_before_start(_store(os.getpid(), self.log_url), handler, blocked)
 
 
 # Cached, as one Python worker process runs many tasks; by process id, because of forks.
 @lru_cache(maxsize=4)
-def _registry(_process: int, url: str, settings: Registering) -> Registry:
+def _registry(_process: int, url: str, settings: RegistrySettings) -> Registry:
     return open_registry(url, settings)
 
 
@@ -95,35 +138,35 @@ def _store(_process: int, url: str) -> Store:
 class LogTask(msgspec.Struct, frozen=True, kw_only=True):
     """Handles one partition of a range of the log."""
 
-    work: Work
-    part: Part
+    spec: TaskSpec
+    part: PartitionedRange
     log: LogIdentity
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Handle the partitions with the given numbers, and yield counts for each."""
         for batch in batches:
             for nth in batch.column(0).to_pylist():
-                deliveries = (self.work.delivery(one, self.log) for one in self._events(nth))
-                yield self.work.handled(deliveries)
+                deliveries = (self.spec.to_delivery(one, self.log) for one in self._events(nth))
+                yield self.spec.handle(deliveries)
 
     def _events(self, nth: int) -> Iterator[EventRecord]:
-        handler = self.work.handler
+        handler = self.spec.handler
         # In strict mode the loop needs every event, to know which numbers are passed over.
         if handler.mode == "strict":
             return self.part.events(nth)
-        types = None if ALL in handler.events else Names.of(handler.events)
-        stream_types = None if handler.stream_types is None else Names(handler.stream_types)
-        return self.part.events(nth, Scan(types=types, stream_types=stream_types))
+        types = None if WILDCARD in handler.events else NameFilter.parse(handler.events)
+        stream_types = None if handler.stream_types is None else NameFilter(handler.stream_types)
+        return self.part.events(nth, ScanSpec(types=types, stream_types=stream_types))
 
 
-class KeptTask(msgspec.Struct, frozen=True, kw_only=True):
+class DeferredTask(msgspec.Struct, frozen=True, kw_only=True):
     """Handles deferred events of the registry."""
 
-    work: Work
+    spec: TaskSpec
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Handle deliveries that are passed as JSON, and yield counts."""
-        yield self.work.handled(_decode_deliveries(batches))
+        yield self.spec.handle(_decode_deliveries(batches))
 
 
 class _DeferredDelivery(Delivery, frozen=True, kw_only=True):
@@ -141,12 +184,12 @@ def _decode_deliveries(batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
 class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
     """Handles the messages of a topic's partition in offset order."""
 
-    work: Work
+    spec: TaskSpec
     tenant_id: str | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Handle messages, and yield counts."""
-        yield self.work.handled(self._deliveries(batches))
+        yield self.spec.handle(self._deliveries(batches))
 
     def _deliveries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivery]:
         for batch in batches:
@@ -159,9 +202,9 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
         """Convert a message to a delivery; return None if it is of another tenant."""
         value, first = row["value"], row["first_seq"]
         try:
-            event = record_of(value)  # type: ignore[arg-type]
+            event = decode_record(value)  # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
-            return strange(row, error)
+            return invalid_delivery(row, error)
         if self.tenant_id is not None and event.tenant_id != self.tenant_id:
             return None
         return Delivery.of(event, 0 if first == b"0" else 1, self._log(row))
@@ -172,15 +215,15 @@ class KafkaTask(msgspec.Struct, frozen=True, kw_only=True):
         if log_id is None or epoch is None:
             place = f"{row['topic']}/{row['partition']}/{row['offset']}"
             msg = (
-                f"message {place} lacks the identity of its log (headers {HEADER}log and "
-                f"{HEADER}epoch). Handler {self.work.handler.name} stops, because it cannot "
+                f"message {place} lacks the identity of its log (headers {HEADER_PREFIX}log and "
+                f"{HEADER_PREFIX}epoch). Handler {self.spec.handler.name} stops, because it cannot "
                 "distinguish new events from handled ones; publish with seriatim publish"
             )
-            raise LogIdentityChanged(msg, details={"handler": self.work.handler.name})
+            raise LogIdentityChanged(msg, details={"handler": self.spec.handler.name})
         return LogIdentity(str(log_id), int(str(epoch)))
 
 
-def strange(row: dict[str, object], error: Exception) -> Delivery:
+def invalid_delivery(row: dict[str, object], error: Exception) -> Delivery:
     """Convert a message that is not an event to a delivery, to be stored as a dead letter."""
     value = row["value"]
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else None

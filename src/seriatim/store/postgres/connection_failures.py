@@ -167,12 +167,12 @@ class ServerAddress(msgspec.Struct, frozen=True):
         return f"{at}{database}{user}"
 
 
-def connection_failure(error: psycopg.Error, conninfo: str) -> BackendFailure:
+def translate_connection_error(error: psycopg.Error, conninfo: str) -> BackendFailure:
     """Return the failure for a driver error, with address, reason and cure."""
-    return failure_to_connect(str(error), conninfo, sqlstate=error.sqlstate)
+    return make_connection_failure(str(error), conninfo, sqlstate=error.sqlstate)
 
 
-def failure_to_connect(text: str, conninfo: str, *, sqlstate: str | None) -> BackendFailure:
+def make_connection_failure(text: str, conninfo: str, *, sqlstate: str | None) -> BackendFailure:
     """Return the failure for the error text of any driver based on libpq.
 
     Args:
@@ -181,7 +181,7 @@ def failure_to_connect(text: str, conninfo: str, *, sqlstate: str | None) -> Bac
         sqlstate: The error code, if the driver reports one.
 
     """
-    reason = _reason(without_secrets(text, conninfo))
+    reason = _reason(redact_secrets(text, conninfo))
     address = ServerAddress.of(conninfo)
     cause = next((one for one in _CAUSES if one.pattern.search(reason)), None)
     cure, retryable = ("", True) if cause is None else (cause.cure, cause.retryable)
@@ -197,7 +197,7 @@ def failure_to_connect(text: str, conninfo: str, *, sqlstate: str | None) -> Bac
     return BackendFailure(msg, details=details, retryable=retryable)
 
 
-def without_secrets(text: str, conninfo: str) -> str:
+def redact_secrets(text: str, conninfo: str) -> str:
     """Replace the secrets of a connection string in a text, also where percent-encoded."""
     secrets = {
         written

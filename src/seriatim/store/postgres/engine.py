@@ -16,26 +16,98 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from seriatim.config import Settings
-from seriatim.core.errors import BackendFailure, SeriatimError
+from seriatim.core.errors import BackendFailure, Conflict, SeriatimError
 from seriatim.store.engine import (
-    ABORTED,
-    CLOSED,
-    ENDED_EARLY,
-    Purpose,
-    causes,
-    misfit,
-    statements,
+    CONNECTION_CLOSED,
+    TRANSACTION_ABORTED,
+    TRANSACTION_ENDED,
+    EnginePurpose,
+    EngineSession,
+    iterate_causes,
+    load_engine_statements,
+    make_replace_conflict,
 )
-from seriatim.store.postgres.additions import find_additions
-from seriatim.store.postgres.connecting import (
+from seriatim.store.postgres.connection import (
     READ_COMMITTED,
-    Address,
     Connection,
+    LogAddress,
     connect,
     is_dead,
 )
-from seriatim.store.postgres.failures import LOCK_BUSY, failure
-from seriatim.store.postgres.lock import bounded
+from seriatim.store.postgres.failures import LOCK_BUSY, translate_error
+from seriatim.store.postgres.lock import bounded_transaction
+
+
+def find_additions(
+    session: EngineSession, sql: Mapping[str, str], table: str, columns: Collection[str]
+) -> list[str]:
+    """Return the statements that repeat the customizations of a table on a new one.
+
+    Args:
+        session: The transaction.
+        sql: The statements that query the catalog.
+        table: The qualified name of the existing and of the new table.
+        columns: The columns of the new table.
+
+    Raises:
+        Conflict: The table has something that cannot be carried over, such as a trigger.
+
+    """
+    named = {"name": table}
+    obstacles = [" ".join(found) for found in session.run(sql["obstacles"], named)]
+    if obstacles:
+        msg = (
+            f"cannot replace table {table}, because {', '.join(obstacles[:5])} would be lost: drop "
+            "them, rebuild, and create them again"
+        )
+        raise Conflict(msg, details={"table": table, "found": obstacles})
+    repeated = [f"alter table {table} {found[0]}" for found in session.run(sql["settings"], named)]
+    repeated.append(_REVOKE.replace("{table}", table.replace("'", "''")))
+    repeated += [
+        _build_grant(table, *found)
+        for found in session.run(sql["grants"], named)
+        if found[1] is None or found[1] in columns
+    ]
+    repeated += [
+        _build_comment(table, *found)
+        for found in session.run(sql["comments"], named)
+        if found[0] is None or found[0] in columns
+    ]
+    for what in ("indexes", "statistics"):
+        repeated += [found[0] for found in session.run(sql[what], named)]
+    last = session.run(sql["last_settings"], named)
+    return repeated + [f"alter table {table} {found[0]}" for found in last]
+
+
+# Default privileges may grant more on the new table than users left on the old one.
+_REVOKE = """
+do $$
+declare
+    v_grantee text;
+begin
+    for v_grantee in
+        select distinct case when a.grantee = 0 then 'public'
+                             else quote_ident(pg_get_userbyid(a.grantee)) end
+        from pg_class c cross join lateral aclexplode(c.relacl) a
+        where c.oid = '{table}'::regclass and a.grantee <> c.relowner
+    loop
+        execute format('revoke all on table %s from %s', '{table}', v_grantee);
+    end loop;
+end $$"""
+
+
+def _build_grant(
+    table: str, privilege: str, column: str | None, grantee: str, grantable: bool
+) -> str:
+    part = "" if column is None else f' ("{column}")'
+    option = " with grant option" if grantable else ""
+    return f"grant {privilege}{part} on table {table} to {grantee}{option}"
+
+
+def _build_comment(table: str, column: str | None, literal: str) -> str:
+    target = f"table {table}" if column is None else f'column {table}."{column}"'
+    return f"comment on {target} is {literal}"
+
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 # In an array literal a backslash quotes the next character: JSON's `\n` would become an n.
@@ -79,9 +151,9 @@ class PostgresSession:
         """The driver's connection, in the transaction."""
         return self._connection
 
-    def outage(self, error: BaseException) -> Exception | None:
+    def find_outage(self, error: BaseException) -> Exception | None:
         """Return the error in the cause chain that shows an outage, else None."""
-        driver_errors = (one for one in causes(error) if isinstance(one, psycopg.Error))
+        driver_errors = (one for one in iterate_causes(error) if isinstance(one, psycopg.Error))
         return next(filter(self._is_outage, driver_errors), None)
 
     def _is_outage(self, error: psycopg.Error) -> bool:
@@ -92,15 +164,15 @@ class PostgresSession:
         intact = self._connection.info.transaction_status == TransactionStatus.INTRANS
         return not intact and (error.sqlstate or "").startswith(_OUTAGES)
 
-    def defect(self) -> str | None:
+    def find_defect(self) -> str | None:
         """Return a message if user code aborted or ended the transaction."""
         if self._closed:
-            return CLOSED
+            return CONNECTION_CLOSED
         match self._connection.info.transaction_status:
             case TransactionStatus.INERROR:
-                return ABORTED
+                return TRANSACTION_ABORTED
             case TransactionStatus.IDLE:
-                return ENDED_EARLY
+                return TRANSACTION_ENDED
             case _:
                 return None
 
@@ -109,11 +181,11 @@ class PostgresSession:
         """Whether user code closed the connection, and not the server."""
         return self._connection.closed and not self._connection.broken
 
-    def refusal(self, error: BaseException) -> str | None:  # noqa: ARG002 - psycopg reports commits itself
+    def explain_refusal(self, error: BaseException) -> str | None:  # noqa: ARG002 - psycopg reports commits itself
         """Return a message if user code closed the connection."""
-        return CLOSED if self._closed else None
+        return CONNECTION_CLOSED if self._closed else None
 
-    def lent(self) -> AbstractContextManager[None]:
+    def forbid_commit(self) -> AbstractContextManager[None]:
         """Do nothing: psycopg itself refuses commit and rollback inside a transaction block."""
         return nullcontext()
 
@@ -122,7 +194,7 @@ class PostgresSession:
         cursor = self._connection.execute(_translate_parameters(sql), values or {})
         return cursor.fetchall() if cursor.description else []
 
-    def put(
+    def upsert(
         self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
     ) -> None:
         """Insert rows, or merge them into existing ones, in statements of thousands of rows."""
@@ -142,7 +214,7 @@ class PostgresSession:
             while rows := cursor.fetchmany(_CHUNK):
                 yield from rows
 
-    def given(
+    def run_with_rows(
         self,
         sql: str,
         kinds: Mapping[str, str],
@@ -158,7 +230,7 @@ class PostgresSession:
         }
         return self.run(sql.replace("{given}", rows), {**(values or {}), **named})
 
-    def given_then(  # noqa: PLR0913 - two statements and their parameters
+    def run_with_rows_then(  # noqa: PLR0913 - two statements and their parameters
         self,
         sql: str,
         then: str,
@@ -173,7 +245,7 @@ class PostgresSession:
             f"with first_rows ({names}) as ({sql}), "
             f"second_rows as ({then.replace('{rows}', 'first_rows')}) select * from first_rows"
         )
-        return self.given(both, kinds, columns, values)
+        return self.run_with_rows(both, kinds, columns, values)
 
 
 def _encode_array(values: list[Any]) -> str | list[Any]:
@@ -186,15 +258,15 @@ def _encode_array(values: list[Any]) -> str | list[Any]:
 
 
 def _translate_error(
-    error: psycopg.Error, purpose: Purpose, *, sent: bool = False
+    error: psycopg.Error, purpose: EnginePurpose, *, sent: bool = False
 ) -> SeriatimError:
     """Return the Seriatim error for a driver error, in the terms of the engine's purpose."""
-    translated = failure(error, f"using {purpose.what}", sent=sent)
+    translated = translate_error(error, f"using {purpose.label}", sent=sent)
     if error.sqlstate in _CURES:
         cure = _CURES[error.sqlstate].format(
-            what=purpose.what, option=purpose.option, remake=purpose.remake
+            what=purpose.label, option=purpose.target_option, remake=purpose.recreate_hint
         )
-        translated.message = f"Postgres failed while using {purpose.what}: {cure}"
+        translated.message = f"Postgres failed while using {purpose.label}: {cure}"
         translated.retryable = error.sqlstate == LOCK_BUSY
     return type(translated)(
         translated.message, details=translated.details, retryable=translated.retryable
@@ -211,16 +283,16 @@ class PostgresEngine:
     It has one connection, which `_lock` gives to one thread at a time.
     """
 
-    now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
-    lock = "for update"
-    share = "for share"
-    strict = ""
-    loads: Mapping[str, Callable[[Any], Any]] = {"time": lambda value: value.replace(tzinfo=UTC)}
+    now_sql = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    lock_clause = "for update"
+    share_clause = "for share"
+    table_options = ""
+    decoders: Mapping[str, Callable[[Any], Any]] = {"time": lambda value: value.replace(tzinfo=UTC)}
 
-    def __init__(self, address: Address, purpose: Purpose) -> None:
+    def __init__(self, address: LogAddress, purpose: EnginePurpose) -> None:
         self._address = address
         self._purpose = purpose
-        self.at = f'"{address.schema}".'
+        self.schema_prefix = f'"{address.schema}".'
         self._open()
         self._closed = False
 
@@ -238,67 +310,73 @@ class PostgresEngine:
             raise _translate_error(error, self._purpose) from error
         return row is None or row[0] != READ_COMMITTED
 
-    def another(self) -> PostgresEngine:
+    def open_another(self) -> PostgresEngine:
         """Return an engine with another connection to the same schema."""
         return PostgresEngine(self._address, self._purpose)
 
-    def ready(self, table: str | None = None) -> bool:
+    def is_ready(self, table: str | None = None) -> bool:
         """Return True if the last of Seriatim's own tables, or `table`, exists."""
-        name = f"{self.at}{table or self._purpose.last_table}"
-        with self.at_once() as session:
+        name = f"{self.schema_prefix}{table or self._purpose.last_table}"
+        with self.autocommit() as session:
             found = session.run("select to_regclass(:table)", {"table": name})
         return found[0][0] is not None
 
-    def prepare(self, statements: Sequence[str]) -> None:
+    def create_tables(self, statements: Sequence[str]) -> None:
         """Create the schema and the tables if they do not exist."""
-        with self._use_connection() as connection, bounded(connection, Settings()):
+        with self._use_connection() as connection, bounded_transaction(connection, Settings()):
             session = PostgresSession(connection)
             session.run("select pg_advisory_xact_lock(:key)", {"key": _SETUP_LOCK})
-            found = session.run("select to_regnamespace(:name)", {"name": self.at[:-1]})
+            found = session.run("select to_regnamespace(:name)", {"name": self.schema_prefix[:-1]})
             if found[0][0] is None:  # creating a schema requires a privilege on the database
-                session.run(f"create schema {self.at[:-1]}")
+                session.run(f"create schema {self.schema_prefix[:-1]}")
             for statement in statements:
                 session.run(statement)
 
-    def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:
+    def build_lock_statements(
+        self, table: str, mode: str, lock_timeout: str | None = None
+    ) -> Sequence[str]:
         """Return the statements that lock a table, with a timeout if `patience` is given."""
-        timeout = [] if patience is None else [f"set local lock_timeout = '{patience}'"]
-        return [*timeout, f"lock table {self.at}{table} in {mode} mode"]
+        timeout = [] if lock_timeout is None else [f"set local lock_timeout = '{lock_timeout}'"]
+        return [*timeout, f"lock table {self.schema_prefix}{table} in {mode} mode"]
 
-    def column(self, kind: str) -> str:
+    def get_column_type(self, kind: str) -> str:
         """Return the SQL type of a column."""
         return f'{_TYPES[kind]} collate "C"' if kind == "text" else _TYPES[kind]
 
-    def shown(self, column: str, kind: str) -> str:
+    def build_column_expression(self, column: str, kind: str) -> str:
         """Return the expression that selects a column: JSON as stored, times in UTC."""
         if kind == "time":
             return f"{column} at time zone 'UTC'"
         return f"{column}::text" if kind == "json" else column
 
-    def column_names(self, session: PostgresSession, table: str) -> Sequence[str]:
+    def list_columns(self, session: PostgresSession, table: str) -> Sequence[str]:
         """Return the column names of a table, none if the table does not exist."""
         found = session.run(
             "select attname from pg_attribute where attrelid = to_regclass(:name) "
             "and attnum > 0 and not attisdropped order by attnum",
-            {"name": f'{self.at}"{table}"'},
+            {"name": f'{self.schema_prefix}"{table}"'},
         )
         return [row[0] for row in found]
 
-    def additions(
+    def find_customizations(
         self, session: PostgresSession, table: str, columns: Collection[str]
     ) -> Sequence[str]:
         """Return the statements that repeat the users' customizations on a new table."""
-        sql = statements("seriatim.store.postgres", self, "additions.sql")
-        return find_additions(session, sql, f'{self.at}"{table}"', columns)
+        sql = load_engine_statements("seriatim.store.postgres", self, "customizations.sql")
+        return find_additions(session, sql, f'{self.schema_prefix}"{table}"', columns)
 
-    def rename(self, session: PostgresSession, old: str, new: str, added: Sequence[str]) -> None:
+    def replace_table(
+        self, session: PostgresSession, old: str, new: str, customizations: Sequence[str]
+    ) -> None:
         """Rename a table to the name of a dropped one and apply the customizations of that one."""
-        session.run(f'alter table {self.at}"{old}" rename to "{new}"')
-        for statement in added:
+        session.run(f'alter table {self.schema_prefix}"{old}" rename to "{new}"')
+        for statement in customizations:
             try:
                 session.connection.execute(statement.encode())
             except (psycopg.errors.UndefinedColumn, psycopg.errors.UniqueViolation) as error:
-                raise misfit(new, statement, str(error.diag.message_primary)) from error
+                raise make_replace_conflict(
+                    new, statement, str(error.diag.message_primary)
+                ) from error
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[PostgresSession]:
@@ -318,7 +396,7 @@ class PostgresEngine:
                 raise _translate_error(error, self._purpose, sent=sent) from error
 
     @contextmanager
-    def at_once(self) -> Iterator[PostgresSession]:
+    def autocommit(self) -> Iterator[PostgresSession]:
         """Run one statement as its own transaction, at READ COMMITTED."""
         if self._needs_transaction:
             with self.transaction() as session:
@@ -345,7 +423,7 @@ class PostgresEngine:
 
     def _get_live_connection(self) -> Connection:
         if self._closed:
-            msg = f"{self._purpose.what} is closed: open it again"
+            msg = f"{self._purpose.label} is closed: open it again"
             raise BackendFailure(msg, retryable=False)
         if is_dead(self._connection):
             self._connection.close()

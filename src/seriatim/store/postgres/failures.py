@@ -6,7 +6,7 @@ import psycopg
 
 from seriatim.core.errors import BackendFailure, SeriatimError
 
-SEQUENCE_BROKEN = "SQ001"
+SEQUENCE_VIOLATION = "SQ001"
 RULES_CHANGED = "SQ002"
 LOCK_BUSY = "55P03"
 CANCELLED = "57014"  # by statement_timeout, or by hand
@@ -25,7 +25,7 @@ _ENDED_IN_TRANSACTION = frozenset({"25P03", "25P04"})
 _SESSION_ENDS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
 # An append rejected with one of these is repeated on the validated path.
-TO_BE_DECIDED = frozenset({"23505", SEQUENCE_BROKEN, RULES_CHANGED, *ROLLED_BACK})
+NEEDS_VALIDATED_PATH = frozenset({"23505", SEQUENCE_VIOLATION, RULES_CHANGED, *ROLLED_BACK})
 
 _CURES: dict[str, tuple[str, bool]] = {
     "42501": (
@@ -64,7 +64,7 @@ def _find_cure(error: psycopg.Error) -> tuple[str, bool]:
             "role that may (GRANT CREATE ON DATABASE), or correct schema= in the URL"
         )
         return cure, False
-    return cure_of(error.sqlstate)
+    return find_remedy(error.sqlstate)
 
 
 def _describe_object(error: psycopg.Error, schema: str | None) -> str:
@@ -75,7 +75,7 @@ def _describe_object(error: psycopg.Error, schema: str | None) -> str:
     return f"{message:.200}{where}; "
 
 
-def cure_of(state: str | None) -> tuple[str, bool]:
+def find_remedy(state: str | None) -> tuple[str, bool]:
     """Return the cure for a SQLSTATE, empty if unknown, and whether to try again."""
     return _CURES.get(state or "", ("", True))
 
@@ -104,7 +104,7 @@ def is_connection_lost(error: psycopg.Error) -> bool:
     return state[:2] == "08" or state in _SESSION_ENDS
 
 
-def failure(
+def translate_error(
     error: psycopg.Error, doing: str, *, sent: bool = False, schema: str | None = None
 ) -> SeriatimError:
     """Return the Seriatim error for a driver error.

@@ -14,62 +14,64 @@ import psycopg
 
 from seriatim.config import Settings
 from seriatim.core.errors import TimedOut
-from seriatim.store.postgres.connecting import Connection, Hello
+from seriatim.store.postgres.connection import Connection, ServerInfo
 from seriatim.store.postgres.failures import CANCELLED
-from seriatim.store.postgres.statements import statements
+from seriatim.store.postgres.statements import load_store_statements
 
 
-def milliseconds(seconds: float) -> int:
+def to_milliseconds(seconds: float) -> int:
     """Convert seconds to milliseconds, at least 1: Postgres takes 0 as no limit."""
     return max(1, round(seconds * 1000))
 
 
-def bounds(settings: Settings) -> str:
+def build_timeout_statement(settings: Settings) -> str:
     """Return the statements that limit lock waits and idle time of a transaction."""
     return (
-        f"set local lock_timeout = {milliseconds(settings.lock_wait_s)};"
-        f"set local idle_in_transaction_session_timeout = {milliseconds(settings.lock_hold_s)}"
+        f"set local lock_timeout = {to_milliseconds(settings.lock_wait_s)};"
+        f"set local idle_in_transaction_session_timeout = {to_milliseconds(settings.lock_hold_s)}"
     )
 
 
-def statement_ms(settings: Settings) -> int:
+def get_statement_timeout_ms(settings: Settings) -> int:
     """Return the time limit of one statement under a lock, in milliseconds."""
-    return milliseconds(settings.lock_wait_s + settings.lock_hold_s)
+    return to_milliseconds(settings.lock_wait_s + settings.lock_hold_s)
 
 
 @contextmanager
-def bounded(connection: Connection, settings: Settings) -> Iterator[None]:
+def bounded_transaction(connection: Connection, settings: Settings) -> Iterator[None]:
     """Run the block in a transaction with limits on lock waits, idle time and statements.
 
     Raises:
         TimedOut: The server cancelled a statement.
 
     """
-    timeout_ms = statement_ms(settings)
+    timeout_ms = get_statement_timeout_ms(settings)
     try:
         with connection.transaction():
             connection.execute(
-                f"{bounds(settings)};set local statement_timeout = {timeout_ms}".encode()
+                f"{build_timeout_statement(settings)};"
+                f"set local statement_timeout = {timeout_ms}".encode()
             )
             yield
     except psycopg.errors.QueryCanceled as error:
-        raise held_too_long(settings) from error
+        raise make_lock_timeout_error(settings) from error
 
 
 @contextmanager
-def locked(
-    connection: Connection, schema: str, server_info: Hello, settings: Settings
+def locked_transaction(
+    connection: Connection, schema: str, server_info: ServerInfo, settings: Settings
 ) -> Iterator[None]:
     """Run the block in such a transaction while it holds the log's lock."""
-    with bounded(connection, settings):
-        connection.execute(statements(schema)["lock"], (server_info.lock_key,))
+    with bounded_transaction(connection, settings):
+        connection.execute(load_store_statements(schema)["lock"], (server_info.lock_key,))
         yield
 
 
-def held_too_long(settings: Settings) -> TimedOut:
+def make_lock_timeout_error(settings: Settings) -> TimedOut:
     """Return the error for work under the log's lock that the server cancelled."""
     msg = (
-        f"cancelled after {statement_ms(settings) / 1000:g} s (lock_wait_s plus lock_hold_s), "
+        f"cancelled after {get_statement_timeout_ms(settings) / 1000:g} s (lock_wait_s plus "
+        "lock_hold_s), "
         "because other writers wait for the log's lock; nothing was stored: append fewer events "
         "or tags at a time, or raise lock_hold_s"
     )

@@ -11,16 +11,16 @@ from psycopg import sql
 
 from seriatim.config import Settings
 from seriatim.core.errors import BackendFailure
-from seriatim.store.postgres.connecting import (
-    Address,
+from seriatim.store.postgres.connection import (
     Connection,
+    LogAddress,
     check_server_version,
     connect,
     parse_url,
 )
-from seriatim.store.postgres.failures import failure
-from seriatim.store.postgres.lock import bounded
-from seriatim.store.postgres.statements import migration_files, render
+from seriatim.store.postgres.failures import translate_error
+from seriatim.store.postgres.lock import bounded_transaction
+from seriatim.store.postgres.statements import list_migrations, render_sql
 
 SCHEMA_VERSION = 4
 # The oldest program, by the schema version it was made for, that works after each migration.
@@ -71,19 +71,21 @@ def migrate(url: str, *, target: int | None = None) -> int:
     """
     address = parse_url(url, Settings())
     with connect(address) as connection:
-        return migrate_on(connection, address, target=target)
+        return apply_migrations(connection, address, target=target)
 
 
-def migrate_on(connection: Connection, address: Address, *, target: int | None = None) -> int:
+def apply_migrations(
+    connection: Connection, address: LogAddress, *, target: int | None = None
+) -> int:
     """Apply the missing migrations, each in its own short transaction."""
     version = SCHEMA_VERSION if target is None else target
     try:
-        for number, name, text in migration_files():
+        for number, name, text in list_migrations():
             if number <= version:
                 _build_indexes(connection, address, number, text)
                 _apply(connection, address.schema, number, name, text)
     except psycopg.Error as error:
-        raise failure(error, "migrating the log's schema", schema=address.schema) from error
+        raise translate_error(error, "migrating the log's schema", schema=address.schema) from error
     return version
 
 
@@ -93,16 +95,16 @@ def _apply(connection: Connection, schema: str, number: int, name: str, text: st
         try:
             # The server releases the locks of a stalled process after lock_hold_s, and cancels
             # statements that hold one longer. Slow work on a large log is done without a lock.
-            with bounded(connection, Settings()):
+            with bounded_transaction(connection, Settings()):
                 connection.execute(_build_lock(schema))
                 connection.execute("set local lock_timeout = '200ms'")
-                connection.execute(render(_BOOKKEEPING, schema))
-                row = connection.execute(render(_STATE, schema)).fetchone()
+                connection.execute(render_sql(_BOOKKEEPING, schema))
+                row = connection.execute(render_sql(_STATE, schema)).fetchone()
                 if row is not None and (row[0] or 0) >= number:
                     return
-                connection.execute(render(text, schema))
+                connection.execute(render_sql(text, schema))
                 record = (number, name, OLDEST_PROGRAM[number])
-                connection.execute(render(_RECORD, schema), record)
+                connection.execute(render_sql(_RECORD, schema), record)
         except psycopg.errors.LockNotAvailable:
             if attempt == _DDL_TRIES - 1:
                 raise
@@ -111,7 +113,7 @@ def _apply(connection: Connection, schema: str, number: int, name: str, text: st
             return
 
 
-def _build_indexes(connection: Connection, address: Address, number: int, text: str) -> None:
+def _build_indexes(connection: Connection, address: LogAddress, number: int, text: str) -> None:
     """Build a migration's indexes concurrently, which is not possible inside a transaction.
 
     An empty log gets its indexes with the rest of the migration. Concurrent migrations serialize on
@@ -127,7 +129,7 @@ def _build_indexes(connection: Connection, address: Address, number: int, text: 
                 locker.execute("set local idle_in_transaction_session_timeout = 0")
                 row = locker.execute(_build_try_lock(address.schema)).fetchone()
                 if row is not None and row[0]:
-                    if installed_version(connection, address)[0] < number:
+                    if read_schema_version(connection, address)[0] < number:
                         for index in indexes:
                             _build_index(connection, address.schema, index)
                     return
@@ -136,17 +138,19 @@ def _build_indexes(connection: Connection, address: Address, number: int, text: 
 
 def _build_index(connection: Connection, schema: str, index: re.Match[str]) -> None:
     name = f'"{schema}".{index[1]}'
-    valid = connection.execute(render(_VALID, schema), (index[1],)).fetchone()
+    valid = connection.execute(render_sql(_VALID, schema), (index[1],)).fetchone()
     if valid is not None and not valid[0]:  # an earlier build was interrupted
         connection.execute(f"drop index concurrently if exists {name}")
-    connection.execute(render(index[0].replace(" index ", " index concurrently ", 1), schema))
+    connection.execute(render_sql(index[0].replace(" index ", " index concurrently ", 1), schema))
 
 
 def _has_events(connection: Connection, schema: str) -> bool:
-    exists = connection.execute(render(_EVENTS, schema)).fetchone()
+    exists = connection.execute(render_sql(_EVENTS, schema)).fetchone()
     if exists is None or not exists[0]:
         return False
-    return connection.execute(render("select from {schema}.events limit 1", schema)).rowcount == 1
+    return (
+        connection.execute(render_sql("select from {schema}.events limit 1", schema)).rowcount == 1
+    )
 
 
 def _build_try_lock(schema: str) -> LiteralString:
@@ -157,16 +161,16 @@ def _build_lock(schema: str) -> LiteralString:
     return f"select pg_advisory_xact_lock(hashtextextended('seriatim migrations {schema}', 0))"
 
 
-def installed_version(connection: Connection, address: Address) -> tuple[int, int]:
+def read_schema_version(connection: Connection, address: LogAddress) -> tuple[int, int]:
     """Return the schema version and the oldest program that works with it; zeros without a log."""
-    exists = connection.execute(render(_EXISTS, address.schema)).fetchone()
+    exists = connection.execute(render_sql(_EXISTS, address.schema)).fetchone()
     if exists is None or not exists[0]:
         return 0, 0
-    row = connection.execute(render(_STATE, address.schema)).fetchone()
+    row = connection.execute(render_sql(_STATE, address.schema)).fetchone()
     return (row[0] or 0, row[1] or 0) if row is not None else (0, 0)
 
 
-def check_version(connection: Connection, address: Address, *, create: bool) -> None:
+def ensure_schema(connection: Connection, address: LogAddress, *, create: bool) -> None:
     """Check that this program can use the schema; create it if it does not exist.
 
     Args:
@@ -180,14 +184,16 @@ def check_version(connection: Connection, address: Address, *, create: bool) -> 
     """
     check_server_version(connection, address)
     try:
-        version, oldest_program = installed_version(connection, address)
+        version, oldest_program = read_schema_version(connection, address)
     except psycopg.Error as error:
-        raise failure(error, "reading the schema's version", schema=address.schema) from error
+        raise translate_error(
+            error, "reading the schema's version", schema=address.schema
+        ) from error
     if version == 0:
         if not create:
             msg = f"there is no log in schema {address.schema} of this database: run seriatim init"
             raise BackendFailure(msg, retryable=False)
-        migrate_on(connection, address)
+        apply_migrations(connection, address)
     elif version < SCHEMA_VERSION:
         msg = (
             f"the log's schema has version {version}, but {SCHEMA_VERSION} is required: run "
@@ -205,6 +211,6 @@ def grant(url: str, role: str) -> None:
     with connect(address) as connection:
         quoted = sql.Identifier(role).as_string(connection)
         try:
-            connection.execute(render(_GRANTS, address.schema).replace("{role}", quoted))
+            connection.execute(render_sql(_GRANTS, address.schema).replace("{role}", quoted))
         except psycopg.Error as error:
-            raise failure(error, "granting rights", schema=address.schema) from error
+            raise translate_error(error, "granting rights", schema=address.schema) from error

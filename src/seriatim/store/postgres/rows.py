@@ -15,7 +15,7 @@ _decode_metadata = msgspec.json.Decoder(dict[str, str]).decode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-def record_of(row: tuple[Any, ...]) -> EventRecord:
+def decode_record(row: tuple[Any, ...]) -> EventRecord:
     """Build a record from a row with `statements.RECORD_COLUMNS`; further columns are ignored."""
     recorded_at = format_us(row[10])
     fields = (
@@ -31,7 +31,7 @@ def record_of(row: tuple[Any, ...]) -> EventRecord:
     return EventRecord(*fields)
 
 
-def cursor_of(row: tuple[Any, ...]) -> Cursor:
+def decode_cursor(row: tuple[Any, ...]) -> Cursor:
     """Build a cursor from a row."""
     tenant_id, purpose, name, position, log_id, epoch, tip, query, updated_us = row
     return Cursor(
@@ -41,7 +41,7 @@ def cursor_of(row: tuple[Any, ...]) -> Cursor:
         position=position,
         log_id=log_id,
         epoch=epoch,
-        tip=tip,
+        last_event_id=tip,
         query=query,
         updated_at=format_us(updated_us),
     )

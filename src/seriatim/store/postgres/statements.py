@@ -13,7 +13,7 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 
 # The columns of a record, in the order that `rows.decode_record` expects.
-COLUMNS = """\
+RECORD_COLUMNS = """\
 e.position, e.append_position, coalesce(e.event_id, e.event_key::text), e.tenant_id,
 e.stream_type, e.stream_id, e.stream_seq, e.event_type, e.event_version, e.occurred_at,
 e.recorded_us, e.producer_id, e.source_system, e.source_subsystem, e.actor_type, e.actor_id,
@@ -29,18 +29,18 @@ def check_schema(schema: str) -> str:
     return schema
 
 
-def channel(schema: str) -> str:
+def get_channel_name(schema: str) -> str:
     """Return the NOTIFY channel on which a log announces new events."""
     return f"seriatim_{schema}"
 
 
-def render(text: str, schema: str) -> LiteralString:
+def render_sql(text: str, schema: str) -> LiteralString:
     """Fill in the placeholders of a SQL text; `check_schema` has validated the name."""
     return (
         text.replace("{schema}", f'"{schema}"')
         .replace("{schema_text}", f"""'"{schema}"'""")
-        .replace("{channel}", f"'{channel(schema)}'")
-        .replace("{columns}", COLUMNS)
+        .replace("{channel}", f"'{get_channel_name(schema)}'")
+        .replace("{columns}", RECORD_COLUMNS)
     )
 
 
@@ -49,22 +49,22 @@ def read_sql(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def statements(schema: str) -> dict[str, LiteralString]:
+def load_store_statements(schema: str) -> dict[str, LiteralString]:
     """Return the statements of `statements.sql` for a log in this schema."""
-    return named_statements("statements.sql", schema)
+    return load_postgres_statements("statements.sql", schema)
 
 
 @lru_cache(maxsize=64)
-def named_statements(file: str, schema: str) -> dict[str, LiteralString]:
+def load_postgres_statements(file: str, schema: str) -> dict[str, LiteralString]:
     """Return the statements of a SQL file by name."""
     parts = _NAME.split(read_sql(file))
     return {
-        name: render(body.strip().rstrip(";"), schema)
+        name: render_sql(body.strip().rstrip(";"), schema)
         for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
 
 
-def migration_files() -> list[tuple[int, str, str]]:
+def list_migrations() -> list[tuple[int, str, str]]:
     """Return all migrations as (number, name, text), in order."""
     folder = files(__package__).joinpath("migrations")
     found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))

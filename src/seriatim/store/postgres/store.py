@@ -22,49 +22,48 @@ from seriatim.core.event import AppendResult, EventRecord, LogIdentity, StreamRe
 from seriatim.core.ids import hash_key, stream_key
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
-from seriatim.core.request import Request, StoredCommand
-from seriatim.store.cancellation import too_long
-from seriatim.store.contexts import ContextKey, Seen
+from seriatim.core.request import AppendRequest, StoredCommand
+from seriatim.store.cancellation import make_read_timeout_error
+from seriatim.store.common import PageBounds, find_append_by_command, find_append_by_key
+from seriatim.store.contexts import ContextKey, EvaluatedContext
 from seriatim.store.port import (
-    Closed,
     Cursor,
     Finding,
     Lease,
+    LogClosed,
     Outcome,
     ReadSpec,
-    Restored,
+    RestoredEvent,
     StoredAppend,
     StreamSummary,
     SubscriptionState,
 )
-from seriatim.store.postgres.checking import doctor, examine, verify
-from seriatim.store.postgres.confining import Reader
-from seriatim.store.postgres.connecting import (
+from seriatim.store.postgres.append import ValidatedAppend, run_steps, run_steps_async
+from seriatim.store.postgres.checks import doctor, examine_database, verify
+from seriatim.store.postgres.connection import (
     Connection,
-    Hello,
+    ServerInfo,
     connect,
-    greet,
+    inspect_server,
     is_dead,
     parse_url,
-    set_isolation,
+    set_isolation_level,
 )
-from seriatim.store.postgres.connection_failures import ServerAddress, connection_failure
-from seriatim.store.postgres.consuming import Consumers
-from seriatim.store.postgres.deciding import Decision, drive, drive_async
-from seriatim.store.postgres.declaring import declare, rules_of
-from seriatim.store.postgres.exchange import Exchange
-from seriatim.store.postgres.failures import LOCK_BUSY, ROLLED_BACK, failure
-from seriatim.store.postgres.listening import Listener
-from seriatim.store.postgres.migrate import check_version
-from seriatim.store.postgres.packed import is_light, pack
-from seriatim.store.postgres.querying import Queries
-from seriatim.store.postgres.restoring import restore
-from seriatim.store.postgres.rows import record_of
-from seriatim.store.postgres.statements import statements
-from seriatim.store.postgres.writing import Writer
-from seriatim.store.reading import PageBounds, append_by_command, append_by_key
+from seriatim.store.postgres.connection_failures import ServerAddress, translate_connection_error
+from seriatim.store.postgres.consumers import PostgresConsumers
+from seriatim.store.postgres.declarations import build_rules, declare
+from seriatim.store.postgres.failures import LOCK_BUSY, ROLLED_BACK, translate_error
+from seriatim.store.postgres.fast_path import PostgresExchange, encode_append, is_groupable
+from seriatim.store.postgres.migrate import ensure_schema
+from seriatim.store.postgres.queries import PostgresQueries
+from seriatim.store.postgres.reader import TenantReader
+from seriatim.store.postgres.restore import restore
+from seriatim.store.postgres.rows import decode_record
+from seriatim.store.postgres.statements import load_store_statements
+from seriatim.store.postgres.wakeups import Listener
+from seriatim.store.postgres.writer import PostgresWriter
 
-__all__ = ["PostgresStore", "examine"]
+__all__ = ["PostgresStore", "examine_database"]
 
 T = TypeVar("T")
 # Operations that store nothing, so that their failure is never ambiguous.
@@ -75,28 +74,28 @@ class PostgresStore:
     """A log in a Postgres database, shared by any number of processes."""
 
     name = "postgres"
-    best_writers = 2
+    recommended_writers = 2
 
     def __init__(self, url: str, settings: Settings, *, create: bool = True) -> None:
         self._settings = settings
         self.address = parse_url(url, settings)
         self.schema = self.address.schema
-        self._sql = statements(self.schema)
+        self._sql = load_store_statements(self.schema)
         with connect(self.address) as connection:
-            check_version(connection, self.address, create=create)
-            self._server_info = greet(connection, self.address, settings)
-            self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
+            ensure_schema(connection, self.address, create=create)
+            self._server_info = inspect_server(connection, self.address, settings)
+            self._rules = build_rules(connection.execute(self._sql["declarations"]).fetchall())
         self._pools: list[ConnectionPool[Connection]] = []
         self._pool_lock = threading.Lock()
         self._pool_pid = 0
         self._connect_error: SeriatimError | None = None
         self._listener = Listener(lambda: connect(self.address), self.schema)
-        self._writer = Writer(
-            self.address, settings, self._open_writer, lambda: self._rules, self._listener.hint
+        self._writer = PostgresWriter(
+            self.address, settings, self._open_writer, lambda: self._rules, self._listener.notify
         )
-        self._reader = Reader(self.schema, self._borrow_connection, settings.read_timeout_s)
-        self._consumers = Consumers(self.schema, self._reader, settings)
-        self._queries = Queries(self.schema, self._reader, lambda: self._rules)
+        self._reader = TenantReader(self.schema, self._borrow_connection, settings.read_timeout_s)
+        self._consumers = PostgresConsumers(self.schema, self._reader, settings)
+        self._queries = PostgresQueries(self.schema, self._reader, lambda: self._rules)
 
     # -- connections
 
@@ -146,22 +145,22 @@ class PostgresStore:
         try:
             return psycopg.Connection.connect(conninfo, **options)
         except psycopg.Error as error:
-            self._connect_error = connection_failure(error, conninfo)
+            self._connect_error = translate_connection_error(error, conninfo)
             raise
 
     def _configure_connection(self, connection: Connection) -> None:
-        set_isolation(connection)
+        set_isolation_level(connection)
         try:
-            self._server_info = greet(connection, self.address, self._settings)
+            self._server_info = inspect_server(connection, self.address, self._settings)
         except SeriatimError as error:
             self._connect_error = error  # the pool only logs it
             raise
         self._connect_error = None
 
-    def _open_writer(self) -> tuple[Connection, Hello]:
+    def _open_writer(self) -> tuple[Connection, ServerInfo]:
         connection = connect(self.address)
         try:
-            server_info = greet(connection, self.address, self._settings)
+            server_info = inspect_server(connection, self.address, self._settings)
         except BaseException:
             connection.close()
             raise
@@ -180,19 +179,19 @@ class PostgresStore:
         except PoolTimeout as error:
             raise self._connect_error or self._make_pool_timeout_error() from error
         except PoolClosed as error:
-            raise Closed from error
+            raise LogClosed from error
         except psycopg.errors.QueryCanceled as error:
             if self._settings.read_timeout_s is None:
-                raise failure(error, doing, schema=self.schema) from error
-            raise too_long(self._settings.read_timeout_s) from error
+                raise translate_error(error, doing, schema=self.schema) from error
+            raise make_read_timeout_error(self._settings.read_timeout_s) from error
         except psycopg.Error as error:
             sent = doing not in _READS
-            raise failure(error, doing, sent=sent, schema=self.schema) from error
+            raise translate_error(error, doing, sent=sent, schema=self.schema) from error
 
     def _fetch_one(
         self, name: str, parameters: Sequence[Any] = (), *, tenant_id: str | None = None
     ) -> tuple[Any, ...] | None:
-        rows = self._reader.rows(tenant_id, self._sql[name], parameters)
+        rows = self._reader.fetch_rows(tenant_id, self._sql[name], parameters)
         return rows[0] if rows else None
 
     def _write(self, doing: str, operation: Callable[[Connection], T]) -> T:
@@ -230,28 +229,28 @@ class PostgresStore:
         self._server_info = msgspec.structs.replace(self._server_info, identity=identity)
         return identity
 
-    def packed(self, request: Request, rules: Rules) -> Request:
+    def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         return msgspec.structs.replace(
-            request, packed=pack(request, rules, self._evaluate_contexts)
+            request, encoded=encode_append(request, rules, self._evaluate_contexts)
         )
 
-    def append(self, group: Sequence[Request]) -> list[Outcome]:
-        return self._writer.commit(group)
+    def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
+        return self._writer.commit_group(group)
 
-    def at_once(self, request: Request, timeout: float) -> Outcome | None:
-        exchange = self._writer.begin([request])
+    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome | None:
+        exchange = self._writer.begin_append([request])
         if exchange is None:
             return None
         [outcome] = exchange.wait(timeout)
         return outcome
 
-    def light(self, request: Request) -> bool:
-        return is_light(request)
+    def can_begin_append(self, request: AppendRequest) -> bool:
+        return is_groupable(request)
 
-    def begin(self, group: Sequence[Request]) -> Exchange | None:
-        return self._writer.begin(group)
+    def begin_append(self, group: Sequence[AppendRequest]) -> PostgresExchange | None:
+        return self._writer.begin_append(group)
 
-    def append_in(self, connection: Any, request: Request) -> Any:
+    def append_in(self, connection: Any, request: AppendRequest) -> Any:
         """Append in the caller's transaction (B12); the lock is held until the caller commits."""
         if isinstance(connection, psycopg.AsyncConnection):
             return self._append_in_async(connection, request)
@@ -260,35 +259,37 @@ class PostgresStore:
             raise InvalidArgument(msg, details={"argument": "connection"})
         _check_in_transaction(connection)
         try:
-            return _unwrap_single(drive(connection, self._validated_append(request).steps()))
+            return _unwrap_single(
+                run_steps(connection, self._validated_append(request).build_steps())
+            )
         except psycopg.Error as error:
-            raise failure(error, "appending in the caller's transaction") from error
+            raise translate_error(error, "appending in the caller's transaction") from error
 
     async def _append_in_async(
-        self, connection: psycopg.AsyncConnection[Any], request: Request
+        self, connection: psycopg.AsyncConnection[Any], request: AppendRequest
     ) -> AppendResult:
         _check_in_transaction(connection)
         try:
-            steps = self._validated_append(request).steps()
-            return _unwrap_single(await drive_async(connection, steps))
+            steps = self._validated_append(request).build_steps()
+            return _unwrap_single(await run_steps_async(connection, steps))
         except psycopg.Error as error:
-            raise failure(error, "appending in the caller's transaction") from error
+            raise translate_error(error, "appending in the caller's transaction") from error
 
-    def _validated_append(self, request: Request) -> Decision:
-        contexts = request.packed.seen
-        return Decision(self.schema, self._server_info, [request], self._rules, contexts)
+    def _validated_append(self, request: AppendRequest) -> ValidatedAppend:
+        contexts = request.encoded.contexts
+        return ValidatedAppend(self.schema, self._server_info, [request], self._rules, contexts)
 
     def _evaluate_contexts(
         self, tenant_id: str, contexts: Mapping[ContextKey, Query]
-    ) -> dict[ContextKey, Seen]:
+    ) -> dict[ContextKey, EvaluatedContext]:
         """Evaluate contexts up to the current head, before the lock is taken."""
         head = self.head()
         return {
-            key: Seen(head, self.context_version(tenant_id, query, head))
+            key: EvaluatedContext(head, self.context_version(tenant_id, query, head))
             for key, query in contexts.items()
         }
 
-    def restore(self, events: Sequence[Restored]) -> None:
+    def restore(self, events: Sequence[RestoredEvent]) -> None:
         self._write(
             "restoring",
             lambda connection: restore(
@@ -316,7 +317,7 @@ class PostgresStore:
     def _find_by_event_key(self, tenant_id: str, event_key: bytes) -> EventRecord | None:
         key = uuid.UUID(bytes=event_key)
         row = self._fetch_one("event_by_id", (key, tenant_id), tenant_id=tenant_id)
-        return None if row is None else record_of(row)
+        return None if row is None else decode_record(row)
 
     def event_id_at(self, position: int) -> str | None:
         row = self._fetch_one("event_id_at", (position,))
@@ -326,18 +327,18 @@ class PostgresStore:
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
         by_index = partial(self._find_by_index, tenant_id)
-        return append_by_key(by_index, self.read, tenant_id, producer_id, key)
+        return find_append_by_key(by_index, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
         stored = self._find_command(tenant_id, hash_key(tenant_id, actor, endpoint, key))
-        return append_by_command(stored, self.read, tenant_id)
+        return find_append_by_command(stored, self.read, tenant_id)
 
     def _find_by_index(self, tenant_id: str, idempotency_index: bytes) -> EventRecord | None:
         keys = [uuid.UUID(bytes=idempotency_index)]
         row = self._fetch_one("known_keys", (keys,), tenant_id=tenant_id)
-        return None if row is None else record_of(row)
+        return None if row is None else decode_record(row)
 
     def _find_command(self, tenant_id: str, command_key: bytes) -> StoredCommand | None:
         keys = [uuid.UUID(bytes=command_key)]
@@ -347,14 +348,14 @@ class PostgresStore:
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         key = uuid.UUID(bytes=stream_key(tenant_id, *stream))
         row = self._fetch_one("last_of_stream", (key,), tenant_id=tenant_id)
-        return None if row is None else record_of(row)
+        return None if row is None else decode_record(row)
 
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
     ) -> list[EventRecord | None]:
         keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in streams]
-        rows = self._reader.rows(tenant_id, self._sql["last_of_streams"], (keys,))
-        return [None if row[0] is None else record_of(row) for row in rows]
+        rows = self._reader.fetch_rows(tenant_id, self._sql["last_of_streams"], (keys,))
+        return [None if row[0] is None else decode_record(row) for row in rows]
 
     def streams(
         self, tenant_id: str, stream_type: str | None, after: int, limit: int
@@ -365,7 +366,7 @@ class PostgresStore:
             "after": after,
             "limit": limit,
         }
-        rows = self._reader.rows(tenant_id, self._sql["streams"], values)
+        rows = self._reader.fetch_rows(tenant_id, self._sql["streams"], values)
         return [StreamSummary(*row) for row in rows]
 
     def select(  # noqa: PLR0913 - a query, its range and its order
@@ -389,7 +390,7 @@ class PostgresStore:
 
     def rules(self) -> Rules:
         with self._borrow_connection() as connection:
-            self._rules = rules_of(connection.execute(self._sql["declarations"]).fetchall())
+            self._rules = build_rules(connection.execute(self._sql["declarations"]).fetchall())
         return self._rules
 
     def declare(self, declaration: Declaration) -> None:
@@ -403,19 +404,19 @@ class PostgresStore:
     # -- consumers
 
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
-        return self._consumers.cursor(tenant_id, purpose, name)
+        return self._consumers.get_cursor(tenant_id, purpose, name)
 
     def tenants(self, limit: int) -> list[str]:
-        return [row[0] for row in self._reader.rows(None, self._sql["tenants"], (limit,))]
+        return [row[0] for row in self._reader.fetch_rows(None, self._sql["tenants"], (limit,))]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
-        return self._consumers.cursors(tenant_id, purpose)
+        return self._consumers.list_cursors(tenant_id, purpose)
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
-        return self._consumers.cursors_after(tenant_id, purpose, after, limit)
+        return self._consumers.list_cursors_after(tenant_id, purpose, after, limit)
 
-    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
-        return self._consumers.cursor_room(tenant_id, purpose, name, at_most)
+    def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
+        return self._consumers.can_add_cursor(tenant_id, purpose, name, limit)
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
         return self._write(
@@ -430,7 +431,7 @@ class PostgresStore:
         )
 
     def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
-        return self._consumers.subscriptions(tenant_id, after, limit)
+        return self._consumers.list_subscriptions(tenant_id, after, limit)
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         with self._borrow_connection("recording a subscription's failure") as connection:
@@ -444,8 +445,8 @@ class PostgresStore:
             ),
         )
 
-    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
-        if self._consumers.lease_room(tenant_id, name, at_most):
+    def reserve_lease_slot(self, tenant_id: str, name: str, limit: int) -> bool:
+        if self._consumers.can_add_lease(tenant_id, name, limit):
             return True
         return self._write(
             "replacing an expired lease",
@@ -473,7 +474,7 @@ class PostgresStore:
 
     def wait(self, position: int, timeout: float) -> None:
         # Count notifications before reading the head: one that arrives in between is not missed.
-        count = self._listener.mark()
+        count = self._listener.begin_wait()
         if self.head() <= position:
             self._listener.wait(count, timeout)
 

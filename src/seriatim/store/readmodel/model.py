@@ -11,13 +11,19 @@ import msgspec
 
 from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, NotFound
 from seriatim.core.event import LogIdentity
-from seriatim.core.fold import Failure, Kept, Owner, Row
+from seriatim.core.fold import Failure, ReadModelRow, Row, TenantKey
 from seriatim.core.projection import Projection, Table
 from seriatim.core.times import format_us
-from seriatim.store.engine import Engine, Session, statements
+from seriatim.store.engine import Engine, EngineSession, load_engine_statements
 from seriatim.store.readmodel import tables
-from seriatim.store.readmodel.moment import Moment, progress_of, reader
-from seriatim.store.readmodel.port import FailureRecord, FailureStatus, Progress, Status, Step
+from seriatim.store.readmodel.port import (
+    FailureRecord,
+    FailureStatus,
+    Progress,
+    ProjectionStatus,
+    ProjectionStep,
+)
+from seriatim.store.readmodel.snapshot import ReadModelSnapshot, decode_progress, make_row_decoder
 
 _LOCKED = "55P03"
 _SWITCH_S = 60.0  # how long a switch is retried
@@ -27,7 +33,7 @@ _OWNERS = {"tenant_id": "text", "key": "text"}
 _POSITIONS = {"position": "integer"}
 
 
-class Moved(Exception):  # noqa: N818 - not an error: another runner has done the work
+class ProjectionMoved(Exception):  # noqa: N818 - not an error: another runner has done the work
     """Raised if the cursor of a projection is not where a step begins."""
 
 
@@ -36,10 +42,10 @@ class ReadModel:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._sql = statements(__package__, engine)
-        if engine.ready():
+        self._sql = load_engine_statements(__package__, engine)
+        if engine.is_ready():
             return
-        engine.prepare([self._sql["create_projections"], self._sql["create_failures"]])
+        engine.create_tables([self._sql["create_projections"], self._sql["create_failures"]])
 
     def close(self) -> None:
         """Close the connection to the database."""
@@ -52,18 +58,18 @@ class ReadModel:
         with self.engine.transaction(write=False) as session:
             return self._progress(session, "progress", name, shadow=shadow)
 
-    def every(self) -> list[Progress]:
+    def list_progress(self) -> list[Progress]:
         """Return the progress of all projections, including shadows."""
         with self.engine.transaction(write=False) as session:
-            return [progress_of(row) for row in session.run(self._sql["all_progress"])]
+            return [decode_progress(row) for row in session.run(self._sql["all_progress"])]
 
     def _progress(
-        self, session: Session, statement: str, name: str, *, shadow: bool
+        self, session: EngineSession, statement: str, name: str, *, shadow: bool
     ) -> Progress | None:
         rows = session.run(self._sql[statement], {"name": name, "shadow": int(shadow)})
-        return progress_of(rows[0]) if rows else None
+        return decode_progress(rows[0]) if rows else None
 
-    def begin(
+    def create_projection(
         self, projection: Projection, tenant_id: str, log: LogIdentity, *, shadow: bool = False
     ) -> Progress:
         """Create the tables and the cursor of a projection, if they do not exist.
@@ -94,24 +100,28 @@ class ReadModel:
                 self._lock_table(session, "seriatim_projections", "share row exclusive")
             self._check_tables(session, projection, tenant_id)
             if not known and session.run(self._sql["add_progress"], values):
-                for table in tables.held(projection):
-                    session.run(tables.create(self.engine, projection.name, table, shadow=shadow))
+                for table in tables.list_tables(projection):
+                    session.run(
+                        tables.build_create_statement(
+                            self.engine, projection.name, table, shadow=shadow
+                        )
+                    )
                 if shadow:
                     session.run(self._sql["inherit_passed"], {"name": projection.name})
             progress = self._progress(session, "locked", projection.name, shadow=shadow)
             assert progress is not None  # noqa: S101 - it was created above
             return progress
 
-    def _check_tables(self, session: Session, projection: Projection, tenant_id: str) -> None:
-        names = {tables.name(projection.name, table.name) for table in projection.tables}
-        for other in map(progress_of, session.run(self._sql["all_progress"])):
+    def _check_tables(self, session: EngineSession, projection: Projection, tenant_id: str) -> None:
+        names = {tables.get_table_name(projection.name, table.name) for table in projection.tables}
+        for other in map(decode_progress, session.run(self._sql["all_progress"])):
             if other.tenant_id != tenant_id:
                 msg = (
                     f"this read model belongs to tenant {other.tenant_id!r:.80}, not "
                     f"{tenant_id!r:.80}: select another read model with --target"
                 )
                 raise Conflict(msg, details={"tenant_id": tenant_id})
-            taken = names.intersection(tables.declared(other))
+            taken = names.intersection(tables.list_declared_tables(other))
             if taken and other.name != projection.name:
                 msg = (
                     f"projection {other.name} already has a table {min(taken)}: rename one of them"
@@ -120,27 +130,28 @@ class ReadModel:
 
     # -- states and exceptions, which a fold starts with
 
-    def states(
-        self, projection: Projection, owners: Sequence[Owner], *, shadow: bool = False
-    ) -> dict[Owner, Any]:
+    def load_states(
+        self, projection: Projection, owners: Sequence[TenantKey], *, shadow: bool = False
+    ) -> dict[TenantKey, Any]:
         """Return the stored states of keys; keys without a state are omitted."""
-        table = tables.own(projection)
-        where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
+        table = tables.get_state_table(projection)
+        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
         key = next(iter(table.key))
         sql = (
-            f"select {tables.select(self.engine, table)} from {{given}} o cross join {where} t "
-            f"where t.tenant_id = o.tenant_id and t.{tables.quoted(key)} = o.key"
+            f"select {tables.build_select_list(self.engine, table)} from {{given}} o cross join "
+            f"{where} t "
+            f"where t.tenant_id = o.tenant_id and t.{tables.quote_identifier(key)} = o.key"
         )
-        states: dict[Owner, Any] = {}
+        states: dict[TenantKey, Any] = {}
         with self.engine.transaction(write=False) as session:
-            rows = session.given(sql, _OWNERS, _transpose(owners))
-            for tenant_id, row, _ in map(reader(self.engine, table), rows):
+            rows = session.run_with_rows(sql, _OWNERS, _transpose(owners))
+            for tenant_id, row, _ in map(make_row_decoder(self.engine, table), rows):
                 states[tenant_id, row[key]] = row if projection.state is None else row["state"]
         return states
 
-    def exceptions(
+    def load_exceptions(
         self, name: str, *, shadow: bool = False
-    ) -> tuple[frozenset[Owner], frozenset[int]]:
+    ) -> tuple[frozenset[TenantKey], frozenset[int]]:
         """Return the parked keys and the skipped positions."""
         failures = self.failures(name, shadow=shadow)
         parked = {
@@ -154,11 +165,11 @@ class ReadModel:
     def commit(
         self,
         projection: Projection,
-        step: Step,
+        step: ProjectionStep,
         *,
         token: int,
         shadow: bool = False,
-        status: Status | None = None,
+        status: ProjectionStatus | None = None,
     ) -> None:
         """Write the rows, states, failures and the cursor of one step, all or nothing.
 
@@ -183,13 +194,15 @@ class ReadModel:
             # A pause or hold takes effect at once, also for a step that was already computed.
             paused = stored.status == "paused" or stored.held_until is not None
             if stored.position != step.after or (paused and not shadow):
-                raise Moved
+                raise ProjectionMoved
             self.write(session, projection, step, shadow=shadow)
-            session.run(self._sql["move"], {**named, "position": step.until, "tip": step.tip})
+            session.run(
+                self._sql["move"], {**named, "position": step.until, "tip": step.last_event_id}
+            )
             if status is not None:
                 session.run(self._sql["set_status"], {**named, "status": status})
 
-    def load(self, projection: Projection, step: Step, owner: str) -> None:
+    def write_shadow_part(self, projection: Projection, step: ProjectionStep, owner: str) -> None:
         """Write the rows and states of one part of a rebuild to its shadow; safe to repeat.
 
         Args:
@@ -209,49 +222,58 @@ class ReadModel:
                 raise LeaseLost(msg, details={"projection": projection.name})
             self.write(session, whole, step, shadow=True)
 
-    def write(self, session: Session, projection: Projection, step: Step, *, shadow: bool) -> None:
+    def write(
+        self, session: EngineSession, projection: Projection, step: ProjectionStep, *, shadow: bool
+    ) -> None:
         """Write the changes of a step, without its cursor."""
-        removed = [owner for owner, kept in step.own.items() if kept.row is None]
+        removed = [owner for owner, kept in step.state_rows.items() if kept.row is None]
         if removed:
             self._remove(session, projection, removed, shadow=shadow)
-        own = [kept for kept in step.own.values() if kept.row is not None]
+        own = [kept for kept in step.state_rows.values() if kept.row is not None]
         written = {**step.rows, **({projection.tables[0].name: own} if own else {})}
         for name, rows in written.items():
             self._upsert(session, projection, projection.table(name), rows, shadow=shadow)
         states = [
-            Kept(tenant_id, position, {"key": key, "state": state})
+            ReadModelRow(tenant_id, position, {"key": key, "state": state})
             for (tenant_id, key), (position, state) in step.states.items()
         ]
-        self._upsert(session, projection, tables.STATES, states, shadow=shadow)
+        self._upsert(session, projection, tables.STATE_TABLE, states, shadow=shadow)
         for failure, status in step.failures:
             self._add_failure(session, projection.name, failure, status, shadow=shadow)
 
     def _upsert(
         self,
-        session: Session,
+        session: EngineSession,
         projection: Projection,
         table: Table,
-        rows: Sequence[Kept],
+        rows: Sequence[ReadModelRow],
         *,
         shadow: bool,
     ) -> None:
         if not rows:
             return
-        where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
+        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
         # All writers use one order of rows, so that they cannot deadlock.
         ordered = sorted(rows, key=lambda kept: _get_key(table, kept))
         columns: list[list[Any]] = [[kept.tenant_id for kept in ordered]]
         columns += [[_get_row(kept)[name] for kept in ordered] for name in table.fields]
         columns.append([kept.position for kept in ordered])
-        session.put(where, tables.kinds(table), columns, tables.on_conflict(table))
+        session.upsert(
+            where, tables.get_column_kinds(table), columns, tables.build_conflict_clause(table)
+        )
 
     def _remove(
-        self, session: Session, projection: Projection, owners: Sequence[Owner], *, shadow: bool
+        self,
+        session: EngineSession,
+        projection: Projection,
+        owners: Sequence[TenantKey],
+        *,
+        shadow: bool,
     ) -> None:
-        table = tables.own(projection)
-        where = tables.place(self.engine, projection.name, table.name, shadow=shadow)
-        key = tables.key_of(table)
-        session.given(
+        table = tables.get_state_table(projection)
+        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=shadow)
+        key = tables.build_key_list(table)
+        session.run_with_rows(
             f"delete from {where} where ({key}) in (select tenant_id, key from {{given}} o)",
             _OWNERS,
             _transpose(owners),
@@ -259,7 +281,7 @@ class ReadModel:
 
     def _add_failure(
         self,
-        session: Session,
+        session: EngineSession,
         name: str,
         failure: Failure,
         status: FailureStatus,
@@ -280,7 +302,9 @@ class ReadModel:
             for row in rows
         ]
 
-    def mark(self, name: str, position: int, status: FailureStatus, *, again: bool) -> None:
+    def set_failure_status(
+        self, name: str, position: int, status: FailureStatus, *, again: bool
+    ) -> None:
         """Set the status of a failure, and whether its key will be folded again.
 
         Args:
@@ -307,8 +331,8 @@ class ReadModel:
     def refold(
         self,
         projection: Projection,
-        owner: Owner,
-        step: Step,
+        owner: TenantKey,
+        step: ProjectionStep,
         positions: Sequence[int],
         *,
         token: int,
@@ -333,7 +357,7 @@ class ReadModel:
         with self.engine.transaction() as session:
             stored = self._progress(session, "locked", projection.name, shadow=False)
             if stored is None or stored.token != token or stored.position != step.until:
-                raise Moved
+                raise ProjectionMoved
             if projection.state is not None:
                 for table in projection.tables:
                     if not self._replaces(session, projection, table, owner, step, positions):
@@ -349,22 +373,22 @@ class ReadModel:
 
     def _replaces(  # noqa: PLR0913 - a table's rows before and after
         self,
-        session: Session,
+        session: EngineSession,
         projection: Projection,
         table: Table,
-        owner: Owner,
-        step: Step,
+        owner: TenantKey,
+        step: ProjectionStep,
         positions: Sequence[int],
     ) -> bool:
         """Return True if every row of a key is written again and would again be the one to keep."""
-        where = tables.place(self.engine, projection.name, table.name, shadow=False)
+        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=False)
         sql = (
-            f"select {tables.select(self.engine, table)} from {where} t "
+            f"select {tables.build_select_list(self.engine, table)} from {where} t "
             "where t.tenant_id = :tenant_id and t.position in (select position from {given} o)"
         )
         written = {_get_key(table, kept): kept.position for kept in step.rows.get(table.name, ())}
-        rows = session.given(sql, _POSITIONS, [list(positions)], {"tenant_id": owner[0]})
-        for tenant_id, row, position in map(reader(self.engine, table), rows):
+        rows = session.run_with_rows(sql, _POSITIONS, [list(positions)], {"tenant_id": owner[0]})
+        for tenant_id, row, position in map(make_row_decoder(self.engine, table), rows):
             again = written.get((tenant_id, *[row[name] for name in table.key]))
             if again is None or (again > position if table.keep == "first" else again < position):
                 return False
@@ -372,14 +396,14 @@ class ReadModel:
 
     def _remove_rows(
         self,
-        session: Session,
+        session: EngineSession,
         projection: Projection,
         table: Table,
-        owner: Owner,
+        owner: TenantKey,
         positions: Sequence[int],
     ) -> None:
-        where = tables.place(self.engine, projection.name, table.name, shadow=False)
-        session.given(
+        where = tables.qualify_table(self.engine, projection.name, table.name, shadow=False)
+        session.run_with_rows(
             f"delete from {where} where tenant_id = :tenant_id "
             "and position in (select position from {given} o)",
             _POSITIONS,
@@ -387,7 +411,7 @@ class ReadModel:
             {"tenant_id": owner[0]},
         )
 
-    def set_status(self, name: str, status: Status) -> None:
+    def set_status(self, name: str, status: ProjectionStatus) -> None:
         """Set the status of a projection."""
         with self.engine.transaction() as session:
             session.run(self._sql["set_status"], {"name": name, "shadow": 0, "status": status})
@@ -429,7 +453,7 @@ class ReadModel:
         finally:
             self._set_hold(name, token, "ready")
 
-    def _set_hold(self, name: str, token: int, status: Status) -> None:
+    def _set_hold(self, name: str, token: int, status: ProjectionStatus) -> None:
         values = {"name": name, "token": token, "status": status}
         with self.engine.transaction() as session:
             session.run(self._sql["hold"], values)
@@ -439,23 +463,28 @@ class ReadModel:
         with self.engine.transaction() as session:
             self._drop(session, projection, shadow=shadow)
 
-    def _drop(self, session: Session, projection: Projection, *, shadow: bool) -> None:
+    def _drop(self, session: EngineSession, projection: Projection, *, shadow: bool) -> None:
         named = {"name": projection.name, "shadow": int(shadow)}
         for table in self._known_tables(session, projection, shadow=shadow):
-            session.run(f"drop table if exists {self.engine.at}{tables.quoted(table)}")
+            session.run(
+                f"drop table if exists {self.engine.schema_prefix}{tables.quote_identifier(table)}"
+            )
         session.run(self._sql["forget"], named)
         session.run(self._sql["forget_failures"], named)
 
     def _known_tables(
-        self, session: Session, projection: Projection, *, shadow: bool
+        self, session: EngineSession, projection: Projection, *, shadow: bool
     ) -> Iterable[str]:
         """Return the tables of the projection and of its stored declaration, which may be older."""
         known = self._progress(session, "progress", projection.name, shadow=shadow)
-        declared = [tables.name(projection.name, one.name) for one in tables.held(projection)]
+        declared = [
+            tables.get_table_name(projection.name, one.name)
+            for one in tables.list_tables(projection)
+        ]
         if known is not None:
-            declared += tables.declared(known)
-            declared.append(tables.name(projection.name, tables.STATES.name))
-        return [tables.suffixed(one, shadow=shadow) for one in dict.fromkeys(declared)]
+            declared += tables.list_declared_tables(known)
+            declared.append(tables.get_table_name(projection.name, tables.STATE_TABLE.name))
+        return [tables.add_shadow_suffix(one, shadow=shadow) for one in dict.fromkeys(declared)]
 
     def switch(self, projection: Projection, *, at_least: int = 0) -> bool:
         """Replace the live tables by the shadow.
@@ -496,10 +525,10 @@ class ReadModel:
                 customizations = self._find_customizations(session, projection)
                 session.run(self._sql["inherit_late"], {"name": projection.name})
                 self._drop(session, projection, shadow=False)
-            for table in tables.held(projection):
-                new = tables.name(projection.name, table.name)
-                old = tables.suffixed(new, shadow=True)
-                self.engine.rename(session, old, new, customizations.get(new, ()))
+            for table in tables.list_tables(projection):
+                new = tables.get_table_name(projection.name, table.name)
+                old = tables.add_shadow_suffix(new, shadow=True)
+                self.engine.replace_table(session, old, new, customizations.get(new, ()))
             values = {
                 "name": projection.name,
                 "owner": live.owner if live else "",
@@ -517,26 +546,29 @@ class ReadModel:
                 self._find_customizations(session, projection)
 
     def _find_customizations(
-        self, session: Session, projection: Projection
+        self, session: EngineSession, projection: Projection
     ) -> dict[str, Sequence[str]]:
         """Return the statements that repeat the customizations of each live table."""
-        named = {tables.name(projection.name, one.name): one for one in tables.held(projection)}
+        named = {
+            tables.get_table_name(projection.name, one.name): one
+            for one in tables.list_tables(projection)
+        }
         statements_by_table: dict[str, Sequence[str]] = {}
         for name in self._known_tables(session, projection, shadow=False):
-            columns = tables.kinds(named[name]) if name in named else {}
-            if present := self.engine.column_names(session, name):
+            columns = tables.get_column_kinds(named[name]) if name in named else {}
+            if present := self.engine.list_columns(session, name):
                 self._check_columns(session, projection, name, present)
-                statements_by_table[name] = self.engine.additions(session, name, columns)
+                statements_by_table[name] = self.engine.find_customizations(session, name, columns)
         return statements_by_table
 
     def _check_columns(
-        self, session: Session, projection: Projection, table: str, present: Sequence[str]
+        self, session: EngineSession, projection: Projection, table: str, present: Sequence[str]
     ) -> None:
         """Raise `Conflict` if a live table has a column that its declaration lacks."""
         live = self._progress(session, "progress", projection.name, shadow=False)
         if live is None:
             return
-        declared = tables.declared_columns(live, table)
+        declared = tables.list_declared_columns(live, table)
         added = [column for column in present if declared and column not in declared]
         if added:
             msg = (
@@ -546,33 +578,33 @@ class ReadModel:
             raise Conflict(msg, details={"table": table, "found": added})
 
     def _lock_table(
-        self, session: Session, table: str, mode: str, timeout: str | None = None
+        self, session: EngineSession, table: str, mode: str, timeout: str | None = None
     ) -> None:
-        for statement in self.engine.holding(table, mode, timeout):
+        for statement in self.engine.build_lock_statements(table, mode, timeout):
             session.run(statement)
 
     # -- snapshots
 
     @contextmanager
-    def moment(self) -> Iterator[Moment]:
+    def snapshot(self) -> Iterator[ReadModelSnapshot]:
         """Open a consistent snapshot, whatever is written meanwhile."""
         with self.engine.transaction(write=False) as session:
             # A snapshot older than a switch would see the new tables as empty. This lock is taken
             # before the snapshot and blocks switches until the end.
             self._lock_table(session, "seriatim_failures", "access share")
-            yield Moment(self.engine, session, self._sql["progress"])
+            yield ReadModelSnapshot(self.engine, session, self._sql["progress"])
 
 
-def _transpose(owners: Sequence[Owner]) -> list[list[Any]]:
+def _transpose(owners: Sequence[TenantKey]) -> list[list[Any]]:
     return [[owner[part] for owner in owners] for part in (0, 1)]
 
 
-def _get_row(kept: Kept) -> Row:
+def _get_row(kept: ReadModelRow) -> Row:
     assert kept.row is not None  # noqa: S101 - removed rows are handled separately
     return kept.row
 
 
-def _get_key(table: Table, kept: Kept) -> tuple[Any, ...]:
+def _get_key(table: Table, kept: ReadModelRow) -> tuple[Any, ...]:
     row = _get_row(kept)
     return kept.tenant_id, *[row[name] for name in table.key]
 

@@ -6,17 +6,17 @@ from typing import Literal
 
 import msgspec
 
-from seriatim.core.fold import Failure, Kept, Owner
-from seriatim.store.engine import Purpose
+from seriatim.core.fold import Failure, ReadModelRow, TenantKey
+from seriatim.store.engine import EnginePurpose
 
-Status = Literal["ready", "paused", "failed"]
+ProjectionStatus = Literal["ready", "paused", "failed"]
 FailureStatus = Literal["stopped", "parked", "skipped", "passed"]
 
-PURPOSE = Purpose(
-    what="the read model",
-    option="--target",
+READ_MODEL_PURPOSE = EnginePurpose(
+    label="the read model",
+    target_option="--target",
     last_table="seriatim_failures",
-    remake="rebuild the projection",
+    recreate_hint="rebuild the projection",
     durable=False,  # rows and cursor are lost together, so a lost batch is folded again
 )
 
@@ -36,15 +36,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     log_id: str
     epoch: int
-    tip: str = msgspec.field(name="tip")  # the name on the wire
-    status: Status
+    last_event_id: str = msgspec.field(name="tip")  # the name on the wire
+    status: ProjectionStatus
     updated_at: str
     owner: str
     token: int
     held_until: str | None = None
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ProjectionStanding(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a projection; `lag` counts the positions between its cursor and the head.
 
     `held_until` is set while a rebuild or verification pauses it, as in `Progress`.
@@ -54,7 +54,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     lag: int
     updated_at: str
-    status: Status
+    status: ProjectionStatus
     running: bool
     failures: int
     held_until: str | None = None
@@ -69,15 +69,15 @@ class FailureRecord(msgspec.Struct, frozen=True):
     again: bool
 
 
-class Step(msgspec.Struct, kw_only=True):
+class ProjectionStep(msgspec.Struct, kw_only=True):
     """The changes that one batch (`after`, `until`] makes to a read model, in one transaction."""
 
     after: int
     until: int
-    tip: str
-    rows: dict[str, list[Kept]] = msgspec.field(default_factory=dict)
-    own: dict[Owner, Kept] = msgspec.field(
+    last_event_id: str
+    rows: dict[str, list[ReadModelRow]] = msgspec.field(default_factory=dict)
+    state_rows: dict[TenantKey, ReadModelRow] = msgspec.field(
         default_factory=dict
     )  # rows that are themselves the states
-    states: dict[Owner, tuple[int, str]] = msgspec.field(default_factory=dict)
+    states: dict[TenantKey, tuple[int, str]] = msgspec.field(default_factory=dict)
     failures: list[tuple[Failure, FailureStatus]] = msgspec.field(default_factory=list)

@@ -4,96 +4,100 @@ from __future__ import annotations
 
 import msgspec
 
+from seriatim.core.column_types import COLUMN_TYPES
 from seriatim.core.projection import Projection, Table
-from seriatim.core.values import VALUES
 from seriatim.store.engine import Engine
 from seriatim.store.readmodel.port import Progress
 
 _SHADOW = "__shadow"
 
-STATES = Table("_state", {"key": str}, {"state": str})
+STATE_TABLE = Table("_state", {"key": str}, {"state": str})
 
 
-def held(projection: Projection) -> tuple[Table, ...]:
+def list_tables(projection: Projection) -> tuple[Table, ...]:
     """Return all tables of a projection, including its state table if it has one."""
-    return projection.tables if projection.state is None else (*projection.tables, STATES)
+    return projection.tables if projection.state is None else (*projection.tables, STATE_TABLE)
 
 
-def own(projection: Projection) -> Table:
+def get_state_table(projection: Projection) -> Table:
     """Return the table that contains the states."""
-    return projection.tables[0] if projection.state is None else STATES
+    return projection.tables[0] if projection.state is None else STATE_TABLE
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Return a quoted identifier; the name was checked to contain no quote."""
     return f'"{name}"'
 
 
-def place(engine: Engine, projection: str, table: str, *, shadow: bool) -> str:
+def qualify_table(engine: Engine, projection: str, table: str, *, shadow: bool) -> str:
     """Return the qualified name of a table; users' names never contain two underscores in a row."""
-    return engine.at + quoted(suffixed(name(projection, table), shadow=shadow))
+    return engine.schema_prefix + quote_identifier(
+        add_shadow_suffix(get_table_name(projection, table), shadow=shadow)
+    )
 
 
-def suffixed(table: str, *, shadow: bool) -> str:
+def add_shadow_suffix(table: str, *, shadow: bool) -> str:
     """Return the name of a table, or of its shadow."""
     return f"{table}{_SHADOW}" if shadow else table
 
 
-def name(projection: str, table: str) -> str:
+def get_table_name(projection: str, table: str) -> str:
     """Return the unqualified name of a table; a table named like its projection has no prefix."""
     return projection if table == projection else f"{projection}_{table}"
 
 
-def declared(progress: Progress) -> list[str]:
+def list_declared_tables(progress: Progress) -> list[str]:
     """Return the table names of the stored declaration, which may be an older one."""
     stored = msgspec.json.decode(progress.declaration)["tables"]
-    return [name(progress.name, one["name"]) for one in stored]
+    return [get_table_name(progress.name, one["name"]) for one in stored]
 
 
-def declared_columns(progress: Progress, table: str) -> set[str]:
+def list_declared_columns(progress: Progress, table: str) -> set[str]:
     """Return the columns of a table in the stored declaration, none if it is not declared."""
-    if table == name(progress.name, STATES.name):
-        return set(kinds(STATES))
+    if table == get_table_name(progress.name, STATE_TABLE.name):
+        return set(get_column_kinds(STATE_TABLE))
     for one in msgspec.json.decode(progress.declaration)["tables"]:
-        if name(progress.name, one["name"]) == table:
+        if get_table_name(progress.name, one["name"]) == table:
             return {"tenant_id", "position", *(column for column, _ in one["key"] + one["columns"])}
     return set()
 
 
-def kinds(table: Table) -> dict[str, str]:
+def get_column_kinds(table: Table) -> dict[str, str]:
     """Return the kind of value of each column, in the order of the table."""
-    fields = {column: VALUES[kind].name for column, kind in table.fields.items()}
+    fields = {column: COLUMN_TYPES[kind].name for column, kind in table.fields.items()}
     return {"tenant_id": "text", **fields, "position": "integer"}
 
 
-def create(engine: Engine, projection: str, table: Table, *, shadow: bool) -> str:
+def build_create_statement(engine: Engine, projection: str, table: Table, *, shadow: bool) -> str:
     """Return the statement that creates a table."""
     required = {"tenant_id", "position", *table.key}
     columns = (
-        f"{quoted(column)} {engine.column(kind)}{' not null' if column in required else ''}"
-        for column, kind in kinds(table).items()
+        f"{quote_identifier(column)} "
+        f"{engine.get_column_type(kind)}{' not null' if column in required else ''}"
+        for column, kind in get_column_kinds(table).items()
     )
-    where = place(engine, projection, table.name, shadow=shadow)
-    key = f"primary key ({key_of(table)})"
-    return f"create table {where} ({', '.join(columns)}, {key}) {engine.strict}"
+    where = qualify_table(engine, projection, table.name, shadow=shadow)
+    key = f"primary key ({build_key_list(table)})"
+    return f"create table {where} ({', '.join(columns)}, {key}) {engine.table_options}"
 
 
-def key_of(table: Table) -> str:
+def build_key_list(table: Table) -> str:
     """Return the SQL list of the key columns."""
-    return ", ".join(map(quoted, ("tenant_id", *table.key)))
+    return ", ".join(map(quote_identifier, ("tenant_id", *table.key)))
 
 
-def select(engine: Engine, table: Table, alias: str = "t") -> str:
+def build_select_list(engine: Engine, table: Table, alias: str = "t") -> str:
     """Return the SELECT list that reads every column in its stored form."""
     return ", ".join(
-        engine.shown(f"{alias}.{quoted(column)}", kind) for column, kind in kinds(table).items()
+        engine.build_column_expression(f"{alias}.{quote_identifier(column)}", kind)
+        for column, kind in get_column_kinds(table).items()
     )
 
 
-def on_conflict(table: Table) -> str:
+def build_conflict_clause(table: Table) -> str:
     """Return the ON CONFLICT clause that merges a row into an existing one."""
     sets = [*(_merge_column(table, column) for column in table.columns), _merge_position(table)]
-    clause = f"on conflict ({key_of(table)}) do update set {', '.join(sets)}"
+    clause = f"on conflict ({build_key_list(table)}) do update set {', '.join(sets)}"
     if table.merge:
         return clause
     # Keep the first or the last row by position, whatever the order of arrival.
@@ -111,7 +115,7 @@ def _merge_position(table: Table) -> str:
 
 
 def _merge_column(table: Table, name: str) -> str:
-    column = quoted(name)
+    column = quote_identifier(name)
     old, new = f"t.{column}", f"excluded.{column}"
     merged = {
         "sum": f"{old} + {new}",

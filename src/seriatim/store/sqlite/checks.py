@@ -10,10 +10,10 @@ from pathlib import Path
 
 from seriatim.core.ids import event_keys, idempotency_index_key, stream_key
 from seriatim.core.kinds import Rules
+from seriatim.store.common import check_payload_indexes
 from seriatim.store.port import Finding
-from seriatim.store.reading import index_findings
-from seriatim.store.sqlite import schema
-from seriatim.store.sqlite.declarations import Declarations
+from seriatim.store.sqlite import migrate
+from seriatim.store.sqlite.declarations import SqliteDeclarations
 from seriatim.store.sqlite.rows import Row
 from seriatim.store.sqlite.statements import CHECKS
 
@@ -25,7 +25,7 @@ _NETWORK = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "ceph", "glusterfs", "lust
 _RESTORE = "restore the file from a backup, then raise the epoch"
 
 
-def verify(connection: sqlite3.Connection, declarations: Declarations) -> Iterator[Finding]:
+def verify(connection: sqlite3.Connection, declarations: SqliteDeclarations) -> Iterator[Finding]:
     """Check the whole file: pages, positions, streams, appends and index keys."""
     pages = _check_pages(connection)
     yield pages
@@ -37,7 +37,7 @@ def verify(connection: sqlite3.Connection, declarations: Declarations) -> Iterat
     for statement, check in (("broken_streams", "streams"), ("broken_appends", "appends")):
         (broken,) = connection.execute(CHECKS[statement]).fetchone()
         yield _judge(check, broken == 0, f"{broken} {check} are not contiguous")
-    yield from _check_keys(connection, declarations.rules(connection), last)
+    yield from _check_keys(connection, declarations.load_rules(connection), last)
 
 
 def _check_pages(connection: sqlite3.Connection) -> Finding:
@@ -53,7 +53,7 @@ def _check_keys(connection: sqlite3.Connection, rules: Rules, until: int) -> Ite
     first_wrong = None
     while rows := connection.execute(CHECKS["index_keys"], (after, until, _PAGE)).fetchall():
         for row in rows:
-            keys = rules.stored_keys(row[:5])
+            keys = rules.row_index_keys(row[:5])
             expected += len(keys)
             absent = _count_absent(connection, row[0], keys)
             missing += absent
@@ -112,13 +112,13 @@ def doctor(
     yield _check_space(path)
     yield _check_wal(path)
     yield _check_file_system(path)
-    yield from index_findings(rules)
+    yield from check_payload_indexes(rules)
 
 
 def _check_version(connection: sqlite3.Connection) -> Finding:
-    found = schema.version_of(connection)
-    message = f"schema version {found}, this program uses {schema.VERSION}"
-    if found > schema.VERSION:
+    found = migrate.read_schema_version(connection)
+    message = f"schema version {found}, this program uses {migrate.SCHEMA_VERSION}"
+    if found > migrate.SCHEMA_VERSION:
         return Finding("warning", "schema", message, "upgrade seriatim soon")
     return Finding("ok", "schema", message)
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from seriatim.core.errors import LeaseLost
 from seriatim.core.times import format_us
+from seriatim.store.common import check_cursor_move, decode_subscription
 from seriatim.store.port import Cursor, Lease, SubscriptionState
-from seriatim.store.reading import check_cursor_move, subscription_state
 from seriatim.store.sqlite.statements import SQL
 
 
-def now_us() -> int:
+def get_now_us() -> int:
     """Return the current time in microseconds, by the clock of this machine."""
     return time.time_ns() // 1000
 
 
-def cursor(
+def get_cursor(
     connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str
 ) -> Cursor | None:
     """Return a stored cursor, None if there is none."""
@@ -26,12 +26,12 @@ def cursor(
     return None if row is None else _decode_cursor(row)
 
 
-def cursors(connection: sqlite3.Connection, tenant_id: str, purpose: str) -> list[Cursor]:
+def list_cursors(connection: sqlite3.Connection, tenant_id: str, purpose: str) -> list[Cursor]:
     """Return all cursors of one purpose, ordered by name."""
     return [_decode_cursor(row) for row in connection.execute(SQL["cursors"], (tenant_id, purpose))]
 
 
-def cursors_after(
+def list_cursors_after(
     connection: sqlite3.Connection, tenant_id: str, purpose: str, after: str, limit: int
 ) -> list[Cursor]:
     """Return a page of cursors whose names are greater than `after`."""
@@ -39,12 +39,12 @@ def cursors_after(
     return [_decode_cursor(row) for row in connection.execute(SQL["cursors_after"], values)]
 
 
-def subscriptions(
+def list_subscriptions(
     connection: sqlite3.Connection, tenant_id: str, after: str, limit: int
 ) -> list[SubscriptionState]:
     """Return a page of durable subscriptions, ordered by name."""
-    values = {"tenant": tenant_id, "after": after, "limit": limit, "now": now_us()}
-    return [subscription_state(row) for row in connection.execute(SQL["subscriptions"], values)]
+    values = {"tenant": tenant_id, "after": after, "limit": limit, "now": get_now_us()}
+    return [decode_subscription(row) for row in connection.execute(SQL["subscriptions"], values)]
 
 
 def record_failure(
@@ -54,7 +54,7 @@ def record_failure(
     values = {
         "failures": failures,
         "error": error,
-        "now": now_us(),
+        "now": get_now_us(),
         "tenant": lease.tenant_id,
         "name": name,
         "lease": lease.name,
@@ -63,7 +63,7 @@ def record_failure(
     connection.execute(SQL["record_failure"], values)
 
 
-def cursor_room(
+def can_add_cursor(
     connection: sqlite3.Connection, tenant_id: str, purpose: str, name: str, at_most: int
 ) -> bool:
     """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
@@ -80,7 +80,7 @@ def _decode_cursor(row: tuple[Any, ...]) -> Cursor:
         position=position,
         log_id=log_id,
         epoch=epoch,
-        tip=tip,
+        last_event_id=tip,
         query=query,
         updated_at=format_us(updated_us),
     )
@@ -88,7 +88,7 @@ def _decode_cursor(row: tuple[Any, ...]) -> Cursor:
 
 def add_cursor(connection: sqlite3.Connection, requested: Cursor) -> Cursor:
     """Store a cursor unless there is one; return the stored cursor."""
-    stored = cursor(connection, requested.tenant_id, requested.purpose, requested.name)
+    stored = get_cursor(connection, requested.tenant_id, requested.purpose, requested.name)
     if stored is None:
         put_cursor(connection, requested, None, reset=False)
     return stored or requested
@@ -102,7 +102,7 @@ def put_cursor(
         held = _find_lease(connection, lease.tenant_id, lease.name)
         if held is None or held[1] != lease.token:
             raise LeaseLost
-    stored = cursor(connection, requested.tenant_id, requested.purpose, requested.name)
+    stored = get_cursor(connection, requested.tenant_id, requested.purpose, requested.name)
     check_cursor_move(stored, requested, reset=reset)
     connection.execute(
         SQL["put_cursor"],
@@ -113,9 +113,9 @@ def put_cursor(
             requested.position,
             requested.log_id,
             requested.epoch,
-            requested.tip,
+            requested.last_event_id,
             requested.query,
-            now_us(),
+            get_now_us(),
         ),
     )
 
@@ -125,7 +125,7 @@ def claim_lease(
 ) -> Lease | None:
     """Claim a lease that is free, expired, or held by `owner`; each claim raises the token."""
     held = _find_lease(connection, tenant_id, name)
-    now = now_us()
+    now = get_now_us()
     if held is not None and held[2] > now and held[0] != owner:
         return None
     # The clock is above every token of a replaced lease of this name.
@@ -135,7 +135,7 @@ def claim_lease(
     return lease
 
 
-def lease_room(connection: sqlite3.Connection, tenant_id: str, name: str, at_most: int) -> bool:
+def can_add_lease(connection: sqlite3.Connection, tenant_id: str, name: str, at_most: int) -> bool:
     """Return True if the lease exists, or if the tenant has fewer than `at_most` leases."""
     values = {"tenant_id": tenant_id, "name": name, "at_most": at_most}
     return bool(connection.execute(SQL["lease_room"], values).fetchone()[0])
@@ -143,13 +143,13 @@ def lease_room(connection: sqlite3.Connection, tenant_id: str, name: str, at_mos
 
 def reuse_lease(connection: sqlite3.Connection, tenant_id: str, name: str) -> bool:
     """Replace an expired lease by one with another name; return False if none has expired."""
-    values = {"tenant_id": tenant_id, "name": name, "now": now_us()}
+    values = {"tenant_id": tenant_id, "name": name, "now": get_now_us()}
     return connection.execute(SQL["reuse_lease"], values).rowcount == 1
 
 
 def renew_lease(connection: sqlite3.Connection, lease: Lease, seconds: float) -> bool:
     """Extend a lease from now; return False if it was lost."""
-    return _set_expiry(connection, lease, now_us() + _microseconds(seconds))
+    return _set_expiry(connection, lease, get_now_us() + _microseconds(seconds))
 
 
 def release_lease(connection: sqlite3.Connection, lease: Lease) -> None:
@@ -177,5 +177,5 @@ def _microseconds(seconds: float) -> int:
 
 def purge_commands(connection: sqlite3.Connection, older_than_seconds: float, most: int) -> int:
     """Delete at most `most` old command records and return their number."""
-    values = {"before": now_us() - _microseconds(older_than_seconds), "most": most}
+    values = {"before": get_now_us() - _microseconds(older_than_seconds), "most": most}
     return connection.execute(SQL["purge_commands"], values).rowcount

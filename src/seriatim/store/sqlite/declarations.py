@@ -6,43 +6,43 @@ import sqlite3
 
 import msgspec
 
-from seriatim.core.canonical import canonical_text, read_json
-from seriatim.core.ids import compose
+from seriatim.core.canonical import canonical_text, decode_stored_json
+from seriatim.core.ids import compose_key
 from seriatim.core.indexes import PayloadIndex, StoredIndex
 from seriatim.core.kinds import NO_RULES, Declaration, EventType, Rules, StreamKind
 from seriatim.store.sqlite.statements import SQL
 
 
-class Declarations:
+class SqliteDeclarations:
     """The rules of all declarations, cached until another declaration is stored."""
 
     def __init__(self) -> None:
-        self.known = NO_RULES
+        self.last_rules = NO_RULES
 
-    def rules(self, connection: sqlite3.Connection, version: int | None = None) -> Rules:
+    def load_rules(self, connection: sqlite3.Connection, version: int | None = None) -> Rules:
         """Return the current rules, and read them again if their version has changed.
 
         Declarations are never deleted, so their number is the version.
         """
         if version is None:
             (version,) = connection.execute(SQL["rules_version"]).fetchone()
-        rules = self.known
+        rules = self.last_rules
         if rules.version != version:
-            rules = self.known = _build_rules(connection)
+            rules = self.last_rules = _build_rules(connection)
         return rules
 
     def declare(self, connection: sqlite3.Connection, declaration: Declaration) -> None:
         """Store a declaration unless it is stored already."""
-        rules = self.rules(connection)
+        rules = self.load_rules(connection)
         if isinstance(declaration, StreamKind):
-            if not rules.knows_kind(declaration):
+            if not rules.has_kind(declaration):
                 _insert_declaration(connection, rules, ("kind", declaration.name, 0), declaration)
         elif isinstance(declaration, EventType):
-            if not rules.knows_type(declaration):
+            if not rules.has_type(declaration):
                 key = "type", declaration.event_type, declaration.event_version
                 _insert_declaration(connection, rules, key, declaration)
-        elif not rules.knows_index(declaration):
-            key = "index", compose(declaration.event_type, declaration.path), 0
+        elif not rules.has_index(declaration):
+            key = "index", compose_key(declaration.event_type, declaration.path), 0
             _insert_declaration(connection, rules, key, _make_stored_index(connection, declaration))
 
 
@@ -68,7 +68,7 @@ def _build_rules(connection: sqlite3.Connection) -> Rules:
     types: list[EventType] = []
     indexes: list[StoredIndex] = []
     for what, body in connection.execute(SQL["declarations"]):
-        fields = read_json(body)
+        fields = decode_stored_json(body)
         if what == "kind":
             kinds.append(msgspec.convert(fields, StreamKind))
         elif what == "type":

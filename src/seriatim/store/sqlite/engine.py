@@ -9,12 +9,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from seriatim.core.column_types import format_time, parse_time
 from seriatim.core.errors import InvalidArgument
-from seriatim.core.values import text_time, time_text
-from seriatim.store.engine import CLOSED, ENDED_EARLY, Purpose, causes, misfit
-from seriatim.store.sqlite import forking
-from seriatim.store.sqlite.failures import code_of, is_lacking, is_outage, translated
-from seriatim.store.sqlite.file import File
+from seriatim.store.engine import (
+    CONNECTION_CLOSED,
+    TRANSACTION_ENDED,
+    EnginePurpose,
+    iterate_causes,
+    make_replace_conflict,
+)
+from seriatim.store.sqlite import fork_safety
+from seriatim.store.sqlite.connection import DatabaseFile
+from seriatim.store.sqlite.failures import (
+    get_error_code,
+    is_outage,
+    is_resource_failure,
+    translate_errors,
+)
 
 _TYPES = {
     "text": "text",
@@ -50,29 +61,29 @@ class SqliteSession:
         """The driver's connection, in the transaction."""
         return self._connection
 
-    def outage(self, error: BaseException) -> Exception | None:
+    def find_outage(self, error: BaseException) -> Exception | None:
         """Return the error in the cause chain that shows an outage, else None."""
         # While this transaction holds the write lock, "locked" is an error of another file.
         held = not _is_closed(self._connection) and self._connection.in_transaction
-        driver_errors = (one for one in causes(error) if isinstance(one, sqlite3.Error))
-        return next(filter(is_lacking if held else is_outage, driver_errors), None)
+        driver_errors = (one for one in iterate_causes(error) if isinstance(one, sqlite3.Error))
+        return next(filter(is_resource_failure if held else is_outage, driver_errors), None)
 
-    def defect(self) -> str | None:
+    def find_defect(self) -> str | None:
         """Return a message if user code ended the transaction."""
         if _is_closed(self._connection):
-            return CLOSED
-        return None if self._connection.in_transaction else ENDED_EARLY
+            return CONNECTION_CLOSED
+        return None if self._connection.in_transaction else TRANSACTION_ENDED
 
-    def refusal(self, error: BaseException) -> str | None:
+    def explain_refusal(self, error: BaseException) -> str | None:
         """Return a message if user code tried to end the transaction or closed the connection."""
         if _is_closed(self._connection):
-            return CLOSED
-        driver_errors = (one for one in causes(error) if isinstance(one, sqlite3.Error))
-        denied = any(code_of(one) == sqlite3.SQLITE_AUTH for one in driver_errors)
-        return ENDED_EARLY if denied else None
+            return CONNECTION_CLOSED
+        driver_errors = (one for one in iterate_causes(error) if isinstance(one, sqlite3.Error))
+        denied = any(get_error_code(one) == sqlite3.SQLITE_AUTH for one in driver_errors)
+        return TRANSACTION_ENDED if denied else None
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def forbid_commit(self) -> Iterator[None]:
         """Deny commit and rollback in the block: `with connection` and `executescript` commit."""
         self._connection.set_authorizer(_deny_transaction_control)
         try:
@@ -85,14 +96,14 @@ class SqliteSession:
         """Execute a statement and return its rows."""
         return self._connection.execute(sql, values or {}).fetchall()
 
-    def put(
+    def upsert(
         self, into: str, kinds: Mapping[str, str], columns: Sequence[list[Any]], then: str
     ) -> None:
         """Insert rows, or merge them into existing ones."""
         names = ", ".join(f'"{name}"' for name in kinds)
         placeholders = ", ".join("?" * len(kinds))
         stored = [
-            [None if value is None else time_text(value) for value in column]
+            [None if value is None else format_time(value) for value in column]
             if kind == "time"
             else column
             for kind, column in zip(kinds.values(), columns, strict=True)
@@ -108,7 +119,7 @@ class SqliteSession:
         """Yield rows as they are read."""
         yield from self._connection.execute(sql, values or {})
 
-    def given(
+    def run_with_rows(
         self,
         sql: str,
         kinds: Mapping[str, str],
@@ -119,7 +130,7 @@ class SqliteSession:
         rows = list(zip(*columns, strict=True))
         return self._run_with_table(sql, "given", tuple(kinds), rows, values)
 
-    def given_then(  # noqa: PLR0913 - two statements and their parameters
+    def run_with_rows_then(  # noqa: PLR0913 - two statements and their parameters
         self,
         sql: str,
         then: str,
@@ -129,7 +140,7 @@ class SqliteSession:
         values: Mapping[str, Any] | None = None,
     ) -> list[tuple[Any, ...]]:
         """Run both statements, one after the other."""
-        found = self.given(sql, kinds, columns, values)
+        found = self.run_with_rows(sql, kinds, columns, values)
         self._run_with_table(then, "rows", returned, found, values)
         return found
 
@@ -153,28 +164,33 @@ class SqliteEngine:
     It has one connection, which `_lock` gives to one thread at a time.
     """
 
-    at = ""
-    now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
-    lock = ""
-    share = ""
-    strict = "strict"  # a sum beyond 64 bits is refused, not turned into a float
-    loads: Mapping[str, Callable[[Any], Any]] = {
-        "time": text_time,
+    schema_prefix = ""
+    now_sql = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
+    lock_clause = ""
+    share_clause = ""
+    table_options = "strict"  # a sum beyond 64 bits is refused, not turned into a float
+    decoders: Mapping[str, Callable[[Any], Any]] = {
+        "time": parse_time,
         "boolean": bool,
         "float": float,
     }
 
     def __init__(
-        self, path: str, purpose: Purpose, *, busy_timeout_s: float = 30.0, create: bool = True
+        self,
+        path: str,
+        purpose: EnginePurpose,
+        *,
+        busy_timeout_s: float = 30.0,
+        create: bool = True,
     ) -> None:
         self._purpose = purpose
-        self._file = File(path, busy_timeout_s)
+        self._file = DatabaseFile(path, busy_timeout_s)
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        with translated(self._file.path):
+        with translate_errors(self._file.path):
             self._open("rwc" if create else "rw")
-        self._file.remember()
-        forking.watch(self)
+        self._file.record_inode()
+        fork_safety.register_holder(self)
 
     def _open(self, mode: str = "rw") -> sqlite3.Connection:
         self._connection = self._file.open(mode=mode)
@@ -182,43 +198,50 @@ class SqliteEngine:
         self._connection.execute(f"pragma synchronous = {level}")
         return self._connection
 
-    def another(self) -> SqliteEngine:
+    def open_another(self) -> SqliteEngine:
         """Return an engine with another connection to the same file."""
         return SqliteEngine(self._file.path, self._purpose)
 
-    def ready(self, table: str | None = None) -> bool:
+    def is_ready(self, table: str | None = None) -> bool:
         """Return True if the last of Seriatim's own tables, or `table`, exists."""
         with self.transaction(write=False) as session:
             return bool(session.run(f"pragma table_info({table or self._purpose.last_table})"))
 
-    def prepare(self, statements: Sequence[str]) -> None:
+    def create_tables(self, statements: Sequence[str]) -> None:
         """Create the tables if they do not exist."""
-        with self._lock, translated(self._file.path):
+        with self._lock, translate_errors(self._file.path):
             (self._connection or self._open()).execute("pragma journal_mode = wal")
         with self.transaction() as session:
             if session.run("pragma table_info(seriatim_schema)"):
-                msg = f"{self._file.path} is a log: use a separate file for {self._purpose.what}"
-                raise InvalidArgument(msg, details={"argument": self._purpose.option.lstrip("-")})
+                msg = f"{self._file.path} is a log: use a separate file for {self._purpose.label}"
+                raise InvalidArgument(
+                    msg, details={"argument": self._purpose.target_option.lstrip("-")}
+                )
             for statement in statements:
                 session.run(statement)
 
-    def column(self, kind: str) -> str:
+    def get_column_type(self, kind: str) -> str:
         """Return the SQL type of a column."""
         return _TYPES[kind]
 
-    def shown(self, column: str, kind: str) -> str:  # noqa: ARG002 - SQLite returns values as stored
+    def build_column_expression(self, column: str, kind: str) -> str:  # noqa: ARG002 - SQLite returns values as stored
         """Return the column itself."""
         return column
 
-    def holding(self, table: str, mode: str, patience: str | None = None) -> Sequence[str]:  # noqa: ARG002
+    def build_lock_statements(
+        self,
+        table: str,  # noqa: ARG002 - SQLite locks no single table
+        mode: str,  # noqa: ARG002
+        lock_timeout: str | None = None,  # noqa: ARG002
+    ) -> Sequence[str]:
         """Return nothing: SQLite has one writer at a time, and snapshots include the tables."""
         return ()
 
-    def column_names(self, session: SqliteSession, table: str) -> Sequence[str]:
+    def list_columns(self, session: SqliteSession, table: str) -> Sequence[str]:
         """Return the column names of a table, none if the table does not exist."""
         return [row[1] for row in session.run(f'pragma table_xinfo("{table}")')]
 
-    def additions(
+    def find_customizations(
         self,
         session: SqliteSession,
         table: str,
@@ -232,7 +255,9 @@ class SqliteEngine:
         )
         return [row[0] for row in found]
 
-    def rename(self, session: SqliteSession, old: str, new: str, added: Sequence[str]) -> None:
+    def replace_table(
+        self, session: SqliteSession, old: str, new: str, customizations: Sequence[str]
+    ) -> None:
         """Rename a table to the name of a dropped one and apply the customizations of that one."""
         # Without this pragma the rename fails while a view refers to the dropped table.
         session.run("pragma legacy_alter_table = on")
@@ -240,14 +265,14 @@ class SqliteEngine:
             session.run(f'alter table "{old}" rename to "{new}"')
         finally:
             session.run("pragma legacy_alter_table = off")
-        for statement in added:
+        for statement in customizations:
             try:
                 session.connection.execute(statement)
             except sqlite3.Error as error:
-                raise misfit(new, statement, str(error)) from error
+                raise make_replace_conflict(new, statement, str(error)) from error
 
     @contextmanager
-    def at_once(self) -> Iterator[SqliteSession]:
+    def autocommit(self) -> Iterator[SqliteSession]:
         """Run statements in one transaction: there are no round trips to save."""
         with self.transaction() as session:
             yield session
@@ -255,8 +280,8 @@ class SqliteEngine:
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[SqliteSession]:
         """Run the block in a transaction."""
-        with self._lock, translated(self._file.path):
-            self._file.check()
+        with self._lock, translate_errors(self._file.path):
+            self._file.check_usable()
             connection = self._connection or self._open()
             connection.execute("begin immediate" if write else "begin")
             try:
@@ -298,5 +323,5 @@ class SqliteEngine:
     def after_fork(self) -> None:
         """Reset the state in a forked child."""
         self._lock = threading.RLock()
-        forking.abandon(self._connection)
+        fork_safety.abandon_connection(self._connection)
         self._connection = None

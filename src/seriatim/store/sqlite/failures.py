@@ -86,38 +86,38 @@ _CONNECTION_USABLE = {
 }
 
 
-def code_of(error: sqlite3.Error) -> int | None:
+def get_error_code(error: sqlite3.Error) -> int | None:
     """Return SQLite's extended error code; errors of the Python module itself have none."""
     return getattr(error, "sqlite_errorcode", None)
 
 
 def is_busy(error: sqlite3.Error) -> bool:
     """Return True if another connection holds the lock."""
-    code = code_of(error)
+    code = get_error_code(error)
     return code is not None and code & _PRIMARY in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_outage(error: sqlite3.Error) -> bool:
     """Return True if the file is locked or unusable, which is not caused by the statement."""
-    code = code_of(error)
+    code = get_error_code(error)
     return code is not None and code & _PRIMARY in _OUTAGES
 
 
-def is_lacking(error: sqlite3.Error) -> bool:
+def is_resource_failure(error: sqlite3.Error) -> bool:
     """Return True if the disk or the memory fails."""
-    code = code_of(error)
+    code = get_error_code(error)
     return code is not None and code & _PRIMARY in _RESOURCE_FAILURES
 
 
-def spoils_connection(error: BaseException) -> bool:
+def invalidates_connection(error: BaseException) -> bool:
     """Return True if a connection must not be used again after this error."""
     if not isinstance(error, sqlite3.Error):
         return False
-    code = code_of(error)
+    code = get_error_code(error)
     return code is None or code & _PRIMARY not in _CONNECTION_USABLE
 
 
-def failure(error: sqlite3.Error, path: str, *, at_commit: bool = False) -> BackendFailure:
+def translate_error(error: sqlite3.Error, path: str, *, at_commit: bool = False) -> BackendFailure:
     """Return the Seriatim error for a SQLite error.
 
     Args:
@@ -126,7 +126,7 @@ def failure(error: sqlite3.Error, path: str, *, at_commit: bool = False) -> Back
         at_commit: Whether COMMIT failed, so that the outcome may be ambiguous.
 
     """
-    code = code_of(error)
+    code = get_error_code(error)
     meaning = _OTHER if code is None else _MEANINGS.get(code & _PRIMARY, _OTHER)
     unclear = code is None or not {code, code & _PRIMARY} & _CLEAR_AT_COMMIT
     ambiguous = at_commit and unclear
@@ -144,14 +144,14 @@ def failure(error: sqlite3.Error, path: str, *, at_commit: bool = False) -> Back
 
 
 @contextmanager
-def translated(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Translate SQLite errors raised in the block."""
     try:
         yield
     except sqlite3.Error as error:
-        raise failure(error, path) from error
+        raise translate_error(error, path) from error
 
 
-def lasting(message: str) -> BackendFailure:
+def make_permanent_failure(message: str) -> BackendFailure:
     """Return a failure that is not retryable."""
     return BackendFailure(message, retryable=False)

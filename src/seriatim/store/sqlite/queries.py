@@ -10,25 +10,110 @@ import msgspec
 
 from seriatim.core.event import EventRecord
 from seriatim.core.ids import stream_key
-from seriatim.core.kinds import Rules
-from seriatim.core.patterns import Names
-from seriatim.core.predicate import Document
+from seriatim.core.kinds import TRACE_STREAM_TYPE, Rules
+from seriatim.core.patterns import NameFilter
+from seriatim.core.predicate import PayloadDocument
 from seriatim.core.query import Filter, Matcher, Query
-from seriatim.core.routes import Route, routes
-from seriatim.store.reading import PageBounds, take
-from seriatim.store.sqlite import payloads
-from seriatim.store.sqlite.rows import record_of
-from seriatim.store.sqlite.walks import (
-    NO_END,
-    WALKS_MAX,
-    Walk,
-    by_type,
-    collect,
-    highest,
-    known_types,
-    listed,
-    type_condition,
+from seriatim.core.query_plan import AccessPath, plan_query
+from seriatim.store.common import PageBounds, take_page
+from seriatim.store.port import ReadSpec
+from seriatim.store.sqlite import payload_predicates
+from seriatim.store.sqlite.index_scans import (
+    INDEX_SCANS_MAX,
+    NO_UPPER_BOUND,
+    IndexScan,
+    bind_list,
+    build_type_condition,
+    expand_patterns,
+    find_highest_position,
+    plan_stream_type_scans,
+    read_page,
 )
+from seriatim.store.sqlite.rows import decode_record
+
+_OCCURRED = "coalesce(events.occurred_us, events.recorded_us)"
+_CONDITIONS = {
+    "app_id": "events.app_id = :app_id",
+    "env_id": "events.env_id = :env_id",
+    "occurred_after_us": f"{_OCCURRED} > :occurred_after_us",
+    "occurred_until_us": f"{_OCCURRED} <= :occurred_until_us",
+    "recorded_after_us": "events.recorded_us > :recorded_after_us",
+    "recorded_until_us": "events.recorded_us <= :recorded_until_us",
+    "correlation_id": "events.correlation_id = :correlation_id",
+    "causation_id": "events.causation_id = :causation_id",
+    "after_seq": "coalesce(events.stream_seq, 0) > :since_seq",
+}
+_SCOPES: dict[str, tuple[str, ...]] = {
+    "log": (),
+    "traces": ("events.stream_type = :trace_kind",),
+    "aggregates": ("events.stream_type <> :trace_kind",),
+}
+
+
+def read(connection: sqlite3.Connection, spec: ReadSpec) -> list[EventRecord]:
+    """Return one page of a read."""
+    names = spec.type_names
+    if names is not None and names.prefixes and spec.tenant_id is not None:
+        names = expand_patterns(connection, spec.tenant_id, names)
+        spec = msgspec.structs.replace(spec, types=names.to_patterns())
+    scans = plan_read_scans(spec)
+    if not scans:
+        return []
+    until = NO_UPPER_BOUND if spec.until is None else spec.until
+    page = PageBounds(spec.after, until, spec.limit, spec.max_bytes, spec.newest_first)
+    return read_page(connection, scans, page)
+
+
+def plan_read_scans(spec: ReadSpec) -> list[IndexScan]:
+    """Return the index scans of a read: one per event type where types have an index."""
+    values, conditions = _build_conditions(spec)
+    names = spec.type_names
+    name, related = _choose_scan(spec)
+    too_many = names is not None and (names.prefixes or len(names.values) > INDEX_SCANS_MAX)
+    if names is not None and (spec.tenant_id is None or related or too_many):
+        conditions += (build_type_condition(names, values),)
+        names = None
+    if spec.tenant_id is None:
+        return [IndexScan("everything", values, conditions + _match_stream_name(spec, values))]
+    values["tenant"] = spec.tenant_id
+    if spec.stream is not None:
+        values["stream"] = stream_key(spec.tenant_id, *spec.stream)
+        if related:
+            conditions += ("events.stream_key = :stream",)
+    if names is None:
+        return [IndexScan(name, values, conditions)]
+    per_type = [{**values, "type": one} for one in names.values]
+    if spec.stream is None:
+        return [IndexScan("type", one, conditions) for one in per_type]
+    return [scan for one in per_type for scan in plan_stream_type_scans(one, conditions)]
+
+
+def _choose_scan(spec: ReadSpec) -> tuple[str, bool]:
+    """Return the scan of a read without types, and whether it uses a related id."""
+    if spec.correlation_id is not None:
+        return "correlation", True
+    if spec.causation_id is not None:
+        return "causation", True
+    return "tenant" if spec.stream is None else "stream", False
+
+
+def _build_conditions(spec: ReadSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+    values: dict[str, Any] = {"trace_kind": TRACE_STREAM_TYPE, "since_seq": spec.after_seq}
+    conditions = list(_SCOPES[spec.scope])
+    for field, condition in _CONDITIONS.items():
+        value = getattr(spec, field)
+        if value is not None:
+            values.setdefault(field, value)
+            conditions.append(condition)
+    return values, tuple(conditions)
+
+
+def _match_stream_name(spec: ReadSpec, values: dict[str, Any]) -> tuple[str, ...]:
+    """Return conditions on the stream name, for reads of all tenants (keys differ by tenant)."""
+    if spec.stream is None:
+        return ()
+    values["stream_type"], values["stream_id"] = spec.stream
+    return ("events.stream_type = :stream_type", "events.stream_id = :stream_id")
 
 
 def select(  # noqa: PLR0913 - a query and its range
@@ -45,16 +130,16 @@ def select(  # noqa: PLR0913 - a query and its range
 ) -> list[EventRecord]:
     """Return the first matching records in (after, until]."""
     query = _expand_query(connection, tenant_id, query)
-    scans = walks_of(tenant_id, query, rules, after, until)
+    scans = plan_query_scans(tenant_id, query, rules, after, until)
     if scans is None:
-        rows = _scan_tenant(tenant_id).rows(
-            connection, after, until, limit=NO_END, back=newest_first
+        rows = _scan_tenant(tenant_id).fetch_rows(
+            connection, after, until, limit=NO_UPPER_BOUND, newest_first=newest_first
         )
-        return take(_match_records(query, map(record_of, rows)), limit, max_bytes)
+        return take_page(_match_records(query, map(decode_record, rows)), limit, max_bytes)
     if not scans:
         return []
     page = PageBounds(after, until, limit, max_bytes, newest_first)
-    return collect(connection, scans, page)
+    return read_page(connection, scans, page)
 
 
 def context_version(  # noqa: PLR0913 - a query and its range
@@ -68,21 +153,23 @@ def context_version(  # noqa: PLR0913 - a query and its range
 ) -> int | None:
     """Return the highest matching position in (after, until], searching from the end."""
     query = _expand_query(connection, tenant_id, query)
-    scans = walks_of(tenant_id, query, rules, after, until)
+    scans = plan_query_scans(tenant_id, query, rules, after, until)
     if scans is None:
-        rows = _scan_tenant(tenant_id).rows(connection, after, until, limit=NO_END, back=True)
-        found = next(_match_records(query, map(record_of, rows)), None)
+        rows = _scan_tenant(tenant_id).fetch_rows(
+            connection, after, until, limit=NO_UPPER_BOUND, newest_first=True
+        )
+        found = next(_match_records(query, map(decode_record, rows)), None)
         return None if found is None else found.position
-    return highest(connection, scans, after, until)
+    return find_highest_position(connection, scans, after, until)
 
 
 def _match_records(query: Query, records: Iterable[EventRecord]) -> Iterator[EventRecord]:
     matcher = Matcher(query)
-    check = payloads.current_check()
+    check = payload_predicates.get_current_check()
     for record in records:
         if check is not None:
             check()
-        if matcher.matches(record, Document(record.payload, check)):
+        if matcher.matches(record, PayloadDocument(record.payload, check)):
             yield record
 
 
@@ -90,39 +177,39 @@ def _expand_query(connection: sqlite3.Connection, tenant_id: str, query: Query) 
     """Return the query with its type patterns expanded to the existing types."""
     filters = list(query.filters or ())
     for index, one in enumerate(filters):
-        names = Names.of(one.types or ())
-        if names.prefixes and not names.everything:
-            known = known_types(connection, tenant_id, names)
-            filters[index] = msgspec.structs.replace(one, types=known.texts())
+        names = NameFilter.parse(one.types or ())
+        if names.prefixes and not names.matches_all:
+            known = expand_patterns(connection, tenant_id, names)
+            filters[index] = msgspec.structs.replace(one, types=known.to_patterns())
     return msgspec.structs.replace(query, filters=filters) if filters else query
 
 
-def _scan_tenant(tenant_id: str) -> Walk:
-    return Walk("tenant", {"tenant": tenant_id})
+def _scan_tenant(tenant_id: str) -> IndexScan:
+    return IndexScan("tenant", {"tenant": tenant_id})
 
 
-def walks_of(
+def plan_query_scans(
     tenant_id: str, query: Query, rules: Rules, after: int, until: int
-) -> list[Walk] | None:
+) -> list[IndexScan] | None:
     """Return index scans that cover all matching events; None if there would be too many."""
-    found = routes(tenant_id, query, rules, after, until)
+    found = plan_query(tenant_id, query, rules, after, until)
     scans = [scan for route in found for scan in _plan_route(tenant_id, route)]
-    return scans if len(scans) <= WALKS_MAX else None
+    return scans if len(scans) <= INDEX_SCANS_MAX else None
 
 
-def _plan_route(tenant_id: str, route: Route) -> list[Walk]:
-    one = route.one
+def _plan_route(tenant_id: str, route: AccessPath) -> list[IndexScan]:
+    one = route.filter
     values: dict[str, Any] = {"tenant": tenant_id}
     conditions: list[str] = []
-    if one.payload is not None and not route.proven:
-        condition, more = payloads.condition(one.payload)
+    if one.payload is not None and not route.exact:
+        condition, more = payload_predicates.build_condition(one.payload)
         values.update(more)
         conditions.append(condition)
-    if route.alternatives:
+    if route.key_alternatives:
         return _plan_key_scans(tenant_id, route, values, conditions)
     names = route.types
     if names is not None and names.prefixes:  # the patterns match too many types
-        conditions.insert(0, type_condition(names, values))
+        conditions.insert(0, build_type_condition(names, values))
         names = None
     steps = [
         {**values, "stream": stream, "type": type_}
@@ -131,24 +218,24 @@ def _plan_route(tenant_id: str, route: Route) -> list[Walk]:
     ]
     all_conditions = tuple(conditions)
     if one.streams is not None and names is not None:
-        return [scan for step in steps for scan in by_type(step, all_conditions)]
+        return [scan for step in steps for scan in plan_stream_type_scans(step, all_conditions)]
     name = "stream" if one.streams is not None else "type" if names is not None else "tenant"
-    return [Walk(name, step, all_conditions, route.after, route.until) for step in steps]
+    return [IndexScan(name, step, all_conditions, route.after, route.until) for step in steps]
 
 
 def _plan_key_scans(
-    tenant_id: str, route: Route, values: dict[str, Any], conditions: list[str]
-) -> list[Walk]:
+    tenant_id: str, route: AccessPath, values: dict[str, Any], conditions: list[str]
+) -> list[IndexScan]:
     """Return scans along tag and index keys, with conditions on types and streams."""
-    one = route.one
+    one = route.filter
     first: list[str] = []
-    if route.types is not None and not route.proven:
-        first.append(type_condition(route.types, values))
+    if route.types is not None and not route.exact:
+        first.append(build_type_condition(route.types, values))
     if one.streams is not None:
         keys = _get_stream_keys(tenant_id, one)
-        first.append(f"events.stream_key in ({listed('stream', keys, values)})")
+        first.append(f"events.stream_key in ({bind_list('stream', keys, values)})")
     return [
-        Walk(
+        IndexScan(
             "tag" if len(keys) == 1 else "tags",
             {
                 **values,
@@ -159,7 +246,7 @@ def _plan_key_scans(
             route.after,
             route.until,
         )
-        for keys in route.alternatives
+        for keys in route.key_alternatives
     ]
 
 

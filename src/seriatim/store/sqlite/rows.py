@@ -8,20 +8,20 @@ import msgspec
 
 from seriatim.core.canonical import HASH_PREFIX, canonical_text
 from seriatim.core.event import EventRecord
-from seriatim.core.request import Prepared
+from seriatim.core.request import PreparedEvent
 from seriatim.core.times import format_us
-from seriatim.store.sqlite.statements import COLUMNS
+from seriatim.store.sqlite.statements import COLUMN_NAMES
 
 Row = tuple[Any, ...]
 
 _METADATA_DECODER = msgspec.json.Decoder(dict[str, str])
 _TAGS_DECODER = msgspec.json.Decoder(tuple[str, ...])
 _OCCURRED, _RECORDED, _METADATA, _HASH, _TAGS = map(
-    COLUMNS.index, ("occurred_at", "recorded_us", "metadata", "payload_hash", "tags")
+    COLUMN_NAMES.index, ("occurred_at", "recorded_us", "metadata", "payload_hash", "tags")
 )
 
 
-def tail_of(event: Prepared) -> Row:
+def encode_event(event: PreparedEvent) -> Row:
     """Return the values of an event for `INSERT_COLUMNS`, without its placement columns."""
     return (
         event.event_id,
@@ -53,12 +53,12 @@ def tail_of(event: Prepared) -> Row:
     )
 
 
-def tag_rows(event: Prepared, position: int) -> list[Row]:
+def encode_index_rows(event: PreparedEvent, position: int) -> list[Row]:
     """Return the rows of `event_tags` for the tags and index terms of an event."""
     return [(key, position) for key in event.index_keys()]
 
 
-def record_of(row: Row) -> EventRecord:
+def decode_record(row: Row) -> EventRecord:
     """Build a record from a row with `RECORD_COLUMNS`."""
     fields = list(row)
     recorded_at = fields[_RECORDED] = format_us(row[_RECORDED])

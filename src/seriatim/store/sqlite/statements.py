@@ -10,7 +10,7 @@ _HERE = files("seriatim.store.sqlite")
 _NAME = "-- name: "
 
 # The columns of a record in the order of EventRecord; `rows` converts some of them to text.
-COLUMNS = (
+COLUMN_NAMES = (
     "position",
     "append_position",
     "event_id",
@@ -41,25 +41,25 @@ COLUMNS = (
 # The columns of an inserted row after its placement, which is known last.
 _PLACEMENT = ("position", "append_position", "stream_seq", "recorded_us")
 _KEYS = ("occurred_us", "event_key", "stream_key", "idempotency_index")
-TAIL = (*(name for name in COLUMNS if name not in _PLACEMENT), *_KEYS)
-SELECTED = ", ".join(f"events.{name}" for name in COLUMNS)
+INSERT_COLUMNS = (*(name for name in COLUMN_NAMES if name not in _PLACEMENT), *_KEYS)
+RECORD_COLUMNS = ", ".join(f"events.{name}" for name in COLUMN_NAMES)
 
 _COLUMN_LISTS = {
-    "{columns}": SELECTED,
-    "{tail}": ", ".join(TAIL),
-    "{tail_values}": ", ".join("?" * len(TAIL)),
+    "{columns}": RECORD_COLUMNS,
+    "{tail}": ", ".join(INSERT_COLUMNS),
+    "{tail_values}": ", ".join("?" * len(INSERT_COLUMNS)),
 }
 
 
-def script(path: str) -> str:
+def read_sql(path: str) -> str:
     """Return the text of a SQL file in this package."""
     return (_HERE / path).read_text(encoding="utf-8")
 
 
-def named(path: str) -> dict[str, str]:
+def load_sqlite_statements(path: str) -> dict[str, str]:
     """Return the statements of a SQL file by name, with column lists filled in."""
     statements: dict[str, str] = {}
-    for part in script(path).split(_NAME)[1:]:
+    for part in read_sql(path).split(_NAME)[1:]:
         name, _, text = part.partition("\n")
         for placeholder, columns in _COLUMN_LISTS.items():
             text = text.replace(placeholder, columns)
@@ -67,7 +67,7 @@ def named(path: str) -> dict[str, str]:
     return statements
 
 
-def split(text: str) -> Iterator[str]:
+def split_script(text: str) -> Iterator[str]:
     """Split a script into statements; the body of a trigger is not split."""
     statement = ""
     for line in text.splitlines():
@@ -79,6 +79,6 @@ def split(text: str) -> Iterator[str]:
             statement = ""
 
 
-SQL = named("statements.sql")
-WALKS = named("walks.sql")
-CHECKS = named("checks.sql")
+SQL = load_sqlite_statements("statements.sql")
+INDEX_SCANS = load_sqlite_statements("index_scans.sql")
+CHECKS = load_sqlite_statements("checks.sql")

@@ -14,39 +14,38 @@ from seriatim.core.event import EventRecord, LogIdentity, StreamRef
 from seriatim.core.ids import hash_key, stream_key
 from seriatim.core.kinds import Declaration, Rules
 from seriatim.core.query import Query
-from seriatim.core.request import Request, StoredCommand
-from seriatim.store.grouping import Placed, finish
+from seriatim.core.request import AppendRequest, StoredCommand
+from seriatim.store.append_group import PlacedAppend, build_outcomes
+from seriatim.store.common import find_append_by_command, find_append_by_key
 from seriatim.store.port import (
     Cursor,
     Finding,
     Lease,
     Outcome,
     ReadSpec,
-    Restored,
+    RestoredEvent,
     StoredAppend,
     StreamSummary,
     SubscriptionState,
 )
-from seriatim.store.reading import append_by_command, append_by_key
 from seriatim.store.sqlite import (
-    appends,
+    append,
     checks,
     consumers,
     failures,
-    forking,
-    plain,
+    fast_path,
+    fork_safety,
+    lookups,
+    migrate,
     queries,
-    reads,
-    restoring,
-    schema,
-    view,
+    restore,
 )
-from seriatim.store.sqlite.declarations import Declarations
-from seriatim.store.sqlite.file import File
-from seriatim.store.sqlite.readers import Readers
+from seriatim.store.sqlite.connection import DatabaseFile
+from seriatim.store.sqlite.declarations import SqliteDeclarations
+from seriatim.store.sqlite.reader import ReaderPool
 from seriatim.store.sqlite.statements import SQL
-from seriatim.store.sqlite.waiting import Wakeups
-from seriatim.store.sqlite.writer import Writer
+from seriatim.store.sqlite.wakeups import HeadWatcher
+from seriatim.store.sqlite.writer import SqliteWriter
 
 _PURGE_BATCH = 10_000  # command records deleted in one transaction
 
@@ -55,7 +54,7 @@ class SqliteStore:
     """A log in one SQLite file, shared by any number of processes on one machine."""
 
     name = "sqlite"
-    best_writers = 1
+    recommended_writers = 1
 
     def __init__(
         self,
@@ -66,18 +65,18 @@ class SqliteStore:
         readers: int = 4,
         read_timeout_s: float | None = None,
     ) -> None:
-        self._file = File(path, busy_timeout_s)
-        self._writer = Writer(self._file)
-        self._readers = Readers(self._file, readers, read_timeout_s)
-        self._declarations = Declarations()
-        self._wakeups = Wakeups(self.head)
+        self._file = DatabaseFile(path, busy_timeout_s)
+        self._writer = SqliteWriter(self._file)
+        self._readers = ReaderPool(self._file, readers, read_timeout_s)
+        self._declarations = SqliteDeclarations()
+        self._wakeups = HeadWatcher(self.head)
         try:
-            schema.ensure(self._file, self._writer, create=create)
+            migrate.ensure_schema(self._file, self._writer, create=create)
         except BaseException:
             self._writer.close()
             raise
-        forking.watch(self._writer)
-        forking.watch(self._readers)
+        fork_safety.register_holder(self._writer)
+        fork_safety.register_holder(self._readers)
 
     # -- identity and appends
 
@@ -92,12 +91,12 @@ class SqliteStore:
             connection.execute(SQL["raise_epoch"])
             return LogIdentity(*connection.execute(SQL["identity"]).fetchone())
 
-    def append(self, group: Sequence[Request]) -> list[Outcome]:
+    def append(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         """Commit a group of appends and return one outcome per request, in order."""
         refusal: Exception | None = None
-        for append in (self._append_fast, self._append_as_new, self._append_validated):
+        for append_on in (self._append_fast, self._append_as_new, self._append_validated):
             try:
-                outcomes = append(group)
+                outcomes = append_on(group)
             except (BackendFailure, ValueError, OverflowError) as error:
                 if not _is_rejection(error):
                     raise
@@ -111,49 +110,51 @@ class SqliteStore:
         return [outcome for request in group for outcome in self.append([request])]
 
     def _append_fast(
-        self, group: Sequence[Request], *, wait_for_lock: bool = True
+        self, group: Sequence[AppendRequest], *, wait_for_lock: bool = True
     ) -> list[Outcome]:
         """Commit a group on the fast path; return nothing if it does not qualify."""
-        rules = self._declarations.known
-        if not plain.is_plain(group, rules):
+        rules = self._declarations.last_rules
+        if not fast_path.is_fast_path(group, rules):
             return []
-        insert = plain.Plain(group, rules)
-        places = self._writer.at_once(insert.insert, insert.places, patient=wait_for_lock)
+        insert = fast_path.FastPathInsert(group, rules)
+        places = self._writer.commit_statement(
+            insert.insert, insert.read_placements, wait_for_lock=wait_for_lock
+        )
         if places is None:
             return []
         return self._finish(places, insert.recorded_us)
 
-    def _append_as_new(self, group: Sequence[Request]) -> list[Outcome]:
+    def _append_as_new(self, group: Sequence[AppendRequest]) -> list[Outcome]:
         return self._append_validated(group, assume_new=True)
 
     def _append_validated(
-        self, group: Sequence[Request], *, assume_new: bool = False
+        self, group: Sequence[AppendRequest], *, assume_new: bool = False
     ) -> list[Outcome]:
         with self._writer.transaction() as connection:
-            recorded_us = consumers.now_us()
-            results = appends.append(
-                connection, group, self._declarations, recorded_us, trusting=assume_new
+            recorded_us = consumers.get_now_us()
+            results = append.append_group(
+                connection, group, self._declarations, recorded_us, assume_new=assume_new
             )
         return self._finish(results, recorded_us)
 
-    def _finish(self, results: Sequence[Placed | Outcome], recorded_us: int) -> list[Outcome]:
+    def _finish(self, results: Sequence[PlacedAppend | Outcome], recorded_us: int) -> list[Outcome]:
         """Wake threads that wait for the committed events, and return the outcomes."""
         for result in reversed(results):
-            if isinstance(result, Placed):
-                self._wakeups.tell(result.first_position + len(result.request.events) - 1)
+            if isinstance(result, PlacedAppend):
+                self._wakeups.notify(result.first_position + len(result.request.events) - 1)
                 break
-        return finish(results, recorded_us)
+        return build_outcomes(results, recorded_us)
 
-    def packed(self, request: Request, rules: Rules) -> Request:
+    def prepare_request(self, request: AppendRequest, rules: Rules) -> AppendRequest:
         """Evaluate the request's contexts in the caller's thread, before the lock is taken."""
-        if not view.has_contexts(request):  # encoding rows is fast enough under the lock
+        if not lookups.has_contexts(request):  # encoding rows is fast enough under the lock
             return request
-        with self._readers.bounded() as connection:
-            rules = self._declarations.rules(connection)
-            contexts = view.foresee(connection, request, rules)
-            return msgspec.structs.replace(request, packed=contexts)
+        with self._readers.bounded_connection() as connection:
+            rules = self._declarations.load_rules(connection)
+            contexts = lookups.evaluate_contexts(connection, request, rules)
+            return msgspec.structs.replace(request, encoded=contexts)
 
-    def at_once(self, request: Request, timeout: float) -> Outcome | None:
+    def commit_now(self, request: AppendRequest, timeout: float) -> Outcome | None:
         """Commit an append on the fast path, unless another thread or process is writing."""
         del timeout  # it never waits
         try:
@@ -164,43 +165,43 @@ class SqliteStore:
             return None
         return outcomes[0] if outcomes else None
 
-    def light(self, request: Request) -> bool:
+    def can_begin_append(self, request: AppendRequest) -> bool:
         """Return False: there is no server to send to."""
         del request
         return False
 
-    def begin(self, group: Sequence[Request]) -> None:
+    def begin_append(self, group: Sequence[AppendRequest]) -> None:
         """Return None: there is no server to send to."""
         del group
 
-    def append_in(self, connection: Any, request: Request) -> Any:
+    def append_in(self, connection: Any, request: AppendRequest) -> Any:
         """Raise `InvalidArgument`: only the log's own connection writes to the file."""
         del connection, request
         msg = "appending in the caller's transaction requires a Postgres log"
         raise InvalidArgument(msg, details={"argument": "connection"})
 
-    def restore(self, events: Sequence[Restored]) -> None:
+    def restore(self, events: Sequence[RestoredEvent]) -> None:
         """Store archived events unchanged, directly after the head; all of them or none."""
         with self._writer.transaction() as connection:
-            restoring.restore(connection, events)
-        self._wakeups.tell(events[-1].position)
+            restore.restore(connection, events)
+        self._wakeups.notify(events[-1].position)
 
     # -- reads
 
     def head(self) -> int:
         """Return the last position of the log, 0 if it is empty."""
         with self._readers.connection() as connection:
-            return view.head(connection)
+            return lookups.read_head(connection)
 
     def read(self, spec: ReadSpec) -> list[EventRecord]:
         """Return one page of a read."""
-        with self._readers.bounded() as connection:
-            return reads.read(connection, spec)
+        with self._readers.bounded_connection() as connection:
+            return queries.read(connection, spec)
 
     def event(self, tenant_id: str, event_id: str) -> EventRecord | None:
         """Return the event with this id, None if there is none."""
         with self._readers.connection() as connection:
-            return find_by_id(tenant_id, event_id, view.by_event_key(connection))
+            return find_by_id(tenant_id, event_id, lookups.make_event_lookup(connection))
 
     def event_id_at(self, position: int) -> str | None:
         """Return the id of the event at a position."""
@@ -212,18 +213,18 @@ class SqliteStore:
         self, tenant_id: str, producer_id: str | None, key: str
     ) -> StoredAppend | None:
         """Return the append stored under an idempotency key."""
-        return append_by_key(self._by_index, self.read, tenant_id, producer_id, key)
+        return find_append_by_key(self._by_index, self.read, tenant_id, producer_id, key)
 
     def append_by_command(
         self, tenant_id: str, actor: str, endpoint: str, key: str
     ) -> StoredAppend | None:
         """Return the append that a command stored."""
         stored = self._command(hash_key(tenant_id, actor, endpoint, key))
-        return append_by_command(stored, self.read, tenant_id)
+        return find_append_by_command(stored, self.read, tenant_id)
 
     def _by_index(self, idempotency_index: bytes) -> EventRecord | None:
         with self._readers.connection() as connection:
-            return view.record(connection, "by_key", (idempotency_index,))
+            return lookups.find_record(connection, "by_key", (idempotency_index,))
 
     def _command(self, command_key: bytes) -> StoredCommand | None:
         with self._readers.connection() as connection:
@@ -233,7 +234,9 @@ class SqliteStore:
     def last_of_stream(self, tenant_id: str, stream: StreamRef) -> EventRecord | None:
         """Return the last event of a stream."""
         with self._readers.connection() as connection:
-            return view.record(connection, "last_of_stream", (stream_key(tenant_id, *stream),))
+            return lookups.find_record(
+                connection, "last_of_stream", (stream_key(tenant_id, *stream),)
+            )
 
     def last_of_streams(
         self, tenant_id: str, streams: Sequence[StreamRef]
@@ -246,7 +249,7 @@ class SqliteStore:
     ) -> list[StreamSummary]:
         """Return a page of streams, ordered by the position of their first event."""
         values = {"tenant": tenant_id, "stream_type": stream_type, "after": after, "limit": limit}
-        with self._readers.bounded() as connection:
+        with self._readers.bounded_connection() as connection:
             return [StreamSummary(*row) for row in connection.execute(SQL["streams"], values)]
 
     def select(  # noqa: PLR0913 - a query, its range and its order
@@ -261,8 +264,8 @@ class SqliteStore:
         max_bytes: int | None = None,
     ) -> list[EventRecord]:
         """Return the first matching records in (after, until]."""
-        with self._readers.bounded() as connection:
-            rules = self._declarations.rules(connection)
+        with self._readers.bounded_connection() as connection:
+            rules = self._declarations.load_rules(connection)
             return queries.select(
                 connection,
                 tenant_id,
@@ -277,8 +280,8 @@ class SqliteStore:
 
     def context_version(self, tenant_id: str, query: Query, until: int) -> int | None:
         """Return the highest matching position up to `until`."""
-        with self._readers.bounded() as connection:
-            rules = self._declarations.rules(connection)
+        with self._readers.bounded_connection() as connection:
+            rules = self._declarations.load_rules(connection)
             return queries.context_version(
                 connection, tenant_id, query, rules, after=0, until=until
             )
@@ -288,7 +291,7 @@ class SqliteStore:
     def rules(self) -> Rules:
         """Return the rules of all stored declarations."""
         with self._readers.connection() as connection:
-            return self._declarations.rules(connection)
+            return self._declarations.load_rules(connection)
 
     def declare(self, declaration: Declaration) -> None:
         """Store a declaration unless it is stored already."""
@@ -300,27 +303,27 @@ class SqliteStore:
     def cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
         """Return a consumer's cursor, None if it has none."""
         with self._readers.connection() as connection:
-            return consumers.cursor(connection, tenant_id, purpose, name)
+            return consumers.get_cursor(connection, tenant_id, purpose, name)
 
     def tenants(self, limit: int) -> list[str]:
         """Return tenants that have events, ordered by name."""
-        with self._readers.bounded() as connection:
+        with self._readers.bounded_connection() as connection:
             return [row[0] for row in connection.execute(SQL["tenants"], (limit,))]
 
     def cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
         """Return all cursors of one purpose, ordered by name."""
         with self._readers.connection() as connection:
-            return consumers.cursors(connection, tenant_id, purpose)
+            return consumers.list_cursors(connection, tenant_id, purpose)
 
     def cursors_after(self, tenant_id: str, purpose: str, after: str, limit: int) -> list[Cursor]:
         """Return a page of cursors, ordered by name."""
         with self._readers.connection() as connection:
-            return consumers.cursors_after(connection, tenant_id, purpose, after, limit)
+            return consumers.list_cursors_after(connection, tenant_id, purpose, after, limit)
 
-    def cursor_room(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+    def can_add_cursor(self, tenant_id: str, purpose: str, name: str, limit: int) -> bool:
         """Return True if the cursor exists, or if the tenant has fewer than `at_most` cursors."""
         with self._readers.connection() as connection:
-            return consumers.cursor_room(connection, tenant_id, purpose, name, at_most)
+            return consumers.can_add_cursor(connection, tenant_id, purpose, name, limit)
 
     def add_cursor(self, cursor: Cursor) -> Cursor:
         """Store a cursor unless the consumer has one; return the stored cursor."""
@@ -335,7 +338,7 @@ class SqliteStore:
     def subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
         """Return a page of durable subscriptions, ordered by name."""
         with self._readers.connection() as connection:
-            return consumers.subscriptions(connection, tenant_id, after, limit)
+            return consumers.list_subscriptions(connection, tenant_id, after, limit)
 
     def record_failure(self, lease: Lease, name: str, failures: int, error: str) -> None:
         """Store the last error of a subscription, unless its lease was lost."""
@@ -347,15 +350,15 @@ class SqliteStore:
         with self._writer.transaction() as connection:
             return consumers.claim_lease(connection, tenant_id, name, owner, seconds)
 
-    def lease_room(self, tenant_id: str, name: str, at_most: int) -> bool:
+    def reserve_lease_slot(self, tenant_id: str, name: str, limit: int) -> bool:
         """Return True if the lease exists or may be added; an expired lease may be replaced."""
         with self._readers.connection() as connection:
-            if consumers.lease_room(connection, tenant_id, name, at_most):
+            if consumers.can_add_lease(connection, tenant_id, name, limit):
                 return True
         with self._writer.transaction() as connection:
             # Check again under the lock: another process may have added or removed a lease.
-            return consumers.lease_room(
-                connection, tenant_id, name, at_most
+            return consumers.can_add_lease(
+                connection, tenant_id, name, limit
             ) or consumers.reuse_lease(connection, tenant_id, name)
 
     def renew_lease(self, lease: Lease, seconds: float) -> bool:
@@ -391,16 +394,16 @@ class SqliteStore:
 
     def doctor(self) -> Iterator[Finding]:
         """Check the settings and the environment of the file."""
-        settings = self._writer.settings()
+        settings = self._writer.read_settings()
         with self._readers.connection() as connection:
-            rules = self._declarations.rules(connection)
+            rules = self._declarations.load_rules(connection)
             return iter(list(checks.doctor(self._file.path, settings, connection, rules)))
 
     def after_fork(self) -> None:
         """Replace locks and connections in a forked child process."""
         self._writer.after_fork()
         self._readers.after_fork()
-        self._wakeups = Wakeups(self.head)
+        self._wakeups = HeadWatcher(self.head)
 
     def close(self) -> None:
         """Close all connections; SQLite checkpoints the file with the last one."""
@@ -420,4 +423,6 @@ def _is_rejection(error: Exception) -> bool:
 def _to_failure(error: Exception | None) -> BackendFailure:
     if isinstance(error, BackendFailure):
         return error
-    return failures.lasting(f"SQLite cannot store a value of this append ({type(error).__name__})")
+    return failures.make_permanent_failure(
+        f"SQLite cannot store a value of this append ({type(error).__name__})"
+    )

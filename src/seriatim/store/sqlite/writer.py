@@ -11,8 +11,8 @@ from random import random
 from typing import TypeVar
 
 from seriatim.core.errors import SeriatimError, TimedOut
-from seriatim.store.sqlite import failures, forking
-from seriatim.store.sqlite.file import File
+from seriatim.store.sqlite import failures, fork_safety
+from seriatim.store.sqlite.connection import DatabaseFile
 
 _Found = TypeVar("_Found")
 
@@ -23,10 +23,10 @@ _HELD_LEAST_S = 5.0  # the shortest time limit of a transaction
 _STEPS = 100_000  # VM instructions between two checks of the clock, some milliseconds
 
 
-class Writer:
+class SqliteWriter:
     """The writing connection of a process; `_lock` gives it to one thread at a time."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -42,7 +42,7 @@ class Writer:
         with self._lock:
             connection = self._get_connection()
             try:
-                with failures.translated(path):
+                with failures.translate_errors(path):
                     self._retry_while_busy(_begin, connection)
                     with self._limit_time(connection, bounded=bounded):
                         yield connection
@@ -53,7 +53,7 @@ class Writer:
                 connection.execute("commit")
             except sqlite3.Error as error:
                 self._roll_back(connection, error)
-                raise failures.failure(error, path, at_commit=True) from error
+                raise failures.translate_error(error, path, at_commit=True) from error
 
     @contextmanager
     def _limit_time(self, connection: sqlite3.Connection, *, bounded: bool) -> Iterator[None]:
@@ -66,7 +66,7 @@ class Writer:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if failures.code_of(error) != sqlite3.SQLITE_INTERRUPT:
+            if failures.get_error_code(error) != sqlite3.SQLITE_INTERRUPT:
                 raise
             msg = (
                 f"cancelled after {seconds:g} s (lock_wait_s plus lock_hold_s), because other "
@@ -79,7 +79,7 @@ class Writer:
 
     def connect(self, *, create: bool = False) -> sqlite3.Connection:
         """Open the connection; with `create`, create the file if it does not exist."""
-        with failures.translated(self._file.path):
+        with failures.translate_errors(self._file.path):
             connection = self._file.open(mode="rwc" if create else "rw")
             try:
                 _use_wal(connection, time.monotonic() + self._file.busy_timeout_s)
@@ -90,38 +90,42 @@ class Writer:
         return connection
 
     def _get_connection(self) -> sqlite3.Connection:
-        self._file.check()
+        self._file.check_usable()
         return self._connection or self.connect()
 
-    def at_once(
+    def commit_statement(
         self,
-        act: Callable[[sqlite3.Connection], sqlite3.Cursor],
-        then: Callable[[sqlite3.Cursor], _Found],
+        execute: Callable[[sqlite3.Connection], sqlite3.Cursor],
+        read_result: Callable[[sqlite3.Cursor], _Found],
         *,
-        patient: bool,
+        wait_for_lock: bool,
     ) -> _Found | None:
         """Run one statement as its own transaction, and read its result on the same connection.
 
         Args:
-            act: Executes the statement.
-            then: Reads the result, before another thread can write.
-            patient: Whether to wait for other writers.
+            execute: Executes the statement.
+            read_result: Reads the result, before another thread can write.
+            wait_for_lock: Whether to wait for other writers.
 
         Returns:
-            The result; None without `patient` if another thread or process is writing.
+            The result; None without `wait_for_lock` if another thread or process is writing.
 
         """
-        if not self._lock.acquire(blocking=patient):
+        if not self._lock.acquire(blocking=wait_for_lock):
             return None
         try:
             connection = self._get_connection()
             try:
-                return then(self._retry_while_busy(act, connection) if patient else act(connection))
+                return read_result(
+                    self._retry_while_busy(execute, connection)
+                    if wait_for_lock
+                    else execute(connection)
+                )
             except sqlite3.Error as error:
-                if failures.is_busy(error) and not patient:
+                if failures.is_busy(error) and not wait_for_lock:
                     return None
                 self._roll_back(connection, error)
-                raise failures.failure(error, self._file.path, at_commit=True) from error
+                raise failures.translate_error(error, self._file.path, at_commit=True) from error
         finally:
             self._lock.release()
 
@@ -148,13 +152,13 @@ class Writer:
                 connection.execute("rollback")
         except sqlite3.Error as worse:
             cause = worse
-        if cause is not None and failures.spoils_connection(cause):
+        if cause is not None and failures.invalidates_connection(cause):
             self._connection = None
             connection.close()
 
-    def settings(self) -> tuple[str, int]:
+    def read_settings(self) -> tuple[str, int]:
         """Return the journal mode and the synchronous level of this connection."""
-        with self._lock, failures.translated(self._file.path):
+        with self._lock, failures.translate_errors(self._file.path):
             connection = self._get_connection()
             (mode,) = connection.execute("pragma journal_mode").fetchone()
             (level,) = connection.execute("pragma synchronous").fetchone()
@@ -173,7 +177,7 @@ class Writer:
 
     def after_fork(self) -> None:
         """Reset the state in a forked child; the parent's connection is kept, but unused."""
-        forking.abandon(self._connection)
+        fork_safety.abandon_connection(self._connection)
         self._lock = threading.Lock()
         self._connection = None
 

@@ -1,0 +1,131 @@
+"""Demo step: read models on Spark, killed, resumed and rebuilt; and a decision graph."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+from seriatim.cli.demo_steps.decision_trace import TRACE
+from seriatim.cli.demo_steps.demo_report import DemoReport, make_demo_table
+from seriatim.core.tenants import ALL_TENANTS
+from seriatim.factory import open_read_model, read_model_url
+
+if TYPE_CHECKING:
+    from seriatim.pipeline.project.projector import Projector
+    from seriatim.pipeline.source.spark_session import Spark
+
+_NAME = "decision_graph"
+_BATCHES = 8  # enough for the kill to hit the runner between two batches
+_WAIT_S = 120.0
+
+
+def run(stage: DemoReport) -> None:
+    """Project the log on Spark, after killing a first runner half-way."""
+    if importlib.util.find_spec("pyspark") is None:
+        stage.start_step("read models on Spark", "Skipped: pip install 'seriatim[spark]'.")
+        return
+    stage.start_step(
+        "read models on Spark: killed half-way, resumed, rebuilt",
+        "Proves: each event counts once despite a crash, and a rebuild gives the same result.",
+    )
+    reached = _kill_runner(stage, _start_runner(stage))
+    from seriatim.pipeline.source.spark_session import session  # noqa: PLC0415 - needs the extra `spark`
+
+    spark = session()
+    try:
+        head = stage.log.head()
+        stage.print(
+            Text.assemble(
+                "seriatim project run decision_graph: ",
+                ("kill -9", "bold red"),
+                f" at position {reached:,} of {head:,}",
+            )
+        )
+        _project(stage, spark, head)
+    finally:
+        spark.stop()
+
+
+def _start_runner(stage: DemoReport) -> subprocess.Popen[bytes]:
+    size = str(max(1, stage.log.head() // _BATCHES))
+    command = [sys.executable, "-m", "seriatim", "project", "run", _NAME, "--live"]
+    options = ["--all-tenants", "--batch-events", size, "--url", stage.url]
+    return subprocess.Popen(  # noqa: S603 - runs this program
+        [*command, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _kill_runner(stage: DemoReport, runner: subprocess.Popen[bytes]) -> int:
+    """Kill the runner and its processes after its first batch; return its last cursor."""
+    reached = 0
+    with closing(open_read_model(read_model_url(stage.url, ALL_TENANTS))) as model:
+        deadline = time.monotonic() + _WAIT_S
+        while not reached and runner.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            progress = model.progress(_NAME)
+            reached = progress.position if progress else 0
+        os.killpg(runner.pid, signal.SIGKILL)
+        runner.wait()
+        progress = model.progress(_NAME)
+        return progress.position if progress else 0
+
+
+def _project(stage: DemoReport, spark: Spark, head: int) -> None:
+    from seriatim.pipeline.project.projector import Projector  # noqa: PLC0415 - needs the extra `spark`
+    from seriatim.pipeline.shipped import SHIPPED  # noqa: PLC0415
+
+    listing = make_demo_table(
+        "projection", "rows", "position", "caught up", "rebuilt", right=("rows",)
+    )
+    equal = True
+    for name in sorted(
+        SHIPPED, key=lambda name: name == _NAME
+    ):  # last: the lease of the killed runner must expire
+        with Projector(spark, SHIPPED[name], stage.url, tenant_id=ALL_TENANTS) as job:
+            position = job.run().position
+            proof = job.rebuild()
+            equal = equal and proof.equal and position == head
+            stored = (proof.stored_digest or "")[-12:]
+            cells = (name, f"{proof.rows:,}", f"{position:,}", f"…{stored}")
+            listing.add_row(*cells, Text(f"…{proof.digest[-12:]}", style="green"))
+            if name == _NAME:
+                graph = _draw_graph(job)
+    stage.print(listing)
+    stage.check("after the kill and a restart, every read model equals its rebuild", equal)
+    stage.print(graph)
+
+
+def _draw_graph(job: Projector) -> Tree:
+    """Draw the decision graph of one trace from its read model."""
+    tree = Tree(Text(f"trace {TRACE}", style="bold magenta"))
+    for edge in _read_edges(job):
+        kind = edge["edge_type"].removeprefix("trace_").replace("_", " ")
+        origin = "" if edge["from_node_id"] == f"trace:{TRACE}" else f"{edge['from_node_id']} "
+        tree.add(
+            Text.assemble(
+                (f"{origin}", "yellow"), (kind, "dim"), " → ", (edge["to_node_id"], "cyan")
+            )
+        )
+    return tree
+
+
+def _read_edges(job: Projector) -> Iterator[dict[str, Any]]:
+    table = job.projection.table("edges")
+    with job.model.snapshot() as snapshot:
+        found = [row for _, row, _ in snapshot.rows(job.projection, table)]
+    yield from sorted(
+        (row for row in found if row["trace_id"] == TRACE), key=lambda row: int(row["log_seq"])
+    )

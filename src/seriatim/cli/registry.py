@@ -1,0 +1,496 @@
+"""The commands `seriatim registry` and `seriatim dlq`: inspect and operate event handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from seriatim.cli import exit_codes
+from seriatim.cli.command_session import (
+    CommandSession,
+    CommonOptions,
+    JsonOutput,
+    LogUrl,
+    TenantOption,
+    command_session,
+)
+from seriatim.cli.output import escape_unprintable, format_pairs, make_table, write_json
+from seriatim.cli.remote_registry import RegistryOperations, RemoteRegistry
+from seriatim.core.errors import NotFound
+from seriatim.delivery.entries import RETRYABLE_STATUSES, UNFINISHED_STATUSES, Entry, EntryFilter
+from seriatim.factory import is_service, open_registry, registry_url
+from seriatim.log.arguments import invalid_argument
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The processed-event registry: list, retry and skip the events of handlers.",
+)
+dlq_app = typer.Typer(
+    no_args_is_help=True, help="Dead letters: events that handlers could not process."
+)
+
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        help="The registry: sqlite:///file or postgresql://…?schema=name. "
+        "[default: next to the log]",
+        show_default=False,
+    ),
+]
+HandlerName = Annotated[
+    str | None, typer.Option("--handler", help="Only events of this handler.", show_default=False)
+]
+EventId = Annotated[
+    str | None, typer.Option("--event", help="The event with this id.", show_default=False)
+]
+EventArgument = Annotated[
+    str | None, typer.Argument(metavar="[EVENT]", help="The id of the event.", show_default=False)
+]
+EventTypeFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--type",
+        help="Only events of this type, or a pattern such as seat.*",
+        show_default=False,
+    ),
+]
+StreamFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--stream", metavar="TYPE/ID", help="Only events of this stream.", show_default=False
+    ),
+]
+AfterPosition = Annotated[
+    int, typer.Option("--after", help="Only events after this position.", show_default=False)
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="The maximum number of entries.")]
+AllMatching = Annotated[bool, typer.Option("--all", help="All events that match the filters.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="The reason, which is stored with the event.")
+]
+
+
+@contextmanager
+def _open_registry(
+    ctx: typer.Context, common: CommonOptions, registry: str | None
+) -> Iterator[tuple[CommandSession, RegistryOperations]]:
+    with command_session(ctx, common) as command:
+        found: RegistryOperations
+        if registry is None and is_service(command.url):
+            found = RemoteRegistry(command.open())
+        else:
+            found = open_registry(registry or registry_url(command.url), create=False)
+        with closing(found) as operations:
+            yield command, operations
+
+
+def _select(  # noqa: PLR0913 - one parameter for each filter
+    command: CommandSession,
+    handler: str | None = None,
+    event: str | None = None,
+    event_type: str | None = None,
+    stream: str | None = None,
+    after: int = -1,
+    status: str | tuple[str, ...] | None = None,
+) -> EntryFilter:
+    stream_type, slash, stream_id = (stream or "").partition("/")
+    if stream is not None and not slash:
+        raise invalid_argument("stream", "must be given as TYPE/ID")
+    return EntryFilter(
+        handler=handler,
+        tenant_id=command.tenant,
+        event_id=event,
+        event_type=event_type,
+        stream_type=stream_type or None,
+        stream_id=stream_id or None,
+        status=status,
+        after=after,
+    )
+
+
+@app.command("status", epilog=exit_codes.format_exit_codes())
+def status(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    finished: Annotated[
+        bool,
+        typer.Option(
+            "--finished", help="Also count done and stale events; slow if there are many."
+        ),
+    ] = False,
+    registry: RegistryUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """List every handler with the number of its events in each status."""
+    with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (
+        command,
+        operations,
+    ):
+        handlers, counts = (
+            operations.handlers(),
+            operations.counts(finished=finished, tenant_id=command.tenant),
+        )
+        if command.as_json:
+            write_json({"handlers": handlers, "counts": counts, "logs": operations.logs()})
+            return
+        listing = make_table(
+            "handler", "runs", "status", "events", "first", right=("events", "first")
+        )
+        runs = {known.name: f"{known.status} {known.reason}".strip() for known in handlers}
+        # A consumer can claim events for a handler that was never declared.
+        for name in sorted(runs.keys() | {count.handler for count in counts}):
+            own_counts = [count for count in counts if count.handler == name]
+            run_status = escape_unprintable(runs.get(name, "not declared"))
+            if not own_counts:
+                listing.add_row(escape_unprintable(name), run_status, "nothing open", "0", "–")
+            for count in own_counts:
+                cells = (count.status, f"{count.count:,}", f"{count.first_position:,}")
+                listing.add_row(escape_unprintable(name), run_status, *cells)
+        command.stdout.print(listing)
+
+
+def _print_entries(  # noqa: PLR0913 - one parameter for each filter
+    status: str | tuple[str, ...],
+    ctx: typer.Context,
+    handler: str | None,
+    event_type: str | None,
+    stream: str | None,
+    after: int,
+    limit: int,
+    registry: str | None,
+    common: CommonOptions,
+) -> None:
+    with _open_registry(ctx, common, registry) as (command, operations):
+        selection = _select(command, handler, None, event_type, stream, after, status)
+        found = operations.entries(selection, limit)
+        if command.as_json:
+            for entry in found:
+                write_json(_with_json_payload(entry))
+            return
+        listing = make_table("position", "handler", "event", "type", "tries", "due", "error")
+        for entry in found:
+            listing.add_row(
+                f"{entry.position:,}",
+                escape_unprintable(entry.handler),
+                escape_unprintable(entry.event_id),
+                escape_unprintable(entry.event_type),
+                str(entry.attempts),
+                entry.due_at[:19] if entry.due_at else "–",
+                escape_unprintable(entry.error),
+            )
+        command.stdout.print(listing)
+
+
+def _make_list_command(status: str | tuple[str, ...], help: str) -> Any:
+    def run_command(  # noqa: PLR0913 - one parameter for each option
+        ctx: typer.Context,
+        handler: HandlerName = None,
+        event_type: EventTypeFilter = None,
+        stream: StreamFilter = None,
+        after: AfterPosition = -1,
+        limit: Limit = 100,
+        registry: RegistryUrl = None,
+        url: LogUrl = None,
+        tenant: TenantOption = None,
+        as_json: JsonOutput = False,
+    ) -> None:
+        common = CommonOptions(url, tenant, as_json)
+        _print_entries(status, ctx, handler, event_type, stream, after, limit, registry, common)
+
+    run_command.__doc__ = help
+    return run_command
+
+
+app.command("failed", epilog=exit_codes.format_exit_codes())(
+    _make_list_command(
+        ("failed", "dead"),
+        "List failed events: those that wait for their next attempt, and dead ones.",
+    )
+)
+app.command("unknown", epilog=exit_codes.format_exit_codes())(
+    _make_list_command("unknown", "List unsafe effects with an unknown outcome.")
+)
+app.command("waiting", epilog=exit_codes.format_exit_codes())(
+    _make_list_command("blocked", "List events that wait for an earlier event of their stream.")
+)
+dlq_app.command("list", epilog=exit_codes.format_exit_codes())(
+    _make_list_command("dead", "List dead letters.")
+)
+
+
+def _print_count(command: CommandSession, name: str, count: int) -> None:
+    if command.as_json:
+        write_json({name: count})
+    else:
+        command.stdout.print(f"{name}: {count:,}")
+    if not count:
+        raise typer.Exit(exit_codes.FOUND_PROBLEMS)
+
+
+def _make_retry_command(statuses: tuple[str, ...], help: str) -> Any:
+    def run_command(  # noqa: PLR0913 - one parameter for each option
+        ctx: typer.Context,
+        argument: EventArgument = None,
+        event: EventId = None,
+        all_: AllMatching = False,
+        handler: HandlerName = None,
+        event_type: EventTypeFilter = None,
+        stream: StreamFilter = None,
+        registry: RegistryUrl = None,
+        url: LogUrl = None,
+        tenant: TenantOption = None,
+        as_json: JsonOutput = False,
+    ) -> None:
+        with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (
+            command,
+            operations,
+        ):
+            selection = _select(
+                command,
+                handler,
+                _choose_event(argument, event, all_=all_),
+                event_type,
+                stream,
+                status=statuses,
+            )
+            _print_count(command, "retried", operations.retry(selection))
+
+    run_command.__doc__ = help
+    return run_command
+
+
+def _make_skip_command(statuses: tuple[str, ...], help: str) -> Any:
+    def run_command(  # noqa: PLR0913 - one parameter for each option
+        ctx: typer.Context,
+        reason: Reason,
+        argument: EventArgument = None,
+        event: EventId = None,
+        all_: AllMatching = False,
+        handler: HandlerName = None,
+        event_type: EventTypeFilter = None,
+        stream: StreamFilter = None,
+        registry: RegistryUrl = None,
+        url: LogUrl = None,
+        tenant: TenantOption = None,
+        as_json: JsonOutput = False,
+    ) -> None:
+        with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (
+            command,
+            operations,
+        ):
+            selection = _select(
+                command,
+                handler,
+                _choose_event(argument, event, all_=all_),
+                event_type,
+                stream,
+                status=statuses,
+            )
+            _print_count(command, "skipped", operations.skip(selection, reason))
+
+    run_command.__doc__ = help
+    return run_command
+
+
+def _choose_event(argument: str | None, option: str | None, *, all_: bool) -> str | None:
+    """Return the event id given as an argument or as --event, or None for --all."""
+    if argument is not None and option is not None:
+        raise invalid_argument("event", "is given twice, as an argument and as --event")
+    event_id = argument if option is None else option
+    if (event_id is None) == (not all_):
+        raise invalid_argument("event", "must be one event id, or use --all")
+    return event_id
+
+
+app.command("retry", epilog=exit_codes.format_exit_codes())(
+    _make_retry_command(RETRYABLE_STATUSES, "Retry failed, dead and unknown events immediately.")
+)
+app.command("skip", epilog=exit_codes.format_exit_codes())(
+    _make_skip_command(
+        UNFINISHED_STATUSES, "Mark unfinished events as skipped, so that they count as done."
+    )
+)
+dlq_app.command("retry", epilog=exit_codes.format_exit_codes())(
+    _make_retry_command(("dead",), "Retry dead letters immediately.")
+)
+dlq_app.command("drop", epilog=exit_codes.format_exit_codes())(
+    _make_skip_command(("dead",), "Discard dead letters permanently: they count as done.")
+)
+
+
+@dlq_app.command("show", epilog=exit_codes.format_exit_codes())
+def show(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="The id of the event.")],
+    handler: HandlerName = None,
+    registry: RegistryUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Print everything about a dead letter, including the event itself."""
+    with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (
+        command,
+        operations,
+    ):
+        found = operations.entries(_select(command, handler, event, status="dead"))
+        for entry in found:
+            _print_entry(command, entry)
+        if not found:
+            msg = f"there is no dead letter for event {event!r:.80}"
+            raise NotFound(msg, details={"event_id": event})
+
+
+def _print_entry(command: CommandSession, entry: Entry) -> None:
+    if command.as_json:
+        write_json(_with_json_payload(entry))
+        return
+    fields = msgspec.to_builtins(entry)
+    fields["event"] = msgspec.json.encode(entry.event).decode()
+    command.stdout.print(
+        format_pairs(
+            {name: escape_unprintable(value) for name, value in fields.items() if value is not None}
+        )
+    )
+
+
+def _with_json_payload(entry: Entry) -> dict[str, Any]:
+    """Return the fields of a dead letter with the payload as JSON instead of text."""
+    fields = msgspec.structs.asdict(entry)
+    event = entry.event
+    if isinstance(event, dict) and isinstance(event.get("payload"), str):
+        fields["event"] = {**event, "payload": msgspec.Raw(event["payload"].encode())}
+    return fields
+
+
+@app.command("pause", epilog=exit_codes.format_exit_codes())
+def pause(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
+    reason: Annotated[str, typer.Option("--reason", help="The reason, for other operators.")] = "",
+    registry: RegistryUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Stop a handler from claiming events until it is resumed."""
+    with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (_, operations):
+        operations.set_status(handler, "paused", reason)
+
+
+@app.command("resume", epilog=exit_codes.format_exit_codes())
+def resume(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
+    registry: RegistryUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Resume a handler that was paused or has stopped."""
+    with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (_, operations):
+        operations.set_status(handler, "ready")
+
+
+@app.command("reset", epilog=exit_codes.format_exit_codes())
+def reset(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
+    reason: Annotated[str, typer.Option("--reason", help="The reason, which is stored.")],
+    position: Annotated[
+        int | None,
+        typer.Option(
+            "--position",
+            min=0,
+            help="The head of the log directly after its restore. [default: the highest position "
+            "at which registry and log hold the same event]",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report only; change nothing.")
+    ] = False,
+    registry: RegistryUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Let a handler continue with a log that was restored or replaced.
+
+    Entries of events that the log no longer contains are deleted. Without --tenant, the command
+    applies to every tenant of the handler. Stop its consumers first.
+    """
+    with (
+        _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (command, operations),
+        command.open() as log,
+    ):
+        found = operations.reset(
+            handler,
+            log,
+            reason=reason,
+            tenant_id=command.tenant,
+            position=position,
+            dry_run=dry_run,
+        )
+        if command.as_json:
+            for report in found:
+                write_json(report)
+            return
+        listing = make_table(
+            "tenant", "epoch", "position", "forgotten", "streams", right=("position",)
+        )
+        for report in found:
+            deleted = ", ".join(f"{status} {count:,}" for status, count in report.forgotten.items())
+            listing.add_row(
+                escape_unprintable(report.tenant_id),
+                str(report.epoch),
+                f"{report.position:,}",
+                deleted or "–",
+                f"{report.streams:,}",
+            )
+        command.stdout.print(listing)
+
+
+@app.command("prune", epilog=exit_codes.format_exit_codes())
+def prune(  # noqa: PLR0913 - one parameter for each option
+    ctx: typer.Context,
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The name of the handler.")],
+    days: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Delete entries that were finished more than this many days ago."
+        ),
+    ],
+    streamless: Annotated[
+        bool,
+        typer.Option(
+            "--streamless",
+            help="Also delete events without a stream. If such an event is delivered again, its "
+            "effect is repeated.",
+        ),
+    ] = False,
+    registry: RegistryUrl = None,
+    url: LogUrl = None,
+    tenant: TenantOption = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Delete the entries of events that were finished long ago.
+
+    The last sequence number of their streams still identifies them as processed.
+    """
+    with _open_registry(ctx, CommonOptions(url, tenant, as_json), registry) as (
+        command,
+        operations,
+    ):
+        count = operations.prune(handler, days * 86_400, streamless=streamless)
+        if command.as_json:
+            write_json({"forgotten": count})
+        else:
+            command.stdout.print(f"forgotten: {count:,}")

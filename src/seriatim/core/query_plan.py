@@ -1,0 +1,139 @@
+"""Plan a query: choose the index keys with which a store finds matching events."""
+
+from __future__ import annotations
+
+import msgspec
+
+from seriatim.core.ids import tag_key
+from seriatim.core.indexes import is_scalar_only, required_scalars, term_key
+from seriatim.core.kinds import Rules
+from seriatim.core.patterns import NameFilter
+from seriatim.core.query import Filter, Query
+
+MAX_ALTERNATIVES = 64
+MAX_TERMS = 8
+
+IndexKeys = tuple[bytes, ...]
+
+
+class AccessPath(msgspec.Struct, frozen=True):
+    """How to find the events that match one filter in a range of positions.
+
+    Attributes:
+        filter: The filter.
+        after: The exclusive start of the range.
+        until: The inclusive end of the range.
+        key_alternatives: Sets of index keys; a matching event has all keys of at least one set.
+            Tags are always among the keys. Empty if no index applies.
+        exact: Whether every event that has all keys of a set also matches, so that the filter need
+            not be evaluated.
+    """
+
+    filter: Filter
+    after: int
+    until: int
+    key_alternatives: tuple[IndexKeys, ...] = ()
+    exact: bool = False
+
+    @property
+    def types(self) -> NameFilter | None:
+        """The event types of the filter, or None if it does not restrict them."""
+        return _restricted_types(self.filter)
+
+
+class _IndexTerms(msgspec.Struct, frozen=True):
+    """The index keys of one event type that a predicate requires."""
+
+    since: dict[bytes, int]  # by key: the position after which its index is complete
+    exact: bool  # whether having these keys is equivalent to the predicate
+
+    def usable_after(self, low: int) -> IndexKeys:
+        """Return the keys whose indexes are complete after a position."""
+        return tuple(key for key, since in self.since.items() if since <= low)[:MAX_TERMS]
+
+
+def plan_query(
+    tenant_id: str, query: Query, rules: Rules, after: int, until: int
+) -> list[AccessPath]:
+    """Return access paths that together find every matching event, newest range first.
+
+    An index contains only events that were appended after its declaration, so the range of a
+    filter is split at the declarations of the indexes that it can use.
+
+    Args:
+        tenant_id: The tenant whose events are queried.
+        query: A validated query.
+        rules: The declarations of the log, with its payload indexes.
+        after: The exclusive start of the range.
+        until: The inclusive end of the range.
+    """
+    paths: list[AccessPath] = []
+    for one in query.filters or (Filter(),):
+        if any(
+            condition is not None and not condition
+            for condition in (one.types, one.payload, one.tags, one.streams)
+        ):
+            continue  # an empty list matches nothing
+        tags = tuple(dict.fromkeys(tag_key(tenant_id, tag) for tag in one.tags or ()))
+        options = _indexed_terms(tenant_id, one, rules)
+        cuts = {since for terms in options for since in terms.since.values()}
+        high = until
+        for low in (*sorted((cut for cut in cuts if after < cut < until), reverse=True), after):
+            paths.append(_build_path(one, low, high, tags, options))
+            high = low
+    return paths
+
+
+def _restricted_types(one: Filter) -> NameFilter | None:
+    names = None if one.types is None else NameFilter.parse(one.types)
+    return None if names is None or names.matches_all else names
+
+
+def _indexed_terms(tenant_id: str, one: Filter, rules: Rules) -> list[_IndexTerms]:
+    """Return the usable index keys of each pair of event type and predicate.
+
+    The result is empty unless every pair has a key. It is also empty for a filter with streams,
+    which have an index of their own and are mostly shorter than the list of a key, and for a
+    pattern, which may match types without an index.
+    """
+    types = _restricted_types(one) or NameFilter()
+    predicates = one.payload or ()
+    if types.prefixes or one.streams is not None:
+        return []
+    if len(types.values) * len(predicates) > MAX_ALTERNATIVES:
+        return []
+    options: list[_IndexTerms] = []
+    for event_type in types.values:
+        paths = {path.steps: path for path in rules.indexed_paths.get(event_type, ())}
+        if not paths:
+            return []
+        for predicate in predicates:
+            required = list(required_scalars(predicate))
+            since = {
+                term_key(tenant_id, event_type, paths[steps].text, scalar): paths[steps].since
+                for steps, scalar in required
+                if steps in paths
+            }
+            if not since:
+                return []
+            exact = is_scalar_only(predicate) and all(steps in paths for steps, _ in required)
+            options.append(_IndexTerms(since, exact))
+    return options
+
+
+def _build_path(
+    one: Filter, low: int, high: int, tags: IndexKeys, options: list[_IndexTerms]
+) -> AccessPath:
+    """Build the access path of a range from the indexes that are complete after `low`."""
+    usable = [terms.usable_after(low) for terms in options]
+    if usable and all(usable):
+        exact = all(
+            terms.exact and len(keys) == len(terms.since)
+            for terms, keys in zip(options, usable, strict=True)
+        )
+        keys = tuple(dict.fromkeys((*tags, *keys) for keys in usable))
+        return AccessPath(one, low, high, keys, exact=exact)
+    if tags:
+        only_tags = _restricted_types(one) is None and one.payload is None and one.streams is None
+        return AccessPath(one, low, high, (tags,), exact=only_tags)
+    return AccessPath(one, low, high)

@@ -1,0 +1,172 @@
+"""The operations of operators on the registry: list, retry, skip, pause, prune."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from seriatim.core.errors import InvalidArgument, NotFound
+from seriatim.core.times import format_us
+from seriatim.delivery.entries import (
+    RETRYABLE_STATUSES,
+    UNFINISHED_STATUSES,
+    DeclaredHandler,
+    Entry,
+    EntryFilter,
+    HandlerLog,
+    StatusCount,
+    decode_entry,
+    format_stop_reason,
+)
+from seriatim.delivery.registry_database import (
+    RETURNED_COLUMNS,
+    RegistryDatabase,
+    unknown_handler_error,
+)
+
+_EntryKey = tuple[str, str, str]  # handler, tenant id and event id
+
+
+class RegistryAdmin:
+    """The part of the registry for operators; `Registry` documents each method."""
+
+    def __init__(self, database: RegistryDatabase) -> None:
+        self._database = database
+
+    def handlers(self) -> list[DeclaredHandler]:
+        """Return every declared handler."""
+        return [
+            DeclaredHandler(
+                name=name,
+                declaration=msgspec.json.decode(declaration),
+                status=status,
+                reason=reason,
+            )
+            for name, declaration, status, reason in self._database.read("handlers", {})
+        ]
+
+    def logs(self) -> list[HandlerLog]:
+        """Return the log that each handler is bound to, by tenant."""
+        rows = self._database.read("logs", {})
+        return [
+            HandlerLog(
+                handler=handler,
+                tenant_id=tenant_id,
+                log_id=log_id,
+                epoch=epoch,
+                reason=reason,
+                updated_at=format_us(updated_us),
+            )
+            for handler, tenant_id, log_id, epoch, reason, updated_us in rows
+        ]
+
+    def counts(self, *, finished: bool = False, tenant_id: str | None = None) -> list[StatusCount]:
+        """Count events by handler and status."""
+        selection = EntryFilter(
+            tenant_id=tenant_id, status=None if finished else UNFINISHED_STATUSES
+        )
+        return [
+            StatusCount(
+                handler=handler,
+                status=status,
+                count=count,
+                first_position=position,
+                updated_at=format_us(updated_us),
+            )
+            for handler, status, count, position, updated_us in self._select("counts", selection)
+        ]
+
+    def entries(self, entry_filter: EntryFilter, limit: int = 100) -> list[Entry]:
+        """Return entries in the order of the log."""
+        return [decode_entry(row) for row in self._select("entries", entry_filter, limit=limit)]
+
+    def retry(self, entry_filter: EntryFilter, *, restart: bool = True) -> int:
+        """Make dead, unknown and failed events due at once; return their number."""
+        where, values = entry_filter.to_sql()
+        with self._database.engine.autocommit() as session:
+            found = session.run(self._statement("retry", where), values)
+        check_entry_found(entry_filter, len(found), RETRYABLE_STATUSES)
+        self._resume_stopped([(row[0], row[1], row[2]) for row in found], restart=restart)
+        return len(found)
+
+    def skip(self, entry_filter: EntryFilter, reason: str, *, restart: bool = True) -> int:
+        """Mark unfinished events as skipped; return their number."""
+        if not reason.strip():
+            msg = "say why these events are skipped: the reason is stored with them (--reason)"
+            raise InvalidArgument(msg, details={"argument": "reason"})
+        where, values = entry_filter.to_sql()
+        found: list[_EntryKey] = []
+        # One handler at a time: the statement `wait` marks the streams of a single handler.
+        for handler in sorted({name for (name,) in self._select("whose", entry_filter)}):
+            with self._database.engine.autocommit() as session:
+                skipped = session.run_with_rows_then(
+                    self._statement("skip", f"handler = :handler and {where}"),
+                    self._database.sql["wait"],
+                    {"one": "integer"},
+                    [[1]],
+                    RETURNED_COLUMNS,
+                    values | {"handler": handler, "reason": reason},
+                )
+            found += [(handler, row[0], row[1]) for row in skipped]
+            with self._database.engine.autocommit() as session:
+                session.run(self._database.sql["advance"], {"handler": handler})
+        check_entry_found(entry_filter, len(found), UNFINISHED_STATUSES)
+        self._resume_stopped(found, restart=restart)
+        return len(found)
+
+    def set_status(self, handler: str, status: str, reason: str = "") -> None:
+        """Set the status of a handler."""
+        values = {"handler": handler, "status": status, "reason": reason}
+        if not self._database.run("set_handler", values):
+            raise unknown_handler_error(handler)
+
+    def prune(self, handler: str, older_s: float, *, streamless: bool = False) -> int:
+        """Delete old finished entries; return their number."""
+        self._database.check_handler_exists(handler)
+        values = {
+            "handler": handler,
+            "older_us": int(older_s * 1_000_000),
+            "streamless": int(streamless),
+        }
+        return len(self._database.run("prune", values))
+
+    def _resume_stopped(self, resolved: list[_EntryKey], *, restart: bool) -> None:
+        """Resume stopped handlers of resolved events.
+
+        Without `restart`, resume a handler only if one of these events has stopped it.
+        """
+        names = {handler for handler, _, _ in resolved}
+        for one in self.handlers():
+            if one.status != "stopped" or one.name not in names:
+                continue
+            if restart or any(
+                handler == one.name
+                and one.reason.startswith(format_stop_reason(tenant_id, event_id))
+                for handler, tenant_id, event_id in resolved
+            ):
+                self.set_status(one.name, "ready")
+
+    def _statement(self, name: str, where: str) -> str:
+        """Return a statement with a condition in place of `{filters}`."""
+        return self._database.sql[name].replace("{filters}", where)
+
+    def _select(self, name: str, asked: EntryFilter, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a query on the entries that a filter selects.
+
+        Operators get an error at once if the database is unreachable: no retry.
+        """
+        where, filter_values = asked.to_sql()
+        with self._database.engine.transaction(write=False) as session:
+            return session.run(self._statement(name, where), filter_values | values)
+
+
+def check_entry_found(entry_filter: EntryFilter, count: int, statuses: tuple[str, ...]) -> None:
+    """Raise `NotFound` if a filter names an event and nothing matched; others may match nothing."""
+    if count or entry_filter.event_id is None:
+        return
+    handler = "" if entry_filter.handler is None else f" for handler {entry_filter.handler}"
+    status = entry_filter.status or statuses
+    names = status if isinstance(status, str) else ", ".join(status)
+    msg = f"no event {entry_filter.event_id!r:.80}{handler} has the status {names}"
+    raise NotFound(msg, details={"event_id": entry_filter.event_id})

@@ -1,0 +1,442 @@
+"""The handler loop: claim events, run their effects in order, complete claims, defer the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from seriatim.core.error_summary import summarize_error
+from seriatim.core.errors import BackendFailure, Conflict, LeaseLost, SeriatimError
+from seriatim.core.event import EventRecord
+from seriatim.core.handler import Delivery, Handler
+from seriatim.delivery.claim_context import (
+    EffectFailed,
+    HandlerContext,
+    Heartbeat,
+    open_effect_scope,
+    record_failure,
+)
+from seriatim.delivery.claims import Claim, EventKey, PassedRange, StreamKey, Verdict
+from seriatim.delivery.dead_letters import DeadLetter, DeadLetterTarget
+
+if TYPE_CHECKING:
+    from seriatim.delivery.registry import Registry
+
+# Returns the sequence numbers before the handler's start, for blocked streams that are new.
+StartLookup = Callable[[Handler, Sequence[Claim]], list[PassedRange]]
+
+# Runs the coroutine that an async handler returned, and returns its result.
+RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_CHUNK = 500
+
+
+class UnsettledEvent(msgspec.Struct, frozen=True):
+    """An event whose verdict is not final; `error` is set if its attempt just failed."""
+
+    delivery: Delivery
+    verdict: Verdict
+    due_us: int = 0
+    error: Exception | None = None
+
+
+class Counts(msgspec.Struct):
+    """The number of events by outcome.
+
+    Attributes:
+        done: Their effect was performed now.
+        duplicate: Their effect was performed earlier.
+        stale: A later event of the stream was handled (`latest_wins`), or the stream is past them.
+        passed: The handler's filter excludes them.
+        failed: Their attempt failed, and they will be retried.
+        dead: They became dead letters.
+        kept: They were deferred.
+        diverted: They were sent to the dead-letter target because the registry is unreachable.
+
+    """
+
+    done: int = 0
+    duplicate: int = 0
+    stale: int = 0
+    passed: int = 0
+    failed: int = 0
+    dead: int = 0
+    kept: int = 0
+    diverted: int = 0
+
+    def __iadd__(self, other: Counts) -> Self:
+        """Add other counts to these."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+class HandlerLoop:
+    """One consumer of a handler: after `handle`, each event is settled or deferred.
+
+    In strict mode, pass every event of a stream, including those that the handler does not
+    select: the loop records the latter in the registry, so that later events do not wait for them.
+
+    Attributes:
+        handler: The handler.
+        unsettled: The events of the last call of `handle` whose verdict is not final.
+
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a consumer
+        self,
+        registry: Registry,
+        handler: Handler,
+        *,
+        start_lookup: StartLookup | None = None,
+        dead_letters: DeadLetterTarget | None = None,
+        chunk: int = _CHUNK,
+        run_coroutine: RunCoroutine | None = None,
+    ) -> None:
+        """Create a consumer.
+
+        Args:
+            registry: The registry.
+            handler: A declared handler.
+            start_lookup: Looks up the sequence numbers before the handler's start.
+            dead_letters: Where dead letters are sent besides the registry.
+            chunk: How many events are claimed at once.
+            run_coroutine: Runs the coroutines of an async handler; by default in a loop of its own.
+
+        """
+        self._registry = registry
+        self.handler = handler
+        self._letters = dead_letters
+        self._starts = start_lookup if handler.start else None
+        # Unsafe effects are claimed one at a time: a crash leaves one unknown, not a whole chunk.
+        self._chunk = 1 if handler.at_most_once else chunk
+        self._await = run_coroutine or self._run_coroutine
+        self._runner: asyncio.Runner | None = None
+        self.unsettled: list[UnsettledEvent] = []
+        self._open: dict[
+            EventKey, Claim
+        ] = {}  # claims held by this loop that are not completed yet
+
+    def handle(self, deliveries: Iterable[Delivery]) -> Counts:
+        """Handle events in the given order.
+
+        Returns:
+            The number of events by outcome.
+
+        Raises:
+            Conflict: The handler is paused or stopped.
+            LogIdentityChanged: The events come from another log than earlier ones.
+            BackendFailure: The registry is unreachable and its policy is not to wait.
+
+        """
+        counts = Counts()
+        self.unsettled = []
+        try:
+            self.check_running()
+        except BackendFailure:
+            # With the policy `dlq`, events are diverted below instead.
+            if self._registry.outage.policy != "dlq":
+                raise
+        try:
+            for chunk in _chunks(deliveries, self._chunk):
+                counts += self._handle_or_divert(chunk)
+        finally:
+            if self._runner is not None:
+                self._runner.close()
+                self._runner = None
+        return counts
+
+    def _handle_or_divert(self, chunk: Sequence[Delivery]) -> Counts:
+        try:
+            return self._handle_chunk(chunk)
+        except BackendFailure as error:
+            if self._registry.outage.policy != "dlq" or not error.retryable:
+                raise
+            return self._divert(chunk, error)
+
+    def _handle_chunk(self, chunk: Sequence[Delivery]) -> Counts:
+        """Handle the selected events, record the excluded ones, dead-letter the invalid ones."""
+        selected: list[Delivery] = []
+        passing: list[Delivery] = []
+        invalid: list[Delivery] = []
+        seen: set[EventKey] = set()
+        for one in chunk:
+            if one.key in seen:
+                continue
+            seen.add(one.key)
+            if one.flaw:
+                invalid.append(one)
+            elif self.handler.accepts(one.event_type, _stream_type(one)):
+                selected.append(one)
+            else:
+                passing.append(one)
+        counts = Counts(passed=len(passing), duplicate=len(chunk) - len(seen))
+        counts += self._claim_and_run(selected, passing)
+        self._registry.pass_over(self.handler, passing)
+        if invalid:
+            self._send([(one, one.flaw, 0) for one in invalid])
+            self._registry.reject_invalid(self.handler, invalid)
+            counts.dead += len(invalid)
+        return counts
+
+    def _divert(self, chunk: Sequence[Delivery], error: BackendFailure) -> Counts:
+        """Send events to the dead-letter target while the registry is unreachable, or raise."""
+        selected = [
+            one
+            for one in chunk
+            if one.flaw or self.handler.accepts(one.event_type, _stream_type(one))
+        ]
+        self._send([(one, one.flaw or error.message, 0) for one in selected])
+        return Counts(diverted=len(selected), passed=len(chunk) - len(selected))
+
+    def _send(self, dead: Iterable[tuple[Delivery, str, int]]) -> None:
+        """Send dead letters to the target outside the registry, if there is one."""
+        if self._letters is not None:
+            self._letters.send(
+                [
+                    DeadLetter(
+                        handler=self.handler.name, delivery=one, error=error, attempts=attempts
+                    )
+                    for one, error, attempts in dead
+                ]
+            )
+
+    def _claim_and_run(
+        self, selected: Sequence[Delivery], passing: Sequence[Delivery] = ()
+    ) -> Counts:
+        claims = self._claim(selected, passing)
+        # In stream order, whatever the order of delivery.
+        claimed = sorted(
+            (claim for claim in claims if claim.claimed),
+            key=lambda claim: claim.delivery.stream_seq or 0,
+        )
+        counts = self._defer_refused(claim for claim in claims if not claim.claimed)
+        if len(claimed) > 1 and any(claim.attempt > 1 for claim in claimed):
+            # One of these events may have killed an earlier worker. Handle each alone, so that a
+            # further crash counts as an attempt of that event only.
+            self._registry.release(self.handler, claimed)
+            for claim in claimed:
+                counts += self._claim_and_run([claim.delivery])
+        elif claimed:
+            counts += self._run_or_release(claimed)
+        return counts
+
+    def _run_or_release(self, claimed: Sequence[Claim]) -> Counts:
+        """Run effects; after an error, release the open claims at once, not by their lease."""
+        self._open = {claim.delivery.key: claim for claim in claimed}
+        try:
+            return self._run_effects(claimed)
+        except BaseException:
+            # An unsafe effect may have happened: its claim stays, and an operator decides.
+            if self._open and not self.handler.at_most_once:
+                with (
+                    suppress(SeriatimError),
+                    closing(self._registry.clone(on_outage="fail_fast")) as registry,
+                ):
+                    registry.release(self.handler, list(self._open.values()))
+            raise
+
+    def _close(self, claims: Iterable[Claim]) -> None:
+        """Note that claims are completed or released."""
+        for claim in claims:
+            self._open.pop(claim.delivery.key, None)
+
+    def _claim(self, selected: Sequence[Delivery], passing: Sequence[Delivery]) -> list[Claim]:
+        """Claim events; if new streams are blocked by events before the start, claim again."""
+        claims = self._registry.claim_all(self.handler, selected, passing)
+        new = [
+            claim
+            for claim in claims
+            if claim.verdict == "blocked" and claim.settled_seq == claim.delivery.first_seq - 1
+        ]
+        if not new or self._starts is None:
+            return claims
+        ranges = self._starts(self.handler, new)
+        if not self._registry.pass_ranges(self.handler, ranges):
+            return claims
+        blocked = [claim.delivery for claim in claims if claim.verdict == "blocked"]
+        second = {
+            claim.delivery.key: claim
+            for claim in self._registry.claim_all(self.handler, blocked, passing)
+        }
+        return [second.get(claim.delivery.key, claim) for claim in claims]
+
+    def _defer_refused(self, refused: Iterable[Claim]) -> Counts:
+        """Count events that are settled, and defer the others."""
+        counts = Counts()
+        deferred: list[Delivery] = []
+        stale: list[Delivery] = []
+        for claim in refused:
+            if claim.verdict == "duplicate_done":
+                counts.duplicate += 1
+            elif claim.verdict == "stale":
+                counts.stale += 1
+                stale.append(claim.delivery)
+            else:
+                counts.kept += 1
+                deferred.append(claim.delivery)
+                if not claim.final:
+                    found = UnsettledEvent(claim.delivery, claim.verdict, claim.due_us)
+                    self.unsettled.append(found)
+        self._registry.mark_stale(self.handler, stale)
+        self._registry.defer(self.handler, deferred)
+        return counts
+
+    def _run_effects(self, claimed: Sequence[Claim]) -> Counts:
+        try:
+            if self.handler.effect == "transactional":
+                return self._registry.outage.run(lambda: self._run_in_one_transaction(claimed))
+            return self._run_one_by_one(claimed)
+        except LeaseLost:
+            if self.handler.effect == "transactional" and len(claimed) > 1:
+                # The transaction was rolled back, and some of the claims may still be held.
+                return self._run_in_own_transactions(claimed)
+            # The new owner may not have the events: store them for it.
+            self._registry.defer(self.handler, [claim.delivery for claim in claimed])
+            self._close(claimed)
+            self.unsettled += [UnsettledEvent(claim.delivery, "in_progress") for claim in claimed]
+            return Counts(kept=len(claimed))
+
+    def _run_in_one_transaction(self, claimed: Sequence[Claim]) -> Counts:
+        """Run transactional effects in one transaction; if one fails, each in its own."""
+        try:
+            with open_effect_scope(self._registry, self.handler, claimed) as scope:
+                for claim in claimed:
+                    scope.check()
+                    self._run(claim, HandlerContext(claim, scope.connection, scope.check))
+        except EffectFailed as failed:
+            if len(claimed) == 1:
+                return self._record_failures([(claimed[0], failed.error)])
+            return self._run_in_own_transactions(claimed)
+        self._close(claimed)
+        return Counts(done=len(claimed))
+
+    def _run_in_own_transactions(self, claimed: Sequence[Claim]) -> Counts:
+        """Run each effect in its own transaction; release a stream's events after a failure."""
+        counts = Counts()
+        stuck: set[StreamKey | None] = set()
+        for claim in claimed:
+            if claim.delivery.ordered_stream in stuck:
+                counts += self._release([claim])
+                continue
+            one = self._run_effects([claim])
+            if not one.done:
+                stuck |= self._stream_stopped_by(claim)
+            counts += one
+        return counts
+
+    def _run_one_by_one(self, claimed: Sequence[Claim]) -> Counts:
+        """Run keyed or unsafe effects one after the other, and complete their claims together."""
+        done: list[Claim] = []
+        released: list[Claim] = []
+        failed: list[tuple[Claim, Exception]] = []
+        stuck: set[StreamKey | None] = set()
+        try:
+            with Heartbeat(self._registry, self.handler, claimed) as heartbeat:
+                for claim in claimed:
+                    if claim.delivery.ordered_stream in stuck:
+                        released.append(claim)
+                        continue
+                    heartbeat.check()
+                    try:
+                        self._run(claim, HandlerContext(claim, check=heartbeat.check))
+                        done.append(claim)
+                    except EffectFailed as one:
+                        failed.append((claim, one.error))
+                        stuck |= self._stream_stopped_by(claim)
+        finally:
+            # Also after an error or an interrupt: these effects were performed.
+            if done:
+                self._registry.mark_done(self.handler, done)
+                self._close(done)
+        counts = Counts(done=len(done))
+        counts += self._release(released)
+        counts += self._record_failures(failed)
+        return counts
+
+    def _run(self, claim: Claim, context: HandlerContext) -> None:
+        try:
+            found = self.handler.run(_decode_event(claim.delivery), context)
+            if inspect.iscoroutine(found):
+                self._await(found)
+        except LeaseLost:
+            raise
+        except Exception as error:
+            raise EffectFailed(error) from error
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        # One event loop for all events of a call of `handle`, which closes it.
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(coroutine)
+
+    def _stream_stopped_by(self, claim: Claim) -> set[StreamKey | None]:
+        """Return the stream that must not continue after a failure: in strict mode, its own."""
+        line = claim.delivery.ordered_stream
+        return {line} if line and self.handler.mode == "strict" else set()
+
+    def _release(self, claims: Sequence[Claim]) -> Counts:
+        """Release claims whose effects were not attempted."""
+        if claims:
+            with suppress(LeaseLost):  # another consumer holds them already
+                self._registry.release(self.handler, claims)
+            self._close(claims)
+            self.unsettled += [UnsettledEvent(claim.delivery, "blocked") for claim in claims]
+        return Counts(kept=len(claims))
+
+    def _record_failures(self, failed: Sequence[tuple[Claim, Exception]]) -> Counts:
+        """Record failed attempts; raise `Conflict` if that stops the handler."""
+        counts = Counts()
+        for claim, error in failed:
+            # Send before the event is marked dead: no dead letter may be missing in the target.
+            if self.handler.retry.gives_up(claim.attempt, error):
+                self._send([(claim.delivery, summarize_error(error), claim.attempt)])
+            if record_failure(self._registry, self.handler, claim, error):
+                counts.dead += 1
+            else:
+                counts.failed += 1
+                self.unsettled.append(UnsettledEvent(claim.delivery, "waiting", error=error))
+            self._close([claim])
+        if counts.dead and self.handler.on_poison == "stop":
+            self.check_running()
+        return counts
+
+    def check_running(self) -> None:
+        """Raise `Conflict` if the handler is stopped or paused."""
+        reason = self._registry.inactive_reason(self.handler)
+        if reason is not None:
+            raise handler_stopped_error(self.handler, reason)
+
+
+def handler_stopped_error(handler: Handler, reason: str) -> Conflict:
+    """Build the error for a handler that is stopped or paused."""
+    msg = (
+        f"handler {handler.name} is {reason}; use seriatim registry retry, skip or resume to "
+        "continue"
+    )
+    return Conflict(msg, details={"handler": handler.name})
+
+
+def _decode_event(delivery: Delivery) -> Any:
+    """Return the event to pass to a handler: a record, or the JSON value of another source."""
+    if not isinstance(delivery.event, msgspec.Raw):
+        return delivery.event
+    try:
+        return msgspec.json.decode(delivery.event, type=EventRecord)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(delivery.event)
+
+
+def _stream_type(delivery: Delivery) -> str | None:
+    return None if delivery.stream is None else delivery.stream[0]
+
+
+def _chunks(deliveries: Iterable[Delivery], size: int) -> Iterator[list[Delivery]]:
+    remaining = iter(deliveries)
+    while chunk := list(islice(remaining, size)):
+        yield chunk

@@ -1,0 +1,207 @@
+"""The registry's database: its tables, its statements, and its behaviour in an outage."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from seriatim.config.delivery import RegistrySettings
+from seriatim.core.errors import LogIdentityChanged, NotFound
+from seriatim.core.event import EventRecord, LogIdentity
+from seriatim.core.handler import Delivery, Handler
+from seriatim.delivery.outage_retry import OutageRetry
+from seriatim.store.engine import Engine, EnginePurpose, EngineSession, load_engine_statements
+
+REGISTRY_PURPOSE = EnginePurpose(
+    label="the registry",
+    target_option="--registry",
+    last_table="seriatim_logs",
+    recreate_hint="open the registry again, which creates missing tables",
+)
+# The columns that a statement returns, for the statement that follows it (`{rows}`).
+RETURNED_COLUMNS = (
+    "tenant_id",
+    "event_id",
+    "stream_type",
+    "stream_id",
+    "stream_seq",
+    "first_seq",
+    "status",
+)
+_CREATE = (
+    "create_handlers",
+    "create_cursors",
+    "create_streams",
+    "create_waiting",
+    "create_handled",
+    "create_unfinished",
+    "create_lines",
+    "create_logs",
+)
+# The last table of registries that were created before they stored the identity of logs.
+OLDEST_TABLE = "seriatim_handled"
+
+_Rows = list[tuple[Any, ...]]
+
+
+class RegistryDatabase:
+    """Runs the registry's statements, each in one transaction and through the outage policy.
+
+    Attributes:
+        engine: The database.
+        settings: Leases, heartbeats and the outage policy.
+        outage: Runs operations, and retries them while the database is unreachable.
+        sql: The statements by name.
+
+    """
+
+    def __init__(self, engine: Engine, settings: RegistrySettings | None = None) -> None:
+        """Load the statements, and create missing tables."""
+        self.engine = engine
+        self.settings = settings or RegistrySettings()
+        self.outage = OutageRetry(self.settings.on_outage)
+        self.sql = load_engine_statements(__package__, engine)
+        for name in ("claim", "look"):
+            self.sql[name] = self.sql[name].replace("{judged}", self.sql["judged"])
+        self._owner, self._pid = "", 0
+        self._calls = count(1)
+        if not engine.is_ready():
+            engine.create_tables([self.sql[name] for name in _CREATE])
+
+    def close(self) -> None:
+        """Stop waiting for an unreachable database, and close the connection."""
+        self.outage.stop()
+        self.engine.close()
+
+    def run_rows(
+        self,
+        statement: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        values: Mapping[str, Any],
+        then: str | None = None,
+    ) -> _Rows:
+        """Run a statement on given rows in a transaction of its own; see `run_rows_in`."""
+
+        def act() -> _Rows:
+            with self.engine.autocommit() as session:
+                return self.run_rows_in(session, statement, kinds, columns, values, then)
+
+        return self.outage.run(act)
+
+    def run_rows_in(  # noqa: PLR0913 - a statement and its input
+        self,
+        session: EngineSession,
+        statement: str,
+        kinds: Mapping[str, str],
+        columns: Sequence[list[Any]],
+        values: Mapping[str, Any],
+        then: str | None = None,
+    ) -> _Rows:
+        """Run a statement on given rows in a session.
+
+        Args:
+            session: The transaction.
+            statement: The name of the statement.
+            kinds: The columns of the given rows and their types.
+            columns: The values of the rows by column.
+            values: The parameters; `handler` is also added to each row.
+            then: The name of a second statement, which runs on the rows that the first returned.
+
+        Returns:
+            The rows that the first statement returned.
+
+        """
+        named = {"of_handler": "text", **kinds}
+        given = [[values["handler"]] * len(columns[0]), *columns]
+        sql = self.sql[statement]
+        if then is None:
+            return session.run_with_rows(sql, named, given, values)
+        return session.run_with_rows_then(
+            sql, self.sql[then], named, given, RETURNED_COLUMNS, values
+        )
+
+    def run(self, statement: str, values: Mapping[str, Any]) -> _Rows:
+        """Run a statement that writes."""
+
+        def act() -> _Rows:
+            with self.engine.autocommit() as session:
+                return session.run(self.sql[statement], values)
+
+        return self.outage.run(act)
+
+    def read(self, statement: str, values: Mapping[str, Any]) -> _Rows:
+        """Run a statement that only reads."""
+
+        def act() -> _Rows:
+            with self.engine.transaction(write=False) as session:
+                return session.run(self.sql[statement], values)
+
+        return self.outage.run(act)
+
+    def check_handler_exists(self, handler: str) -> None:
+        """Raise `NotFound` for a handler that was never declared and has no entries."""
+        values = {"handler": handler}
+        if not self.read("handler", values) and not self.read("tenants", values):
+            raise unknown_handler_error(handler)
+
+    def handler_values(self, handler: Handler) -> dict[str, Any]:
+        """Return the parameters of statements that describe a handler."""
+        return {
+            "handler": handler.name,
+            "strict": int(handler.mode == "strict"),
+            "attempts": handler.retry.attempts,
+            "at_most_once": int(handler.at_most_once),
+            "skip": int(handler.on_poison == "skip"),
+            "lease_us": int(self.settings.lease_s * 1_000_000),
+        }
+
+    def new_call_owner(self) -> str:
+        """Return an owner name for one call: its claims are found by it if the response is lost."""
+        return f"{self.owner}:{next(self._calls)}"
+
+    @property
+    def owner(self) -> str:
+        """The owner name of this registry's claims, different in every process."""
+        # A forked child inherits this object, and must not find its parent's claims by their owner.
+        if self._pid != os.getpid():
+            self._pid, self._calls = os.getpid(), count(1)
+            name = self.settings.owner or f"{socket.gethostname()}:{self._pid}"
+            self._owner = f"{name}:{secrets.token_hex(4)}"
+        return self._owner
+
+
+def unknown_handler_error(handler: str) -> NotFound:
+    """Build the error for a handler that is not in the registry."""
+    msg = (
+        f"the registry has no handler {handler!r:.80}: see seriatim registry status for its "
+        "handlers"
+    )
+    return NotFound(msg, details={"handler": handler})
+
+
+def is_record(delivery: Delivery) -> bool:
+    """Return whether a delivery contains a record of a log."""
+    return isinstance(delivery.event, EventRecord)
+
+
+def identity_changed_error(
+    handler: str, tenant_id: str, known: LogIdentity, given: LogIdentity | None
+) -> LogIdentityChanged:
+    """Build the error for events of a log other than the one that a handler is bound to."""
+    if given is None:
+        difference = "this event does not name its log"
+    elif given.log_id != known.log_id:
+        difference = f"this event is from log {given.log_id}"
+    else:
+        difference = f"this event is from epoch {given.epoch}"
+    msg = (
+        f"handler {handler} has handled events of tenant {tenant_id} from log {known.log_id}, "
+        f"epoch {known.epoch}, but {difference}: the log was restored or replaced. Compare the "
+        f"effects with the log, then run seriatim registry reset {handler} --reason …"
+    )
+    return LogIdentityChanged(msg, details={"handler": handler, "tenant_id": tenant_id})

@@ -1,0 +1,332 @@
+"""The append path of one log: validate under the current declarations, commit, return a receipt."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from seriatim.config import Settings
+from seriatim.core.decide import StaleRules
+from seriatim.core.errors import BackendFailure, InvalidEvent, SeriatimError, TimedOut
+from seriatim.core.event import DEFAULT_TENANT, AppendResult, NewEvent
+from seriatim.core.guard import Guard
+from seriatim.core.ids import uuid7
+from seriatim.core.kinds import Rules
+from seriatim.core.prepare import ValidationContext, prepare
+from seriatim.core.profile_rules import ProfileRules
+from seriatim.core.request import (
+    AppendRequest,
+    Command,
+    PreparedCommand,
+    PreparedEvent,
+    check_conditions,
+    prepare_command,
+)
+from seriatim.core.schema import compile_schema
+from seriatim.core.tenants import check_tenant
+from seriatim.log.async_committer import AsyncCommitter
+from seriatim.log.span_attributes import add_trace_headers, append_attributes
+from seriatim.store.committer import Committer, abort_timed_out
+from seriatim.store.port import Deferred, Store
+from seriatim.telemetry import tracing
+from seriatim.telemetry.event_bus import (
+    Telemetry,
+    logger,
+    make_append_metadata,
+    make_reuse_metadata,
+)
+
+RULE_RELOADS_MAX = 20
+_CONTEXTS_MAX = 4096
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """An append as its caller passed it, kept so that it can be validated again.
+
+    It is validated again when the log's declarations change before it is committed.
+    """
+
+    tenant_id: str
+    profile_rules: ProfileRules
+    events: Iterable[NewEvent | Mapping[str, Any]]
+    condition: Any = None
+    idempotency_key: str | None = None
+    command: Command | None = None
+    on_id_mismatch: Literal["error", "warn"] | None = None  # None: the log's setting
+
+
+class IdGenerator:
+    """Generate UUIDv7 ids that increase within this process.
+
+    Increasing ids are inserted at the end of their index, which keeps its pages hot.
+    """
+
+    def __init__(self) -> None:
+        self._last = self._counter = 0
+        self.after_fork()
+
+    def __call__(self) -> str:
+        """Return a new id."""
+        now = time.time_ns() // 1_000_000
+        # Within a millisecond, and when the clock is set back, the random part counts up instead.
+        with self._lock:
+            if now > self._last:
+                self._last, self._counter = now, self._random.getrandbits(73)
+            else:
+                self._counter += 1
+            return uuid7(self._last, self._counter)
+
+    def after_fork(self) -> None:
+        """Draw a new random part in a child process, which would repeat its parent's ids."""
+        self._lock = threading.Lock()
+        self._random = random.Random()  # noqa: S311 - ids are not secret
+        self._last = 0
+
+
+class Appender:
+    """Validate and commit the appends of one log, for every profile and tenant."""
+
+    def __init__(
+        self, store: Store, settings: Settings, guard: Guard, telemetry: Telemetry
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._guard = guard
+        self._telemetry = telemetry
+        self.new_id = IdGenerator()
+        self.committer = Committer(
+            store.append,
+            limits=settings.limits,
+            writers=settings.writers or store.recommended_writers,
+        )
+        # Weak keys: an event loop that has ended takes its committer with it.
+        self._async_committers: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, AsyncCommitter
+        ] = weakref.WeakKeyDictionary()
+        self.reload_rules()
+
+    def async_committer(self) -> AsyncCommitter:
+        """Return the committer of the running event loop, created on first use."""
+        loop = asyncio.get_running_loop()
+        found = self._async_committers.get(loop)
+        if found is None:
+            found = AsyncCommitter(loop, self._store, self.committer, self._settings.limits)
+            self._async_committers[loop] = found
+        return found
+
+    def after_fork(self) -> None:
+        """Replace threads, queues and id state in a forked child process."""
+        self._async_committers = weakref.WeakKeyDictionary()
+        self.committer.after_fork()
+        self.new_id.after_fork()
+
+    def close(self, timeout: float) -> None:
+        """Stop accepting appends and wait, at most `timeout` seconds, for the accepted ones."""
+        for async_committer in list(self._async_committers.values()):
+            async_committer.close(timeout)
+        self.committer.close(timeout)
+
+    def reload_rules(self) -> None:
+        """Read the declarations again, after this or another process changed them."""
+        self._context = self._make_context(self._store.rules())
+        self._contexts: dict[tuple[str, str], ValidationContext] = {}
+
+    @property
+    def rules(self) -> Rules:
+        """The declarations, as this process last read them."""
+        return self._context.rules
+
+    def _make_context(self, rules: Rules) -> ValidationContext:
+        return ValidationContext(
+            tenant_id=DEFAULT_TENANT,
+            new_id=self.new_id,
+            rules=rules,
+            guard=self._guard,
+            limits=self._settings.limits,
+            validators={
+                key: compile_schema(entry.schema)
+                for key, entry in rules.types.items()
+                if entry.schema is not None
+            },
+        )
+
+    def _find_context(self, draft: Draft) -> ValidationContext:
+        """Return the validation context of a tenant and profile, cached for later appends."""
+        key = draft.tenant_id, draft.profile_rules.name
+        context = self._contexts.get(key)
+        if context is None:
+            if len(self._contexts) >= _CONTEXTS_MAX:
+                self._contexts = {}
+            check_tenant(draft.tenant_id)
+            context = msgspec.structs.replace(
+                self._context, tenant_id=draft.tenant_id, profile_rules=draft.profile_rules
+            )
+            self._contexts[key] = context
+        return context
+
+    def prepare_request(
+        self, draft: Draft, trace_headers: Mapping[str, str] | None = None
+    ) -> AppendRequest:
+        """Validate a draft under the current declarations and return the request to commit.
+
+        Args:
+            draft: The append.
+            trace_headers: Headers to store in the metadata of events that have none.
+
+        Raises:
+            SeriatimError: The append is invalid; the profile's rules choose the error.
+        """
+        context = self._find_context(draft)
+        conditions = (
+            () if draft.condition is None else check_conditions(draft.condition, context.limits)
+        )
+        command = self.prepare_command(draft.tenant_id, draft.command)
+        events, size = prepare(context, draft.events, draft.idempotency_key)
+        if self._settings.numbered_by == "caller":
+            _check_numbered(events)
+        if trace_headers:
+            events = add_trace_headers(events, trace_headers, context.guard, context.limits)
+        request = AppendRequest(
+            draft.tenant_id,
+            events,
+            conditions,
+            command,
+            draft.on_id_mismatch or self._settings.on_id_mismatch,
+            size,
+            context.rules.version,
+            profile=draft.profile_rules.name,
+        )
+        return self._store.prepare_request(request, context.rules)
+
+    def prepare_command(self, tenant_id: str, command: Command | None) -> PreparedCommand | None:
+        """Validate a command and compute the keys that it is stored under."""
+        return prepare_command(tenant_id, command, self._settings.limits, self._guard)
+
+    def append(self, draft: Draft, timeout: float | None) -> AppendResult:
+        """Append and wait for the receipt.
+
+        Args:
+            draft: The append.
+            timeout: Seconds; None uses the setting `timeout_s`.
+
+        Returns:
+            The receipt.
+
+        Raises:
+            SeriatimError: The append is invalid, refused by a condition, timed out or failed.
+        """
+        deadline = time.monotonic() + (timeout or self._settings.timeout_s)
+        telemetry = AppendTelemetry(self._telemetry, draft.tenant_id)
+        with telemetry:
+            for _ in range(RULE_RELOADS_MAX):
+                telemetry.request = self.prepare_request(draft, telemetry.trace_headers)
+                try:
+                    return telemetry.complete(self._commit(telemetry.request, deadline))
+                except StaleRules:
+                    self.reload_rules()
+            raise rules_changing_error()
+
+    def _commit(self, request: AppendRequest, deadline: float) -> AppendResult:
+        """Commit in this thread if the committer is idle, otherwise in a group with others."""
+        seconds = remaining_time(deadline, time.monotonic())
+        try:
+            outcome = self.committer.run_alone(lambda: self._store.commit_now(request, seconds))
+        except Deferred as deferred:
+            [request] = deferred.requests
+            outcome = None
+        if outcome is None:
+            ticket = self.committer.submit(request)
+            try:
+                return ticket.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise abort_timed_out(ticket) from None
+        if isinstance(outcome, AppendResult):
+            return outcome
+        raise outcome
+
+
+def remaining_time(deadline: float, now: float) -> float:
+    """Return the seconds until an append's deadline; raises `TimedOut` if it has passed."""
+    if now >= deadline:
+        raise preparation_timeout()
+    return deadline - now
+
+
+def preparation_timeout() -> TimedOut:
+    """Return the error for an append that timed out before it was sent."""
+    msg = "append timed out while evaluating its conditions; nothing was stored"
+    return TimedOut(msg)
+
+
+def rules_changing_error() -> BackendFailure:
+    """Return the error for an append whose declarations or contexts changed at every attempt."""
+    msg = (
+        "the log's declarations or the append's contexts changed at every attempt; "
+        "nothing was stored, try again"
+    )
+    return BackendFailure(msg)
+
+
+class AppendTelemetry:
+    """Measure and trace one append, in the context of its caller."""
+
+    def __init__(self, telemetry: Telemetry, tenant_id: str) -> None:
+        self._telemetry = telemetry
+        self._tenant_id = tenant_id
+        self._started = time.perf_counter()
+        self._span: tracing.Span | None = None
+        self.request: AppendRequest | None = None
+        self.trace_headers: Mapping[str, str] | None = None
+
+    def __enter__(self) -> None:
+        """Start the span, if tracing is active."""
+        if tracing.is_active():
+            self._span = tracing.span("seriatim.append", "producer")
+            self._span.__enter__()
+            self.trace_headers = tracing.inject()
+
+    def complete(self, result: AppendResult) -> AppendResult:
+        """Report a receipt to log, span and telemetry, and return it."""
+        request = self.request
+        if result.id_mismatch:
+            logger.warning(
+                "an event id was reused with different %s", ", ".join(result.id_mismatch)
+            )
+        if self._span is not None:
+            attributes = append_attributes(request, self._tenant_id)
+            attributes |= {"seriatim.replayed": result.replayed, "seriatim.count": result.count}
+            self._span.set(attributes | {"seriatim.first_position": result.first_position})
+        if self._telemetry.active:
+            elapsed = time.perf_counter() - self._started
+            metadata = make_append_metadata(request, self._tenant_id, replayed=result.replayed)
+            counts = {"duration_s": elapsed, "count": result.count}
+            self._telemetry.emit("store.append.stop", counts, metadata)
+            if result.replayed and result.records:
+                reused = make_reuse_metadata(result.records[0])
+                self._telemetry.emit("store.idempotency.reuse", {"count": result.count}, reused)
+        return result
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the span and report an error, which propagates to the caller."""
+        if self._span is not None:
+            if error is not None:
+                self._span.set(append_attributes(self.request, self._tenant_id))
+            self._span.__exit__(kind, error, trace)
+        if isinstance(error, SeriatimError) and self._telemetry.active:
+            elapsed = time.perf_counter() - self._started
+            metadata = make_append_metadata(self.request, self._tenant_id, error_code=error.code)
+            self._telemetry.emit("store.append.exception", {"duration_s": elapsed}, metadata)
+
+
+def _check_numbered(events: Sequence[PreparedEvent]) -> None:
+    for index, event in enumerate(events):
+        if event.stream_type is not None and event.requested_seq is None:
+            msg = "stream_seq is missing: with numbered_by=caller every event of a stream needs one"
+            raise InvalidEvent(msg, details={"field": "stream_seq", "index": index})

@@ -1,0 +1,172 @@
+"""The decide loop: load events, call a decider, append its events; on a conflict, load again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from seriatim.core.errors import (
+    ConditionalAppendConflict,
+    EventSequenceInvalid,
+    IdempotencyConflict,
+)
+from seriatim.core.event import AppendResult, EventRecord, NewEvent, StreamRef
+from seriatim.core.query import Query
+from seriatim.core.request import Command, Condition, ExpectedContext, ExpectedSeq
+from seriatim.log.arguments import invalid_argument
+from seriatim.log.lookup import find_decision_receipt
+
+if TYPE_CHECKING:
+    from seriatim.log.async_log import AsyncLog
+    from seriatim.log.base import BaseLog
+
+Events = Iterable[NewEvent | Mapping[str, Any]]
+Decider = Callable[[list[EventRecord]], Events]
+AsyncDecider = Callable[[list[EventRecord]], Events | Awaitable[Events]]
+
+_CONFLICTS = (ConditionalAppendConflict, EventSequenceInvalid, IdempotencyConflict)
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream or context to decide on, and the key or command that identifies a retry."""
+
+    context: StreamRef | Query
+    attempts: int = 10
+    idempotency_key: str | None = None
+    producer_id: str | None = None
+    command: Command | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a retry can be distinguished from a new decision."""
+        return self.idempotency_key is not None or self.command is not None
+
+    def load(self, log: BaseLog) -> tuple[list[EventRecord], Condition, AppendResult | None]:
+        """Return the records, the condition that they are unchanged, and an earlier receipt.
+
+        The receipt is looked up after the records are read. If there is none, the records contain
+        no events of an earlier or concurrent run of the same decision.
+        """
+        records, condition = _load(log, self.context)
+        return records, condition, self.find(log)
+
+    def find(self, log: BaseLog) -> AppendResult | None:
+        """Return the receipt of an earlier run of this decision, or None."""
+        if not self.repeatable:
+            return None
+        return find_decision_receipt(log, self.idempotency_key, self.producer_id, self.command)
+
+    def is_over(self, attempt: int, error: Exception) -> bool:
+        """Return whether the loop ends: a retry cannot succeed, or no attempts are left."""
+        return isinstance(error, IdempotencyConflict) or attempt == self.attempts - 1
+
+    def check(self, events: Events) -> list[NewEvent | Mapping[str, Any]]:
+        """Return the decided events as a list.
+
+        Raises:
+            InvalidArgument: An event has another producer than the decision. Keys are stored per
+                producer, so a retry would not find the append.
+        """
+        decided = list(events)
+        if self.idempotency_key is not None:
+            for event in decided:
+                get = event.get if isinstance(event, Mapping) else partial(getattr, event)
+                if get("producer_id", None) != self.producer_id:
+                    raise invalid_argument(
+                        "producer_id", "of decide must equal that of the decided events"
+                    )
+        return decided
+
+
+def decide_and_append(
+    log: BaseLog, context: StreamRef | Query, decider: Decider, **options: Any
+) -> AppendResult | None:
+    """Load a stream or context, append the events that `decider` returns, retry on conflicts.
+
+    Args:
+        log: The log.
+        context: The stream or query whose events the decider receives.
+        decider: A pure function from records to new events; it may be called for every attempt.
+        **options: `attempts` (10), `idempotency_key` with `producer_id`, `command`. With a key or
+            a command, a retry returns the first receipt without calling the decider.
+
+    Returns:
+        The receipt, or None if the decider returns no events.
+
+    Raises:
+        ConditionalAppendConflict: The context changed at every attempt.
+        EventSequenceInvalid: The stream changed at every attempt.
+    """
+    decision = Decision(context=context, **options)
+    for attempt in range(decision.attempts):
+        records, condition, found = decision.load(log)
+        if found is not None:
+            return found
+        events = decision.check(decider(records))
+        if not events:
+            return None
+        try:
+            key = decision.idempotency_key
+            result = log.append(events, condition, key, command=decision.command)
+        except _CONFLICTS as error:
+            if (found := decision.find(log)) is not None:
+                return found
+            if decision.is_over(attempt, error):
+                raise
+            time.sleep(_backoff_s(attempt))
+        else:
+            # A concurrent duplicate may have appended more events than this one decided on.
+            found = decision.find(log) if result.replayed else None
+            return found or result
+    return None
+
+
+async def decide_and_append_async(
+    aio: AsyncLog, log: BaseLog, context: StreamRef | Query, decider: AsyncDecider, **options: Any
+) -> AppendResult | None:
+    """Do the same as `decide_and_append` on an event loop.
+
+    The decider may be a coroutine function.
+    """
+    decision = Decision(context=context, **options)
+    for attempt in range(decision.attempts):
+        records, condition, found = await aio.call(decision.load, log)
+        if found is not None:
+            return found
+        returned = decider(records)
+        decided = await returned if inspect.isawaitable(returned) else returned
+        events = decision.check(decided)
+        if not events:
+            return None
+        try:
+            key = decision.idempotency_key
+            result = await aio.append(events, condition, key, command=decision.command)
+        except _CONFLICTS as error:
+            if (found := await aio.call(decision.find, log)) is not None:
+                return found
+            if decision.is_over(attempt, error):
+                raise
+            await asyncio.sleep(_backoff_s(attempt))
+        else:
+            found = await aio.call(decision.find, log) if result.replayed else None
+            return found or result
+    return None
+
+
+def _backoff_s(attempt: int) -> float:
+    return random.uniform(0, 0.002 * 2 ** min(attempt, 6))  # noqa: S311 - jitter
+
+
+def _load(log: BaseLog, context: StreamRef | Query) -> tuple[list[EventRecord], Condition]:
+    if isinstance(context, Query):
+        found = log.query(context)
+        return found.records, ExpectedContext(context, found.context_version)
+    records = list(log.read_stream(context))
+    return records, ExpectedSeq(context, records[-1].stream_seq if records else None)

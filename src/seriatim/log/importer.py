@@ -1,0 +1,456 @@
+"""Import an export file: append its events in order, in groups, each at most once."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from seriatim.core.decide import StaleRules
+from seriatim.core.errors import (
+    BackendFailure,
+    IdempotencyConflict,
+    InvalidEvent,
+    LimitExceeded,
+    SeriatimError,
+)
+from seriatim.core.event import AppendResult
+from seriatim.core.kinds import Declaration, EventType
+from seriatim.core.profile_rules import LOG_PROFILE, ProfileRules
+from seriatim.core.request import AppendRequest, Condition, ExpectedSeq
+from seriatim.core.tenants import check_tenant
+from seriatim.log.appender import Draft
+from seriatim.log.batches import PAGE_BYTES
+from seriatim.log.divergence import DivergenceDetector
+from seriatim.log.export_format import (
+    EXPORT_PAGE_EVENTS,
+    ExportHeader,
+    ExportReader,
+    OversizedAppend,
+)
+from seriatim.store.committer import make_unexpected_error
+from seriatim.store.port import Outcome, make_unanswered_error
+
+if TYPE_CHECKING:
+    from seriatim.log.base import BaseLog
+from operator import attrgetter
+from typing import Any
+
+from seriatim.core.canonical import decode_stored_json, parse_strict_json
+from seriatim.core.errors import ValidationError
+from seriatim.core.event import NewEvent
+from seriatim.core.kinds import TRACE_STREAM_TYPE
+from seriatim.core.profile_rules import AGGREGATES_PROFILE
+from seriatim.log.export_format import ExportLine
+
+# The fields that lines and events share, in order: after type, payload and stream, before tags.
+_get_shared_fields = attrgetter(*NewEvent.__struct_fields__[3:-1])
+
+# The lines of one append, each with its line number in the file.
+NumberedLines = list[tuple[int, ExportLine]]
+
+
+def has_shared_keys(append: NumberedLines) -> bool:
+    """Return whether only a command can have made this append.
+
+    A command's events may share a key, and only some of them may have one.
+    """
+    keys = [
+        (line.producer_id, line.idempotency_key)
+        for _, line in append
+        if line.idempotency_key is not None
+    ]
+    return len(set(keys)) != len(keys) or 0 < len(keys) < len(append)
+
+
+def may_be_command(append: NumberedLines) -> bool:
+    """Return whether an append may have been made through the aggregates profile."""
+    return all(
+        line.stream_type not in (None, TRACE_STREAM_TYPE)
+        and line.request_id is not None
+        and line.actor_type in AGGREGATES_PROFILE.actor_types
+        for _, line in append
+    )
+
+
+def make_new_event(number: int, line: ExportLine) -> NewEvent:
+    """Return the event of a line; raises `InvalidEvent`, with the line number, if malformed."""
+    if line.event_id is None and line.idempotency_key is None:
+        msg = (
+            f"line {number}: an event needs an event_id or an idempotency_key, so that importing "
+            "the file again does not store it twice"
+        )
+        raise InvalidEvent(msg, details={"line": number, "field": "event_id"})
+    stream = None
+    if line.stream_type is not None and line.stream_id is not None:
+        stream = (line.stream_type, line.stream_id)
+    elif line.stream_type is not line.stream_id:
+        msg = f"line {number}: stream_type and stream_id must be given together"
+        raise InvalidEvent(msg, details={"line": number, "field": "stream_id"})
+    rest = (*_get_shared_fields(line), tuple(line.tags))
+    return NewEvent(line.event_type, _parse_payload(number, line), stream, *rest)
+
+
+def _parse_payload(number: int, line: ExportLine) -> Any:
+    """Parse a payload: fast if it has a hash to be verified later, strictly if not."""
+    try:
+        raw = bytes(line.payload)
+        return parse_strict_json(raw) if line.payload_hash is None else decode_stored_json(raw)
+    except (ValidationError, ValueError) as error:
+        msg = f"line {number}: the payload is not JSON ({error})"
+        raise InvalidEvent(msg, details={"line": number, "field": "payload"}) from None
+
+
+GROUP_EVENTS = 2000
+GROUP_BYTES = 4 * 1024 * 1024
+IN_FLIGHT_MAX = 3  # groups: one being stored, one queued, one being prepared
+REPORTED_REFUSALS_MAX = 20
+
+AppendFromFile = NumberedLines | OversizedAppend
+
+# Events are imported as they were stored, whatever profile they were appended through.
+_IMPORT_RULES = ProfileRules(name="import", error_types=LOG_PROFILE.error_types, any_payload=True)
+_SHARED_KEY_RULES = ProfileRules(
+    name="import", error_types=LOG_PROFILE.error_types, any_payload=True, keys_are_unique=False
+)
+
+
+class ImportRefusal(msgspec.Struct, frozen=True):
+    """An append that was refused, and why."""
+
+    line: int
+    events: int
+    code: str
+    message: str
+
+
+class ImportReport(msgspec.Struct, kw_only=True):
+    """The result of an import, in numbers of events.
+
+    `refusals` lists the first refused appends; `reasons` counts all refused events by error code.
+    `undeclared` counts declarations of the file that the log does not have. `whole` is false if
+    the file is truncated.
+    """
+
+    appended: int = 0
+    reused: int = 0
+    refused: int = 0
+    skipped: int = 0
+    whole: bool = True
+    undeclared: int = 0
+    reasons: Counter[str] = msgspec.field(default_factory=Counter)
+    refusals: list[ImportRefusal] = []
+
+    @property
+    def ok(self) -> bool:
+        """Whether the file is complete and the log has all its events."""
+        return self.whole and not self.refused
+
+
+def import_events(
+    log: BaseLog,
+    lines: Iterable[bytes],
+    *,
+    tenant_id: str | None = None,
+    declarations: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> ImportReport:
+    """Import the events of an export; importing it again stores nothing.
+
+    Appends that the log refuses are reported and skipped. If the store fails, the import ends with
+    its error and can be repeated.
+
+    Args:
+        log: The log to append to.
+        lines: The lines of the file, as bytes.
+        tenant_id: Import only this tenant's events; None imports all.
+        declarations: Whether to declare the file's stream kinds, event types and payload indexes
+            first. They apply to the whole log, whatever tenant is imported.
+        progress: Called with the number of events of each append that is sent.
+
+    Returns:
+        The numbers of appended, reused, refused and skipped events.
+
+    Raises:
+        InvalidEvent: A line is not an event; the events before it are imported.
+        BackendFailure: The store failed.
+
+    Example:
+        with open("export.ndjson", "rb") as lines:
+            report = import_events(log, lines)
+    """
+    if tenant_id is not None:
+        check_tenant(tenant_id)
+    source = ExportReader(lines)
+    undeclared = _find_undeclared(log, source.header)
+    if declarations:
+        log.declare(*undeclared)
+        undeclared = []
+    with ThreadPoolExecutor(1, "seriatim-import") as writer:
+        groups = _GroupWriter(log, writer)
+        try:
+            for page in _iterate_pages(source.appends(log.settings.limits)):
+                groups.load_stream_ends(page)
+                for append in page:
+                    append_tenant, events = _tenant_and_size(append)
+                    if tenant_id not in (None, append_tenant or log.tenant_id):
+                        groups.report.skipped += events
+                        continue
+                    groups.send(append)
+                    if progress is not None:
+                        progress(events)
+            groups.finish()
+        except InvalidEvent:  # a malformed line: import the appends before it
+            groups.finish()
+            raise
+        except BaseException:
+            writer.shutdown(wait=False, cancel_futures=True)
+            raise
+    groups.report.whole = source.whole
+    groups.report.undeclared = len(undeclared)
+    return groups.report
+
+
+def _find_undeclared(log: BaseLog, header: ExportHeader | None) -> list[Declaration]:
+    """Return the declarations of a file that the log does not have in the same form."""
+    if header is None:
+        return []
+    rules = log.store.rules()
+    return [
+        *(one for one in header.kinds if rules.kinds.get(one.name) != one),
+        *(one for one in header.types if rules.types.get(_type_key(one)) != one),
+        *(
+            one
+            for one in header.indexes
+            if one not in [index.declaration for index in rules.indexes]
+        ),
+    ]
+
+
+def _type_key(declared: EventType) -> tuple[str, int]:
+    return declared.event_type, declared.event_version
+
+
+def _tenant_and_size(append: AppendFromFile) -> tuple[str | None, int]:
+    if isinstance(append, OversizedAppend):
+        return append.tenant_id, append.events
+    return append[0][1].tenant_id, len(append)
+
+
+def _iterate_pages(appends: Iterator[AppendFromFile]) -> Iterator[list[AppendFromFile]]:
+    """Yield pages of appends; raise the error of a malformed line after the appends before it."""
+    page: list[AppendFromFile] = []
+    lines = size = 0
+    try:
+        for append in appends:
+            page.append(append)
+            lines += _tenant_and_size(append)[1]
+            if not isinstance(append, OversizedAppend):
+                size += sum(len(line.payload) for _, line in append)
+            if lines >= EXPORT_PAGE_EVENTS or size >= PAGE_BYTES:
+                yield page
+                page, lines, size = [], 0, 0
+    except InvalidEvent as error:
+        yield page
+        raise error from None
+    yield page
+
+
+class _Group(msgspec.Struct):
+    """Appends that are committed together, all with conditions or all without."""
+
+    appends: list[NumberedLines] = []
+    requests: list[AppendRequest] = []
+    conditional: bool = False
+    events: int = 0
+    bytes: int = 0
+
+
+_Sent = tuple[list[NumberedLines], "Future[list[Outcome]]"]
+
+
+class _GroupWriter:
+    """Commit appends in groups, a bounded number in flight; one thread keeps the file's order."""
+
+    def __init__(self, log: BaseLog, writer: Executor) -> None:
+        self.report = ImportReport()
+        self._log = log
+        self._writer = writer
+        self._divergence = DivergenceDetector(log.store, log.tenant_id)
+        self._open = _Group()
+        self._sent: deque[_Sent] = deque()
+
+    def load_stream_ends(self, page: list[AppendFromFile]) -> None:
+        """Load the last events of the streams of a page, before any of its appends is sent."""
+        self._divergence.load_stream_ends(
+            line for append in page if isinstance(append, list) for _, line in append
+        )
+
+    def send(self, append: AppendFromFile) -> None:
+        """Validate an append and add it to the open group."""
+        if isinstance(append, OversizedAppend):
+            refusal = ImportRefusal(append.line, append.events, LimitExceeded.code, append.message)
+            self._report_refusal(refusal)
+            return
+        try:
+            for number, line in append:
+                self._divergence.check(line, number)
+            request = self._make_request(append, _IMPORT_RULES)
+        except BackendFailure:
+            raise
+        except SeriatimError as error:
+            self._refuse(append, error)
+            return
+        # A store may commit the appends of a group in any order, so appends with and without
+        # conditions never share one.
+        conditional = bool(request.conditions)
+        group = self._open
+        if group.appends and (
+            group.conditional != conditional
+            or group.events + len(append) > GROUP_EVENTS
+            or group.bytes + request.size > GROUP_BYTES
+        ):
+            self._submit_group()
+        group = self._open
+        group.conditional = conditional
+        group.appends.append(append)
+        group.requests.append(request)
+        group.events += len(append)
+        group.bytes += request.size
+
+    def _submit_group(self) -> None:
+        """Pass the open group to the writer thread, waiting if too many groups are in flight."""
+        while len(self._sent) >= IN_FLIGHT_MAX:
+            self._settle_oldest()
+        group, self._open = self._open, _Group()
+        if group.appends:
+            self._sent.append((group.appends, self._writer.submit(self._commit, group.requests)))
+
+    def _commit(self, requests: list[AppendRequest]) -> list[Outcome]:
+        try:
+            return self._log.store.append(requests)
+        except SeriatimError as error:
+            return [error] * len(requests)
+        except Exception as error:  # noqa: BLE001 - reported like any failure of a store
+            return [make_unexpected_error(error)] * len(requests)
+
+    def finish(self) -> None:
+        """Commit the open group and wait for all groups in flight."""
+        self._submit_group()
+        while self._sent:
+            self._settle_oldest()
+
+    def _settle_oldest(self) -> None:
+        outcomes = deque(self._wait_for(self._sent.popleft()))
+        while outcomes:
+            append, outcome = outcomes.popleft()
+            refusal = self._count(outcome)
+            if refusal is None:
+                continue
+            # Declarations may have changed, or events of a command may share a key (contract C7).
+            if isinstance(refusal, StaleRules) or self._may_share_key(append, refusal):
+                retried = [append, *self._collect_failed(outcomes)]
+                self._log.appender.reload_rules()
+                for one in retried:
+                    self._send_alone(one)
+                return
+            self._refuse(append, refusal)
+
+    def _wait_for(self, sent: _Sent) -> Iterator[tuple[NumberedLines, Outcome]]:
+        """Wait until a group is committed, and return its outcomes."""
+        appends, outcomes = sent
+        try:
+            return zip(appends, outcomes.result(self._log.settings.timeout_s), strict=True)
+        except FutureTimeout:
+            raise make_unanswered_error() from None
+
+    def _count(self, outcome: Outcome) -> SeriatimError | StaleRules | None:
+        """Count a receipt, or return the refusal; raises `BackendFailure` if the store failed."""
+        if isinstance(outcome, BackendFailure):
+            raise outcome
+        if not isinstance(outcome, AppendResult):
+            return outcome
+        if outcome.replayed:
+            self.report.reused += outcome.count
+        else:
+            self.report.appended += outcome.count
+        return None
+
+    def _may_share_key(self, append: NumberedLines, refusal: Exception) -> bool:
+        return isinstance(refusal, IdempotencyConflict) and may_be_command(append)
+
+    def _collect_failed(
+        self, outcomes: Iterable[tuple[NumberedLines, Outcome]]
+    ) -> list[NumberedLines]:
+        """Wait for all groups and return the refused appends.
+
+        They may have failed only because an earlier append of their stream was missing.
+        """
+        failed = [append for append, outcome in outcomes if self._count(outcome) is not None]
+        while self._sent:
+            later = self._wait_for(self._sent.popleft())
+            failed += [append for append, outcome in later if self._count(outcome) is not None]
+        return failed
+
+    def _send_alone(self, append: NumberedLines) -> None:
+        refusal: Exception | None = None
+        for rules in (_IMPORT_RULES, _SHARED_KEY_RULES):
+            try:
+                request = self._make_request(append, rules)
+            except SeriatimError as error:
+                refusal = error
+                break
+            sent = self._writer.submit(self._commit, [request])
+            [(_, outcome)] = self._wait_for(([append], sent))
+            refusal = self._count(outcome)
+            if refusal is None or not self._may_share_key(append, refusal):
+                break
+        if refusal is not None:
+            self._refuse(append, refusal)
+
+    def _make_request(self, append: NumberedLines, rules: ProfileRules) -> AppendRequest:
+        if rules is _IMPORT_RULES and has_shared_keys(append):
+            rules = _SHARED_KEY_RULES
+        draft = Draft(
+            tenant_id=append[0][1].tenant_id or self._log.tenant_id,
+            profile_rules=rules,
+            events=[make_new_event(number, line) for number, line in append],
+            condition=self._conditions(append),
+        )
+        request = self._log.appender.prepare_request(draft)
+        for (number, line), event in zip(append, request.events, strict=True):
+            if line.payload_hash not in (None, event.payload_hash):
+                msg = (
+                    f"line {number}: the payload does not match its payload_hash; the file was "
+                    "altered"
+                )
+                raise InvalidEvent(msg, details={"line": number})
+        return request
+
+    def _conditions(self, append: NumberedLines) -> tuple[Condition, ...]:
+        """Return the expected sequence numbers for kinds that require them (contract B11)."""
+        if not self._log.appender.rules.requires_expected_seq:
+            return ()
+        expected: dict[tuple[str, str], int | None] = {}
+        for _, line in append:
+            if line.stream_type is None or line.stream_id is None or line.stream_seq is None:
+                continue
+            kind = self._log.appender.rules.kind_of(line.stream_type)
+            if kind.expected_seq_required:
+                previous = None if line.stream_seq == kind.first_seq else line.stream_seq - 1
+                expected.setdefault((line.stream_type, line.stream_id), previous)
+        return tuple(ExpectedSeq(stream, seq) for stream, seq in expected.items())
+
+    def _refuse(self, append: NumberedLines, error: Exception) -> None:
+        code = error.code if isinstance(error, SeriatimError) else "conflict"
+        self._report_refusal(ImportRefusal(append[0][0], len(append), code, str(error)))
+
+    def _report_refusal(self, refusal: ImportRefusal) -> None:
+        self.report.refused += refusal.events
+        self.report.reasons[refusal.code] += refusal.events
+        if len(self.report.refusals) < REPORTED_REFUSALS_MAX:
+            self.report.refusals.append(refusal)

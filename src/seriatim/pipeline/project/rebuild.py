@@ -1,0 +1,376 @@
+"""Rebuild and verify: fold the whole log into a shadow, compare it, and switch to it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from seriatim.core.errors import BackendFailure, Conflict, NotFound, ProjectionFailed
+from seriatim.core.event import LogIdentity
+from seriatim.core.fold import RowDigest
+from seriatim.core.projection import Table
+from seriatim.log.cursors import find_cursor_problem
+from seriatim.pipeline.project import dataframes
+from seriatim.pipeline.project.batch import ModelLease, apply_batch
+from seriatim.pipeline.project.fold_outcome import FoldOutcome, decode_outcome
+from seriatim.pipeline.project.fold_tasks import FrameLoadTask, LoadTask
+from seriatim.pipeline.project.job import ProjectionJob, RunReport
+from seriatim.pipeline.project.lease import hold_lease
+from seriatim.pipeline.project.progress import report_progress
+from seriatim.pipeline.scan.options import parse_source_options
+from seriatim.pipeline.scan.scan_spec import ScanSpec
+from seriatim.pipeline.scan.scanner import count_events
+from seriatim.pipeline.spark_errors import annotate_errors
+from seriatim.store.readmodel.port import Progress, ProjectionStep
+from seriatim.store.readmodel.snapshot import ReadModelSnapshot, TableRow
+
+_LEASE_S = 30.0
+_ROUNDS = 5  # attempts to compare while the live tables advance, before they are held
+_HELD_ROUNDS = 60
+_PART_EVENTS = 2_000_000  # the most events per task, if keys are evenly distributed
+
+
+class RowDifference(msgspec.Struct, frozen=True):
+    """The first row in which a read model and its log differ; None stands for a missing row."""
+
+    table: str
+    tenant_id: str
+    key: dict[str, Any]
+    stored: dict[str, Any] | None
+    expected: dict[str, Any] | None
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a rebuild or a verification: digests of both tables at one position.
+
+    `stored_digest` is None if there were no comparable live tables.
+    """
+
+    projection: str
+    position: int
+    rows: int
+    digest: str
+    stored_digest: str | None
+    difference: RowDifference | None = None
+    switched: bool = False
+
+    @property
+    def equal(self) -> bool:
+        """Whether the read model equals the fold of its log."""
+        return self.difference is None and self.digest == (self.stored_digest or self.digest)
+
+
+def rebuild(job: ProjectionJob, *, accept: bool = False) -> Proof:
+    """Fold the whole log into a shadow, compare it with the live tables, and switch.
+
+    Args:
+        job: The projection.
+        accept: Whether to switch although the tables differ.
+
+    Raises:
+        ProjectionFailed: The declaration is unchanged and the tables differ, or an event failed.
+        Conflict: Another rebuild or verification is running, or the tables cannot be replaced.
+        BackendFailure: Fewer or more events were read than the log holds.
+
+    """
+    live = job.model.progress(job.projection.name)
+    job.model.check_replaceable(job.projection)  # fail now, not after hours of work
+    with _shadow(job) as lease:
+        if live is not None and _comparable(job, live):
+            _fold_all(job, lease, live.position)
+            proof = _compare(job, lease)
+            if not proof.equal and not accept:
+                raise _difference_error(job, proof)
+        else:
+            _fold_all(job, lease, job.store.head())
+            proof = _describe_shadow(job)
+        _switch(job, lease)
+        return msgspec.structs.replace(proof, switched=True)
+
+
+def rebuild_without_comparison(job: ProjectionJob) -> None:
+    """Fold the whole log into a shadow and switch to it without a comparison."""
+    with _shadow(job) as lease:
+        _fold_all(job, lease, job.store.head())
+        _switch(job, lease)
+
+
+def verify(job: ProjectionJob) -> Proof:
+    """Fold the whole log into a shadow and compare it with the live tables; change nothing.
+
+    Raises:
+        NotFound: The projection has not run yet.
+        Conflict: The declaration has changed, or another rebuild or verification is running.
+        LogIdentityChanged: The log was restored or replaced.
+
+    """
+    live = job.model.progress(job.projection.name)
+    if live is None:
+        msg = f"projection {job.projection.name} has no read model yet: run seriatim project run"
+        raise NotFound(msg, details={"projection": job.projection.name})
+    job.check_progress(live)
+    with _shadow(job) as lease:
+        _fold_all(job, lease, live.position)
+        return _compare(job, lease)
+
+
+def _comparable(job: ProjectionJob, live: Progress) -> bool:
+    """Return whether the live tables were built from this declaration and this log."""
+    identity = LogIdentity(live.log_id, live.epoch)
+    same_log = find_cursor_problem(job.store, identity, live.position, live.last_event_id) is None
+    return same_log and live.declaration == job.projection.declaration
+
+
+@contextmanager
+def _shadow(job: ProjectionJob) -> Iterator[ModelLease]:
+    """Create a shadow, hold its lease during the block, and drop it afterwards."""
+    name, owner = job.projection.name, uuid.uuid4().hex
+    known = job.model.progress(name, shadow=True)
+    if known is None or not known.owner:
+        job.model.drop(job.projection, shadow=True)  # left by a killed rebuild
+        job.begin(shadow=True)
+    token = job.model.claim(name, owner, _LEASE_S, shadow=True)
+    if token is None:
+        msg = f"projection {name} is already being rebuilt or verified: wait until that has ended"
+        raise Conflict(msg, details={"projection": name})
+    try:
+        with hold_lease(job.target, name, token, _LEASE_S, shadow=True):
+            yield ModelLease(token, shadow=True, owner=owner)
+    finally:
+        # After a switch, or if the lease was lost, the shadow is not ours to drop.
+        left = job.model.progress(name, shadow=True)
+        if left is not None and left.token == token:
+            job.model.drop(job.projection, shadow=True)
+
+
+def _fold_all(job: ProjectionJob, lease: ModelLease, until: int) -> None:
+    """Fold the log from its beginning up to a position; each task stores its own keys."""
+    started = time.monotonic()
+    if not until:
+        return
+
+    def report(fraction: float) -> None:
+        position = int(until * fraction)
+        rate = position / max(time.monotonic() - started, 1e-6)
+        job.on_progress(RunReport(job.projection.name, "rebuild", position, until, rate))
+
+    report(0.0)
+    # A multiple of the partition count, so that all cores are busy until the end.
+    parts = job.partition_count * -(-until // (job.partition_count * _PART_EVENTS))
+    with report_progress(job.spark, report, job.count_stages(parts)):
+        outcome = _load_shadow(job, lease, until, parts)
+    first = outcome.first_failure
+    if first is not None and job.projection.on_failure == "stop":
+        raise job.stopped_error(first)
+    lease.events_read += outcome.events_read
+    _check_count(job, lease, until)
+    step = ProjectionStep(
+        after=0, until=until, last_event_id=job.event_id_at(until), failures=outcome.step.failures
+    )
+    job.model.commit(job.projection, step, token=lease.token, shadow=True)
+    report(1.0)
+
+
+def _check_count(job: ProjectionJob, lease: ModelLease, until: int) -> None:
+    """Raise `BackendFailure` unless the shadow has read as many events as the log holds."""
+    # Of a DataFrame projection the number of events read is not known.
+    read = None if job.projection.is_frame else lease.events_read
+    if until > lease.counted_until:
+        _compare_count(job, read, lease.counted_until, until)
+    lease.events_read, lease.counted_until = 0, until
+
+
+def _compare_count(job: ProjectionJob, read: int | None, after: int, until: int) -> None:
+    """Raise `BackendFailure` unless `read` is the number of events that the log holds in a range.
+
+    If `read` is None, the events are counted in a separate read. That is necessary only with an
+    archive, which may hold other events than the log.
+    """
+    if read is None and job.archive is None:
+        return
+    expected = _stored_count(job, after, until)
+    # Spark counts the events of a repeated stage twice: only a separate read is exact.
+    if read is None or read > expected:
+        read = job.events(after, until).select("position").count()
+    if read != expected:
+        check = "seriatim archive verify" if job.archive else "seriatim verify"
+        msg = (
+            f"projection {job.projection.name} read {read} events after position {after} and "
+            f"up to {until}, the log holds {expected}: the tables were not switched; run {check}"
+        )
+        details = {"position": until, "read": read, "expected": expected}
+        raise BackendFailure(msg, details=details, retryable=False)
+
+
+def _stored_count(job: ProjectionJob, after: int, until: int) -> int:
+    """Return the number of events that the log holds for this projection in a range."""
+    scan_spec = parse_source_options(job.options).scan
+    if not scan_spec.is_filtered:
+        return until - after  # positions are gapless
+    # In a task: the driver may have the SQLite log open, and must not open it with a second
+    # library in the same process.
+    counter = _CountTask(job.url, scan_spec, after, until)
+    found = job.spark.range(0, 1, 1, 1).mapInArrow(counter, "events long").collect()
+    return sum(row[0] for row in found)
+
+
+class _CountTask(msgspec.Struct, frozen=True):
+    """Counts the events of a range that a scan selects, in the database."""
+
+    url: str
+    scan_spec: ScanSpec
+    after: int
+    until: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the count; the input row only starts the task."""
+        with annotate_errors():
+            for _ in batches:
+                count = count_events(self.url, self.scan_spec, self.after, self.until)
+                yield pa.RecordBatch.from_pydict({"events": [count]})
+
+
+def _load_shadow(job: ProjectionJob, lease: ModelLease, until: int, parts: int) -> FoldOutcome:
+    """Fold the events up to a position in tasks that write to the shadow."""
+    if job.projection.is_frame:
+        rows = dataframes.transform_events(job.events(0, until), job.projection, job.tenant_id)
+        loader = FrameLoadTask(
+            projection=job.task_projection, target=job.target, until=until, owner=lease.owner
+        )
+        return decode_outcome(job.projection, dataframes.store_rows(rows, loader).toArrow())
+    fold_loader = LoadTask(
+        projection=job.projection, target=job.target, shadow=True, owner=lease.owner
+    )
+    return job.fold_in_tasks((0, until), fold_loader, partitions=parts)
+
+
+def _advance(job: ProjectionJob, lease: ModelLease, until: int) -> int:
+    """Apply batches to the shadow up to a position; return the position reached."""
+    progress = job.model.progress(job.projection.name, shadow=True)
+    position = progress.position if progress else 0
+    while position < until:
+        end = min(until, position + job.batch_events)
+        position = apply_batch(job, (position, end), position, lease)
+    return position
+
+
+def _switch(job: ProjectionJob, lease: ModelLease) -> None:
+    """Switch to the shadow when it has caught up with the live tables."""
+    _check_count(job, lease, _advance(job, lease, job.store.head()))
+    while not job.model.switch(job.projection):
+        live = job.model.progress(job.projection.name)
+        _check_count(job, lease, _advance(job, lease, live.position if live else 0))
+
+
+def _describe_shadow(job: ProjectionJob) -> Proof:
+    """Return the result of a rebuild that has no live tables to compare with."""
+    with job.model.snapshot() as moment:
+        shadow = moment.progress(job.projection.name, shadow=True)
+        made = moment.compute_digest(job.projection, shadow=True)
+    return Proof(
+        projection=job.projection.name,
+        position=shadow.position if shadow else 0,
+        rows=made.count,
+        digest=made.text(),
+        stored_digest=None,
+    )
+
+
+def _compare(job: ProjectionJob, lease: ModelLease) -> Proof:
+    """Compare live tables and shadow in a snapshot in which both are at the same position."""
+    name = job.projection.name
+    for _ in range(_ROUNDS):
+        if (proof := _compare_now(job)) is not None:
+            return proof
+        live = job.model.progress(name)
+        _advance(job, lease, live.position if live else 0)
+    # The live tables advance faster than the shadow: hold the runner for the last step.
+    with job.model.hold(name, lease.token):
+        for _ in range(_HELD_ROUNDS):
+            if (proof := _compare_now(job)) is not None:
+                return proof
+            time.sleep(0.5)
+            live = job.model.progress(name)
+            _advance(job, lease, live.position if live else 0)
+    msg = f"projection {name} advances too fast to be compared: pause it, and try again"
+    raise Conflict(msg, details={"projection": name})
+
+
+def _compare_now(job: ProjectionJob) -> Proof | None:
+    """Compare in one snapshot; return None if the positions differ."""
+    with job.model.snapshot() as moment:
+        live = moment.progress(job.projection.name)
+        shadow = moment.progress(job.projection.name, shadow=True)
+        if live is None or shadow is None or live.position != shadow.position:
+            return None
+        stored, expected = RowDigest(), RowDigest()
+        difference = None
+        for table in job.projection.tables:
+            for pair in _pair_rows(job, moment, table):
+                for row, digest in zip(pair, (stored, expected), strict=True):
+                    if row is not None:
+                        digest.add(table, row[0], row[1])
+                if difference is None:
+                    difference = _difference(table, *pair)
+        return Proof(
+            projection=job.projection.name,
+            position=live.position,
+            rows=expected.count,
+            digest=expected.text(),
+            stored_digest=stored.text(),
+            difference=difference,
+        )
+
+
+def _pair_rows(
+    job: ProjectionJob, moment: ReadModelSnapshot, table: Table
+) -> Iterator[tuple[TableRow | None, TableRow | None]]:
+    """Merge the rows of live table and shadow by key; None where one lacks the row."""
+    cursors = [moment.rows(job.projection, table, shadow=shadow) for shadow in (False, True)]
+    left, right = (next(cursor, None) for cursor in cursors)
+    while left is not None or right is not None:
+        left_key, right_key = _sort_key(table, left), _sort_key(table, right)
+        take_left = left is not None and (right is None or left_key <= right_key)
+        take_right = right is not None and (left is None or right_key <= left_key)
+        yield (left if take_left else None), (right if take_right else None)
+        left = next(cursors[0], None) if take_left else left
+        right = next(cursors[1], None) if take_right else right
+
+
+def _sort_key(table: Table, found: TableRow | None) -> tuple[Any, ...]:
+    return () if found is None else (found[0], *(found[1][name] for name in table.key))
+
+
+def _difference(
+    table: Table, left: TableRow | None, right: TableRow | None
+) -> RowDifference | None:
+    """Return the difference of a pair of rows, or None if they are equal."""
+    one = left or right
+    if one is None or (left is not None and right is not None and left[:2] == right[:2]):
+        return None
+    return RowDifference(
+        table=table.name,
+        tenant_id=one[0],
+        key={name: one[1][name] for name in table.key},
+        stored=left[1] if left else None,
+        expected=right[1] if right else None,
+    )
+
+
+def _difference_error(job: ProjectionJob, proof: Proof) -> ProjectionFailed:
+    where = proof.difference
+    key = where.key if where else {}
+    msg = (
+        f"projection {job.projection.name} differs from its log at position {proof.position}: "
+        f"the first difference is in table {where.table if where else '?'} at key {key}; nothing "
+        "was switched. If the code has changed, raise the version of the declaration; otherwise "
+        "accept the difference (--accept)"
+    )
+    details = {"projection": proof.projection, "position": proof.position, "key": key}
+    return ProjectionFailed(msg, details=details)

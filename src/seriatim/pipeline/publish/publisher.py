@@ -1,0 +1,385 @@
+"""The publisher: send the log in steps, and store a checkpoint after each."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from seriatim.config import Settings
+from seriatim.config.delivery import PublisherSettings
+from seriatim.core.errors import BackendFailure, LeaseLost
+from seriatim.core.event import INFRASTRUCTURE_TENANT, LogIdentity
+from seriatim.core.ids import hash_key
+from seriatim.core.tenants import check_tenant
+from seriatim.core.times import format_us
+from seriatim.factory import absolute_url, open_store
+from seriatim.pipeline.kafka.address import Target
+from seriatim.pipeline.kafka.client import create_topics
+from seriatim.pipeline.object_storage import open_storage
+from seriatim.pipeline.project.job import ProgressCallback, RunReport
+from seriatim.pipeline.project.stream_partitions import (
+    PartitionedRange,
+    choose_partition_count,
+    find_zero_based_kinds,
+    run_partitions,
+)
+from seriatim.pipeline.publish.checkpoint import Checkpoint, CheckpointStore
+from seriatim.pipeline.publish.lookback import Lookback
+from seriatim.pipeline.publish.send_task import SEND_RESULT_SCHEMA, SendTask
+from seriatim.pipeline.source.dataframe import events
+from seriatim.pipeline.spark_errors import translate_spark_errors
+from seriatim.store.port import Lease
+from seriatim.telemetry import tracing
+
+logger = logging.getLogger("seriatim")
+
+LEASE_S = 10.0
+_POLL_S = 1.0
+_FIRST_BACKOFF_S = 0.25
+_LONGEST_BACKOFF_S = 30.0
+
+
+class PublishReport(msgspec.Struct):
+    """What a publisher has done since its start.
+
+    `position` is the position of its checkpoint, `skipped` counts events that a lookback did not
+    send again.
+    """
+
+    position: int = 0
+    sent: int = 0
+    skipped: int = 0
+    steps: int = 0
+
+
+class Publisher:
+    """Publishes one log to one target; a second publisher of the same waits for the lease.
+
+    Example:
+        target = parse_target("kafka://broker:9092/orders")
+        with Publisher(spark, "postgresql://…/shop", target, "s3://bucket/publisher") as publisher:
+            report = publisher.run()
+
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a publisher
+        self,
+        spark: SparkSession,
+        url: str,
+        target: Target,
+        checkpoints: str,
+        *,
+        tenant_id: str | None = None,
+        settings: PublisherSettings | None = None,
+        create_topics: tuple[int, int] | None = None,
+        lease_s: float = LEASE_S,
+        on_progress: ProgressCallback | None = None,
+    ) -> None:
+        """Open the log and the place of checkpoints.
+
+        Args:
+            spark: The session that runs the tasks.
+            url: The log.
+            target: The Kafka cluster and topic.
+            checkpoints: A folder or a bucket for checkpoints.
+            tenant_id: The tenant to publish; None for all.
+            settings: Batches, flushes and lookback.
+            create_topics: The number of partitions and of replicas of topics to create; None
+                creates no topics.
+            lease_s: The duration of the lease that keeps other publishers waiting.
+            on_progress: Called with a `RunReport` after each step.
+
+        """
+        self._spark = spark
+        self._url = absolute_url(url)
+        self._target = target
+        self._settings = settings or PublisherSettings()
+        self._tenant_id = None if tenant_id is None else check_tenant(tenant_id)
+        self._topic_layout = create_topics
+        self._lease_s = lease_s
+        self._watcher = on_progress or (lambda _: None)
+        self._store = open_store(url, Settings(), create=False)
+        self._target_name = f"{target} of {'every tenant' if tenant_id is None else tenant_id}"
+        self._checkpoints = CheckpointStore(open_storage(checkpoints), self._target_name)
+        self._lookback = Lookback(self._store, self._settings, tenant_id)
+        self._name = f"publish:{hash_key(str(target), tenant_id or '').hex()}"
+        self._last: Checkpoint | None = None
+        self._lease: Lease | None = None
+        self._lease_lost = threading.Event()
+        self._failures = 0
+        self._logged_at = time.monotonic()
+        self._started = (time.monotonic(), 0)  # time and position, for the rate
+        self.report = PublishReport()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+    def run(
+        self, *, live: bool = False, until: Callable[[], bool] = lambda: False
+    ) -> PublishReport:
+        """Publish up to the head of the log, or with `live` continue from there.
+
+        Args:
+            live: Whether to follow the log. Retryable failures of Kafka and of the log are then
+                retried with backoff.
+            until: Ends the run when it returns true.
+
+        Returns:
+            What was published.
+
+        Raises:
+            LogIdentityChanged: The log was restored or replaced since the last checkpoint.
+            BackendFailure: The log or Kafka failed, or Kafka refuses an event.
+
+        """
+        while not until():
+            try:
+                with self._hold_lease(until) as held:
+                    if held:
+                        self._publish(live=live, until=until)
+                break
+            except LeaseLost:
+                continue
+            except BackendFailure as error:
+                if not live or not error.retryable:
+                    raise
+                self._failures += 1
+                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**self._failures)
+                self._pause(error, backoff_s, until)
+        return self.report
+
+    def _publish(self, *, live: bool, until: Callable[[], bool]) -> None:
+        position = self._start()
+        self._started = (time.monotonic(), position)
+        while not until():
+            head = self._store.head()
+            self._check_log(head)
+            while position < head and not until():
+                position = self._run_step(position, head)
+                self._report(head)
+            if not live:
+                return
+            self._store.wait(position, _POLL_S)
+
+    def _start(self) -> int:
+        """Load the checkpoint and return its position, or 0 if there is none."""
+        self._last = last = self._checkpoints.load_last()
+        position = 0
+        if last is not None:
+            self._check_log(self._store.head())
+            position = last.position
+            self._lookback.remember(last.delivered)
+        self.report.position = position
+        if self._topic_layout is not None and self._target.single_topic is not None:
+            create_topics(self._target, [self._target.single_topic], *self._topic_layout)
+        return position
+
+    def _check_log(self, head: int) -> LogIdentity:
+        """Return the log's identity; raise `LogIdentityChanged` unless the checkpoint matches."""
+        log = self._store.identity()
+        if self._last is not None:
+            at = self._last.position
+            tip = self._store.event_id_at(at) if at else None
+            self._checkpoints.check(self._last, log, head, tip)
+        return log
+
+    def _run_step(self, after: int, head: int) -> int:
+        """Send the next step in a span, and return its end."""
+        sent, skipped = self.report.sent, self.report.skipped
+        with tracing.span("seriatim.publish", "producer") as span:
+            reached = self._send_step(after, min(head, after + self._settings.step_events))
+            span.set(
+                {
+                    "seriatim.tenant": self._tenant_id or "*",
+                    "seriatim.target": str(self._target),
+                    "seriatim.after": after,
+                    "seriatim.until": reached,
+                    "seriatim.sent": self.report.sent - sent,
+                    "seriatim.skipped": self.report.skipped - skipped,
+                }
+            )
+        return reached
+
+    def _send_step(self, after: int, until: int) -> int:
+        """Send a range of the log and store a checkpoint; return the end of the range."""
+        # The log may have been restored since the last step.
+        log = self._check_log(self._store.head())
+        begin, known = self._lookback.find_start(after)
+        if self._topic_layout is not None and self._target.single_topic is None:
+            self._create_topics(begin, until)
+        sender = SendTask(
+            target=self._target,
+            part=PartitionedRange(
+                url=self._url,
+                tenant_id=self._tenant_id,
+                after=begin,
+                until=until,
+                partition_count=choose_partition_count(self._spark, until - begin),
+            ),
+            log=log,
+            zero_based=find_zero_based_kinds(self._store.rules()),
+            settings=self._settings,
+            skip_keys=known,
+        )
+        with translate_spark_errors():
+            rows = run_partitions(
+                self._spark, sender.part.partition_count, sender, SEND_RESULT_SCHEMA
+            ).collect()
+        # Before the checkpoint: without the lease, another publisher owns it.
+        self._check_lease()
+        refused = min(
+            (row for row in rows if row.position is not None),
+            key=lambda row: row.position,
+            default=None,
+        )
+        # Every partition is delivered up to the first event that the broker refused.
+        reached = until if refused is None else refused.position - 1
+        if reached > after:
+            self._store_checkpoint(log, after, reached)
+        self.report.sent += sum(row.sent for row in rows)
+        self.report.skipped += sum(row.skipped for row in rows)
+        if refused is not None:
+            event_id = self._store.event_id_at(refused.position)
+            raise _refused_error(refused.position, event_id, refused.reason)
+        return until
+
+    def _store_checkpoint(self, log: LogIdentity, after: int, reached: int) -> None:
+        """Store that everything up to a position was delivered."""
+        self._lookback.remember_range(after, reached)
+        made = Checkpoint(
+            log_id=log.log_id,
+            epoch=log.epoch,
+            target=self._target_name,
+            position=reached,
+            tip=self._store.event_id_at(reached) or "",
+            written_at=format_us(time.time_ns() // 1000),
+            delivered=self._lookback.checkpoint_keys,
+        )
+        self._checkpoints.advance(made)
+        self._last = made
+        self._failures = 0
+        self.report.position = reached
+        self.report.steps += 1
+
+    def _create_topics(self, after: int, until: int) -> None:
+        """Create the topics of a template that the events of a range need."""
+        assert self._topic_layout is not None  # noqa: S101 - checked by the caller
+        found = events(
+            self._spark,
+            self._url,
+            after=after,
+            until=until,
+            tenant=self._tenant_id,
+            columns=["tenant_id", "stream_type"],
+        ).distinct()
+        topics = {self._target.topic_for(row.tenant_id, row.stream_type) for row in found.collect()}
+        create_topics(self._target, topics, *self._topic_layout)
+
+    # -- the lease
+
+    @contextmanager
+    def _hold_lease(self, until: Callable[[], bool]) -> Iterator[bool]:
+        """Hold the lease during the block; yield False if `until` ended the waiting for it."""
+        lease = self._claim_lease(until)
+        if lease is None:
+            yield False
+            return
+        self._lease = lease
+        self._lease_lost.clear()
+        done = threading.Event()
+        keeper = threading.Thread(target=self._renew_lease, args=(lease, done), daemon=True)
+        keeper.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            keeper.join()
+            if not self._lease_lost.is_set():
+                self._store.release_lease(lease)
+
+    def _claim_lease(self, until: Callable[[], bool]) -> Lease | None:
+        """Wait for the lease; return None if `until` becomes true first."""
+        owner = uuid.uuid4().hex
+        reported = False
+        while not until():
+            lease = self._store.claim_lease(INFRASTRUCTURE_TENANT, self._name, owner, self._lease_s)
+            if lease is not None:
+                return lease
+            if not reported:
+                reported = True
+                self._watcher(RunReport("publisher", "waiting for another publisher", 0, 0, 0.0))
+            time.sleep(min(_POLL_S, self._lease_s / 4))
+        return None
+
+    def _check_lease(self) -> None:
+        """Raise `LeaseLost` if another publisher has the lease.
+
+        This asks the database: after a suspension that outlasts the lease, the process may get
+        here before the renewing thread has noticed.
+        """
+        assert self._lease is not None  # noqa: S101 - steps run within `_hold_lease`
+        if self._lease_lost.is_set() or not self._store.renew_lease(self._lease, self._lease_s):
+            self._lease_lost.set()
+            msg = "another publisher holds the lease now and may send the events of this step again"
+            raise LeaseLost(msg)
+
+    def _renew_lease(self, lease: Lease, done: threading.Event) -> None:
+        """Renew the lease three times per duration until `done` is set or the lease is lost."""
+        while not done.wait(self._lease_s / 3):
+            try:
+                if not self._store.renew_lease(lease, self._lease_s):
+                    self._lease_lost.set()
+                    return
+            except BackendFailure as error:
+                logger.warning("renewing the publisher's lease failed: %s", error.message)
+
+    # -- reports
+
+    def _report(self, head: int) -> None:
+        """Report the progress to the callback, and from time to time to the log file."""
+        since, start = self._started
+        rate = (self.report.position - start) / max(time.monotonic() - since, 1e-6)
+        self._watcher(RunReport("publisher", "publish", self.report.position, head, rate))
+        if time.monotonic() - self._logged_at >= self._settings.metrics_log_interval_s:
+            self._logged_at = time.monotonic()
+            logger.info(
+                "published up to position %d of %d: %d sent, %d skipped, %d steps, %.0f events/s",
+                self.report.position,
+                head,
+                self.report.sent,
+                self.report.skipped,
+                self.report.steps,
+                rate,
+            )
+
+    def _pause(self, error: BackendFailure, seconds: float, until: Callable[[], bool]) -> None:
+        """Wait before the next attempt, or until `until` returns true."""
+        logger.warning("the publisher retries in %.1f s: %s", seconds, error.message)
+        self._watcher(
+            RunReport("publisher", f"retrying in {seconds:.0f} s ({error.code})", 0, 0, 0.0)
+        )
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends and not until():
+            time.sleep(min(0.2, seconds))
+
+
+def _refused_error(position: int, event_id: str | None, reason: str) -> BackendFailure:
+    """Build the error for an event that is too large for its topic."""
+    msg = (
+        f"Kafka refuses event {event_id} at position {position}: {reason}. Raise "
+        "max.message.bytes of the topic (and message.max.bytes, if you set it), then publish "
+        "again; all events before it are delivered"
+    )
+    details = {"position": position, "event_id": event_id, "kafka": "MSG_SIZE_TOO_LARGE"}
+    return BackendFailure(msg, details=details, retryable=False)

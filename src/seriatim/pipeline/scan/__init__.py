@@ -1,0 +1,1 @@
+"""Read ranges of the log from its database as Arrow record batches."""

@@ -1,0 +1,1 @@
+"""Append the rows of a DataFrame to the log."""

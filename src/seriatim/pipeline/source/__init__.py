@@ -1,0 +1,1 @@
+"""The Spark data source `seriatim`: batch and stream readers, sessions and DataFrames."""

@@ -1,0 +1,238 @@
+"""The base of profiles: methods written once for sync and async callers, and field names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from functools import cached_property, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from seriatim.core.errors import (
+    ConditionalAppendConflict,
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidEvent,
+    PiiPolicyViolation,
+    SchemaViolation,
+    SeriatimError,
+)
+from seriatim.core.event import AppendResult
+from seriatim.log.appender import Draft
+from seriatim.log.async_iteration import iterate_in_own_thread
+from seriatim.log.async_log import AsyncLog, iterate_in_threads
+from seriatim.log.base import BaseLog
+
+T = TypeVar("T")
+S = TypeVar("S")
+P = ParamSpec("P")
+
+# Errors that name fields of the caller. Other errors do not, and a `BackendFailure` may be one
+# object that all appends of a group share, so it must not be changed.
+_FIELD_ERRORS = (
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidEvent,
+    PiiPolicyViolation,
+    SchemaViolation,
+)
+
+
+# The details that name the field or argument that an error is about.
+_SUBJECTS = ("argument", "field", "path")
+
+
+class FieldNames:
+    """The field names of one profile, by the log's name of each field."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def translate(self, error: SeriatimError) -> SeriatimError:
+        """Return the error with the profile's field names; the same error if nothing changes."""
+        details = {name: self._rename_detail(name, value) for name, value in error.details.items()}
+        subject = next((error.details[name] for name in _SUBJECTS if name in error.details), None)
+        message = self._rename_words(error.message, subject)
+        if message == error.message and details == error.details:
+            return error
+        return type(error)(message, details=details, retryable=error.retryable)
+
+    def _rename_words(self, message: str, subject: Any) -> str:
+        """Rename the subject of a message, and every other name that cannot be prose.
+
+        A name with an underscore is always a name. Any other, such as `stream` or `after`, is also
+        an English word: it is a name only as the first mention of the error's subject.
+        """
+        words = message.split(" ")
+        for index, word in enumerate(words):
+            name = word.rstrip(":,;")
+            if name in self._names and (name == subject or "_" in name):
+                words[index] = self._names[name] + word[len(name) :]
+                subject = None if name == subject else subject
+        return " ".join(words)
+
+    def _rename_detail(self, name: str, value: Any) -> Any:
+        if name in _SUBJECTS and isinstance(value, str):
+            return self._names.get(value, value)
+        if name == "fields" and isinstance(value, list):
+            return [self._names.get(one, one) for one in value]
+        return value
+
+    @contextmanager
+    def translate_errors(self) -> Iterator[None]:
+        """Translate the field names of errors that are raised in the block."""
+        try:
+            yield
+        except _FIELD_ERRORS as error:
+            translated = self.translate(error)
+            if translated is error:
+                raise
+            raise translated from None
+
+
+class PlannedAppend(Generic[T]):
+    """One append of a profile that is ready to run, for sync and async callers."""
+
+    def __init__(  # noqa: PLR0913 - an append, its options and the conversions of its result
+        self,
+        log: BaseLog,
+        draft: Draft,
+        finish: Callable[[AppendResult], T],
+        field_names: FieldNames,
+        *,
+        conflict: Callable[[ConditionalAppendConflict], T] | None = None,
+        timeout: float | None = None,
+        connection: Any = None,
+    ) -> None:
+        """Plan an append.
+
+        Args:
+            log: The log to append to.
+            draft: The append.
+            finish: Converts the receipt to the profile's result.
+            field_names: The profile's names for errors.
+            conflict: Converts a conflict to a result; without it the conflict is raised.
+            timeout: The timeout of the append in seconds; None for the log's.
+            connection: A database connection of the caller to append in.
+        """
+        self._log = log
+        self._draft = draft
+        self._finish = finish
+        self._field_names = field_names
+        self._conflict = conflict
+        self._options = {"timeout": timeout, "connection": connection}
+
+    def run(self) -> T:
+        """Append, and block until the result is known."""
+        try:
+            with self._field_names.translate_errors():
+                return self._finish(self._log.append_draft(self._draft, **self._options))
+        except ConditionalAppendConflict as error:
+            return self._handle_conflict(error)
+
+    async def run_async(self) -> T:
+        """Append, and await the result."""
+        try:
+            with self._field_names.translate_errors():
+                receipt = await AsyncLog(self._log).append_draft(self._draft, **self._options)
+                return self._finish(receipt)
+        except ConditionalAppendConflict as error:
+            return self._handle_conflict(error)
+
+    def _handle_conflict(self, error: ConditionalAppendConflict) -> T:
+        if self._conflict is None:
+            raise error
+        return self._conflict(error)
+
+
+def append_method(
+    method: Callable[Concatenate[S, P], PlannedAppend[T]],
+) -> Callable[Concatenate[S, P], T]:
+    """Turn a method that plans an append into one that runs it; `aio` awaits the plan instead."""
+
+    @wraps(method)
+    def run(profile: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(profile, *args, **kwargs).run()
+
+    run.plan = method  # type: ignore[attr-defined] # read by AsyncProfile
+    return run
+
+
+def iterator_method(method: Callable[P, T]) -> Callable[P, T]:
+    """Mark a method that returns an iterator; in `aio` it returns an async iterator."""
+    method.streams = True  # type: ignore[attr-defined] # read by AsyncProfile
+    return method
+
+
+class Profile:
+    """The base class of profiles: a facade over a log, with an async version."""
+
+    def __init__(self, log: BaseLog) -> None:
+        self._log = log
+
+    @cached_property
+    def aio(self) -> AsyncProfile:
+        """The same methods for asyncio: coroutines and async iterators."""
+        return AsyncProfile(self)
+
+    def _for_tenant(self, tenant_id: str | None) -> BaseLog:
+        """Return the log of a tenant; None means the tenant of this profile's log."""
+        return self._log if tenant_id is None else self._log.for_tenant(tenant_id)
+
+
+class AsyncProfile:
+    """A profile for asyncio: appends are awaited, all other methods run in a worker thread."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the async version of a method of the profile."""
+        method = None if name.startswith("_") else getattr(type(self._profile), name, None)
+        if not callable(method):
+            msg = f"{type(self._profile).__name__}.aio has no method {name!r}"
+            raise AttributeError(msg)  # noqa: TRY004 - the protocol of __getattr__
+        if hasattr(method, "plan"):
+            return _bind(self._profile, method.plan, _append)
+        drive = _iterate if hasattr(method, "streams") else _run_in_thread
+        return _bind(self._profile, method, drive)
+
+    def __dir__(self) -> list[str]:
+        """List the methods of the profile."""
+        kind = type(self._profile)
+        names = (name for name in dir(kind) if not name.startswith("_"))
+        return [name for name in names if callable(getattr(kind, name))]
+
+
+def _bind(
+    profile: Profile, method: Callable[..., Any], drive: Callable[[Callable[[], Any]], Any]
+) -> Callable[..., Any]:
+    """Return a function that passes a call of a method to `drive`, which runs it."""
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return drive(lambda: method(profile, *args, **kwargs))
+
+    return call
+
+
+async def _append(plan: Callable[[], PlannedAppend[T]]) -> T:
+    return await plan().run_async()
+
+
+def _run_in_thread(call: Callable[[], T]) -> Awaitable[T]:
+    return asyncio.to_thread(call)
+
+
+async def _iterate(call: Callable[[], Any]) -> AsyncIterator[Any]:
+    source = await asyncio.to_thread(call)
+    # An iterator with `stop` follows the log and can wait for a long time; the others end.
+    stop = getattr(source, "stop", None)
+    steps = (
+        iterate_in_threads(iter(source))
+        if stop is None
+        else iterate_in_own_thread(iter(source), stop)
+    )
+    async with aclosing(steps):
+        async for item in steps:
+            yield item

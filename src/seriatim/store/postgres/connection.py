@@ -1,0 +1,205 @@
+"""Open connections to a log, check the server behind them, and detect closed ones."""
+
+from __future__ import annotations
+
+import select
+import uuid
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from seriatim.config import Settings
+from seriatim.core.errors import BackendFailure
+from seriatim.core.event import LogIdentity
+from seriatim.store.database_url import (
+    check_postgres_url,
+    join_options,
+    make_url_error,
+    split_options,
+)
+from seriatim.store.postgres.binary_format import RowArray, RowArrayDumper
+from seriatim.store.postgres.connection_failures import ServerAddress, translate_connection_error
+from seriatim.store.postgres.failures import translate_error
+from seriatim.store.postgres.statements import check_schema, load_store_statements
+
+APPLICATION_NAME = "seriatim"
+READ_COMMITTED = "read committed"
+DEFAULT_SCHEMA = "seriatim"
+MIN_SERVER_VERSION = 130000
+_CLOSE_WAIT_MS = 5  # for the end of a connection after an unsolicited message
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class LogAddress(msgspec.Struct, frozen=True):
+    """The connection string of a database, and the schema of the log in it."""
+
+    conninfo: str
+    schema: str
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """The properties of the log and its server, read when a connection is opened."""
+
+    identity: LogIdentity
+    row_array: int  # the oid of the type new_event[]
+    row_type: int  # the oid of the type new_event
+    isolation: str = READ_COMMITTED  # the default of transactions
+
+    @property
+    def sees_commits_during_lock_wait(self) -> bool:
+        """Whether a single statement sees events committed while it waited for the lock."""
+        return self.isolation == READ_COMMITTED
+
+    @property
+    def lock_key(self) -> int:
+        """The key of the log's advisory lock, derived from its id, so no two logs share it."""
+        return int.from_bytes(uuid.UUID(self.identity.log_id).bytes[8:], "big", signed=True)
+
+
+def parse_url(url: str, settings: Settings) -> LogAddress:
+    """Split the `schema` option from a URL and add the connection options that Seriatim needs.
+
+    Args:
+        url: A Postgres URL; the option `schema` names the schema of the log.
+        settings: The connect timeout.
+
+    Raises:
+        InvalidArgument: The URL is malformed or has an unknown option.
+
+    """
+    check_postgres_url(url)
+    base, options = split_options(url)
+    schema = check_schema(options.pop("schema", DEFAULT_SCHEMA))
+    given = _parse_conninfo(join_options(base, options))
+    if given is None:
+        raise make_url_error(_find_misspelled(options))
+    defaults: dict[str, Any] = {
+        "connect_timeout": str(max(2, round(settings.connect_timeout_s))),
+        "keepalives": "1",
+        "keepalives_idle": "5",
+        "keepalives_interval": "2",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "15000",
+        # A standby lags: it must not evaluate conditions or advance tails.
+        "target_session_attrs": "read-write",
+    }
+    merged = {**defaults, **given, "application_name": APPLICATION_NAME}
+    return LogAddress(make_conninfo("", **merged), schema)
+
+
+def _parse_conninfo(url: str) -> dict[str, Any] | None:
+    """Parse a URL with libpq; drop its error, which may quote a password."""
+    try:
+        return conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return None
+
+
+def _find_misspelled(options: Mapping[str, str]) -> str | None:
+    """Return the first misspelled libpq option; any other name may be part of a password."""
+    known = [one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()]
+    return next(
+        (name for name in options if name not in known and get_close_matches(name, known)), None
+    )
+
+
+def connect(address: LogAddress) -> Connection:
+    """Open a connection in autocommit mode.
+
+    It uses no named prepared statements and no session state, so it works through a transaction
+    pooler.
+    """
+    try:
+        connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None)
+    except psycopg.Error as error:
+        raise translate_connection_error(error, address.conninfo) from None
+    connection.adapters.register_dumper(RowArray, RowArrayDumper)
+    set_isolation_level(connection)
+    return connection
+
+
+def set_isolation_level(connection: Connection) -> None:
+    """Make transactions of a connection begin at READ COMMITTED, whatever the server's default.
+
+    The driver names the level at each BEGIN, so there is no session state that a pooler could lose.
+    """
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+
+def check_server_version(connection: Connection, address: LogAddress) -> None:
+    """Raise `BackendFailure` if the server is too old, before it runs any statement."""
+    version = connection.info.server_version
+    if version < MIN_SERVER_VERSION:
+        at = ServerAddress.of(address.conninfo)
+        msg = (
+            f"Postgres {MIN_SERVER_VERSION // 10000} or newer is required, but the server at "
+            f"{at} is "
+            f"version {version // 10000}: upgrade it, or connect to another server"
+        )
+        raise BackendFailure(msg, retryable=False)
+
+
+def inspect_server(connection: Connection, address: LogAddress, settings: Settings) -> ServerInfo:
+    """Check that a connection is suitable for a log, and read the properties of log and server.
+
+    If the server's fingerprint differs from the stored one (after a restore or a promotion), the
+    epoch is raised.
+
+    Args:
+        connection: A new connection.
+        address: The address of the log.
+        settings: Whether asynchronous commits are allowed.
+
+    Raises:
+        BackendFailure: The server is too old, is a standby, or may lose acknowledged events; or
+            there is no log in the schema.
+
+    """
+    check_server_version(connection, address)
+    named = load_store_statements(address.schema)
+    try:
+        row = connection.execute(named["hello"]).fetchone()
+    except psycopg.Error as error:
+        raise translate_error(error, "opening the log", schema=address.schema) from error
+    if row is None:
+        msg = f"schema {address.schema} exists but contains no log: run seriatim init"
+        raise BackendFailure(msg, retryable=False)
+    log_id, epoch, same_place, standby, synchronous, _, isolation, row_array, row_type = row
+    if standby:
+        at = ServerAddress.of(address.conninfo)
+        msg = f"the server at {at} is a standby: connect to the primary"
+        raise BackendFailure(msg)
+    if synchronous == "off" and not settings.allow_async_commit:
+        msg = (
+            "synchronous_commit is off, so a crash could lose acknowledged events: turn it on for "
+            "this role, or set allow_async_commit=True to accept the loss"
+        )
+        raise BackendFailure(msg, retryable=False)
+    if not same_place:
+        raised = connection.execute(named["raise_epoch"], (False,)).fetchone()
+        epoch = raised[0] if raised and raised[0] else epoch + 1
+    return ServerInfo(LogIdentity(log_id, epoch), row_array, row_type, isolation)
+
+
+def is_dead(connection: Connection) -> bool:
+    """Return True if an idle connection was closed by the server; nothing is sent."""
+    if connection.closed:
+        return True
+    idle = select.poll()  # select() cannot handle descriptors from 1024 on
+    idle.register(connection.fileno(), select.POLLIN)
+    wait_ms = 0
+    while idle.poll(wait_ms):
+        try:
+            connection.pgconn.consume_input()
+        except psycopg.Error:
+            return True
+        if connection.pgconn.status != psycopg.pq.ConnStatus.OK:
+            return True
+        # An unsolicited message, such as a shutdown notice, is often followed by the close.
+        wait_ms = _CLOSE_WAIT_MS
+    return False

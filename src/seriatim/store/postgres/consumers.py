@@ -1,0 +1,136 @@
+"""Cursors, leases and command records, the mutable tables beside the log."""
+
+from __future__ import annotations
+
+from seriatim.config import Settings
+from seriatim.core.errors import LeaseLost
+from seriatim.core.ids import compose_key
+from seriatim.store.common import check_cursor_move, decode_subscription
+from seriatim.store.port import Cursor, Lease, SubscriptionState
+from seriatim.store.postgres.connection import Connection
+from seriatim.store.postgres.lock import bounded_transaction
+from seriatim.store.postgres.reader import TenantReader
+from seriatim.store.postgres.rows import decode_cursor
+from seriatim.store.postgres.statements import load_store_statements
+
+
+class PostgresConsumers:
+    """Reads and writes the cursors, leases and command records of one log."""
+
+    def __init__(self, schema: str, reader: TenantReader, settings: Settings) -> None:
+        self._schema = schema
+        self._settings = settings
+        self._sql = load_store_statements(schema)
+        self._reader = reader
+
+    def get_cursor(self, tenant_id: str, purpose: str, name: str) -> Cursor | None:
+        rows = self._reader.fetch_rows(tenant_id, self._sql["cursor"], (tenant_id, purpose, name))
+        return decode_cursor(rows[0]) if rows else None
+
+    def list_cursors(self, tenant_id: str, purpose: str) -> list[Cursor]:
+        rows = self._reader.fetch_rows(tenant_id, self._sql["cursors"], (tenant_id, purpose))
+        return [decode_cursor(row) for row in rows]
+
+    def list_cursors_after(
+        self, tenant_id: str, purpose: str, after: str, limit: int
+    ) -> list[Cursor]:
+        values = (tenant_id, purpose, after, limit)
+        rows = self._reader.fetch_rows(tenant_id, self._sql["cursors_after"], values)
+        return [decode_cursor(row) for row in rows]
+
+    def list_subscriptions(self, tenant_id: str, after: str, limit: int) -> list[SubscriptionState]:
+        values = (tenant_id, after, limit)
+        rows = self._reader.fetch_rows(tenant_id, self._sql["subscriptions"], values)
+        return [decode_subscription(row) for row in rows]
+
+    def record_failure(
+        self, connection: Connection, lease: Lease, name: str, failures: int, error: str
+    ) -> None:
+        values = {
+            "failures": failures,
+            "error": error,
+            "tenant_id": lease.tenant_id,
+            "name": name,
+            "lease": lease.name,
+            "token": lease.token,
+        }
+        connection.execute(self._sql["record_failure"], values)
+
+    def can_add_cursor(self, tenant_id: str, purpose: str, name: str, at_most: int) -> bool:
+        values = {"tenant_id": tenant_id, "purpose": purpose, "name": name, "at_most": at_most}
+        return bool(self._reader.fetch_rows(tenant_id, self._sql["cursor_room"], values)[0][0])
+
+    def add_cursor(self, connection: Connection, cursor: Cursor) -> Cursor:
+        with bounded_transaction(connection, self._settings):
+            self._lock_cursor(connection, cursor)
+            stored = self._load_cursor(connection, cursor)
+            if stored is None:
+                self._put_cursor(connection, cursor, None, reset=False)
+            return stored or cursor
+
+    def _lock_cursor(self, connection: Connection, cursor: Cursor) -> None:
+        # An advisory lock: the row may not exist yet.
+        name = compose_key(self._schema, cursor.tenant_id, cursor.purpose, cursor.name)
+        connection.execute(self._sql["lock_cursor"], (name, cursor.tenant_id))
+
+    def _load_cursor(self, connection: Connection, cursor: Cursor) -> Cursor | None:
+        values = (cursor.tenant_id, cursor.purpose, cursor.name)
+        row = connection.execute(self._sql["cursor"], values).fetchone()
+        return None if row is None else decode_cursor(row)
+
+    def put_cursor(
+        self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
+    ) -> None:
+        with bounded_transaction(connection, self._settings):
+            self._lock_cursor(connection, cursor)
+            self._put_cursor(connection, cursor, lease, reset=reset)
+
+    def _put_cursor(
+        self, connection: Connection, cursor: Cursor, lease: Lease | None, *, reset: bool
+    ) -> None:
+        if lease is not None:
+            values = (lease.tenant_id, lease.name)
+            held = connection.execute(self._sql["held_lease"], values).fetchone()
+            if held is None or held[0] != lease.token:
+                raise LeaseLost
+        stored = self._load_cursor(connection, cursor)
+        check_cursor_move(stored, cursor, reset=reset)
+        connection.execute(
+            self._sql["put_cursor"],
+            (
+                cursor.tenant_id,
+                cursor.purpose,
+                cursor.name,
+                cursor.position,
+                cursor.log_id,
+                cursor.epoch,
+                cursor.last_event_id,
+                cursor.query,
+            ),
+        )
+
+    def claim_lease(
+        self, connection: Connection, tenant_id: str, name: str, owner: str, seconds: float
+    ) -> Lease | None:
+        values = {"tenant_id": tenant_id, "name": name, "owner": owner, "seconds": seconds}
+        row = connection.execute(self._sql["claim_lease"], values).fetchone()
+        return None if row is None else Lease(tenant_id, name, row[0])
+
+    def can_add_lease(self, tenant_id: str, name: str, at_most: int) -> bool:
+        values = {"tenant_id": tenant_id, "name": name, "at_most": at_most}
+        return bool(self._reader.fetch_rows(tenant_id, self._sql["lease_room"], values)[0][0])
+
+    def reuse_lease(self, connection: Connection, tenant_id: str, name: str) -> bool:
+        values = {"tenant_id": tenant_id, "name": name}
+        return connection.execute(self._sql["reuse_lease"], values).rowcount == 1
+
+    def renew_lease(self, connection: Connection, lease: Lease, seconds: float) -> bool:
+        values = (seconds, lease.tenant_id, lease.name, lease.token)
+        return connection.execute(self._sql["renew_lease"], values).rowcount == 1
+
+    def release_lease(self, connection: Connection, lease: Lease) -> None:
+        values = (lease.tenant_id, lease.name, lease.token)
+        connection.execute(self._sql["release_lease"], values)
+
+    def purge_commands(self, connection: Connection, older_than_seconds: float) -> int:
+        return connection.execute(self._sql["purge_commands"], (older_than_seconds,)).rowcount

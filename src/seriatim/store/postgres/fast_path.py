@@ -1,0 +1,430 @@
+"""The fast path of appends: encode a request, send a group as one statement, read the reply.
+
+The statement is sent through libpq, because a cursor of the driver costs more than the rest of a
+small append. Sending and receiving are separate steps, so that a thread can poll the socket and an
+event loop can watch it. The statement timeout is sent before the append in the same pipeline, and
+both run in one transaction.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import psycopg
+from psycopg import pq
+
+from seriatim.config import Settings
+from seriatim.core.kinds import Rules
+from seriatim.core.query import Query
+from seriatim.core.request import AppendRequest, ExpectedContext, ExpectedSeq
+from seriatim.store.append_group import place_in_order
+from seriatim.store.contexts import ContextKey, EvaluatedContext, collect_contexts, make_context_key
+from seriatim.store.port import Deferred, Outcome, make_unanswered_error
+from seriatim.store.postgres.binary_format import encode_array, encode_event
+from seriatim.store.postgres.connection import Connection, ServerInfo
+from seriatim.store.postgres.failures import (
+    CANCELLED,
+    LOCK_BUSY,
+    NEEDS_VALIDATED_PATH,
+    translate_error,
+)
+from seriatim.store.postgres.lock import make_lock_timeout_error
+
+
+class PostgresExchange:
+    """A group in flight on a connection that it owns until the reply has arrived."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: Sequence[AppendRequest],
+        release: Callable[[], None],
+        settings: Settings,
+    ) -> None:
+        self._connection = connection
+        self._socket = connection.pgconn.socket  # kept: libpq drops it when the connection is lost
+        self._reply = GroupReply(connection)
+        self._group = group
+        self._release = release
+        self._settings = settings
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the socket to watch."""
+        return self._socket
+
+    def flush(self) -> bool:
+        """Send buffered bytes without blocking; return True when all are sent."""
+        try:
+            return self._connection.pgconn.flush() == 0
+        except psycopg.Error:
+            return True  # reading the reply reports the error
+
+    def receive(self) -> bool:
+        """Read available bytes without blocking; return True when the reply is complete."""
+        try:
+            self._connection.pgconn.consume_input()
+            return self._reply.is_complete()
+        except psycopg.Error:
+            return True  # the connection is lost; `outcomes` reports it
+
+    def outcomes(self) -> list[Outcome]:
+        """Return the outcome of each request; raise `Deferred` for the validated path."""
+        try:
+            head, recorded_us, seqs = self._reply.read_numbers()
+        except psycopg.Error as error:
+            if error.sqlstate in NEEDS_VALIDATED_PATH:
+                raise Deferred([_use_validated_path(one) for one in self._group]) from error
+            if error.sqlstate == LOCK_BUSY:
+                raise Deferred(self._group) from error
+            if error.sqlstate == CANCELLED:
+                return [make_lock_timeout_error(self._settings)] * len(self._group)
+            return [translate_error(error, "appending", sent=True)] * len(self._group)
+        finally:
+            self._release()
+        return build_receipts(self._group, head, recorded_us, seqs)
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Block until the reply is complete and return the outcomes.
+
+        The connection is closed on a timeout, since the reply may still arrive on it.
+        """
+        try:
+            self._reply.wait(time.monotonic() + timeout)
+        except psycopg.Error:
+            pass  # `outcomes` reports the error
+        except BaseException as error:
+            self._connection.close()
+            self._release()
+            if isinstance(error, TimeoutError):
+                raise make_unanswered_error() from None
+            raise
+        return self.outcomes()
+
+    def abandon(self) -> None:
+        """Close the connection; the outcomes will not be read."""
+        self._connection.close()
+
+
+def build_receipts(
+    group: Sequence[AppendRequest], head: int, recorded_us: int, seqs: list[int | None]
+) -> list[Outcome]:
+    """Build the receipts of a committed group."""
+    return [place.build_receipt(recorded_us) for place in place_in_order(group, head + 1, seqs)]
+
+
+def _use_validated_path(request: AppendRequest) -> AppendRequest:
+    """Return the append without encoded rows, so that it uses the validated path."""
+    encoded = EncodedAppend(
+        has_index_keys=request.encoded.has_index_keys, contexts=request.encoded.contexts
+    )
+    return msgspec.structs.replace(request, encoded=encoded)
+
+
+BATCH_MIN_EVENTS = 32  # events in a group from which one look-up per stream is cheaper
+
+
+EvaluateContexts = Callable[
+    [str, Mapping[ContextKey, Query]], Mapping[ContextKey, EvaluatedContext]
+]
+
+
+class EncodedAppend(msgspec.Struct, frozen=True, gc=False):
+    """An append in Postgres's binary format.
+
+    `rows` is empty if the append needs the validated path: it has a command, a context that does
+    not hold, or a kind whose rules the constraints of the database cannot check.
+    """
+
+    rows: tuple[bytes, ...] = ()
+    first_seqs: tuple[int, ...] = ()  # the first sequence number of each row's stream
+    has_index_keys: bool = False
+    contexts: Mapping[ContextKey, EvaluatedContext] = {}
+    required_head: int | None = (
+        None  # contexts hold only at this head; such an append is sent alone
+    )
+    required_seqs: tuple[
+        int | None, ...
+    ] = ()  # the required sequence numbers; empty if there are none
+
+
+def is_fast_path(request: AppendRequest) -> bool:
+    """Return True if an append can use the fast path and is smaller than a batch."""
+    return 0 < len(request.encoded.rows) < BATCH_MIN_EVENTS
+
+
+def is_groupable(request: AppendRequest) -> bool:
+    """Return True if an append can use the fast path together with others."""
+    return request.encoded.required_head is None and is_fast_path(request)
+
+
+def has_consistent_seqs(group: Sequence[AppendRequest]) -> bool:
+    """Return True if required sequence numbers rise with the positions in each stream.
+
+    The database only checks that a group leaves no gap and no duplicate number.
+    """
+    if not any(request.encoded.required_seqs for request in group):
+        return True
+    counts: dict[bytes | None, int] = {}
+    before: dict[bytes | None, int] = {}  # the implied last number before the group
+    for request in group:
+        required = request.encoded.required_seqs or (None,) * len(request.events)
+        for event, number in zip(request.events, required, strict=True):
+            key = event.stream_key
+            counts[key] = nth = counts.get(key, 0) + 1
+            if number is not None and before.setdefault(key, number - nth) != number - nth:
+                return False
+    return True
+
+
+def encode_append(request: AppendRequest, rules: Rules, look: EvaluateContexts) -> EncodedAppend:
+    """Encode an append and evaluate its contexts, before any lock is taken.
+
+    Args:
+        request: The append.
+        rules: The rules under which it was checked.
+        look: Evaluates contexts at the current head.
+
+    """
+    events = request.events
+    if len(events) == 1 and not request.conditions and request.command is None:
+        return _encode_single(request, rules)
+    tagged = any(event.tags or event.term_keys for event in events)
+    contexts = collect_contexts((request,))
+    evaluated = look(request.tenant_id, contexts) if contexts else {}
+    if (
+        request.command is not None
+        or _needs_validated_path(request, rules)
+        or (
+            evaluated
+            and (len(events) >= BATCH_MIN_EVENTS or not _contexts_hold(request, evaluated))
+        )
+    ):
+        return EncodedAppend(has_index_keys=tagged, contexts=evaluated)
+    expected = {c.stream: c.seq for c in request.conditions if isinstance(c, ExpectedSeq)}
+    rows: list[bytes] = []
+    first_seqs: list[int] = []
+    numbers: list[int | None] = []
+    for offset, event in enumerate(events):
+        first_seq = rules.kind_of(event.stream_type).first_seq if event.stream_type else 0
+        given = event.requested_seq
+        if given is None and event.stream in expected:
+            last = expected[event.stream]
+            given = first_seq if last is None else last + 1
+            expected[event.stream] = given
+        rows.append(encode_event(event, offset, given, first_seq))
+        first_seqs.append(first_seq)
+        numbers.append(given)
+    required = () if numbers.count(None) == len(numbers) else tuple(numbers)
+    head = min([context.head for context in evaluated.values()], default=None)
+    return EncodedAppend(tuple(rows), tuple(first_seqs), tagged, evaluated, head, required)
+
+
+def _encode_single(request: AppendRequest, rules: Rules) -> EncodedAppend:
+    """Encode the most common append, one event without conditions, with the fewest steps."""
+    [event] = request.events
+    tagged = bool(event.tags or event.term_keys)
+    first_seq = 0
+    if event.stream_type is not None:
+        kind = rules.kind_of(event.stream_type)
+        if kind.expected_seq_required:
+            return EncodedAppend(has_index_keys=tagged)
+        first_seq = kind.first_seq
+    row = encode_event(event, 0, event.requested_seq, first_seq)
+    numbers = () if event.requested_seq is None else (event.requested_seq,)
+    return EncodedAppend((row,), (first_seq,), tagged, required_seqs=numbers)
+
+
+def _contexts_hold(
+    request: AppendRequest, evaluated: Mapping[ContextKey, EvaluatedContext]
+) -> bool:
+    """Return True if all expected contexts hold at the evaluated head."""
+    for condition in request.conditions:
+        if isinstance(condition, ExpectedContext):
+            found = evaluated[make_context_key(request.tenant_id, condition.query)]
+            if not condition.is_reachable(found.head) or not condition.holds(found.version):
+                return False
+    return True
+
+
+def _needs_validated_path(request: AppendRequest, rules: Rules) -> bool:
+    """Return True if constraints of the database cannot check the append's conditions."""
+    if not request.conditions and not rules.requires_expected_seq:
+        return False
+    streams = {event.stream for event in request.events}
+    for condition in request.conditions:
+        if isinstance(condition, ExpectedContext):
+            continue
+        if condition.stream not in streams:
+            return True
+        first_seq = rules.kind_of(condition.stream[0]).first_seq
+        # Expecting a number below the first is different from expecting that no stream exists.
+        if condition.seq is not None and condition.seq < first_seq:
+            return True
+        streams.discard(condition.stream)  # a second condition on a stream is not supported here
+    if any(event.requested_seq is not None for event in request.events) and request.conditions:
+        return True
+    return any(
+        event.stream_type is not None and rules.kind_of(event.stream_type).expected_seq_required
+        for event in request.events
+    )
+
+
+_OID_BOOL, _OID_INT4, _OID_INT8, _OID_INT4S = 16, 23, 20, 1007
+_INT4 = struct.Struct("!i").pack
+_INT8 = struct.Struct("!q").pack
+_BINARY = [pq.Format.BINARY] * 7
+_ARRAY_HEADER = 20  # dimensions, null flag, element type, length, lower bound
+_ELEMENTS = struct.Struct("!iq")
+_NULL = -1
+
+
+def send_group(  # noqa: PLR0913 - a statement and its parameters
+    connection: Connection,
+    statement: bytes,
+    timeout: tuple[bytes, bytes],
+    server_info: ServerInfo,
+    wait_ms: int,
+    group: Sequence[AppendRequest],
+) -> None:
+    """Send a group of encoded appends without waiting; read the reply with `GroupReply`.
+
+    Args:
+        connection: An idle connection.
+        statement: The statement `append_group`.
+        timeout: The statement that limits the time of the append, and its parameter.
+        server_info: The lock key and type oids of the log.
+        wait_ms: How long to wait for the log's lock.
+        group: The appends, all encoded for the fast path.
+
+    """
+    rows = [row for request in group for row in request.encoded.rows]
+    pgconn = connection.pgconn
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(timeout[0], [timeout[1]])
+    pgconn.send_query_params(
+        statement,
+        [
+            _INT8(server_info.lock_key),
+            _INT4(wait_ms),
+            _INT4(group[0].rules_version),
+            encode_array(server_info.row_array, server_info.row_type, rows).data,
+            _encode_ranks(group),
+            b"\1" if any(request.encoded.has_index_keys for request in group) else b"\0",
+            None if (head := group[0].encoded.required_head) is None else _INT8(head),
+        ],
+        [_OID_INT8, _OID_INT4, _OID_INT4, server_info.row_array, _OID_INT4S, _OID_BOOL, _OID_INT8],
+        _BINARY,
+        pq.Format.BINARY,
+    )
+    pgconn.pipeline_sync()
+
+
+def _encode_ranks(group: Sequence[AppendRequest]) -> bytes | None:
+    """Encode the rank of each event among the events of its stream in this group, from 1."""
+    streams = [event.stream_key for request in group for event in request.events]
+    if len(set(streams)) == len(streams):
+        return None  # every rank is 1
+    counts: dict[bytes | None, int] = {}
+    ranks: list[bytes] = []
+    for stream in streams:
+        counts[stream] = rank = counts.get(stream, 0) + 1
+        ranks.append(b"\0\0\0\4" + _INT4(rank))
+    return encode_array(_OID_INT4S, _OID_INT4, ranks).data
+
+
+class GroupReply:
+    """The reply to a group, read without blocking as it arrives."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._pgconn = connection.pgconn
+        self._result: pq.abc.PGresult | None = None
+        self._complete = False
+
+    def is_complete(self) -> bool:
+        """Process received results; return True when the reply is complete.
+
+        It only calls `get_result` when libpq is not busy: otherwise libpq would block while it
+        holds the GIL.
+        """
+        pgconn = self._pgconn
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:  # separates two results, or shows that the connection is lost
+                if pgconn.status != pq.ConnStatus.OK:
+                    return True
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                pgconn.exit_pipeline_mode()
+                self._complete = True
+                return True
+            elif self._result is None or self._result.status == pq.ExecStatus.TUPLES_OK:
+                self._result = result  # the last result, or the first error
+        return False
+
+    def wait(self, deadline: float | None = None) -> None:
+        """Block until the reply is complete.
+
+        Args:
+            deadline: A time of `time.monotonic()`, None to wait without a limit.
+
+        Raises:
+            TimeoutError: The deadline has passed.
+
+        """
+        pgconn = self._pgconn
+        socket = select.poll()
+        socket.register(pgconn.socket, select.POLLIN)
+        while pgconn.flush():
+            socket.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
+            _poll(socket, deadline)
+            pgconn.consume_input()
+        socket.modify(pgconn.socket, select.POLLIN)
+        while not self.is_complete():
+            _poll(socket, deadline)
+            pgconn.consume_input()
+
+    def read_numbers(self) -> tuple[int, int, list[int | None]]:
+        """Return the head before the group, its recorded time, and its stream sequence numbers."""
+        # Rows may arrive before the commit; only the end of the pipeline confirms it.
+        result = self._result if self._complete else None
+        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+            raise make_driver_error(self._pgconn, result)
+        head, recorded_us, *seqs = _decode_int8_array(result.get_value(0, 0) or b"")
+        assert head is not None  # noqa: S101 - for the type checker
+        assert recorded_us is not None  # noqa: S101 - for the type checker
+        return head, recorded_us, seqs
+
+
+def _poll(socket: select.poll, deadline: float | None) -> None:
+    left_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
+    if left_ms is not None and left_ms <= 0:
+        raise TimeoutError
+    socket.poll(left_ms)
+
+
+def make_driver_error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> psycopg.Error:
+    """Return the driver's exception for an error result, or for a lost connection (None)."""
+    if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
+        return psycopg.OperationalError(pgconn.error_message.decode(errors="replace"))
+    return psycopg.errors.error_from_result(result)
+
+
+def _decode_int8_array(data: bytes) -> list[int | None]:
+    """Decode a bigint array in binary format; it has nulls for events without a stream."""
+    body = data[_ARRAY_HEADER:]
+    if data[4:8] == b"\0\0\0\0":  # the flag says that the array has no nulls
+        return [number for _, number in _ELEMENTS.iter_unpack(body)]
+    numbers: list[int | None] = []
+    at = 0
+    while at < len(body):
+        (length,) = struct.unpack_from("!i", body, at)
+        if length == _NULL:
+            numbers.append(None)
+            at += 4
+        else:
+            numbers.append(_ELEMENTS.unpack_from(body, at)[1])
+            at += 12
+    return numbers

@@ -1,0 +1,268 @@
+"""Build the SQL of reads and queries: each filter becomes conditions that an index can serve.
+
+The filters of a query run as separate statements and their results are merged: with an OR across
+filters the planner could not use the index of any of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, LiteralString
+
+from psycopg.types.json import Jsonb
+
+from seriatim.core.canonical import canonical_text
+from seriatim.core.ids import stream_key
+from seriatim.core.kinds import TRACE_STREAM_TYPE
+from seriatim.core.patterns import NameFilter
+from seriatim.core.query_plan import AccessPath
+from seriatim.store.port import ReadSpec
+from seriatim.store.postgres.statements import RECORD_COLUMNS, load_postgres_statements
+
+Parameters = dict[str, Any]
+
+EXPANDED_TYPES_MAX = 64  # branches of a statement; for more types the tenant's events are scanned
+_RANGE = ("e.position > %(after)s", "e.position <= %(until)s")
+
+
+def _build_range(parameters: Parameters, after: int, until: int | None) -> list[str]:
+    parameters["after"] = after
+    conditions = ["e.position > %(after)s"]
+    if until is not None:
+        parameters["until"] = until
+        conditions.append("e.position <= %(until)s")
+    return conditions
+
+
+def build_read_statement(  # noqa: C901 - one condition per argument of a read
+    spec: ReadSpec, schema: str
+) -> tuple[LiteralString, Parameters]:
+    """Return the statement and parameters of one page of a read."""
+    parameters: Parameters = {"limit": spec.limit}
+    conditions = _build_range(parameters, spec.after, spec.until)
+    order = "e.position"
+
+    def add(condition: str, **values: Any) -> None:
+        conditions.append(condition)
+        parameters.update(values)
+
+    related = spec.correlation_id is not None or spec.causation_id is not None
+    if spec.stream is not None and related:  # use the index on the id, not that on the stream
+        add("e.stream_type = %(stream_type)s", stream_type=spec.stream[0])
+        add("e.stream_id = %(stream_id)s", stream_id=spec.stream[1])
+    elif spec.stream is not None and spec.tenant_id is not None:
+        key = uuid.UUID(bytes=stream_key(spec.tenant_id, *spec.stream))
+        add("e.stream_key = %(stream)s", stream=key)
+        # Within a stream, sequence numbers and positions rise together; each has an index.
+        order = "e.stream_seq" if spec.type_names is None else "e.position"
+    if spec.tenant_id is not None and (related or spec.stream is None):
+        add("e.tenant_id = %(tenant)s", tenant=spec.tenant_id)
+    if spec.after_seq is not None:
+        add("e.stream_seq > %(after_seq)s", after_seq=spec.after_seq)
+    if spec.scope == "traces":
+        add("e.stream_type = %(trace)s", trace=TRACE_STREAM_TYPE)
+    elif spec.scope == "aggregates":
+        add("e.stream_type <> %(trace)s", trace=TRACE_STREAM_TYPE)
+    for name in ("app_id", "env_id", "correlation_id", "causation_id"):
+        if (value := getattr(spec, name)) is not None:
+            add(f"e.{name} = %({name})s", **{name: value})
+    _add_time_ranges(spec, add)
+    branches: list[str] = []
+    if spec.type_names is not None:
+        branches = _build_type_branches(spec.type_names, parameters)
+        if related or spec.tenant_id is None:
+            branches = [f"({' or '.join(branches)})"]
+    direction = "desc" if spec.newest_first else "asc"
+    source = _build_source(schema, conditions, branches, f"{direction} limit %(limit)s")
+    return (
+        f"select {RECORD_COLUMNS} from {source} order by {order} {direction} limit %(limit)s",  # noqa: S608
+        parameters,
+    )
+
+
+def _build_source(
+    schema: str, conditions: list[str], branches: list[str], order: str
+) -> LiteralString:
+    """Return the FROM clause with alias e: one branch per type, which the server merges in order.
+
+    Each branch is in the order of its index. With one condition over all types the server would
+    sort, or scan all events of the tenant.
+    """
+    table = f'"{schema}".events e where '
+    if len(branches) < 2:  # noqa: PLR2004 - nothing to merge
+        return table + " and ".join([*conditions, *branches])
+    parts = (
+        f"(select e.* from {table}{' and '.join([*conditions, one])}"  # noqa: S608
+        f" order by e.position {order})"
+        for one in branches
+    )
+    return f"({' union all '.join(parts)}) e"
+
+
+def _build_type_branches(names: NameFilter, parameters: Parameters) -> list[str]:
+    """Return one condition per type, or a single condition for patterns and for many types."""
+    if not names.prefixes and len(names.values) <= EXPANDED_TYPES_MAX:
+        for number, name in enumerate(names.values):
+            parameters[f"type_{number}"] = name
+        return [f"e.event_type = %(type_{number})s" for number in range(len(names.values))]
+    parameters["types"] = list(names.values)
+    alternatives = ["e.event_type = any (%(types)s)"] if names.values else []
+    for number, (first, end) in enumerate(names.prefix_ranges()):
+        parameters[f"first_{number}"], parameters[f"end_{number}"] = first, end
+        alternatives.append(
+            f"(e.event_type >= %(first_{number})s and e.event_type < %(end_{number})s)"
+        )
+    return [f"({' or '.join(alternatives)})"]
+
+
+def _add_time_ranges(spec: ReadSpec, add: Any) -> None:
+    occurred = "coalesce(e.occurred_us, e.recorded_us)"
+    if spec.occurred_after_us is not None:
+        add(f"{occurred} > %(occurred_after)s", occurred_after=spec.occurred_after_us)
+    if spec.occurred_until_us is not None:
+        add(f"{occurred} <= %(occurred_until)s", occurred_until=spec.occurred_until_us)
+    if spec.recorded_after_us is not None:
+        add("e.recorded_us > %(recorded_after)s", recorded_after=spec.recorded_after_us)
+    if spec.recorded_until_us is not None:
+        add("e.recorded_us <= %(recorded_until)s", recorded_until=spec.recorded_until_us)
+
+
+def build_route_statement(
+    schema: str, tenant_id: str, route: AccessPath, limit: int, *, newest_first: bool = False
+) -> tuple[LiteralString, Parameters]:
+    """Return the statement and parameters that select the records of one route, in order."""
+    conditions, branches, parameters = _build_conditions(tenant_id, route)
+    parameters["limit"] = limit
+    if route.key_alternatives:
+        step, direction = ("descending", "desc") if newest_first else ("ascending", "asc")
+        text = _build_key_scan(schema, "records", step, route, [*conditions, *branches], parameters)
+        return text.replace("{direction}", direction), parameters
+    direction = "desc" if newest_first else "asc"
+    source = _build_source(schema, [*_RANGE, *conditions], branches, _order(direction, route))
+    return _build_range_scan(source, RECORD_COLUMNS, direction, route, parameters), parameters
+
+
+def build_last_position_statement(
+    schema: str, tenant_id: str, route: AccessPath
+) -> tuple[LiteralString, Parameters]:
+    """Return the statement and parameters that select the highest position of one route."""
+    conditions, branches, parameters = _build_conditions(tenant_id, route)
+    parameters["limit"] = 1
+    if route.key_alternatives:
+        all_conditions = [*conditions, *branches]
+        text = _build_key_scan(schema, "last", "descending", route, all_conditions, parameters)
+        return text, parameters
+    source = _build_source(schema, [*_RANGE, *conditions], branches, _order("desc", route))
+    return _build_range_scan(source, "e.position", "desc", route, parameters), parameters
+
+
+def _order(direction: str, route: AccessPath) -> str:
+    """Return the order of a branch; without a limit if predicates are tested after it."""
+    return f"{direction} limit %(limit)s" if route.filter.payload is None else direction
+
+
+def _build_range_scan(
+    source: LiteralString, columns: str, order: str, route: AccessPath, parameters: Parameters
+) -> LiteralString:
+    """Return the statement that scans a range of positions without index keys.
+
+    Predicates are tested outside an optimization fence (`offset 0`). A planner that expects few
+    matches would otherwise test and sort the whole range, even if the first few events match.
+    """
+    inner = f"{source} order by e.position {order}"
+    if route.filter.payload is None:
+        return f"select {columns} from {inner} limit %(limit)s"  # noqa: S608 - all parts are ours
+    any_predicate = _build_predicates(route.filter.payload, parameters)
+    return (
+        f"select {columns} from (select e.* from {inner} offset 0) e"  # noqa: S608
+        f" where {any_predicate} limit %(limit)s"
+    )
+
+
+def _build_key_scan(  # noqa: PLR0913 - the parts of one statement
+    schema: str,
+    name: str,
+    order: str,
+    route: AccessPath,
+    conditions: list[str],
+    parameters: Parameters,
+) -> LiteralString:
+    """Return the statement that scans index keys and tests the events by the rest of the filter."""
+    size = max(map(len, route.key_alternatives))
+    # All alternatives need the same number of keys; repeating the last one changes nothing.
+    parameters["keys"] = [
+        [uuid.UUID(bytes=keys[min(index, len(keys) - 1)]) for index in range(size)]
+        for keys in route.key_alternatives
+    ]
+    parameters["size"] = size
+    if route.filter.payload is not None and not route.exact:
+        conditions = [*conditions, _build_predicates(route.filter.payload, parameters)]
+    scans = load_postgres_statements("index_scans.sql", schema)
+    if name == "last" and size == 1 and not conditions:
+        return scans["last_of_keys"]
+    kept = scans["kept"].replace("{conditions}", " and ".join(conditions)) if conditions else ""
+    found = scans["found"].replace("{step}", scans[order]).replace("{kept}", kept)
+    return scans[name].replace("{found}", found)
+
+
+def _build_conditions(tenant_id: str, route: AccessPath) -> tuple[list[str], list[str], Parameters]:
+    """Return the conditions of a route besides keys and predicates, its type branches, parameters.
+
+    Keys and lists of streams are selective, so one condition over all types is enough with them.
+    """
+    one = route.filter
+    conditions: list[str] = []
+    branches: list[str] = []
+    parameters: Parameters = {"after": route.after, "until": route.until}
+    if route.exact:
+        return conditions, branches, parameters
+    if not route.key_alternatives:  # index keys include the tenant
+        parameters["tenant"] = tenant_id
+        conditions.append("e.tenant_id = %(tenant)s")
+    if route.types is not None:
+        branches = _build_type_branches(route.types, parameters)
+        if route.key_alternatives or len(one.streams or ()) > 1:
+            branches = [f"({' or '.join(branches)})"]
+    if one.streams is not None:
+        keys = [uuid.UUID(bytes=stream_key(tenant_id, *stream)) for stream in one.streams]
+        _add_any(conditions, parameters, "e.stream_key", "stream", keys)
+    return conditions, branches, parameters
+
+
+def _add_any(
+    conditions: list[str], parameters: Parameters, column: str, name: str, values: list[Any]
+) -> None:
+    if len(values) == 1:
+        conditions.append(f"{column} = %({name})s")
+        parameters[name] = values[0]
+    else:
+        conditions.append(f"{column} = any (%({name}s)s)")
+        parameters[f"{name}s"] = values
+
+
+def _build_predicates(predicates: Any, parameters: Parameters) -> str:
+    """Return the condition that a payload matches one of the predicates.
+
+    It is containment plus equal types at the top level, where containment alone lets a scalar match
+    an array. The payload is parsed once, inside an optimization fence, for all predicates.
+    """
+    conditions = []
+    for index, predicate in enumerate(predicates):
+        name = f"p{index}"
+        parameters[name] = Jsonb(predicate, dumps=canonical_text)
+        kind = _get_json_type(predicate)
+        conditions.append(f"(d.data @> %({name})s and jsonb_typeof(d.data) = '{kind}')")
+    any_condition = " or ".join(conditions)
+    return f"(select {any_condition} from (select e.payload::jsonb as data offset 0) d)"  # noqa: S608
+
+
+def _get_json_type(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, dict):
+        return "object"
+    return "array" if isinstance(value, list | tuple) else "number"

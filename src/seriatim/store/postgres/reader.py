@@ -1,0 +1,164 @@
+"""Run all reads, each in a transaction that row-level security restricts to one tenant.
+
+The setting of the tenant and the statement are sent together and run in one transaction, so the
+restriction costs no round trip. They are sent through libpq, because the driver's own pipeline
+makes a small read a quarter slower.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any
+
+from psycopg import pq
+from psycopg.adapt import PyFormat, Transformer
+
+from seriatim.core.errors import BackendFailure
+from seriatim.store.cancellation import ReadBudget
+from seriatim.store.postgres.connection import Connection
+from seriatim.store.postgres.failures import CANCELLED, ROLLED_BACK
+from seriatim.store.postgres.fast_path import make_driver_error
+from seriatim.store.postgres.statements import load_store_statements
+
+Rows = list[tuple[Any, ...]]
+
+_PLACEHOLDER = re.compile(r"%(?:%|s|\((\w+)\)s)")
+_ATTEMPTS_MAX = 10
+_CANCEL_POLL_MS = 50  # between two checks for a cancellation
+_OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+class TenantReader:
+    """Runs read statements of one log, each in its own transaction."""
+
+    def __init__(
+        self,
+        schema: str,
+        borrow: Callable[[], AbstractContextManager[Connection]],
+        timeout_s: float | None = None,
+    ) -> None:
+        named = load_store_statements(schema)
+        self._set_tenant = named["confine" if timeout_s is None else "confine_in_time"].encode()
+        self._timeout_ms = [] if timeout_s is None else [b"%d" % max(1, round(timeout_s * 1000))]
+        self._timeout_s = timeout_s
+        self._borrow = borrow
+
+    def make_budget(self) -> ReadBudget:
+        """Return the time limit for a read that takes several statements."""
+        return ReadBudget(self._timeout_s)
+
+    def fetch_rows(self, tenant_id: str | None, text: str, parameters: Any = ()) -> Rows:
+        """Run a statement and return its rows.
+
+        Args:
+            tenant_id: The tenant whose rows are visible; None for operator tools, which see all.
+            text: The statement, with `%s` or `%(name)s` placeholders.
+            parameters: A sequence or a mapping of values.
+
+        Raises:
+            TimedOut: The request of this read was cancelled.
+
+        """
+        budget = ReadBudget()
+        for attempt in range(_ATTEMPTS_MAX):
+            budget.check()
+            try:
+                return self._rows(tenant_id, text, parameters, budget)
+            except BackendFailure as error:
+                # The server's default isolation level may cause serialization failures.
+                if error.details.get("sqlstate") not in ROLLED_BACK or attempt == _ATTEMPTS_MAX - 1:
+                    raise
+        raise AssertionError
+
+    def _rows(self, tenant_id: str | None, text: str, parameters: Any, budget: ReadBudget) -> Rows:
+        with self._borrow() as connection:
+            try:
+                return self._run(connection, tenant_id, text, parameters, budget)
+            except BaseException:
+                if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+                    connection.close()  # results may still arrive on it
+                raise
+
+    def _run(
+        self,
+        connection: Connection,
+        tenant_id: str | None,
+        text: str,
+        parameters: Any,
+        budget: ReadBudget,
+    ) -> Rows:
+        transformer = Transformer(connection)
+        query, names = _number_placeholders(text)
+        values = transformer.dump_sequence(
+            [parameters[name] for name in names], [PyFormat.AUTO] * len(names)
+        )
+        pgconn = connection.pgconn
+        pgconn.enter_pipeline_mode()
+        if tenant_id is not None:
+            pgconn.send_query_params(self._set_tenant, [tenant_id.encode(), *self._timeout_ms])
+        pgconn.send_query_params(
+            query, values, transformer.types, transformer.formats, pq.Format.BINARY
+        )
+        pgconn.pipeline_sync()
+        results = collect_results(pgconn, budget)
+        pgconn.exit_pipeline_mode()
+        for result in results:
+            if result.status not in _OK:
+                error = make_driver_error(pgconn, result)
+                if budget.cancelled and error.sqlstate == CANCELLED:
+                    raise budget.make_error() from error
+                raise error
+        transformer.set_pgresult(results[-1])
+        return transformer.load_rows(0, results[-1].ntuples, tuple)
+
+
+@lru_cache(maxsize=256)
+def _number_placeholders(text: str) -> tuple[bytes, list[Any]]:
+    """Replace placeholders by $1, $2, …; return the statement and the parameters in that order."""
+    names: list[Any] = []
+
+    def number(placeholder: re.Match[str]) -> str:
+        if placeholder[0] == "%%":
+            return "%"
+        name = len(names) if placeholder[1] is None else placeholder[1]
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    return _PLACEHOLDER.sub(number, text).encode(), names
+
+
+def collect_results(
+    pgconn: pq.abc.PGconn, budget: ReadBudget | None = None
+) -> list[pq.abc.PGresult]:
+    """Block until all results of a pipeline have arrived.
+
+    It polls the socket itself, because libpq would block while it holds the GIL. If the request is
+    cancelled meanwhile, the server is asked to cancel the statement.
+    """
+    socket = select.poll()
+    socket.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+    while pgconn.flush():
+        socket.poll()
+        pgconn.consume_input()
+    socket.modify(pgconn.socket, select.POLLIN)
+    results: list[pq.abc.PGresult] = []
+    poll_ms = _CANCEL_POLL_MS if budget is not None and budget.cancellable else None
+    while True:
+        while pgconn.is_busy():
+            if not socket.poll(poll_ms) and budget is not None and budget.cancelled:
+                pgconn.get_cancel().cancel()
+                poll_ms = None  # the result follows: an error, or rows that were just ready
+            pgconn.consume_input()
+        result = pgconn.get_result()  # None separates the results of two statements
+        if result is None and pgconn.status != pq.ConnStatus.OK:
+            raise make_driver_error(pgconn, results[-1] if results else None)
+        if result is None:
+            continue
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return results
+        results.append(result)

@@ -1,0 +1,263 @@
+"""Group commit on Postgres: the fast path where possible, otherwise the validated path.
+
+Fast path: one statement takes the lock, numbers the events and inserts the whole group. Unique
+indexes and the trigger on the table reject every conflict. After a rejection, and for requests with
+a context or a command, the validated path decides each request in `core` while the lock is held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from seriatim.config import Settings
+from seriatim.core.errors import SeriatimError
+from seriatim.core.event import AppendResult
+from seriatim.core.kinds import Rules
+from seriatim.core.request import AppendRequest
+from seriatim.store.port import Outcome
+from seriatim.store.postgres.append import ValidatedAppend, run_steps
+from seriatim.store.postgres.connection import Connection, LogAddress, ServerInfo, is_dead
+from seriatim.store.postgres.failures import (
+    CANCELLED,
+    LOCK_BUSY,
+    NEEDS_VALIDATED_PATH,
+    ROLLED_BACK,
+    translate_error,
+)
+from seriatim.store.postgres.fast_path import (
+    BATCH_MIN_EVENTS,
+    EncodedAppend,
+    GroupReply,
+    PostgresExchange,
+    build_receipts,
+    has_consistent_seqs,
+    is_fast_path,
+    is_groupable,
+    send_group,
+)
+from seriatim.store.postgres.fast_path_batch import append_batch
+from seriatim.store.postgres.lock import (
+    build_timeout_statement,
+    get_statement_timeout_ms,
+    make_lock_timeout_error,
+    to_milliseconds,
+)
+from seriatim.store.postgres.statements import load_store_statements
+
+WriterConnection = tuple[Connection, ServerInfo]
+_IDLE_MAX = 4  # connections kept open for the next groups
+
+
+class PostgresWriter:
+    """Commits groups of appends, each on a connection used by one group at a time."""
+
+    def __init__(
+        self,
+        address: LogAddress,
+        settings: Settings,
+        opener: Callable[[], WriterConnection],
+        rules: Callable[[], Rules],
+        notify: Callable[[], None],
+    ) -> None:
+        self._address = address
+        self._settings = settings
+        self._open = opener
+        self._rules = rules
+        self._notify = notify
+        self._sql = load_store_statements(address.schema)
+        self._append_group = self._sql["append_group"].encode()
+        self._append_batch = self._sql["append_batch"].encode()
+        self._wait_ms = to_milliseconds(settings.lock_wait_s)
+        self._begin = (
+            f"begin isolation level read committed;{build_timeout_statement(settings)}".encode()
+        )
+        self._timeout = (
+            self._sql["limit_statement"].encode(),
+            b"%d" % get_statement_timeout_ms(settings),
+        )
+        self._reset()
+
+    def _reset(self) -> None:
+        # Used without a lock: append and pop of a list are atomic.
+        self._idle: list[WriterConnection] = []
+        self._closed = False
+
+    def _take_idle(self) -> WriterConnection | None:
+        """Take an idle connection that is alive, None if there is none."""
+        while True:
+            try:
+                pair = self._idle.pop()  # the most recently used one
+            except IndexError:
+                return None
+            if not is_dead(pair[0]):
+                return pair
+            pair[0].close()
+
+    def _give_back(self, pair: WriterConnection) -> None:
+        if self._closed or pair[0].closed or len(self._idle) >= _IDLE_MAX:
+            pair[0].close()
+        else:
+            self._idle.append(pair)
+
+    @contextmanager
+    def _borrow_connection(self) -> Iterator[WriterConnection]:
+        pair = self._take_idle() or self._open()
+        try:
+            yield pair
+        finally:
+            self._give_back(pair)
+
+    def begin_append(self, group: Sequence[AppendRequest]) -> PostgresExchange | None:
+        """Send a group on the fast path without waiting for the reply.
+
+        Returns:
+            The exchange in flight; None if a request needs the validated path, or if no idle
+            connection exists.
+
+        """
+        fits = is_fast_path if len(group) == 1 else is_groupable
+        if not all(map(fits, group)) or has_duplicates(group) or not has_consistent_seqs(group):
+            return None
+        pair = self._take_idle()
+        if pair is None:
+            return None
+        connection, server_info = pair
+        if not server_info.sees_commits_during_lock_wait:
+            self._give_back(pair)
+            return None
+        try:
+            send_group(
+                connection, self._append_group, self._timeout, server_info, self._wait_ms, group
+            )
+        except psycopg.Error:  # the statement was not sent completely, so nothing is stored
+            connection.close()
+            return None
+        return PostgresExchange(connection, group, lambda: self._release(pair), self._settings)
+
+    def _release(self, pair: WriterConnection) -> None:
+        self._give_back(pair)
+        self._notify()
+
+    def commit_group(self, group: Sequence[AppendRequest]) -> list[Outcome]:
+        """Commit a group and return one outcome per request, in order."""
+        paths: dict[str, list[int]] = {"fast": [], "validated": []}
+        for index, request in enumerate(group):
+            encoded: EncodedAppend = request.encoded
+            # An append that requires a certain head cannot share a statement with others.
+            fast = encoded.rows and (encoded.required_head is None or len(group) == 1)
+            paths["fast" if fast else "validated"].append(index)
+        fast_requests = [group[index] for index in paths["fast"]]
+        if has_duplicates(fast_requests) or not has_consistent_seqs(fast_requests):
+            paths["validated"] = sorted(paths["validated"] + paths["fast"])
+            paths["fast"] = []
+        outcomes: dict[int, Outcome] = {}
+        for path, indexes in paths.items():
+            if indexes:
+                requests = [group[index] for index in indexes]
+                outcomes.update(zip(indexes, self._commit_on(path, requests), strict=True))
+        self._notify()
+        return [outcomes[index] for index in range(len(group))]
+
+    def _commit_on(self, path: str, requests: list[AppendRequest]) -> list[Outcome]:
+        """Commit on one path; retry while the lock is busy, and fall back to the validated path."""
+        deadline = time.monotonic() + self._settings.timeout_s
+        while True:
+            try:
+                with self._borrow_connection() as (connection, server_info):
+                    try:
+                        if path == "fast" and server_info.sees_commits_during_lock_wait:
+                            return self._commit_fast(connection, server_info, requests)
+                        return self._commit_validated(connection, server_info, requests)
+                    except psycopg.Error as error:
+                        retry = error.sqlstate == LOCK_BUSY or error.sqlstate in ROLLED_BACK
+                        if error.sqlstate in NEEDS_VALIDATED_PATH and path != "validated":
+                            path = "validated"
+                        elif error.sqlstate == CANCELLED:  # by the server, which stored nothing
+                            return [make_lock_timeout_error(self._settings)] * len(requests)
+                        elif not retry or time.monotonic() >= deadline:
+                            failed = translate_error(
+                                error, "appending", sent=True, schema=self._address.schema
+                            )
+                            return [failed] * len(requests)
+            except SeriatimError as error:
+                return [error] * len(requests)
+
+    def _commit_fast(
+        self, connection: Connection, server_info: ServerInfo, requests: list[AppendRequest]
+    ) -> list[Outcome]:
+        if sum(len(request.events) for request in requests) >= BATCH_MIN_EVENTS:
+            numbers = append_batch(
+                connection, self._append_batch, self._timeout, server_info, self._wait_ms, requests
+            )
+            return build_receipts(requests, *numbers)
+        send_group(
+            connection, self._append_group, self._timeout, server_info, self._wait_ms, requests
+        )
+        reply = GroupReply(connection)
+        reply.wait()
+        return build_receipts(requests, *reply.read_numbers())
+
+    def _commit_validated(
+        self, connection: Connection, server_info: ServerInfo, requests: list[AppendRequest]
+    ) -> list[Outcome]:
+        contexts = {
+            key: evaluated
+            for request in requests
+            for key, evaluated in request.encoded.contexts.items()
+        }
+        schema, settings = self._address.schema, self._settings
+        append = ValidatedAppend(schema, server_info, requests, self._rules(), contexts, settings)
+        try:
+            connection.execute(self._begin)
+            outcomes = run_steps(connection, append.build_steps())
+        except psycopg.Error as error:
+            _roll_back(connection)
+            if error.sqlstate in NEEDS_VALIDATED_PATH or error.sqlstate in (LOCK_BUSY, CANCELLED):
+                raise
+            # COMMIT was not sent yet, so the failure is not ambiguous.
+            raise translate_error(error, "appending", schema=self._address.schema) from error
+        except BaseException:
+            _roll_back(connection)
+            raise
+        stored = any(isinstance(one, AppendResult) and not one.replayed for one in outcomes)
+        connection.execute("commit" if stored else "rollback")
+        return outcomes
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections; psycopg never closes those of another process."""
+        self._reset()
+
+    def close(self) -> None:
+        """Close idle connections now, and the others when they are given back."""
+        self._closed = True
+        while (pair := self._take_idle()) is not None:
+            pair[0].close()
+
+
+def has_duplicates(requests: Sequence[AppendRequest]) -> bool:
+    """Return True if appends share a key or an id, or were checked under different rules."""
+    if len(requests) <= 1:
+        return False
+    ids = [event.event_key for request in requests for event in request.events]
+    keys = [
+        event.idempotency_index
+        for request in requests
+        for event in request.events
+        if event.idempotency_index is not None
+    ]
+    return (
+        len(set(ids)) != len(ids)
+        or len(set(keys)) != len(keys)
+        or len({request.rules_version for request in requests}) > 1
+    )
+
+
+def _roll_back(connection: Connection) -> None:
+    try:
+        connection.execute("rollback")
+    except psycopg.Error:
+        connection.close()

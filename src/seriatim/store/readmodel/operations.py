@@ -1,0 +1,96 @@
+"""Operations on projections: pause, resume, and retry or skip failures."""
+
+from __future__ import annotations
+
+from seriatim.core.errors import Conflict, NotFound
+from seriatim.store.readmodel.model import ReadModel
+from seriatim.store.readmodel.port import FailureRecord, Progress
+
+
+def get_progress(model: ReadModel, name: str) -> Progress:
+    """Return the progress of a projection.
+
+    Raises:
+        NotFound: The read model has no such projection.
+
+    """
+    progress = model.progress(name)
+    if progress is None:
+        msg = f"there is no projection {name!r:.80} in this read model: run seriatim project run"
+        raise NotFound(msg, details={"projection": name})
+    return progress
+
+
+def pause(model: ReadModel, name: str) -> None:
+    """Pause a projection until it is resumed."""
+    if get_progress(model, name).status == "ready":
+        model.set_status(name, "paused")
+
+
+def resume(model: ReadModel, name: str) -> None:
+    """Resume a paused projection."""
+    if get_progress(model, name).status == "paused":
+        model.set_status(name, "ready")
+
+
+def retry(model: ReadModel, name: str, position: int | None = None) -> int:
+    """Request a retry of failures; the current run or the next one performs it.
+
+    Args:
+        model: The read model.
+        name: The projection.
+        position: The position of one failure; None for all.
+
+    Returns:
+        The number of failures to be retried.
+
+    Raises:
+        NotFound: There is no such projection or failure, or the failure was skipped.
+        Conflict: The key of the failed event is unknown; a rebuild is required.
+
+    """
+    to_retry = [one for one in find_failures(model, name, position) if one.status != "passed"]
+    if position is not None and not to_retry:
+        msg = f"projection {name} skips position {position}: there is no failure to retry"
+        raise NotFound(msg, details={"projection": name, "position": position})
+    for one in to_retry:
+        if one.status != "stopped" and not one.failure.key:
+            msg = (
+                f"the key of the event at position {one.failure.position} is unknown, so it cannot "
+                f"be folded again: run seriatim project rebuild {name}"
+            )
+            raise Conflict(msg, details={"projection": name, "position": one.failure.position})
+    for one in to_retry:
+        if one.status == "stopped":
+            model.forget_failure(name, one.failure.position)
+            model.set_status(name, "ready")
+        else:
+            model.set_failure_status(name, one.failure.position, one.status, again=True)
+    return len(to_retry)
+
+
+def skip(model: ReadModel, name: str, position: int) -> None:
+    """Skip the event at a position, now and in every rebuild; its key continues after it."""
+    for one in find_failures(model, name, position):
+        model.set_failure_status(
+            name, position, "passed", again=one.status != "stopped" and bool(one.failure.key)
+        )
+        if one.status == "stopped":
+            model.set_status(name, "ready")
+
+
+def find_failures(model: ReadModel, name: str, position: int | None = None) -> list[FailureRecord]:
+    """Return the failures of a projection, or the one at a position.
+
+    Raises:
+        NotFound: There is no such projection, or no failure at the position.
+
+    """
+    get_progress(model, name)
+    found = [
+        one for one in model.failures(name) if position is None or one.failure.position == position
+    ]
+    if position is not None and not found:
+        msg = f"projection {name} has no failure at position {position}"
+        raise NotFound(msg, details={"projection": name, "position": position})
+    return found

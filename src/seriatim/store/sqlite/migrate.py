@@ -1,0 +1,107 @@
+"""Create a log's schema, upgrade an old one, and refuse one that is too new."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from pathlib import Path
+
+from seriatim.store.sqlite import failures
+from seriatim.store.sqlite.connection import DatabaseFile
+from seriatim.store.sqlite.statements import read_sql, split_script
+from seriatim.store.sqlite.writer import SqliteWriter
+
+MIGRATIONS = ("0001_initial.sql", "0002_reading.sql", "0003_reads.sql")
+SCHEMA_VERSION = len(MIGRATIONS)
+OLDEST_PROGRAM = 1  # the oldest program, by the schema version it was made for, that still works
+APPLICATION_ID = 0x53455249  # "SERI", so that file(1) can identify the file
+
+
+def ensure_schema(file: DatabaseFile, writer: SqliteWriter, *, create: bool) -> None:
+    """Open the file and create or upgrade its schema.
+
+    Args:
+        file: The file of the log.
+        writer: The writer, which opens its connection.
+        create: Whether to create a missing log.
+
+    Raises:
+        BackendFailure: There is no log and `create` is False, the file belongs to another program,
+            or its schema is too new.
+
+    """
+    if not create and not Path(file.path).exists():
+        msg = f"there is no log at {file.path}: check the path, or create it"
+        raise failures.make_permanent_failure(msg)
+    writer.connect(create=create)
+    file.record_inode()
+    with writer.transaction(bounded=False) as connection:
+        found = read_schema_version(connection)
+        if found == SCHEMA_VERSION:
+            return
+        if found == 0:
+            _create(connection, file.path, create=create)
+        elif found < SCHEMA_VERSION:
+            apply_migrations(connection, found)
+        else:
+            _check_newer(connection, file.path, found)
+
+
+def read_schema_version(connection: sqlite3.Connection) -> int:
+    """Return the version of the file's schema, 0 if there is none."""
+    (version,) = connection.execute("pragma user_version").fetchone()
+    return int(version)
+
+
+def _create(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
+    (tables,) = connection.execute("select count(*) from sqlite_schema").fetchone()
+    if tables:
+        msg = f"{path} contains tables of another program: use a separate file for the log"
+        raise failures.make_permanent_failure(msg)
+    if not create:
+        msg = f"{path} is an empty database without a log: check the path, or create it"
+        raise failures.make_permanent_failure(msg)
+    apply_migrations(connection, 0)
+
+
+def apply_migrations(connection: sqlite3.Connection, found: int) -> None:
+    """Apply the migrations after version `found`."""
+    for number, name in enumerate(MIGRATIONS[found:], start=found + 1):
+        run_script(connection, f"migrations/{name}")
+        _record_version(connection, number)
+    if found == 0:
+        _insert_identity(connection)
+
+
+def run_script(connection: sqlite3.Connection, path: str) -> None:
+    """Run the statements of a SQL file in the open transaction."""
+    for statement in split_script(read_sql(path)):
+        connection.execute(statement)
+
+
+def _record_version(connection: sqlite3.Connection, version: int) -> None:
+    connection.execute(f"pragma user_version = {version}")
+    connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    connection.execute(
+        "insert or replace into seriatim_schema (one, version, works_from) values (1, ?, ?)",
+        (version, min(version, OLDEST_PROGRAM)),
+    )
+
+
+def _insert_identity(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "insert into log (one, log_id, epoch, created_us) values (1, ?, 1, ?)",
+        (str(uuid.uuid4()), time.time_ns() // 1000),
+    )
+
+
+def _check_newer(connection: sqlite3.Connection, path: str, found: int) -> None:
+    (works_from,) = connection.execute("select works_from from seriatim_schema").fetchone()
+    if works_from > SCHEMA_VERSION:
+        msg = (
+            f"{path} has schema version {found}, but this program supports only "
+            f"{SCHEMA_VERSION}: upgrade "
+            "seriatim"
+        )
+        raise failures.make_permanent_failure(msg)

@@ -1,0 +1,358 @@
+"""The bodies of requests and responses; the OpenAPI document is generated from them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from seriatim.core.event import StreamRef
+from seriatim.core.indexes import PayloadIndex, StoredIndex
+from seriatim.core.kinds import EventType, StreamKind
+from seriatim.store.port import Cursor, Lease, StreamSummary, SubscriptionStatus
+from seriatim.store.readmodel.port import FailureRecord, ProjectionStanding
+from seriatim.wire.problems import Problem
+from seriatim.wire.records import WireEvent, WireRecord
+
+ProfileName = Literal["log", "traces", "facts", "aggregates"]
+
+
+class WireCondition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A condition of an append: the last sequence number of a stream, or a context's version.
+
+    With a `query`, give `version` (null: no event may match) or `after`: no matching event was
+    appended after this position.
+    """
+
+    stream: tuple[str, str] | None = None
+    seq: int | None = None
+    query: msgspec.Raw | None = None
+    version: int | msgspec.UnsetType | None = msgspec.UNSET
+    after: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class WireCommand(msgspec.Struct, forbid_unknown_fields=True):
+    """The command of an append, named by the caller."""
+
+    actor: str
+    endpoint: str
+    key: str
+    request: Any = None
+    response: Any = None
+
+
+class AppendBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One append: events, conditions, and an idempotency key or command."""
+
+    events: list[WireEvent]
+    conditions: list[WireCondition] = []
+    idempotency_key: str | None = None
+    command: WireCommand | None = None
+    profile: ProfileName = "log"
+    on_id_mismatch: Literal["error", "warn"] | None = None
+
+
+class AppendIfBody(msgspec.Struct, forbid_unknown_fields=True):
+    """An append of facts that is stored only if a context is unchanged since it was read."""
+
+    events: list[WireEvent]
+    query: msgspec.Raw
+    expected_version: int | msgspec.UnsetType | None = msgspec.UNSET
+    after: int | msgspec.UnsetType = msgspec.UNSET
+    idempotency_key: str | None = None
+
+
+class AppendsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Several independent appends in one request; each has its own outcome."""
+
+    appends: list[AppendBody]
+
+
+class EventPosition(msgspec.Struct, frozen=True, gc=False):
+    """The position and sequence number of one event of an append."""
+
+    position: int
+    event_id: str
+    stream_seq: int | None
+
+
+class AddedFields(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Fields that the service added to events which did not have them."""
+
+    actor_type: str | None = None
+    actor_id: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The receipt of an append; `records` are included if it is a replay."""
+
+    first_position: int
+    last_position: int
+    recorded_at: str
+    events: list[EventPosition]
+    response: Any = None
+    id_mismatch: list[str] = []
+    added: AddedFields | None = None
+    records: list[WireRecord] | None = None
+
+
+class AppendOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of one of several appends: a receipt or a problem."""
+
+    receipt: Receipt | None = None
+    problem: Problem | None = None
+    replayed: bool = False
+
+
+class AppendOutcomes(msgspec.Struct, frozen=True):
+    """The outcomes of several appends, in the order of the request."""
+
+    outcomes: list[AppendOutcome]
+
+
+class FoundAppend(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An append found by its key or command; with a command also request hash and response."""
+
+    first_position: int
+    last_position: int
+    records: list[WireRecord]
+    request_hash: str | None = None
+    response: Any = None
+
+
+class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller's token. The tenant `*` means all tenants; null `types` means all types."""
+
+    subject: str
+    service: bool
+    tenant_id: str
+    rights: list[str]
+    types: list[str] | None
+
+
+class LogInfo(msgspec.Struct, frozen=True):
+    """The identity and head of the log, and the tenant of the request."""
+
+    log_id: str
+    epoch: int
+    head: int
+    tenant_id: str
+    version: str
+
+
+class PageResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One page of a read; the next page has `after` = `last_scanned`, even if this one is empty.
+
+    `cut` means that the page ended early because its events are large.
+    """
+
+    records: list[WireRecord]
+    last_scanned: int
+    cut: bool = False
+
+
+class RecordResponse(msgspec.Struct, frozen=True):
+    """One event."""
+
+    record: WireRecord
+
+
+class StreamsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Streams, each as its type and its id."""
+
+    streams: list[StreamRef]
+
+
+class LastRecordsResponse(msgspec.Struct, frozen=True):
+    """The last event of each stream; null if the stream does not exist."""
+
+    records: list[WireRecord | None]
+
+
+class StreamsResponse(msgspec.Struct, frozen=True):
+    """Streams in the order of their first events.
+
+    The next page has `after` = the last `first_position`.
+    """
+
+    streams: list[StreamSummary]
+
+
+class QueryBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A query, and the range of its snapshot to return."""
+
+    query: dict[str, Any] = {}
+    limit: int | None = None
+    after: int | None = None
+    head: int | None = None
+    until: int | None = None
+    newest_first: bool = False
+
+
+class QueryResponse(msgspec.Struct, frozen=True):
+    """The result of a query; the next page has the same `head` and the last position."""
+
+    records: list[WireRecord]
+    last_returned_position: int | None
+    context_version: int | None
+    head: int
+    more: bool
+
+
+class SelectBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A query over a range of positions."""
+
+    query: dict[str, Any]
+    after: int
+    until: int
+    limit: int
+    newest_first: bool = False
+
+
+class RecordsResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Events in order; `cut` means that the list ended early because the events are large."""
+
+    records: list[WireRecord]
+    cut: bool = False
+
+
+class VersionBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A query whose context version is requested, as of the head `until`."""
+
+    query: dict[str, Any]
+    until: int
+
+
+class VersionResponse(msgspec.Struct, frozen=True):
+    """The highest matching position; null if no event matches."""
+
+    context_version: int | None
+
+
+class LastEventIdResponse(msgspec.Struct, frozen=True):
+    """The id of the event at a position, or an opaque value if the caller may not read it."""
+
+    tip: str | None
+
+
+class DeclarationsResponse(msgspec.Struct, frozen=True):
+    """The declarations of a log."""
+
+    version: int
+    kinds: list[StreamKind]
+    types: list[EventType]
+    indexes: list[StoredIndex]
+
+
+class DeclareBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Declarations to store."""
+
+    kinds: list[StreamKind] = []
+    types: list[EventType] = []
+    indexes: list[PayloadIndex] = []
+
+
+class CursorsResponse(msgspec.Struct, frozen=True):
+    """The cursors of consumers."""
+
+    cursors: list[Cursor]
+
+
+class CursorBody(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A cursor to store; `only_new` does not change an existing one."""
+
+    purpose: Literal["subscription", "projection"]
+    name: str
+    position: int
+    log_id: str
+    epoch: int
+    tip: str = ""
+    query: str = ""
+    lease: Lease | None = None
+    reset: bool = False
+    only_new: bool = False
+
+
+class CursorResponse(msgspec.Struct, frozen=True):
+    """The stored cursor."""
+
+    cursor: Cursor | None
+
+
+class SubscriptionsResponse(msgspec.Struct, frozen=True):
+    """Durable subscriptions by name: owner, cursor, lag and last error."""
+
+    subscriptions: list[SubscriptionStatus]
+
+
+class FailureBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The last error of a subscription, reported by the owner of its lease."""
+
+    name: str
+    lease: Lease
+    failures: int
+    error: str
+
+
+class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The name and owner of a lease, and how many seconds it lasts."""
+
+    name: str
+    owner: str
+    seconds: float
+
+
+class LeaseResponse(msgspec.Struct, frozen=True):
+    """The lease; null if another owner holds it."""
+
+    lease: Lease | None
+
+
+class RenewBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A lease to renew, and for how many seconds."""
+
+    lease: Lease
+    seconds: float
+
+
+class RenewResponse(msgspec.Struct, frozen=True):
+    """Whether the caller still holds the lease."""
+
+    held: bool
+
+
+class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A lease to release."""
+
+    lease: Lease
+
+
+class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The minimum age of the command records to delete; at least 24 hours."""
+
+    older_than_hours: float = 24.0
+
+
+class ProjectionsResponse(msgspec.Struct, frozen=True):
+    """The status of projections."""
+
+    projections: list[ProjectionStanding]
+
+
+class FailuresResponse(msgspec.Struct, frozen=True):
+    """Events that a projection could not process, and how each was resolved."""
+
+    failures: list[FailureRecord]
+
+
+class CountResponse(msgspec.Struct, frozen=True):
+    """A number of affected items."""
+
+    count: int
+
+
+class DoneResponse(msgspec.Struct, frozen=True):
+    """The operation succeeded."""
+
+    done: bool = True

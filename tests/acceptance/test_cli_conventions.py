@@ -1,0 +1,223 @@
+"""Conventions of all commands: exit codes, one-line errors, clean stdout, complete help."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seriatim
+from tests.acceptance.cli_program import COMMANDS, Program
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "error"),
+    [
+        (("append", "x", "{bad"), 2, "invalid_argument"),
+        (("append", "x", '{"a": 1, "a": 2}'), 2, "invalid_argument"),
+        (("append", "x", '{"a": NaN}'), 2, "invalid_argument"),
+        (("append",), 2, "invalid_argument"),
+        (("append", "x", "--expect-seq", "1"), 2, "invalid_argument"),
+        (("append", "x", "--expect-version", "1"), 2, "invalid_argument"),
+        (("append", "x", "--metadata", "novalue"), 2, "invalid_argument"),
+        (("read", "--after", "5", "--until", "1"), 2, "invalid_argument"),
+        (("tail", "--after", "99"), 2, "invalid_argument"),
+        (("query", "--query", '{"filters": 7}'), 2, "invalid_query"),
+        (("init", "--app-role", "app"), 2, "invalid_argument"),
+        (("import", "missing.ndjson"), 2, "invalid_argument"),
+        (("read", "--url", "mysql://x"), 2, "invalid_argument"),
+        (("read", "--tenant", " x"), 2, "invalid_argument"),
+        (("append", "x", "[1]"), 3, "invalid_event"),
+        (("append", " x"), 3, "invalid_event"),
+        (("append", "x", '{"password": "hunter2-longer"}'), 3, "pii_policy_violation"),
+        (("read", "--event-id", "nobody"), 3, "not_found"),
+        (("read", "--url", "sqlite:///nowhere.db"), 4, "backend_failure"),
+        (("verify", "--url", "postgresql://localhost:1/x"), 4, "backend_failure"),
+    ],
+)
+def test_an_error_has_its_code_and_one_shape(
+    sqlite: Program, args: tuple[str, ...], code: int, error: str
+) -> None:
+    """L1: stdout stays empty, stderr holds the error, and the exit code says what kind it is."""
+    told = sqlite(*args, "--json")
+
+    assert (told.code, told.out) == (code, "")
+    assert told.error["code"] == error
+    assert set(told.error) == {"code", "message", "details", "retryable"}
+    assert "hunter2" not in told.err
+
+
+def test_people_get_one_line_with_what_to_do(sqlite: Program) -> None:
+    """L1: no traceback, no box: the code, the message, the cure."""
+    sqlite("append", "x", "--stream", "s", "a")
+    told = sqlite("append", "x", "--stream", "s", "a", "--expect-seq", "7")
+
+    error = "event_sequence_invalid: the stream's last sequence number is 1, expected 7"
+    assert told.err == f"{error} → read the stream again and retry\n"
+
+
+def test_a_missing_log_is_named_and_never_made_by_a_read(lone: Program) -> None:
+    """L3: a wrong folder shows itself, with the cure."""
+    told = lone("read")
+
+    assert told.code == 4
+    assert "seriatim init" in told.err
+    assert "using sqlite:///seriatim.db" in told.err
+    assert list(lone.folder.iterdir()) == []
+
+
+def test_options_may_stand_before_the_command(lone: Program) -> None:
+    """The log can be named before the command and after it; the nearer one counts."""
+    assert lone("--url", "sqlite:///a.db", "--json", "init").json["backend"] == "sqlite"
+    assert lone("--url", "sqlite:///b.db", "init", "--url", "sqlite:///c.db").code == 0
+    assert {path.suffix for path in lone.folder.glob("c.db")} == {".db"}
+    assert not (lone.folder / "b.db").exists()
+
+
+def test_a_password_is_never_shown(lone: Program) -> None:
+    """K1: neither a result nor an error repeats the password of a URL."""
+    told = lone("init", "--url", "postgresql://app:topsecret@localhost:1/x")
+
+    assert told.code == 4
+    assert "topsecret" not in told.out + told.err
+
+
+def test_tenants_do_not_meet(sqlite: Program) -> None:
+    """K2: each tenant reads its own events."""
+    sqlite("append", "x", "--tenant", "a")
+
+    assert len(sqlite("read", "--tenant", "a", "--json").lines) == 1
+    assert sqlite("read", "--json").out == ""
+    assert sqlite("streams", "--tenant", "b", "--json").out == ""
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("init",),
+        ("serve",),
+        ("doctor",),
+        ("verify",),
+        ("audit",),
+        ("archive", "--to", "cold"),
+        ("archive", "verify", "cold"),
+        ("archive", "restore", "cold"),
+        ("lake", "delta", "cold"),
+    ],
+)
+def test_what_is_of_all_tenants_is_not_taken_for_one(
+    sqlite: Program, args: tuple[str, ...]
+) -> None:
+    """K2: who names a tenant expects no other's events, so the whole log is not shown or copied."""
+    told = sqlite(*args, "--tenant", "acme", "--json")
+
+    assert (told.code, told.error["code"]) == (2, "invalid_argument")
+    assert told.error["details"]["argument"] == "tenant"
+
+
+def test_text_cannot_steer_the_terminal(sqlite: Program) -> None:
+    """K1: what is not printable is escaped, and markup is only text."""
+    sqlite("append", "x", '{"t": "[red]\\u009b31m\\u202e"}', "--tag", "\x1b[31m", "--event-id", "e")
+
+    shown = sqlite("read").out + sqlite("read", "--event-id", "e").out
+
+    assert "[red]" in shown
+    assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
+
+
+def test_a_broken_pipe_is_quiet(sqlite: Program) -> None:
+    """A reader that leaves early ends the program without a word."""
+    lines = "\n".join(
+        json.dumps({"event_type": "x", "payload": {"t": "y" * 500}}) for _ in range(900)
+    )
+    sqlite("append", "--batch", "-", given=lines)
+    for args in (("read", "--json"), ("read", "--all"), ("export", "-")):
+        with sqlite.start(*args) as reader:
+            assert reader.stdout is not None
+            assert reader.stderr is not None
+            reader.stdout.readline()
+            reader.stdout.close()
+            err = reader.stderr.read()
+
+        assert (reader.returncode, err) == (141, b""), args
+
+
+def test_import_reports_what_it_refused(sqlite: Program) -> None:
+    """B2: refused events make the exit code, and a broken file stops with its line."""
+    mixed = '{"event_type":"x","event_id":"1"}\n{"event_type":" ","event_id":"2"}\n'
+    (sqlite.folder / "mixed.ndjson").write_text(mixed)
+    (sqlite.folder / "broken.ndjson").write_text('{"event_type":"x","event_id":"1"}\n{"event')
+
+    told = sqlite("import", "mixed.ndjson")
+    read = sqlite("import", "-", "--json", given=mixed)
+    broken = sqlite("import", "broken.ndjson", "--json")
+
+    assert (told.code, "1 appended" in told.out, "invalid_event" in told.out) == (1, True, True)
+    assert (read.code, read.json["reused"], read.json["refused"]) == (1, 1, 1)
+    assert (broken.code, broken.error["details"]["line"]) == (3, 2)
+
+
+def test_verify_finds_a_changed_byte(sqlite: Program) -> None:
+    """F2: a log that was changed behind its back does not pass, and the exit code says so."""
+    sqlite("append", "x", '{"n":1234567}')
+    file = sqlite.folder / "log.db"
+    with_wal = [file, Path(f"{file}-wal")]
+    for each in with_wal:
+        if each.exists():
+            each.write_bytes(each.read_bytes().replace(b"1234567", b"7654321"))
+
+    told = sqlite("verify", "--json")
+
+    assert told.code in (1, 4)
+    if told.code == 1:
+        assert told.json["ok"] is False
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_option_and_the_exit_codes(lone: Program, command: str) -> None:
+    """Each command's help is complete."""
+    from typer.main import get_command
+
+    from seriatim.cli.app import app
+
+    told = lone(command, "--help")
+    group = get_command(app)
+    params = group.commands[command].params  # type: ignore[attr-defined] # a group has commands
+    options = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
+
+    assert told.code == 0
+    assert [name for name in options if name.startswith("--") and name not in told.out] == []
+    assert "--json" in told.out
+    assert "130 stopped by Ctrl-C" in told.out
+
+
+def test_the_version_is_told(lone: Program) -> None:
+    """`--version` needs no log."""
+    assert lone("--version").out == f"seriatim {seriatim.__version__}\n"
+    assert lone("nonsense").code == 2
+    assert lone("read", "--nonsense").code == 2
+
+
+def test_without_its_extra_the_program_says_how_to_get_it(tmp_path: Path) -> None:
+    """The core installs without Typer and Rich, and says so."""
+    code = "import sys; sys.modules['typer'] = None\nfrom seriatim.cli import main\nmain()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, cwd=tmp_path, text=True, check=False
+    )
+
+    assert ran.returncode == 2
+    assert "pip install 'seriatim[cli]'" in ran.stderr
+
+
+def test_the_demo_holds_what_it_claims(lone: Program) -> None:
+    """The demo plays through on a log of its own, keeps it, and fits 100 columns."""
+    told = lone("demo", "--svg", "demo.svg")
+    shown = lone("demo", "--json").json
+
+    assert told.code == 0
+    assert max(map(len, told.out.splitlines())) <= 100
+    assert "claims held" in told.out
+    assert (lone.folder / "demo.svg").read_text().startswith("<svg")
+    assert shown["ok"]
+    assert lone("verify", "--url", shown["url"], "--json").json["ok"]

@@ -1,0 +1,190 @@
+"""Appends of the async committer: lost responses, timeouts, cancellation, ended loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import seriatim
+from seriatim import NewEvent
+from tests.faults.event_loops import close_during_appends, gather_outcomes, make_event
+from tests.faults.support import check_log_complete
+from tests.fixtures.proxy import TcpProxy
+
+StartProxy = Callable[[str], TcpProxy]
+PATIENCE_S = 20
+
+
+async def warm_up(log: seriatim.Log) -> None:
+    """Append in crowds until two connections are at hand, and no thread is needed any more."""
+    writer = log.store._writer  # type: ignore[attr-defined]
+    for _ in range(100):
+        await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(60)))
+        if len(writer._idle) > 1:
+            return
+    pytest.fail("the second connection never came")
+
+
+def run(url: str, act: Callable[[seriatim.Log], Awaitable[Any]]) -> Any:
+    """Act on a warm log within one event loop."""
+
+    async def whole() -> Any:
+        with seriatim.open(url) as log:
+            await warm_up(log)
+            return await act(log)
+
+    return asyncio.run(whole())
+
+
+def test_no_thread_takes_part(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9: on a warm log the loop commits whole groups by itself, in order."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        monkeypatch.setattr(log.appender.committer, "submit", pytest.fail)
+        return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(50)))
+
+    receipts = run(postgres_url, act)
+
+    first = min(one.first_position for one in receipts)  # two groups may be under way at once
+    assert sorted(one.first_position for one in receipts) == list(range(first, first + 50))
+    check_log_complete(postgres_url)
+
+
+def test_one_bad_append_fails_no_neighbour(postgres_url: str) -> None:
+    """B9, L2: what the statement refuses is decided again, and each gets its own answer."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        await log.aio.append(make_event("known"))
+        good = [log.aio.append(make_event(f"e-{n}", stream=("s", "1"))) for n in range(10)]
+        gap = [
+            log.aio.append(make_event(f"g-{n}", stream=("s", str(n)), stream_seq=7)) for n in (2, 3)
+        ]
+        again = [
+            log.aio.append(make_event("known")),
+            log.aio.append(make_event("e-0", stream=("s", "1"))),
+        ]
+        return await gather_outcomes(*good, *gap, *again)
+
+    found = run(postgres_url, act)
+
+    assert [one.count for one in found[:10]] == [1] * 10
+    assert {one.code for one in found[10:12]} == {"event_sequence_invalid"}
+    assert found[12].replayed
+    assert found[13].first_position == found[0].first_position
+    assert sum(one.replayed for one in (found[0], found[13])) == 1
+    check_log_complete(postgres_url)
+
+
+def test_a_lost_answer_is_ambiguous_for_all(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B10, L2: all appends of a lost group are ambiguous, and all repeats resolve."""
+    proxy = proxy_to(postgres_url)
+
+    async def act(log: seriatim.Log) -> tuple[list[Any], list[Any], int]:
+        before = log.head()
+        proxy.drop_replies_after(b"append_group")
+        lost = await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(6)))
+        again = await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(6)))
+        return lost, again, before
+
+    lost, again, before = run(proxy.url, act)
+
+    assert all(isinstance(one, seriatim.BackendFailure) and one.ambiguous for one in lost)
+    assert sorted(one.first_position - before for one in again) == [1, 2, 3, 4, 5, 6]
+    assert check_log_complete(postgres_url) == before + 6
+
+
+def test_time_runs_out(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B13: sent and not answered is ambiguous; what never had its turn left nothing."""
+    proxy = proxy_to(postgres_url)
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        proxy.pause()
+        flying = [asyncio.create_task(log.aio.append(make_event("a"), timeout=0.5))]
+        await asyncio.sleep(0.1)
+        flying.append(asyncio.create_task(log.aio.append(make_event("b"), timeout=0.4)))
+        await asyncio.sleep(0.1)
+        late = log.aio.append(make_event("late"), timeout=0.1)
+        found = await gather_outcomes(late, *flying)
+        proxy.resume()
+        await gather_outcomes(*(log.aio.append(make_event(name)) for name in ("a", "b", "late")))
+        stored = [record.event_id async for record in log.aio.read(types=["placed"])]
+        return [*found, sorted(stored)]
+
+    late, first, second, stored = run(proxy.url, act)
+
+    assert isinstance(late, seriatim.TimedOut)
+    assert (first.ambiguous, second.ambiguous) == (True, True)
+    assert stored == ["a", "b", "late"]
+    check_log_complete(postgres_url)
+
+
+def test_cancelled_under_way(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B13: a cancelled append that was sent may be stored; a repeat finds its one copy."""
+    proxy = proxy_to(postgres_url)
+
+    async def act(log: seriatim.Log) -> tuple[Any, Any]:
+        proxy.pause()
+        sent = asyncio.create_task(log.aio.append(make_event("sent")))
+        await asyncio.sleep(0.05)
+        neighbour = asyncio.create_task(log.aio.append(make_event("neighbour")))
+        await asyncio.sleep(0.05)
+        sent.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sent
+        proxy.resume()
+        return await neighbour, await log.aio.append(make_event("sent"))
+
+    neighbour, again = run(proxy.url, act)
+
+    assert not neighbour.replayed
+    assert again.count == 1
+    assert check_log_complete(postgres_url) == max(neighbour.last_position, again.last_position)
+    check_log_complete(postgres_url)
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_closing_answers_what_is_under_way(
+    proxy_to: StartProxy, postgres_url: str, where: str
+) -> None:
+    """B13: closing drains what was accepted, whichever thread closes the log."""
+    proxy = proxy_to(postgres_url)
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        found = await close_during_appends(log, proxy, where)
+        with pytest.raises(seriatim.BackendFailure) as caught:
+            await log.aio.append(make_event("late"))
+        assert not caught.value.retryable
+        return found
+
+    found = run(proxy.url, act)
+
+    assert [one.count for one in found] == [1] * 12
+    check_log_complete(postgres_url)
+
+
+def test_a_loop_that_ends_leaves_nothing(proxy_to: StartProxy, postgres_url: str) -> None:
+    """B13: a loop that ends in the middle of an append is forgotten with its connections."""
+    proxy = proxy_to(postgres_url)
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def begin(log: seriatim.Log) -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await warm_up(log)
+        proxy.pause()
+        asyncio.get_running_loop().create_task(log.aio.append(make_event("sent")))
+        await asyncio.sleep(0.05)
+
+    with seriatim.open(proxy.url) as log:
+        asyncio.run(begin(log))
+        gc.collect()
+        proxy.resume()
+        assert loops[0]() is None
+        assert log.append(make_event("sent")).count == 1
+        assert asyncio.run(log.aio.append(make_event("sent"))).replayed
+
+    check_log_complete(postgres_url)

@@ -1,0 +1,233 @@
+"""A writer that is suspended while it holds the lock delays others by a bounded time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import seriatim
+from seriatim import NewEvent, Settings
+from seriatim.store.postgres import append, writer
+from seriatim.store.postgres.migrate import migrate
+from tests.faults.support import DECIDED, QUICK, Worker, check_log_complete, wait_until
+from tests.faults.workers import PAUSED, pause_before_step
+
+# The server ends an idle holder after lock_hold_s; a waiter asks again every lock_wait_s.
+BOUND_S = 2 * (QUICK.lock_hold_s + QUICK.lock_wait_s) + 1.0
+SMALL: dict[str, Any] = {"lock_hold_s": QUICK.lock_hold_s, "lock_wait_s": QUICK.lock_wait_s}
+
+
+def timed_append(log: seriatim.Log) -> float:
+    """Append one event and return how long it took."""
+    started = time.monotonic()
+    log.append([NewEvent("other", {}, stream=("other", "one"))])
+    return time.monotonic() - started
+
+
+def test_stopped_lean_writer_holds_nothing(postgres_url: str, tmp_path: Path) -> None:
+    """B14: a writer of single appends, stopped anywhere in mid-load, never keeps the lock."""
+    notes = tmp_path / "notes"
+    with (
+        Worker("load", url=postgres_url, notes=str(notes), name="one", settings=SMALL) as worker,
+        seriatim.open(postgres_url, settings=QUICK) as log,
+    ):
+        worker.wait_ready()
+        took = []
+        for number in range(6):
+            time.sleep(0.05 + 0.017 * number)
+            worker.send(signal.SIGSTOP)
+            took.append(timed_append(log))
+            worker.send(signal.SIGCONT)
+        assert max(took) < BOUND_S
+        worker.finish()
+
+    check_log_complete(postgres_url)
+
+
+@pytest.mark.parametrize(
+    ("at", "count"),
+    [
+        ("transaction_isolation", 1),
+        ("append_offset", 1),
+        ("within a message", 1),
+        ("end", 1),
+        ("append_offset", 100),
+    ],
+)
+def test_stopped_decider_is_ended(postgres_url: str, at: str, count: int) -> None:
+    """B14, B10: stopped behind the lock: others continue, and its repeat is stored once."""
+    with (
+        Worker("hold", url=postgres_url, at=at, name="h", count=count, settings=SMALL) as holder,
+        seriatim.open(postgres_url, settings=QUICK) as log,
+    ):
+        holder.wait_stopped()
+        took = timed_append(log)
+        again = timed_append(log)
+        holder.send(signal.SIGCONT)
+        lines = holder.wait_end()
+
+    assert took < BOUND_S
+    assert again < 1.0
+    failure, repeated = lines[1:]
+    assert (failure["code"], failure["retryable"]) == ("backend_failure", True)
+    assert repeated == {"repeated": False}
+    assert check_log_complete(postgres_url) == 2 + count
+
+
+@pytest.mark.parametrize(
+    ("act", "at"),
+    [
+        ("kind", ".declarations (version"),
+        ("kind", ".stream_kinds (name"),
+        ("type", ".declarations (version"),
+        ("index", ".declarations (version"),
+        ("restore", "as nth"),
+    ],
+)
+def test_stopped_holder_of_any_kind_is_ended(postgres_url: str, act: str, at: str) -> None:
+    """B14: stopped with the log's lock, whatever it does with it: others go on, and it repeats."""
+    with (
+        Worker("pause", url=postgres_url, act=act, at=at, settings=SMALL) as holder,
+        seriatim.open(postgres_url, settings=QUICK) as log,
+    ):
+        holder.wait_stopped()
+        took = timed_append(log)
+        holder.send(signal.SIGCONT)
+        holder.wait_lines(2)
+        failure = holder.lines[1]
+        if act != "restore":  # which cannot follow a head that has moved
+            assert holder.wait_end()[2] == "done"
+
+    assert took < BOUND_S
+    assert (failure["code"], failure["retryable"]) == ("backend_failure", True)
+    assert "lock_hold_s" in failure["message"]
+    assert check_log_complete(postgres_url) == 1
+
+
+def test_stopped_owner_of_a_cursor_is_ended(postgres_url: str) -> None:
+    """B14: stopped while it moves a cursor, it delays others who move it by a bounded time."""
+    with (
+        Worker("pause", url=postgres_url, act="cursor", at=".cursors\n", settings=SMALL) as holder,
+        seriatim.open(postgres_url, settings=QUICK) as log,
+    ):
+        holder.wait_stopped()
+        assert timed_append(log) < BOUND_S
+        started = time.monotonic()
+        move = PAUSED["cursor"](postgres_url, QUICK)
+        move()
+        took = time.monotonic() - started
+        holder.send(signal.SIGCONT)
+        assert holder.wait_end()[2] == "done"
+
+    assert took < BOUND_S
+
+
+def test_stopped_migration_is_ended(empty_postgres_url: str) -> None:
+    """B14, F3: stopped in a migration that locks the events, it delays others by lock_hold_s."""
+    migrate(empty_postgres_url, target=2)
+    look = "select count(*) from seriatim.events"
+    with (
+        Worker(
+            "pause",
+            url=empty_postgres_url,
+            act="migrate",
+            at='into "seriatim".migrations',
+            settings={},
+        ) as holder,
+        psycopg.connect(empty_postgres_url, autocommit=True) as other,
+    ):
+        holder.wait_stopped()
+        started = time.monotonic()
+        assert other.execute(look).fetchone() == (0,)
+        took = time.monotonic() - started
+        holder.send(signal.SIGCONT)
+        assert holder.wait_end()[2] == "done"
+
+    assert took < 2 * Settings().lock_hold_s
+
+
+def test_caller_with_the_lock_is_never_ended(postgres_url: str) -> None:
+    """B12, B14: waiting writers ask again and again, and leave a caller's transaction in peace."""
+    events = [NewEvent("mine", {"n": n}) for n in range(200)]
+    with (
+        seriatim.open(postgres_url, settings=Settings(lock_wait_s=0.5, lock_hold_s=0.2)) as log,
+        psycopg.connect(postgres_url) as caller,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        log.append([NewEvent("first", {})], connection=caller)
+        waiting = pool.submit(log.append, events)
+        time.sleep(2.0)
+        assert not waiting.done()
+        caller.commit()
+        assert waiting.result(timeout=10).first_position == 2
+
+    assert check_log_complete(postgres_url) == 201
+
+
+def test_writer_that_waited_long_is_not_ended(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B14: only time spent holding counts; a writer fresh from a long queue is no stopped one."""
+    slow = Settings(lock_wait_s=10.0, lock_hold_s=2.0)
+    hasty = Settings(lock_wait_s=0.3, lock_hold_s=2.0)
+
+    def drive(connection: Any, steps: Any) -> Any:
+        monkeypatch.undo()  # only the first time
+        return append.run_steps(
+            connection, pause_before_step(steps, "append_offset", lambda: time.sleep(1.0))
+        )
+
+    monkeypatch.setattr(writer, "run_steps", drive)
+    with (
+        seriatim.open(postgres_url, settings=slow) as one,
+        seriatim.open(postgres_url, settings=hasty) as other,
+        psycopg.connect(postgres_url) as caller,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        one.append([NewEvent("first", {})], connection=caller)
+        queued = pool.submit(one.append, [NewEvent("queued", {})], DECIDED)
+        time.sleep(2.5)
+        behind = pool.submit(other.append, [NewEvent("behind", {})])
+        time.sleep(0.1)
+        caller.commit()
+        assert queued.result(timeout=10).first_position == 2
+        behind.result(timeout=10)
+
+    assert check_log_complete(postgres_url) == 3
+
+
+def test_two_logs_in_one_database_never_meet(empty_postgres_url: str) -> None:
+    """B14: a lock held in one log does not delay another log of the same database."""
+    urls = [f"{empty_postgres_url}?schema={name}" for name in ("one", "two")]
+    for url in urls:
+        migrate(url)
+    with (
+        seriatim.open(urls[0]) as one,
+        seriatim.open(urls[1]) as two,
+        psycopg.connect(empty_postgres_url) as caller,
+    ):
+        one.append([NewEvent("held", {})], connection=caller)
+        took = [timed_append(two) for _ in range(10)]
+        assert (one.head(), two.head()) == (0, 10)
+        caller.commit()
+        assert one.head() == 1
+        assert one.identity().log_id != two.identity().log_id
+
+    assert max(took) < 2.0
+
+
+def test_dead_holder_is_noticed_at_once(postgres_url: str) -> None:
+    """B14: a killed lock holder's session ends with it, and the others continue."""
+    with (
+        Worker("hold", url=postgres_url, at="append_offset", name="h", settings={}) as holder,
+        seriatim.open(postgres_url) as log,
+    ):
+        holder.wait_stopped()
+        holder.kill9()
+        wait_until(lambda: timed_append(log) < 2.0, "an append", within_s=10)

@@ -1,0 +1,194 @@
+"""The paths of an append: one statement, the fast path, and the validated path."""
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from seriatim.core.decide import StaleRules
+from seriatim.core.errors import EventSequenceInvalid, IdempotencyConflict
+from seriatim.core.event import NewEvent
+from seriatim.core.kinds import StreamKind
+from seriatim.core.query import Filter, Query
+from seriatim.core.request import AppendRequest, ExpectedSeq
+from seriatim.store.port import Outcome, ReadSpec
+from seriatim.store.sqlite.fast_path import FAST_PATH_EVENTS_MAX, is_fast_path
+from seriatim.store.sqlite.index_scans import UNINDEXED_SEQ_MAX
+from seriatim.store.sqlite.store import SqliteStore
+from tests.integration.sqlite.store_appender import (
+    StoreAppender,
+    make_facts,
+    read_everything,
+    receipt_or_raise,
+)
+
+STREAM = ("order", "1")
+
+
+@pytest.fixture
+def decided(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Which groups the store decided itself, and whether it trusted the indexes then."""
+    taken: list[bool] = []
+    decide = store._append_validated
+
+    def spy(group: Sequence[AppendRequest], *, assume_new: bool = False) -> list[Outcome]:
+        taken.append(assume_new)
+        return decide(group, assume_new=assume_new)
+
+    monkeypatch.setattr(store, "_append_validated", spy)
+    return taken
+
+
+def request(
+    store: SqliteStore, scribe: StoreAppender, *events: NewEvent, **more: Any
+) -> AppendRequest:
+    """Prepare an append."""
+    return scribe.request(store, events, **more)
+
+
+def noted(key: str | None = None, stream: tuple[str, str] | None = STREAM) -> NewEvent:
+    """Make an event with an idempotency key."""
+    return NewEvent("noted", {"a": 1}, stream=stream, idempotency_key=key)
+
+
+def test_a_plain_group_is_one_statement(
+    store: SqliteStore, scribe: StoreAppender, decided: list[bool]
+) -> None:
+    """B1: places, stream numbers and receipts of a whole group come from one statement."""
+    scribe.append(store, noted(), noted())
+    other = ("order", "2")
+    group = [
+        request(store, scribe, noted()),
+        request(store, scribe, noted(stream=None), noted(stream=other), noted()),
+        request(store, scribe, noted("k", other)),
+    ]
+    receipts = [receipt_or_raise(outcome) for outcome in store.append(group)]
+    assert decided == []
+    assert [(one.first_position, one.last_position) for one in receipts] == [(3, 3), (4, 6), (7, 7)]
+    records = [record for one in receipts for record in one.records]
+    assert records == read_everything(store)[2:]
+    assert [record.stream_seq for record in records] == [3, None, 1, 4, 2]
+    assert [record.append_position for record in records] == [3, 4, 4, 4, 7]
+
+
+def test_one_refusal_costs_its_neighbours_nothing(
+    store: SqliteStore, scribe: StoreAppender, decided: list[bool]
+) -> None:
+    """B4: retries and conflicts in a plain group get their own answers, and the rest is kept."""
+    first = scribe.append(store, noted("k"))
+    other = NewEvent("noted", {"a": 2}, stream=STREAM, idempotency_key="k")
+    group = [request(store, scribe, one) for one in (noted("new"), noted("k"), other, noted())]
+    kept, again, conflict, last = store.append(group)
+    assert receipt_or_raise(again).replayed
+    assert receipt_or_raise(again).records == first.records
+    assert isinstance(conflict, IdempotencyConflict)
+    assert [receipt_or_raise(one).first_position for one in (kept, last)] == [2, 3]
+    assert [record.stream_seq for record in read_everything(store)] == [1, 2, 3]
+    assert decided == [True]  # the group disagrees with itself, so nothing was tried in trust
+
+
+def test_a_known_key_is_found_by_its_index(
+    store: SqliteStore, scribe: StoreAppender, decided: list[bool]
+) -> None:
+    """C2: what is believed to be new and is not, the unique index knows: then it is looked up."""
+    first = scribe.append(store, noted("k"))
+    again, kept = store.append([request(store, scribe, noted(key)) for key in ("k", None)])
+    assert decided == [True, False]
+    assert receipt_or_raise(again).records == first.records
+    assert receipt_or_raise(kept).first_position == 2
+
+
+def test_twins_in_one_group_are_stored_once(store: SqliteStore, scribe: StoreAppender) -> None:
+    """C4: identical appends that meet in one group give one record and equal answers."""
+    given = NewEvent("noted", {}, event_id="e-1")
+    group = [request(store, scribe, one) for one in (noted("k"), noted("k"), given, given)]
+    by_key, key_twin, by_id, id_twin = map(receipt_or_raise, store.append(group))
+    assert (by_key.records, by_id.records) == (key_twin.records, id_twin.records)
+    assert [one.replayed for one in (by_key, key_twin, by_id, id_twin)] == [False, True] * 2
+    assert len(read_everything(store)) == 2
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_rules_that_changed_are_noticed_under_the_lock(
+    store: SqliteStore, scribe: StoreAppender, path: str, size: int
+) -> None:
+    """A8: an append checked under older declarations is not stored but checked again."""
+    group = [request(store, scribe, noted()) for _ in range(size)]
+    rival = SqliteStore(path)
+    rival.declare(StreamKind(name="order", expected_seq_required=True))
+    rival.close()
+    outcomes = store.append(group)
+    assert all(isinstance(outcome, StaleRules) for outcome in outcomes)
+    assert read_everything(store) == []
+
+
+def test_a_retry_is_no_conflict_with_itself(store: SqliteStore, scribe: StoreAppender) -> None:
+    """B4: reuse comes before the condition, which the first try has made untrue."""
+    group = [request(store, scribe, noted("k"), condition=ExpectedSeq(STREAM, None))]
+    (first,) = store.append(group)
+    (again,) = store.append(group)
+    assert receipt_or_raise(again).replayed
+    assert receipt_or_raise(again).records == receipt_or_raise(first).records
+    (late,) = store.append([request(store, scribe, noted(), condition=ExpectedSeq(STREAM, None))])
+    assert isinstance(late, EventSequenceInvalid)
+
+
+def test_what_asks_for_more_is_not_plain(store: SqliteStore, scribe: StoreAppender) -> None:
+    """B4: conditions, tags, demanding kinds and large appends take the decided way."""
+    store.declare(StreamKind(name="strict", expected_seq_required=True))
+    rules = store.rules()
+    asked = {
+        "plain": request(store, scribe, noted()),
+        "tagged": request(store, scribe, NewEvent("noted", tags=("a",))),
+        "demanding": request(store, scribe, noted(stream=("strict", "1"))),
+        "numbered": request(store, scribe, NewEvent("noted", stream=STREAM, stream_seq=1)),
+        "conditional": request(store, scribe, noted(), condition=ExpectedSeq(STREAM, None)),
+        "large": request(store, scribe, *make_facts(FAST_PATH_EVENTS_MAX + 1)),
+    }
+    assert [name for name, one in asked.items() if is_fast_path([one], rules)] == ["plain"]
+
+
+def test_a_closed_stream_refuses_a_plain_append(store: SqliteStore, scribe: StoreAppender) -> None:
+    """B7: the trigger refuses, and the caller hears why."""
+    store.declare(StreamKind(name="door", closing_types=("shut",)))
+    scribe.append(store, NewEvent("shut", stream=("door", "1")))
+    group = [
+        request(store, scribe, NewEvent("opened", stream=("door", "1"))),
+        request(store, scribe, NewEvent("opened", stream=("door", "2"))),
+    ]
+    refused, kept = store.append(group)
+    assert "closed by" in str(refused)
+    assert receipt_or_raise(kept).first_position == 2
+
+
+def test_a_type_is_found_in_short_and_long_streams(
+    store: SqliteStore, scribe: StoreAppender
+) -> None:
+    """F7: the first events of a stream have no index by type, and are found all the same."""
+    for number in range(UNINDEXED_SEQ_MAX + 20):
+        rare = number in (3, UNINDEXED_SEQ_MAX - 1, UNINDEXED_SEQ_MAX, UNINDEXED_SEQ_MAX + 9)
+        scribe.append(store, NewEvent("rare" if rare else "often", stream=STREAM))
+    wanted = [record.position for record in read_everything(store) if record.event_type == "rare"]
+    assert len(wanted) == 4
+    spec = ReadSpec(tenant_id="default", limit=9, stream=STREAM, types=("rare",))
+    assert [record.position for record in store.read(spec)] == wanted
+    query = Query([Filter(types=["rare"], streams=[STREAM])])
+    head = store.head()
+    found = store.select("default", query, 0, head, 9)
+    assert [record.position for record in found] == wanted
+    for until in range(head + 1):
+        below = [position for position in wanted if position <= until]
+        assert store.context_version("default", query, until) == max(below, default=None)
+
+
+def test_a_busy_file_is_waited_for(store: SqliteStore, scribe: StoreAppender, path: str) -> None:
+    """B9: a plain append waits for another process's transaction, then takes the next place."""
+    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    blocker.execute("begin immediate")
+    timer = threading.Timer(0.1, lambda: blocker.execute("rollback"))
+    timer.start()
+    assert scribe.append(store, noted()).first_position == 1
+    timer.join()
+    blocker.close()

@@ -1,0 +1,138 @@
+"""Workers killed -9 at the four points of the seed: one effect an event, whatever dies when."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from seriatim.config.delivery import RegistrySettings
+from seriatim.core.errors import BackendFailure
+from seriatim.core.handler import Handler
+from seriatim.delivery.entries import EntryFilter
+from seriatim.factory import open_registry, registry_url
+from seriatim.pipeline.work.worker import Worker
+from tests.pipeline.delivery.counting_server import CountingServer
+from tests.pipeline.delivery.crash_points import POINTS, CrashPlan
+from tests.pipeline.delivery.effects import make_posting_handler, make_transactional_handler
+from tests.pipeline.delivery.support import append_events, create_topic
+from tests.pipeline.delivery.test_publish import publish
+from tests.pipeline.event_samples import read_stored_events
+
+HASTY = RegistrySettings(lease_s=1.0, heartbeat_s=0.3)
+
+
+def doomed(handler: Handler, point: str, folder: Path) -> Handler:
+    """Return a handler that dies once at a point."""
+    doom = CrashPlan(handler.name, point, folder / "died")
+    return msgspec.structs.replace(handler, run=doom.around(handler.run))
+
+
+def work_on(spark: SparkSession, handler: Handler, folder: Path, **more: Any) -> None:
+    """Run a handler, let it die, and run it again until nothing is left that will end by itself."""
+    with pytest.raises(BackendFailure), Worker(spark, handler, settings=HASTY, **more) as worker:
+        worker.run()
+    assert (folder / "died").exists()
+    place = more.get("registry") or registry_url(more["url"])
+    registry = open_registry(place)
+    deadline = time.monotonic() + 60
+    with Worker(spark, handler, settings=HASTY, **more) as worker:
+        while True:
+            worker.run()
+            open_ = {one.status for one in registry.counts()}
+            if not open_ & {"claimed", "expired", "failed"}:
+                break
+            assert time.monotonic() < deadline, registry.counts()
+            time.sleep(0.2)
+        worker.run()
+    registry.close()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_transactional_worker_dies(
+    spark: SparkSession, log_url: str, tmp_path: Path, point: str
+) -> None:
+    """G7: 003 §6.2: killed at each point: exactly one row for each event."""
+    count = append_events(log_url, streams=2, each=3)
+    registry = open_registry(registry_url(log_url))
+    table = "effects" if log_url.startswith("sqlite") else "public.effects"
+    with registry.engine.transaction() as session:
+        session.run(f"create table {table} (event_id text, stream_id text, seq bigint, pid bigint)")
+    work_on(spark, doomed(make_transactional_handler(), point, tmp_path), tmp_path, url=log_url)
+    with registry.engine.transaction(write=False) as session:
+        rows = session.run(f"select event_id, stream_id, seq from {table}")
+    registry.close()
+
+    assert Counter(row[0] for row in rows) == dict.fromkeys(
+        (one.event_id for one in read_stored_events(log_url)), 1
+    )
+    assert len(rows) == count
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_keyed_worker_dies(
+    spark: SparkSession, postgres_url: str, tmp_path: Path, point: str
+) -> None:
+    """G7: 003 §6.2: killed at each point: the target has each effect once, in order."""
+    append_events(postgres_url, streams=2, each=3)
+    with CountingServer(keyed=True) as server:
+        work_on(
+            spark,
+            doomed(make_posting_handler(server.url), point, tmp_path),
+            tmp_path,
+            url=postgres_url,
+        )
+
+        expected = dict.fromkeys((one.event_id for one in read_stored_events(postgres_url)), 1)
+        assert server.counts == expected
+        for stream in ("o-0", "o-1"):
+            assert [e["seq"] for e in server.effects if e["stream"] == stream] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_unsafe_worker_dies(
+    spark: SparkSession, postgres_url: str, tmp_path: Path, point: str
+) -> None:
+    """G7: 003 §6.2: killed at each point: at most one effect, and an unknown entry."""
+    append_events(postgres_url, streams=1, each=3)
+    with CountingServer(keyed=False) as server:
+        poster = make_posting_handler(server.url, effect="unsafe")
+        work_on(spark, doomed(poster, point, tmp_path), tmp_path, url=postgres_url)
+        registry = open_registry(registry_url(postgres_url))
+        [unknown] = registry.entries(EntryFilter(status="unknown"))
+
+        assert set(server.counts.values()) <= {1}
+        happened = point in ("after effect", "before mark")
+        assert (unknown.event_id in server.counts) == happened
+        registry.skip(EntryFilter(status="unknown"), "looked it up at the target")
+        registry.close()
+        with Worker(spark, poster, url=postgres_url, settings=HASTY) as worker:
+            worker.run()
+        expected = {one.event_id for one in read_stored_events(postgres_url)}
+        if not happened:
+            expected -= {unknown.event_id}
+        assert set(server.counts) == expected
+        assert set(server.counts.values()) == {1}
+
+
+@pytest.mark.parametrize("point", ["before effect", "after effect"])
+def test_a_worker_on_kafka_dies(
+    spark: SparkSession, postgres_url: str, topic_url: str, tmp_path: Path, point: str
+) -> None:
+    """G7: 003 §6.2: the same from a topic."""
+    append_events(postgres_url, streams=2, each=3)
+    target = create_topic(topic_url)
+    publish(spark, postgres_url, topic_url, tmp_path / "c")
+    place = f"sqlite:///{tmp_path}/registry.db"
+    with CountingServer(keyed=True) as server:
+        handler = doomed(make_posting_handler(server.url), point, tmp_path)
+        work_on(spark, handler, tmp_path, source=target, registry=place)
+
+        assert server.counts == dict.fromkeys(
+            (e.event_id for e in read_stored_events(postgres_url)), 1
+        )

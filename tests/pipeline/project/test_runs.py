@@ -1,0 +1,314 @@
+"""One runner at a time, any checkpoint, the right log: a run follows its cursor (F8, I2, I8)."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import seriatim
+from seriatim import Conflict, EventRecord, Log, LogIdentityChanged, NewEvent, projection
+from seriatim.pipeline.project.job import RunReport
+from seriatim.pipeline.project.projector import Projector
+from seriatim.testing.factories import wait_for
+from tests.pipeline.project.support import (
+    SEAT,
+    count_seats,
+    digest_in_python,
+    fill,
+    rows_of,
+    seats,
+    stored_digest,
+)
+
+Start = Callable[..., Projector]
+
+
+def test_an_empty_log_then_one_event(start: Start, log: Log) -> None:
+    """I1: nothing to do is done at once; then one event makes one row."""
+    job = start(seats)
+    assert job.run().position == 0
+    assert job.rebuild().rows == 0
+    log.append([NewEvent("seat.reserved", {"guest": "g"}, stream=("show", "s-1"))])
+    assert job.run().position == 1
+    assert rows_of(job)["s-1"]["taken"] == 1
+    assert job.verify().equal
+
+
+@projection("gated_seats", key="stream_id", columns={"events": int})
+def gated_seats(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any]:
+    """Wait at an event that names a gate until somebody has opened it."""
+    deadline = time.monotonic() + 100
+    while (gate := event.data.get("gate")) and not Path(gate).exists():
+        assert time.monotonic() < deadline, "nobody opened the gate"
+        time.sleep(0.05)
+    return {"events": (state["events"] if state else 0) + 1}
+
+
+def test_a_rebuild_tells_how_far_it_is(start: Start, log: Log, tmp_path: Path) -> None:
+    """I7: progress, pace and what is left are told while Spark works, not at the end only."""
+    gate = tmp_path / "gate"
+    log.append([NewEvent("seat.reserved", {"gate": str(gate)}, stream=("show", "s-0"))])
+    fill(log, 19)
+    job = start(gated_seats)
+    told: list[RunReport] = []
+
+    def watch(report: RunReport) -> None:
+        told.append(report)
+        if report.position:
+            gate.touch()
+
+    job.on_progress = watch
+    job.rebuild()
+    on_the_way = [one for one in told if 0 < one.position < 20]
+    assert on_the_way
+    assert all(
+        one.events_per_s and one.eta_s and one.lag == 20 - one.position for one in on_the_way
+    )
+    assert [one.position for one in told] == sorted(one.position for one in told)
+    assert (told[-1].position, told[-1].eta_s) == (20, 0)
+
+
+def follow(job: Projector, until: int, checkpoint: Path) -> None:
+    """Run live until the log is projected up to a position."""
+    deadline = time.monotonic() + 120
+
+    def reached() -> bool:
+        assert time.monotonic() < deadline, job.status()
+        status = job.status()
+        return status is not None and status.position >= until
+
+    job.run(live=True, checkpoint=str(checkpoint), until=reached)
+
+
+@contextmanager
+def adding_live(spark: SparkSession, log: Log, count: int, start: int = 0) -> Iterator[None]:
+    """Append events as soon as a stream runs, so that they come by it and not by batches."""
+    ended = threading.Event()
+
+    def add() -> None:
+        while not spark.streams.active and not ended.wait(0.05):
+            pass
+        fill(log, count, start=start)
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        adding.join()
+
+
+def test_checkpoints_do_not_count(start: Start, log: Log, tmp_path: Path) -> None:
+    """I2: lost, older or newer than the cursor, a checkpoint changes nothing."""
+    folder, older = tmp_path / "checkpoint", tmp_path / "older"
+    job = start(seats, batch_events=20)
+    with adding_live(job.spark, log, 10):
+        follow(job, 10, folder)
+    shutil.copytree(folder, older)
+    with adding_live(job.spark, log, 10, start=10):
+        follow(job, 20, folder)
+
+    with adding_live(job.spark, log, 10, start=20):
+        follow(job, 30, older)  # behind the cursor
+    assert stored_digest(job) == digest_in_python(log.read(), seats)
+    shutil.rmtree(older)  # lost
+    job.model.drop(job.projection, shadow=False)
+    fill(log, 5, start=30)
+    job.batch_events = 1  # so that the stream begins while the read model is behind its notes
+    follow(job, 35, folder)
+    assert stored_digest(job) == digest_in_python(log.read(), seats)
+
+
+def test_a_checkpoint_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:
+    """F8: Spark's notes on another log stop the run."""
+    other_url = f"sqlite:///{tmp_path}/other.db"
+    folder = tmp_path / "checkpoint"
+    with (
+        seriatim.open(other_url) as other,
+        Projector(spark, seats, other_url) as foreign,
+        adding_live(foreign.spark, other, 9),
+    ):
+        follow(foreign, 9, folder)
+    fill(log, 20)
+    job = start(seats)
+    with pytest.raises(seriatim.SeriatimError, match="another log"):
+        job.run(live=True, checkpoint=str(folder))
+    status = job.status()
+    assert status is not None
+    assert status.position == 20  # by batches, before the stream began
+
+
+def test_a_read_model_of_another_log(start: Start, log: Log, tmp_path: Path, spark: Any) -> None:
+    """F8: a cursor of another log stops the projection; a rebuild makes it this one's."""
+    fill(log, 12)
+    job = start(seats)
+    job.run()
+    other_url = f"sqlite:///{tmp_path}/other.db"
+    with seriatim.open(other_url) as other:
+        fill(other, 20)
+    with Projector(spark, seats, other_url, target=job.target) as moved:
+        with pytest.raises(LogIdentityChanged, match="belongs to another log"):
+            moved.run()
+        with pytest.raises(LogIdentityChanged, match="belongs to another log"):
+            moved.verify()
+        moved.rebuild()
+        assert moved.run().position == 20
+
+
+def test_two_runners(start: Start, log: Log, spark: Any, url: str) -> None:
+    """I8: one works, the other waits, and both together apply everything once."""
+    fill(log, 60)
+    first, second = start(seats, batch_events=20), start(seats, batch_events=20)
+    ends: list[int] = []
+    threads = [
+        threading.Thread(target=lambda job=job: ends.append(job.run(lease_s=2.0).position))
+        for job in (first, second)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert ends == [60, 60]
+    assert stored_digest(first) == digest_in_python(log.read(), seats)
+
+
+def test_live_pause_and_resume(start: Start, log: Log) -> None:
+    """I1, I7: a live run follows the log, stands still while paused, and continues."""
+    job, hand = start(seats), start(seats)
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def live() -> None:
+        try:
+            job.run(live=True, until=stop.is_set)
+        except BaseException as error:  # noqa: BLE001 - for the test to see
+            failed.append(error)
+
+    def at(position: int) -> bool | None:
+        status = hand.status()
+        return bool(failed) or (status is not None and status.position == position) or None
+
+    runner = threading.Thread(target=live)
+    runner.start()
+    try:
+        fill(log, 10)
+        wait_for(lambda: at(10))
+        hand.pause()
+        fill(log, 5, start=10)
+        with pytest.raises(Conflict, match="paused"):
+            _second_catch_up(hand, runner, stop)
+        assert hand.status().position == 10  # type: ignore[union-attr]
+    finally:
+        stop.set()
+        runner.join(60)
+    hand.resume()
+    assert hand.run().position == 15
+    assert failed == []
+    assert stored_digest(hand) == digest_in_python(log.read(), seats)
+
+
+def _second_catch_up(job: Projector, runner: threading.Thread, stop: threading.Event) -> None:
+    stop.set()
+    runner.join(60)
+    job.run()
+
+
+def test_tenants_are_apart(start: Start, log: Log) -> None:
+    """I2, K2: each tenant has its own cursor and place; one run may serve them all."""
+    fill(log, 8)
+    fill(log.for_tenant("acme"), 12)
+    mine, acme, every = start(seats), start(seats, tenant_id="acme"), start(seats, tenant_id="*")
+    for job in (mine, acme, every):
+        assert job.run().position == 20
+
+    assert mine.target != acme.target != every.target
+    assert stored_digest(mine) == digest_in_python(log.read(), seats)
+    assert stored_digest(acme) == digest_in_python(log.for_tenant("acme").read(), seats)
+    with every.model.snapshot() as moment:
+        tenants = {tenant for tenant, _, _ in moment.rows(seats, seats.tables[0])}
+    assert tenants == {"default", "acme"}
+    with pytest.raises(Conflict, match="belongs to tenant"):
+        start(seats, tenant_id="acme", target=mine.target).run()
+
+
+def test_a_log_that_grows_during_a_rebuild(start: Start, log: Log) -> None:
+    """I4: what is appended meanwhile is in the new tables when they are switched to."""
+    fill(log, 40)
+    job = start(seats, batch_events=15)
+    job.run()
+
+    def grow(report: Any) -> None:
+        if report.activity == "rebuild":
+            fill(log, 7, start=log.head())
+
+    job.on_progress = grow
+    proof = job.rebuild()
+    job.on_progress = lambda _: None
+    status = job.status()
+    assert (proof.position, proof.equal) == (40, True)
+    assert status is not None
+    assert status.position == log.head() > 40
+    assert stored_digest(job) == digest_in_python(log.read(), seats)
+
+
+def test_a_changed_declaration(start: Start, log: Log) -> None:
+    """I4, I5: it wants a rebuild, which may differ; old versions of events are upcast."""
+    fill(log, 20)
+    job = start(seats)
+    job.run()
+
+    def renamed(state: dict[str, Any] | None, event: EventRecord) -> dict[str, Any] | None:
+        return {"visitor": event.data["visitor"]}
+
+    newer = projection(
+        "seats",
+        key="stream_id",
+        events=["seat.reserved"],
+        columns={"visitor": str},
+        version=2,
+        upcasters={("seat.reserved", 1): lambda said: {"visitor": said["guest"]}},
+    )(renamed)
+    log.append(
+        [NewEvent("seat.reserved", {"visitor": "v2"}, stream=("show", "s-0"), event_version=2)]
+    )
+    changed = start(newer)
+    with pytest.raises(Conflict, match="declaration of projection seats has changed"):
+        changed.run()
+    assert stored_digest(job) == digest_in_python(
+        list(log.read())[:20], seats
+    )  # the old one serves
+    assert changed.rebuild().switched
+    assert changed.run().position == 21
+    assert rows_of(changed)["s-0"]["visitor"] == "v2"
+    assert rows_of(changed)["s-1"]["visitor"] == "g15"
+    assert changed.verify().equal
+
+
+def test_bad_input(start: Start, spark: Any, tmp_path: Path) -> None:
+    """A bad URL, a log that is not there, a target that is none: clear errors."""
+    with pytest.raises(seriatim.SeriatimError, match="no backend"):
+        Projector(spark, seats, "ftp://x")
+    with pytest.raises(seriatim.SeriatimError):
+        Projector(spark, seats, f"sqlite:///{tmp_path}/absent.db")
+    with pytest.raises(seriatim.SeriatimError, match="the read model must be in a database"):
+        start(seats, target="ftp://x")
+    with pytest.raises(seriatim.InvalidArgument, match="no field of an event"):
+        projection("seats", key="seat", columns=SEAT)(count_seats)
+
+
+def test_a_relative_address(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the driver's folder, wherever Spark's processes were started."""
+    monkeypatch.chdir(tmp_path)
+    with seriatim.open("sqlite:///here.db") as log:
+        fill(log, 9)
+    with Projector(spark, seats, "sqlite:///here.db") as job:
+        assert job.run().position == 9
+        assert job.verify().equal
+    assert Path("here.read.db").exists()

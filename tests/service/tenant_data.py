@@ -1,0 +1,237 @@
+"""A log with data of two tenants, and a request for each route that names their data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from seriatim.core.event import NewEvent
+from seriatim.core.handler import Delivery, Handler, handler
+from seriatim.core.request import Command
+from seriatim.delivery.registry import Registry
+from seriatim.factory import open_read_model, open_registry, read_model_url, registry_url
+from seriatim.store.port import Cursor
+from tests.fixtures.service import RunningService
+from tests.integration.readmodel_support import make_failure, make_step, seat_rows, seats
+
+OURS, THEIRS, NOBODYS = "acme", "glob", "none"  # of one length, so that answers can be compared
+SECRET = "zebra"  # stands in everything of theirs
+MAILER = handler("mailer", effect="keyed")(lambda _event, _context: None)
+STOPPED = handler("stopped", effect="keyed", on_poison="stop")(lambda _event, _context: None)
+
+
+class RequestParts(msgspec.Struct, frozen=True):
+    """The parameters and body of a request."""
+
+    params: dict[str, Any] = {}
+    body: Any = None
+
+
+RequestFactory = Callable[[RunningService, str], RequestParts]
+
+
+def fill(service: RunningService, url: str) -> None:
+    """Give both tenants events, streams, tags, cursors, leases, commands and so on."""
+    for tenant in (OURS, THEIRS):
+        _fill(service, tenant)
+        _project(service, url, tenant)
+    with closing(open_registry(registry_url(url))) as registry:
+        create_dead_letter(service, registry, MAILER, OURS)
+        create_dead_letter(service, registry, MAILER, THEIRS)
+        create_dead_letter(service, registry, STOPPED, THEIRS)
+
+
+def create_dead_letter(
+    service: RunningService, registry: Registry, by: Handler, tenant: str
+) -> None:
+    """Create a dead letter for one event of a tenant."""
+    registry.declare(by)
+    log = service.service.view(tenant)
+    done, dead = (
+        Delivery.of(log.event(f"{tenant}-{name}"), log=log.identity()) for name in ("one", "dead")
+    )
+    registry.mark_done(by, registry.claim_all(by, [done]))
+    [claim] = registry.claim_all(by, [dead])
+    registry.mark_failed(by, claim, f"no {_of(tenant)}")
+
+
+def _of(tenant: str) -> str:
+    return SECRET if tenant == THEIRS else tenant
+
+
+def _fill(service: RunningService, tenant: str) -> None:
+    log = service.service.view(tenant)
+    for name in ("one", "dead", "more"):
+        made = NewEvent(
+            f"{tenant}.{name}",
+            {"word": _of(tenant)},
+            stream=("order", f"{tenant}-stream"),
+            event_id=f"{tenant}-{name}",
+            tags=(f"tag:{_of(tenant)}",),
+            idempotency_key=f"{tenant}-key-{name}",
+            metadata={"word": _of(tenant)},
+        )
+        command = Command(
+            actor="tester",
+            endpoint="POST /orders",
+            key=f"{tenant}-command-{name}",
+            response={"word": _of(tenant)},
+        )
+        log.append([made], command=command)
+    store, identity = log.store, log.identity()
+    cursor = Cursor(
+        tenant_id=tenant,
+        purpose="subscription",
+        name=f"{tenant}-cursor",
+        position=log.head(),
+        log_id=identity.log_id,
+        epoch=identity.epoch,
+        last_event_id=store.event_id_at(log.head()) or "",
+        query="",
+    )
+    store.put_cursor(cursor, lease=None, reset=False)
+    store.claim_lease(tenant, f"{tenant}-lease", _of(tenant), 3600.0)
+
+
+def _project(service: RunningService, url: str, tenant: str) -> None:
+    log = service.service.view(tenant)
+    with closing(open_read_model(read_model_url(url, tenant))) as model:
+        model.create_projection(seats, tenant, log.identity())
+        token = model.claim("seats", "runner", 3600)
+        assert token is not None
+        failed = msgspec.structs.replace(make_failure(1), tenant_id=tenant, reason=_of(tenant))
+        made = make_step(
+            0, 2, own=seat_rows({_of(tenant): 2}, 2, tenant), failures=[(failed, "parked")]
+        )
+        made.last_event_id = log.store.event_id_at(2) or ""
+        model.commit(seats, made, token=token)
+
+
+def _event(whose: str, **more: Any) -> dict[str, Any]:
+    return {"event_type": f"{whose}.one", "payload": {}, **more}
+
+
+def _query(whose: str) -> dict[str, Any]:
+    stream = {"streams": [["order", f"{whose}-stream"]]}
+    return {"filters": [stream, {"types": [f"{whose}.one"]}, {"tags": [f"tag:{whose}"]}]}
+
+
+def _cursor(service: RunningService, whose: str) -> RequestParts:
+    identity = service.service.log.identity()
+    return RequestParts(
+        body={
+            "purpose": "projection",
+            "name": f"{whose}-cursor",
+            "position": 1,
+            "log_id": identity.log_id,
+            "epoch": identity.epoch,
+            "tip": f"{whose}-one",
+            "only_new": True,
+        }
+    )
+
+
+def _lease(whose: str) -> dict[str, Any]:
+    return {"tenant_id": whose, "name": f"{whose}-lease", "token": 1}
+
+
+def _stored(_: RunningService, whose: str) -> RequestParts:
+    """Repeat a stored append: a replay for its tenant, a new append for others."""
+    stream = {"stream_type": "order", "stream_id": f"{whose}-new"}
+    return RequestParts(body={"events": [_event(whose, event_id=f"{whose}-new", **stream)]})
+
+
+def _several(service: RunningService, whose: str) -> RequestParts:
+    return RequestParts(body={"appends": [_stored(service, whose).body]})
+
+
+def _stored_if(service: RunningService, whose: str) -> RequestParts:
+    return RequestParts(
+        body={
+            "events": [_event(whose, event_id=f"{whose}-if")],
+            "query": {"filters": [{"types": [f"{whose}.never"]}]},
+        }
+    )
+
+
+REQUESTS: dict[str, RequestFactory] = {
+    "GET /v1/token": lambda _, __: RequestParts(),
+    "POST /v1/events": _stored,
+    "POST /v1/append-if": _stored_if,
+    "POST /v1/appends": _several,
+    "GET /v1/log": lambda _, __: RequestParts(),
+    "GET /v1/events": lambda _, whose: RequestParts(
+        {"stream_type": "order", "stream_id": f"{whose}-stream", "types": [f"{whose}.one"]}
+    ),
+    "GET /v1/event": lambda _, whose: RequestParts({"event_id": f"{whose}-one"}),
+    "GET /v1/appends": lambda _, whose: RequestParts({"idempotency_key": f"{whose}-key-one"}),
+    "GET /v1/commands": lambda _, whose: RequestParts(
+        {"actor": "tester", "endpoint": "POST /orders", "key": f"{whose}-command-one"}
+    ),
+    "GET /v1/tip": lambda _, __: RequestParts({"position": 4}),
+    "GET /v1/streams": lambda _, whose: RequestParts({"stream_type": f"{whose}-kind"}),
+    "POST /v1/streams/last": lambda _, whose: RequestParts(
+        body={"streams": [["order", f"{whose}-stream"]]}
+    ),
+    "POST /v1/query": lambda _, whose: RequestParts(body={"query": _query(whose), "head": 6}),
+    "POST /v1/query/records": lambda _, whose: RequestParts(
+        body={"query": _query(whose), "after": 0, "until": 6, "limit": 10}
+    ),
+    "POST /v1/query/version": lambda _, whose: RequestParts(
+        body={"query": _query(whose), "until": 6}
+    ),
+    "GET /v1/tail": lambda _, whose: RequestParts({"types": [f"{whose}.one"], "after": 6}),
+    "POST /v1/tail": lambda _, whose: RequestParts(body={"query": _query(whose), "after": 6}),
+    "GET /v1/cursors": lambda _, whose: RequestParts(
+        {"purpose": "subscription", "name": f"{whose}-cursor"}
+    ),
+    "POST /v1/cursors": _cursor,
+    "POST /v1/leases": lambda _, whose: RequestParts(
+        body={"name": f"{whose}-lease", "owner": "me", "seconds": 60}
+    ),
+    "POST /v1/leases/renew": lambda _, whose: RequestParts(
+        body={"lease": _lease(whose), "seconds": 60}
+    ),
+    "POST /v1/leases/release": lambda _, whose: RequestParts(body={"lease": _lease(whose)}),
+    "GET /v1/subscriptions": lambda _, whose: RequestParts(
+        {"after": f"{whose}-cursos", "limit": 1}
+    ),
+    "POST /v1/subscriptions/failure": lambda _, whose: RequestParts(
+        body={
+            "name": f"{whose}-cursor",
+            "lease": _lease(whose) | {"name": f"subscription:{whose}-cursor"},
+            "failures": 1,
+            "error": "no mail server",
+        }
+    ),
+    "GET /v1/projections": lambda _, whose: RequestParts({"name": f"{whose}"}),
+    "GET /v1/projections/wait": lambda _, __: RequestParts({"name": "seats", "position": 1}),
+    "GET /v1/projections/failures": lambda _, __: RequestParts({"name": "seats"}),
+    "GET /v1/registry": lambda _, __: RequestParts({"finished": "true"}),
+    "GET /v1/dead-letters": lambda _, whose: RequestParts({"event_id": f"{whose}-dead"}),
+    "POST /v1/dead-letters/retry": lambda _, whose: RequestParts(
+        body={"event_id": f"{whose}-dead"}
+    ),
+    "POST /v1/dead-letters/skip": lambda _, whose: RequestParts(
+        body={"event_id": f"{whose}-dead", "reason": "seen"}
+    ),
+    "GET /v1/declarations": lambda _, __: RequestParts(),
+    "POST /v1/declarations": lambda _, __: RequestParts(body={"kinds": [{"name": "order"}]}),
+    "POST /v1/log/epoch": lambda _, __: RequestParts(body={}),
+    "POST /v1/commands/purge": lambda _, __: RequestParts(body={"older_than_hours": 24}),
+}
+
+_TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_POSITIONS = re.compile(rb'"(first_|last_|append_)?position":\d+')
+_MARKS = re.compile(rb"tip:[0-9a-f]{32}")
+_TOKENS = re.compile(rb'"token":\d{16,}')  # of leases, which begin with the clock
+
+
+def mask_variable_parts(text: bytes, whose: str) -> bytes:
+    """Return a response without names of the caller, times, positions and hashes."""
+    plain = _TIMES.sub(b"T", _TOKENS.sub(b"T", text.replace(whose.encode(), b"they")))
+    return _MARKS.sub(b"M", _POSITIONS.sub(b"P", plain))

@@ -1,0 +1,245 @@
+"""Appends that an event loop sends to a service: each has one outcome, whatever is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import seriatim
+from seriatim import BackendFailure, EventSequenceInvalid, NewEvent, Settings
+from seriatim.client.connection_pool import ConnectionPool
+from seriatim.client.store import HttpStore
+from tests.faults.event_loops import close_during_appends, gather_outcomes, make_event
+from tests.fixtures.proxy import TcpProxy
+from tests.fixtures.service import RunningService
+from tests.service.service_process import run_service_process
+
+APPENDS = b"/v1/appends"
+
+
+def idle(log: seriatim.Log) -> list[Any]:
+    """Return the connections that nobody uses."""
+    return cast("HttpStore", log.store).http._connections._idle
+
+
+async def warm_up(log: seriatim.Log) -> None:
+    """Append in crowds until two connections are at hand, and no thread is needed any more."""
+    for _ in range(200):
+        await asyncio.gather(*(log.aio.append([NewEvent("warm", {})]) for _ in range(60)))
+        if len(idle(log)) > 1:
+            return
+    pytest.fail("the second connection never came")
+
+
+def run(url: str, token: str, act: Callable[[seriatim.Log], Awaitable[Any]], **options: Any) -> Any:
+    """Act on a warm log within one event loop."""
+
+    async def whole() -> Any:
+        with seriatim.open(url, token=token, **options) as log:
+            await warm_up(log)
+            return await act(log)
+
+    return asyncio.run(whole())
+
+
+def stored(service: RunningService, tenant: str) -> list[str]:
+    """Return the ids of what is stored, in order of their names."""
+    return sorted(record.event_id for record in service.service.view(tenant).read(types=["placed"]))
+
+
+def test_no_thread_takes_part(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9: on a warm log the loop sends whole groups by itself; receipts are as ever."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        monkeypatch.setattr(log.appender.committer, "submit", pytest.fail)
+        return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(50)))
+
+    receipts = run(service.url, service.token(tenant_id="lane"), act)
+    records = [one.records[0] for one in receipts]
+
+    assert not any(one.replayed for one in receipts)
+    assert [record.event_id for record in records] == [f"e-{n}" for n in range(50)]
+    assert {(record.actor_type, record.actor_id) for record in records} == {
+        ("service_principal", "tester")
+    }
+    assert stored(service, "lane") == sorted(f"e-{n}" for n in range(50))
+
+
+def test_one_bad_append_fails_no_neighbour(service: RunningService) -> None:
+    """B9, L2: what the service refuses is that append's own answer."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        good = [log.aio.append(make_event(f"e-{n}", stream=("s", "1"))) for n in range(10)]
+        gap = [
+            log.aio.append(make_event(f"g-{n}", stream=("s", str(n)), stream_seq=7)) for n in (2, 3)
+        ]
+        return await gather_outcomes(*good, *gap)
+
+    found = run(service.url, service.token(tenant_id="bad"), act)
+
+    assert [one.count for one in found[:10]] == [1] * 10
+    assert [type(one) for one in found[10:]] == [EventSequenceInvalid] * 2
+
+
+def test_tenants_share_a_client(service: RunningService) -> None:
+    """B8, K2: appends of several tenants in one turn of the loop go each to its own."""
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        views = [log.for_tenant(name) for name in ("one", "two")]
+        return await gather_outcomes(
+            *(views[n % 2].aio.append(make_event(f"e-{n}")) for n in range(20))
+        )
+
+    found = run(service.url, service.token(), act)
+
+    assert [one.count for one in found] == [1] * 20
+    assert stored(service, "one") == sorted(f"e-{n}" for n in range(0, 20, 2))
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_lost_connection_loses_nothing(service: RunningService, seen: bool) -> None:
+    """B10: what was lost, before or after the service saw it, is sent again and stored once."""
+    tenant = f"lost-{seen}"
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        if seen:
+            proxy.drop_replies_after(APPENDS, ends=b"")
+        else:
+            proxy.drop_requests_with(APPENDS)
+        return await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(6)))
+
+    with TcpProxy(service.url) as proxy:
+        found = run(proxy.url, service.token(tenant_id=tenant), act)
+
+    assert [(one.count, one.replayed) for one in found] == [(1, False)] * 6
+    assert stored(service, tenant) == [f"e-{n}" for n in range(6)]
+
+
+def test_a_service_without_a_word_is_given_up(quick: RunningService) -> None:
+    """B13: sent and not answered is ambiguous; the connection is let go, and others continue."""
+
+    async def act(log: seriatim.Log) -> tuple[list[Any], list[Any]]:
+        proxy.pause()
+        lost = await gather_outcomes(
+            *(log.aio.append(make_event(f"e-{n}"), timeout=0.3) for n in range(4))
+        )
+        await asyncio.sleep(2.0)  # until the flight itself is over
+        proxy.resume()
+        return lost, await gather_outcomes(
+            *(log.aio.append(make_event(f"e-{n}")) for n in range(4))
+        )
+
+    settings = Settings(timeout_s=0.5)
+    with TcpProxy(quick.url) as proxy:
+        lost, again = run(proxy.url, quick.token(tenant_id="mute"), act, settings=settings)
+
+    assert all(isinstance(one, BackendFailure) and one.ambiguous for one in lost)
+    assert [one.count for one in again] == [1] * 4
+    assert stored(quick, "mute") == [f"e-{n}" for n in range(4)]
+
+
+def test_cancelled_under_way(quick: RunningService) -> None:
+    """B13: who is cancelled goes; its neighbour is answered, and a repeat finds its one copy."""
+
+    async def act(log: seriatim.Log) -> tuple[Any, Any]:
+        proxy.pause()
+        sent = asyncio.create_task(log.aio.append(make_event("sent")))
+        neighbour = asyncio.create_task(log.aio.append(make_event("neighbour")))
+        await asyncio.sleep(0.05)
+        sent.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sent
+        proxy.resume()
+        return await neighbour, await log.aio.append(make_event("sent"))
+
+    with TcpProxy(quick.url) as proxy:
+        neighbour, again = run(proxy.url, quick.token(tenant_id="cancelled"), act)
+
+    assert (neighbour.count, again.count) == (1, 1)
+    assert stored(quick, "cancelled") == ["neighbour", "sent"]
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_closing_answers_what_is_under_way(quick: RunningService, where: str) -> None:
+    """B13: closing drains what was accepted, whichever thread closes the log."""
+    tenant = f"closing-{where}"
+
+    async def act(log: seriatim.Log) -> list[Any]:
+        return await close_during_appends(log, proxy, where)
+
+    with TcpProxy(quick.url) as proxy:
+        found = run(proxy.url, quick.token(tenant_id=tenant), act)
+
+    assert [one.count for one in found] == [1] * 12
+    assert stored(quick, tenant) == sorted(f"e-{n}" for n in range(12))
+
+
+def test_a_quota_is_waited_for(serving: Callable[..., RunningService]) -> None:
+    """K4: what the service refuses for now is sent again when it asked for it, and all arrives."""
+    service = serving(events_per_s=200.0)
+
+    async def act(log: seriatim.Log) -> tuple[list[Any], float]:
+        began = time.monotonic()
+        found = await gather_outcomes(*(log.aio.append(make_event(f"e-{n}")) for n in range(600)))
+        return found, time.monotonic() - began
+
+    found, took = run(service.url, service.token(tenant_id="t"), act)
+
+    assert [one.count for one in found] == [1] * 600
+    assert took > 0.5
+
+
+def test_a_loop_that_ends_leaves_nothing(quick: RunningService) -> None:
+    """B13: what a loop left under way is let go, and the log keeps working in another."""
+    with (
+        TcpProxy(quick.url) as proxy,
+        seriatim.open(proxy.url, token=quick.token(tenant_id="ended")) as log,
+    ):
+
+        async def left() -> None:
+            await warm_up(log)
+            proxy.pause()
+            task = asyncio.create_task(log.aio.append(make_event("left")))
+            await asyncio.sleep(0.05)
+            task.cancel()
+
+        asyncio.run(left())
+        proxy.resume()
+        assert asyncio.run(log.aio.append(make_event("right"))).count == 1
+        assert log.append(make_event("sync")).count == 1
+
+
+def test_over_tls(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    """B9: the same, spoken in TLS."""
+    cert, key = certificate
+    url = f"sqlite:///{tmp_path}/log.db"
+    with run_service_process(url, "--certificate", str(cert), "--key", str(key)) as service:
+        token = service.caller().token
+        assert token is not None
+
+        async def act(log: seriatim.Log) -> list[Any]:
+            big = "x" * 40_000
+            appends = [NewEvent("placed", {"big": big}, event_id=f"e-{n}") for n in range(60)]
+            return await gather_outcomes(*(log.aio.append([one]) for one in appends))
+
+        found = run(service.at, token, act, verify=str(cert))
+
+    assert [one.count for one in found] == [1] * 60
+
+
+def test_only_answers_that_tell_their_length(quick: RunningService) -> None:
+    """E6: behind something that sends answers in pieces, threads do it as ever."""
+    log = seriatim.open(quick.url, token=quick.token(tenant_id="pieces"))
+    with log:
+        used: ConnectionPool = cast("HttpStore", log.store).http._connections
+        assert used.has_content_length
+        connection = used.acquire_idle()
+        assert connection is not None
+        used.release(connection, {"transfer-encoding": "chunked"})
+        assert not log.store.can_begin_append(cast("Any", type("R", (), {"packed": b""})()))
+        assert asyncio.run(log.aio.append(make_event("e"))).count == 1

@@ -1,0 +1,469 @@
+"""Faults: invalid requests, slow and lost readers, shutdowns and outages."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import seriatim
+from seriatim import BackendFailure, NewEvent
+from seriatim.api import app as app_module
+from seriatim.api import connection
+from tests.faults.support import wait_until
+from tests.fixtures.postgres_server import PostgresServer
+from tests.fixtures.service import RunningService
+from tests.service.http_calls import Caller, make_caller, make_event, open_tail
+from tests.service.service_process import run_service_process
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def who(quick: RunningService) -> Caller:
+    """Somebody with every right."""
+    return make_caller(quick)
+
+
+def raw(port: int, *pieces: bytes, timeout_s: float = 20.0) -> bytes:
+    """Send bytes, and return what comes back until the end or the first answer is whole."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as link:
+        for piece in pieces:
+            try:
+                link.sendall(piece)
+            except OSError:
+                break  # it has been refused meanwhile
+        found = b""
+        try:
+            while piece := link.recv(65536):
+                found += piece
+                head, _, body = found.partition(b"\r\n\r\n")
+                if b"content-length: %d" % len(body) in head.lower():
+                    break
+        except (ConnectionResetError, TimeoutError):
+            pass
+        return found
+
+
+def head(who: Caller, path: str = "/v1/events", *more: str, method: str = "POST") -> bytes:
+    """Return the head of a request."""
+    lines = [f"{method} {path} HTTP/1.1", "host: x", f"authorization: Bearer {who.token}"]
+    return "\r\n".join([*lines, "content-type: application/json", *more, "", ""]).encode()
+
+
+# -- nonsense on the wire
+
+
+NONSENSE: dict[str, tuple[bytes, tuple[int, ...]]] = {
+    "nothing": (b"", (400,)),
+    "no JSON": (b"{", (400,)),
+    "invalid UTF-8": (b'{"events":[{"event_type":"x","payload":{"a":"\xff"}}]}', (400, 422)),
+    "invalid UTF-8 around": (b'{"events":[{"event_type":"\xff"}]}', (400,)),
+    "UTF-16": ('{"events":[]}'.encode("utf-16"), (400,)),
+    "deep payload": (
+        b'{"events":[{"event_type":"x","payload":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}]}",
+        (400, 413, 422),
+    ),
+    "very deep": (b"[" * MIB, (400,)),
+    "deep closed": (b"[" * 100_000 + b"]" * 100_000, (400,)),
+    "deep condition": (
+        b'{"events":[],"conditions":[{"query":' + b"[" * 9999 + b"]" * 9999 + b"}]}",
+        (400,),
+    ),
+    "long number": (
+        b'{"events":[{"event_type":"x","payload":{"a":' + b"1" * 5000 + b"}}]}",
+        (201, 400),
+    ),
+    "huge float": (b'{"events":[{"event_type":"x","payload":{"a":1e999}}]}', (400,)),
+    "a key twice": (b'{"events":[{"event_type":"x","payload":{"a":1,"a":2}}]}', (400,)),
+    "a key twice around": (b'{"events":[{"event_type":"x"}],"events":[]}', (400,)),
+    "a key of an event twice": (b'{"events":[{"event_type":"x","event_type":"y"}]}', (400,)),
+    "a key twice, spaced": (b'{"events": [{"event_type": "x", "event_type": "y"}]}', (400,)),
+    "nan": (b'{"events":[{"event_type":"x","payload":{"a":NaN}}]}', (400,)),
+    "half a pair": (b'{"events":[{"event_type":"x","payload":{"a":"\\ud800"}}]}', (400, 422)),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/appends", "/v1/query", "/v1/leases"])
+def test_nonsense_is_refused(who: Caller, path: str, kind: str) -> None:
+    """L3: whatever a body is, it is the caller's fault and told as such; nothing is stored."""
+    body, statuses = NONSENSE[kind]
+    before = who("GET", "/v1/log").json["head"]
+    answer = who("POST", path, body)
+
+    assert answer.status in (statuses if path == "/v1/events" else (200, 400, 413)), answer
+    assert answer.json
+    stored = answer.status == 201 and len(answer.json["events"])
+    assert who("GET", "/v1/log").json["head"] == before + stored
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/jsonp", "", "multipart/form-data"])
+def test_another_content_type_is_refused(who: Caller, kind: str) -> None:
+    """L3: a page of another origin cannot append by a plain form."""
+    body = {"events": [make_event()]}
+
+    assert who("POST", "/v1/events", body, headers={"content-type": kind}).status == 400
+    for good in ("application/json", "Application/JSON; charset=utf-8"):
+        assert who("POST", "/v1/events", body, headers={"content-type": good}).status == 201
+
+
+def test_large_bodies_are_refused_before_they_are_read(
+    serving: Callable[..., RunningService],
+) -> None:
+    """K3: by what the head says, and by what comes when it says nothing."""
+    service = serving(request_bytes=MIB)
+    who = make_caller(service)
+    told = raw(service.port, head(who, "/v1/events", f"content-length: {10**12}"))
+    chunk = b"%x\r\n" % 65536 + b"x" * 65536 + b"\r\n"
+    started = head(who, "/v1/events", "transfer-encoding: chunked")
+    chunked = raw(service.port, started, *[chunk] * 40)
+    body = who("POST", "/v1/events", {"events": [make_event(payload={"a": "x" * MIB})]})
+
+    for answer in (told, chunked):
+        assert answer.startswith(b"HTTP/1.1 413"), answer[:200]
+        assert b'"limit":"request_bytes"' in answer
+    assert body.code == "limit_exceeded"
+    assert who.append(make_event()).status == 201
+
+
+def test_a_head_without_an_end_is_refused(quick: RunningService, who: Caller) -> None:
+    """K3: headers, one or many, and the path are bounded: memory is not."""
+    endless = raw(quick.port, b"GET /v1/log HTTP/1.1\r\nx: ", *[b"a" * 65536] * 64)
+    many = raw(quick.port, b"GET /v1/log HTTP/1.1\r\n", *[b"x: " + b"a" * 60 + b"\r\n"] * 20_000)
+    path = raw(quick.port, b"GET /", *[b"a" * 65536] * 64)
+    long = who("GET", "/v1/event", event_id="x" * 100_000)
+
+    for answer in (endless, many, path):
+        assert answer.startswith((b"HTTP/1.1 4", b"")), answer[:100]
+        assert b"200 OK" not in answer
+    assert (long.status, long.code) == (414, "limit_exceeded")
+    assert who("GET", "/v1/log").status == 200
+
+
+def test_a_head_that_trickles_in_is_not_waited_for(
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B13: who sends nothing, or a head that never ends, is let go; others are served."""
+    monkeypatch.setattr(connection.HttpConnection, "head_s", 0.2)
+    service = serving()
+    who = make_caller(service)
+    with (
+        socket.create_connection(("127.0.0.1", service.port)) as silent,
+        socket.create_connection(("127.0.0.1", service.port)) as slow,
+    ):
+        slow.sendall(b"GET /v1/log HTTP/1.1\r\nhost: ")
+        for link in (silent, slow):
+            link.settimeout(20.0)
+            assert link.recv(1) == b""  # closed
+
+    assert who("GET", "/v1/log").status == 200
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    serving: Callable[..., RunningService],
+) -> None:
+    """B13: half a body gives timeout, and nothing is done; who leaves meanwhile is forgotten."""
+    service = serving(body_timeout_s=0.3)
+    who = make_caller(service)
+    answer = raw(service.port, head(who, "/v1/events", "content-length: 100"), b'{"events":')
+    with socket.create_connection(("127.0.0.1", service.port)) as link:
+        link.sendall(head(who, "/v1/events", "content-length: 100") + b'{"events":[')
+
+    assert answer.startswith(b"HTTP/1.1 504"), answer
+    assert b'"code":"timeout"' in answer
+    assert who("GET", "/v1/log").json["head"] == 0
+
+
+def test_garbage_is_no_request(quick: RunningService, who: Caller) -> None:
+    """L1: what is no HTTP is refused, and harms nobody."""
+    for garbage in (b"\x16\x03\x01\x02\x00" * 20, b"GET\r\n\r\n", b"\r\n" * 100 + b"x y z\r\n\r\n"):
+        assert not raw(quick.port, garbage, timeout_s=5).startswith(b"HTTP/1.1 5")
+    assert who("GET", "/v1/log").status == 200
+
+
+# -- readers
+
+
+def open_unread_tail(who: Caller, port: int) -> socket.socket:
+    """Open a tail and read nothing of it."""
+    link = socket.socket()
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    link.settimeout(30)
+    link.connect(("127.0.0.1", port))
+    link.sendall(head(who, "/v1/tail?after=0", "accept: application/x-ndjson", method="GET"))
+    return link
+
+
+def test_a_reader_that_does_not_read_costs_a_bounded_amount(
+    serving: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: its buffer is bounded, others are served meanwhile, and in the end it is let go."""
+    monkeypatch.setattr(app_module, "STALLED_CLIENT_S", 2.0)
+    monkeypatch.setattr(connection, "TCP_USER_TIMEOUT_MS", 2000)
+    service = serving()
+    who = make_caller(service)
+    hub = service.service.hub
+    stuck = [open_unread_tail(who, service.port) for _ in range(4)]
+    wait_until(lambda: hub.open_tails == 4, "four tails")
+    before = psutil.Process().memory_info().rss
+    with open_tail(who) as tail:
+        lines = tail.lines()
+        next(lines)
+        seen = 0
+        for _ in range(12):
+            who.append(*(make_event(payload={"a": "x" * 60_000}) for _ in range(50)))
+            seen += len(next(lines)["records"])
+        used = psutil.Process().memory_info().rss - before
+        wait_until(lambda: hub.open_tails == 1, "the stuck ones are let go", within_s=20)
+        open_links = service._server.server_state.connections
+        wait_until(lambda: len(open_links) == 1, "and their connections", within_s=20)
+    for link in stuck:
+        link.close()
+
+    assert seen == 600
+    assert used < 4 * 36 * MIB  # of 36 MiB that each of them did not take
+
+
+def test_readers_that_vanish_are_forgotten(quick: RunningService, who: Caller) -> None:
+    """E5: a reader that goes without a word leaves nothing behind."""
+    hub = quick.service.hub
+    for _ in range(20):
+        open_unread_tail(who, quick.port).close()
+    with open_tail(who) as tail:
+        next(tail.lines())
+        wait_until(lambda: hub.open_tails == 1, "only the one that is there")
+    wait_until(lambda: not hub.open_tails and not hub._channels, "none")
+
+
+def test_a_thousand_tails_get_their_event(serving: Callable[..., RunningService]) -> None:
+    """E5: each of a thousand open tails sees the one append, within seconds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    service = serving()
+    who = make_caller(service)
+    links = [open_unread_tail(who, service.port) for _ in range(1000)]
+    wait_until(lambda: service.service.hub.open_tails == 1000, "a thousand", within_s=60)
+    who.append(make_event("for.all"))
+    got = 0
+    for link in links:
+        seen = b""
+        while b"for.all" not in seen:
+            piece = link.recv(65536)
+            assert piece
+            seen += piece
+        got += 1
+        link.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert got == 1000
+
+
+# -- the end
+
+
+def appending(who: Caller, done: threading.Event, number: int) -> list[str]:
+    """Append until told or refused; return the ids that were acknowledged."""
+    kept = []
+    for n in range(100_000):
+        if done.is_set():
+            break
+        event_id = f"{number}-{n}"
+        try:
+            answer = who.append(make_event("load", event_id=event_id))
+        except OSError:
+            break
+        if answer.status != 201:
+            break
+        kept.append(event_id)
+    return kept
+
+
+def test_sigterm_loses_nothing_and_ends_soon(postgres_url: str) -> None:
+    """F5: what was acknowledged is stored, tails end cleanly, the exit code is 0."""
+    done = threading.Event()
+    with run_service_process(postgres_url) as service, ThreadPoolExecutor(4) as pool:
+        who = service.caller(tenant_id="t")
+        with open_tail(who, lines=False) as tail:
+            loads = [pool.submit(appending, who, done, n) for n in range(3)]
+            lines = [tail.response.readline() for _ in range(200)]
+            began = time.monotonic()
+            code = service.terminate()
+            took = time.monotonic() - began
+            rest = tail.response.read()  # ends, and is whole: no broken chunk
+        done.set()
+        acknowledged = [one for load in loads for one in load.result()]
+    with seriatim.open(postgres_url, tenant_id="t") as log:
+        stored = [record.event_id for record in log.read()]
+
+    assert code == 0, service.text
+    assert took < 15
+    assert lines
+    assert rest.endswith(b"\n\n")
+    assert acknowledged
+    assert set(acknowledged) <= set(stored)
+    assert len(set(stored)) == len(stored)
+
+
+# -- outages
+
+
+@pytest.fixture
+def own_url(own_postgres: Callable[..., PostgresServer]) -> tuple[PostgresServer, str]:
+    """A Postgres server that may be stopped, and a log in it."""
+    server = own_postgres(fsync=False)
+    url = server.create_database("log")
+    seriatim.open(url).close()
+    return server, url
+
+
+def test_postgres_restarted_in_mid_load(
+    own_url: tuple[PostgresServer, str], serving: Callable[..., RunningService]
+) -> None:
+    """F5: clear refusals meanwhile; nothing acknowledged is lost or doubled; no restart of ours."""
+    server, url = own_url
+    service = serving(url)
+    who = make_caller(service, tenant_id="t")
+    log = seriatim.open(service.url, token=who.token)
+    done = threading.Event()
+    kept: list[str] = []
+
+    def load() -> None:
+        while not done.is_set():
+            made = NewEvent("load", {"n": len(kept)}, event_id=f"e-{len(kept)}")
+            log.append([made], timeout=60)
+            kept.append(f"e-{len(kept)}")
+
+    with ThreadPoolExecutor(1) as pool, log:
+        loading = pool.submit(load)
+        wait_until(lambda: len(kept) > 20, "some load")
+        server.stop(immediate=True)
+        refused = [who.append(make_event()) for _ in range(3)]
+        health = Caller(service.port)("GET", "/health")
+        reached = len(kept)
+        server.start()
+        wait_until(lambda: len(kept) > reached + 20, "load goes on")
+        done.set()
+        loading.result(60)
+        wait_until(lambda: who.append(make_event("after")).status == 201, "as before")
+        stored = [record.event_id for record in log.read(types=["load"])]
+
+    assert {answer.status for answer in refused} <= {503, 504}
+    assert all(answer.code in ("backend_failure", "timeout") for answer in refused)
+    assert all("retry-after" in answer.headers for answer in refused if answer.status == 503)
+    assert health.status == 200
+    assert stored == kept
+
+
+def test_a_locked_store_is_a_timeout(
+    serving: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    """B13: a caller that waits for a short time is told, and nothing is stored behind its back."""
+    service = serving(f"sqlite:///{tmp_path}/log.db")
+    who = make_caller(service)
+    who.append(make_event())
+    with sqlite3.connect(tmp_path / "log.db", isolation_level=None) as holder:
+        holder.execute("begin immediate")
+        body = {"events": [make_event("late", event_id="late")]}
+        headers = {"seriatim-timeout-s": "0.3"}
+        answer = who("POST", "/v1/events", body, headers=headers)
+        holder.execute("rollback")
+    holder.close()
+    again = who("POST", "/v1/events", body)
+    records = who("GET", "/v1/events").json["records"]
+
+    assert answer.status in (503, 504), answer
+    assert answer.code == "timeout" or answer.json["details"]["ambiguous"] is True
+    assert again.status == 201
+    assert [one["event_id"] for one in records].count("late") == 1
+
+
+def test_a_full_disk_is_a_clear_refusal(tmp_path: Path) -> None:
+    """L2: a full disk gives backend_failure; stored events remain, and appends work again later."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    seriatim.open(url).close()
+    with run_service_process(url, limit_bytes=2 * MIB) as service:
+        who = service.caller(tenant_id="t")
+        kept, refused = _filled(who)
+        for _ in range(3):
+            assert who.append(make_event(payload={"a": "x" * 50_000})).code == "backend_failure"
+        page = who("GET", "/v1/events", limit=1000)
+        psutil.Process(service.process.pid).rlimit(
+            psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY)
+        )
+        wait_until(lambda: who.append(make_event("again")).status == 201, "room again")
+        stored = who("GET", "/v1/events", types=["fill"]).json["records"]
+
+    assert (refused.status, refused.code) == (503, "backend_failure")
+    assert page.status == 200
+    assert kept
+    assert [one["event_id"] for one in stored if one["event_id"] in set(kept)] == kept
+    assert len({one["event_id"] for one in stored}) == len(stored)
+    with seriatim.open(url) as log:
+        assert not [one for one in log.store.verify() if one.level == "error"]
+
+
+def _filled(who: Caller) -> tuple[list[str], Any]:
+    """Append until the disk is full; return the acknowledged events and the error."""
+    kept: list[str] = []
+    for n in range(1000):
+        answer = who.append(make_event("fill", {"a": "x" * 50_000}, event_id=f"f-{n}"))
+        if answer.status != 201:
+            return kept, answer
+        kept.append(f"f-{n}")
+    raise AssertionError("it never filled")
+
+
+def test_a_service_whose_store_is_gone_says_so(serving: Callable[..., RunningService]) -> None:
+    """L2: a closed log is backend_failure for reads and writes, never an empty answer."""
+    service = serving()
+    who = make_caller(service)
+    service.service.log.close()
+
+    ready = Caller(service.port)("GET", "/ready")
+    for answer in (
+        ready,
+        who.append(make_event()),
+        who("GET", "/v1/events"),
+        who("GET", "/v1/log"),
+    ):
+        assert (answer.status, answer.code) == (503, "backend_failure"), answer
+
+
+def test_no_answer_tells_where_files_lie(
+    serving: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    """K2, L2: a file that is gone is a failure by its name, not by its place; /ready tells less."""
+    service = serving(f"sqlite:///{tmp_path}/log.db")
+    who = make_caller(service)
+    (tmp_path / "log.db").rename(tmp_path / "elsewhere.db")
+    ready = Caller(service.port)("GET", "/ready")
+    body = {"appends": [{"events": [make_event()]}]}
+    several = who("POST", "/v1/appends", body)
+
+    assert (ready.status, ready.json["detail"]) == (503, "the log's store does not answer")
+    for answer in (who.append(make_event()), who("GET", "/v1/events")):
+        assert (answer.status, answer.code) == (503, "backend_failure")
+        assert answer.json["detail"].startswith("log.db was moved")
+    for answer in (who.append(make_event()), who("GET", "/v1/events"), several):
+        assert str(tmp_path).encode() not in answer.body
+
+
+def test_the_client_names_an_outage(quick: RunningService) -> None:
+    """B10: nobody there is backend_failure, and nothing was sent, so nothing is ambiguous."""
+    settings = seriatim.Settings(timeout_s=0.5)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(BackendFailure) as caught:
+        seriatim.open(f"http://127.0.0.1:{port}", token="x", settings=settings)
+
+    assert "ambiguous" not in caught.value.details

@@ -1,0 +1,68 @@
+"""The errors of a profile name its own fields, and other errors are unchanged."""
+
+import pytest
+
+from seriatim.core.errors import BackendFailure, IdempotencyConflict, InvalidArgument
+from seriatim.profiles.base import FieldNames
+
+WORDS = FieldNames({"stream_seq": "trace_seq", "stream": "trace_id", "event_id": "record_id"})
+
+
+def test_details_and_message_are_translated() -> None:
+    """L3: a field is called what the caller called it, everywhere in the error."""
+    told = WORDS.translate(
+        InvalidArgument("event 0: stream_seq: is required", details={"field": "stream_seq"})
+    )
+
+    assert told.message == "event 0: trace_seq: is required"
+    assert told.details == {"field": "trace_seq"}
+
+
+def test_plain_words_in_a_message_stay() -> None:
+    """L3: only names with an underscore are names for sure; a stream is also just a stream."""
+    error = IdempotencyConflict("the stream was closed", details={"fields": ["stream", "tags"]})
+    told = WORDS.translate(error)
+
+    assert told.message == "the stream was closed"
+    assert told.details == {"fields": ["trace_id", "tags"]}
+
+
+def test_only_the_subject_of_a_message_is_renamed() -> None:
+    """L3: a name that is also an English word is renamed as the subject, and nowhere else."""
+    words = FieldNames({"after": "since_log_seq", "types": "event_type"})
+    told = words.translate(
+        InvalidArgument(
+            "types end in a *, after a dot, as all types", details={"argument": "types"}
+        )
+    )
+
+    assert told.message == "event_type end in a *, after a dot, as all types"
+    assert told.details == {"argument": "event_type"}
+
+
+def test_an_error_that_names_nothing_is_the_same_error() -> None:
+    """L1: an error without fields to translate is returned unchanged."""
+    error = InvalidArgument("no", details={"argument": "timeout", "stored": 3})
+
+    assert WORDS.translate(error) is error
+    with pytest.raises(InvalidArgument) as caught, WORDS.translate_errors():
+        raise error
+    assert caught.value is error
+
+
+def test_retryable_and_type_are_kept() -> None:
+    """L1: the translated error is of the same class, with the same hint."""
+    told = WORDS.translate(InvalidArgument("event_id is bad", retryable=True))
+
+    assert (type(told), told.retryable) == (InvalidArgument, True)
+    assert told.message == "record_id is bad"
+
+
+def test_backend_failures_are_never_touched() -> None:
+    """L2: they are shared between the appends of a group, and speak of the store."""
+    error = BackendFailure("stream_seq column is missing")
+    with pytest.raises(BackendFailure) as caught, WORDS.translate_errors():
+        raise error
+
+    assert caught.value is error
+    assert caught.value.message == "stream_seq column is missing"

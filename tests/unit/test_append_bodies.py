@@ -1,0 +1,95 @@
+"""Bodies of appends: the fast parser refuses what the exact one refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seriatim.api import request_bodies
+from seriatim.api.request_bodies import BodyParser, parse_json_body
+from seriatim.core.errors import SeriatimError
+from seriatim.wire.messages import AppendBody, AppendsBody
+
+KEYS = st.sampled_from(["a", "b", "a b", "ab", "é", "\n", "\\", '"'])
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(blacklist_categories=["Cs"]), max_size=4),
+)
+BLANK = st.sampled_from(["", " ", "\n", "\t "])
+
+
+@st.composite
+def texts(draw: st.DrawFn, depth: int = 3) -> str:
+    """Return JSON text with blanks anywhere, in which an object may have a key twice."""
+    blank = draw(BLANK)
+    kind = draw(st.sampled_from(["scalar", "list", "object"] if depth else ["scalar"]))
+    if kind == "scalar":
+        return blank + json.dumps(draw(SCALARS), ensure_ascii=draw(st.booleans())) + draw(BLANK)
+    inner = texts(depth - 1)
+    if kind == "list":
+        return f"{blank}[{','.join(draw(st.lists(inner, max_size=3)))}{draw(BLANK)}]"
+    members = draw(st.lists(st.tuples(KEYS, inner), max_size=3))
+    text = ",".join(
+        f"{draw(BLANK)}{json.dumps(key)}{draw(BLANK)}:{value}" for key, value in members
+    )
+    return f"{blank}{{{text}{draw(BLANK)}}}{draw(BLANK)}"
+
+
+def refused(act: Any, *arguments: Any) -> bool:
+    """Tell whether something is refused."""
+    try:
+        act(*arguments)
+    except SeriatimError:
+        return True
+    return False
+
+
+@given(texts())
+def test_a_key_twice_is_found_at_any_size(text: str) -> None:
+    """A2: read as a whole or member by member, the same texts are refused."""
+    raw = text.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        wrong = refused(request_bodies._parsed_exactly, raw)
+        assert refused(parse_json_body, raw) == wrong
+        assert wrong or parse_json_body(raw) == request_bodies._parsed_exactly(raw)
+        assert refused(request_bodies._check_keys, raw, 6) == wrong
+        patch.setattr(request_bodies, "_WHOLE_BYTES", 0)
+        for levels in (1, 2, 6):
+            assert refused(request_bodies._check_keys, raw, levels) == wrong
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (AppendBody, '{"events": [%s]}'),
+        (AppendsBody, '{"appends": [{"events": []}, {"events": [%s]}]}'),
+    ],
+)
+def test_a_large_body_is_read_in_short_steps(
+    kind: type[Any], shape: str, indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: no call reads much more than an event, however large the batch is."""
+    event = {"event_type": "x", "payload": {"list": list(range(1000)), "text": "a b"}}
+    text = json.dumps(event, indent=indent)
+    raw = (shape % ",".join([text] * 400)).encode()
+    read: list[int] = []
+    decode = request_bodies._read
+
+    def counted(part: bytes) -> Any:
+        read.append(len(part))
+        return decode(part)
+
+    monkeypatch.setattr(request_bodies, "_read", counted)
+    assert BodyParser(kind).parse_fast(raw) is not None
+    assert max(read) <= 2 * request_bodies._WHOLE_BYTES + 1024
+    doubled = raw.replace(b'"text"', b'"list"', 1)
+    with pytest.raises(SeriatimError, match="twice"):
+        BodyParser(kind).parse_fast(doubled)

@@ -1,0 +1,94 @@
+"""The public names: sorted and complete; every error code is unique."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import seriatim
+from seriatim.core import errors
+from seriatim.log.async_log import AsyncLog
+
+CONTRACT_CODES = """
+empty_append, invalid_argument, invalid_event, schema_violation, invalid_query,
+pii_policy_violation, idempotency_conflict, event_sequence_invalid, conditional_append_conflict,
+conflict, not_found, projection_out_of_date, projection_timeout, projection_failed,
+idempotency_key_reuse, unauthorized, forbidden, limit_exceeded, lease_lost, timeout,
+log_identity_changed,
+backend_failure
+"""
+
+
+def test_exported_names() -> None:
+    """F1: `__all__` is sorted and equals what is visible; submodules are not public names."""
+    visible = [
+        name
+        for name, value in vars(seriatim).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    ]
+
+    assert seriatim.__all__ == sorted(seriatim.__all__)
+    assert sorted(visible) == seriatim.__all__
+
+
+def test_names_come_from_their_rooms() -> None:
+    """F1: every exported class is Seriatim's own, under the name it has there."""
+    for name in seriatim.__all__:
+        value: Any = getattr(seriatim, name)
+        assert value.__module__.startswith("seriatim."), name
+        assert value.__qualname__ in (name, "open_log"), name
+        assert value.__doc__, name
+
+
+def test_every_code_exists_once() -> None:
+    """L1: the codes of the contract, each by one class, each class exported."""
+    codes = [kind.code for kind in errors.ALL_ERRORS]
+
+    assert sorted(codes) == sorted(re.split(r",\s*", CONTRACT_CODES.strip()))
+    assert len(set(codes)) == len(codes) == 22
+    leaves = set(errors.SeriatimError.__subclasses__())
+    assert leaves == set(errors.ALL_ERRORS)
+    kinds: list[type] = [errors.SeriatimError, *errors.ALL_ERRORS]
+    for kind in kinds:
+        assert getattr(seriatim, kind.__name__) is kind
+
+
+def test_the_version_is_one() -> None:
+    """F3: the package says the version it was built with."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+
+    assert f'version = "{seriatim.__version__}"' in project.read_text()
+
+
+def test_importing_needs_no_extra() -> None:
+    """F1: importing Seriatim loads neither pytest nor a driver, a CLI or a schema package."""
+    program = (
+        "import sys, seriatim; "
+        "seriatim.open('memory:').append([seriatim.NewEvent('x')]); "
+        "extras = {'pytest', 'psycopg', 'psycopg_pool', 'typer', 'rich', 'jsonschema_rs'}; "
+        "print(sorted(extras & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+# Parts of a log that need no await, or are made of the public ones; profiles have `aio` of their
+# own, and `aio.call` runs anything else.
+NOT_AWAITED = {
+    *("aio", "traces", "facts", "aggregates", "catalogue", "settings", "store", "telemetry"),
+    *("tenant_id", "appender", "places", "draft", "page_of", "batches_of"),
+}
+
+
+def test_the_awaited_log_is_complete() -> None:
+    """B13, E7: whatever a log does can be awaited under the same name."""
+    sync = {name for name in dir(seriatim.Log) if not name.startswith("_")} - NOT_AWAITED
+
+    assert sorted(sync - set(dir(AsyncLog))) == []
+    assert hasattr(AsyncLog, "__aenter__")
+    assert hasattr(AsyncLog, "__aexit__")

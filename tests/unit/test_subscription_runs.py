@@ -1,0 +1,69 @@
+"""Subscriptions on a store that fails temporarily or permanently."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import seriatim
+from seriatim import LimitExceeded, Log, LogIdentityChanged, SeriatimError, TimedOut
+from seriatim.store.port import Lease, LogClosed, Store
+from seriatim.testing.factories import BatchCollector, SharedStore, event, open_on_same_store
+
+
+class Moody(SharedStore):
+    """A store that refuses leases in the ways it was given, one after the other."""
+
+    def __init__(self, store: Store, *moods: SeriatimError) -> None:
+        super().__init__(store)
+        self.moods = list(moods)
+
+    def claim_lease(self, tenant_id: str, name: str, owner: str, seconds: float) -> Lease | None:
+        """Refuse while there is a mood left."""
+        if self.moods:
+            raise self.moods.pop(0)
+        return self.wrapped.claim_lease(tenant_id, name, owner, seconds)
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """A log with one event."""
+    with seriatim.open("memory:") as opened:
+        opened.append([event()])
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "mood",
+    [
+        TimedOut("no time"),
+        LimitExceeded("no room", retryable=True, details={"retry_after_s": 0.2}),
+        seriatim.BackendFailure("no grant", retryable=False),
+    ],
+    ids=lambda mood: str(mood.code),
+)
+def test_a_run_goes_on_after_what_may_pass(log: Log, mood: SeriatimError) -> None:
+    """E5: a busy or failing store ends no subscription, which waits for as long as it is told."""
+    seen = BatchCollector()
+    began = time.monotonic()
+    with open_on_same_store(log, Moody(log.store, mood, mood)) as other:
+        subscription = other.subscribe("s", idle_timeout=0.0, backoff_s=0.01)
+        subscription.run(seen)
+
+    assert len(seen.records(1)) == 1
+    assert subscription.last_error is mood
+    assert time.monotonic() - began >= 2 * mood.retry_after_s
+
+
+@pytest.mark.parametrize("mood", [LimitExceeded("too large"), LogIdentityChanged(), LogClosed()])
+def test_a_run_ends_with_what_lasts(log: Log, mood: SeriatimError) -> None:
+    """E5: what another try cannot change is raised, and nothing is passed over."""
+    with open_on_same_store(log, Moody(log.store, mood)) as other:
+        subscription = other.subscribe("s", idle_timeout=0.0)
+        with pytest.raises(type(mood)):
+            subscription.run(BatchCollector())
+
+    assert subscription.last_error is mood
+    assert subscription.position == 0

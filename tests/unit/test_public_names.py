@@ -81,7 +81,7 @@ def test_importing_needs_no_extra() -> None:
 # own, and `aio.call` runs anything else.
 NOT_AWAITED = {
     *("aio", "traces", "facts", "aggregates", "catalogue", "settings", "store", "telemetry"),
-    *("tenant_id", "appender", "places", "draft", "page_of", "batches_of"),
+    *("tenant_id", "appender", "places", "draft", "read_page", "iterate_batches"),
 }
 
 

@@ -1,4 +1,4 @@
-"""One connection of the server: bounded heads, bounded unauthenticated connections, and an end for idle peers."""
+"""One connection of the server, with bounds for heads, unauthenticated and idle peers."""
 
 from __future__ import annotations
 

@@ -30,6 +30,13 @@ def _time(help: str) -> Any:
     return typer.Option(metavar="RFC3339", help=help, show_default=False)
 
 
+_LIMIT = typer.Option(
+    min=1,
+    help=f"The maximum number of events. [default: {SCREEN}; with --json, no limit]",
+    show_default=False,
+)
+
+
 def read(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     after: Annotated[int, typer.Option(help="Only events after this position.")] = 0,
@@ -60,14 +67,7 @@ def read(  # noqa: PLR0913 - one parameter for each option
     event_id: Annotated[
         _Text, typer.Option(help="Print only this event, with every field.")
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"The maximum number of events. [default: {SCREEN}; with --json, no limit]",
-            show_default=False,
-        ),
-    ] = None,
+    limit: Annotated[int | None, _LIMIT] = None,
     everything: Annotated[bool, typer.Option("--all", help="No limit.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Print every field of each event.")] = False,
     url: LogUrl = None,

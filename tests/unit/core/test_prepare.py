@@ -101,7 +101,7 @@ def test_the_index_is_told(event: Any, field: Any) -> None:
     error = refusal(batch)
     assert isinstance(error, InvalidEvent)
     assert error.details == {"index": 1, "field": field}
-    assert isinstance(refusal(batch, door=TRACES_PROFILE), InvalidArgument)
+    assert isinstance(refusal(batch, profile_rules=TRACES_PROFILE), InvalidArgument)
 
 
 def test_keys() -> None:
@@ -154,7 +154,7 @@ def test_keys_of_aggregates() -> None:
     }
     batch = [NewEvent("x", idempotency_key="k", **fields)] * 2 + [NewEvent("y", **fields)]
 
-    ready, _ = prepare(desk(door=AGGREGATES_PROFILE), batch)
+    ready, _ = prepare(desk(profile_rules=AGGREGATES_PROFILE), batch)
 
     assert [one.idempotency_key for one in ready] == ["k", "k", None]
     assert [one.idempotency_index for one in ready] == [None, None, None]
@@ -165,9 +165,9 @@ def test_payloads() -> None:
     values: list[Any] = [[], "x", 1, None]
     for value in values:
         assert refusal([NewEvent("x", value)]).details == {"index": 0, "field": "payload"}
-        (ready,), _ = prepare(desk(door=FACTS_PROFILE), [NewEvent("x", value)])
+        (ready,), _ = prepare(desk(profile_rules=FACTS_PROFILE), [NewEvent("x", value)])
         assert ready.payload in ("[]", '"x"', "1", "null")
-    error = refusal([trace_event("TraceStarted", "t", 0, payload=[])], door=TRACES_PROFILE)
+    error = refusal([trace_event("TraceStarted", "t", 0, payload=[])], profile_rules=TRACES_PROFILE)
     assert isinstance(error, SchemaViolation)
 
 
@@ -282,7 +282,7 @@ def test_what_is_known_is_bounded() -> None:
     for number in range(5000):
         prepare(table, [NewEvent(f"type-{number}")])
 
-    assert 0 < len(table.known) < 5000
+    assert 0 < len(table.validated_kinds) < 5000
 
 
 def test_terms_of_declared_indexes() -> None:

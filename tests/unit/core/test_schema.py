@@ -219,8 +219,8 @@ def test_the_order_of_fields_is_no_rule() -> None:
 def test_schemas_are_the_same_in_every_process() -> None:
     """A8: every process that declares a class declares the same schema."""
     code = (
-        "from tests.unit.core.test_schema import SEATS, canonical_text, schema_of\n"
-        "print(*(canonical_text(schema_of(cls)) for cls in SEATS))"
+        "from tests.unit.core.test_schema import SEATS, canonical_text, derive_schema\n"
+        "print(*(canonical_text(derive_schema(cls)) for cls in SEATS))"
     )
     texts = {
         subprocess.run(

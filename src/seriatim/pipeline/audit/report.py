@@ -19,9 +19,9 @@ from seriatim.config import Settings
 from seriatim.factory import open_store
 from seriatim.pipeline.archive.segment_tasks import run_tasks
 from seriatim.pipeline.archive.verification import verify_archive
+from seriatim.pipeline.audit import event_checks
 from seriatim.pipeline.audit.lenient_scan import read_log_frame, split_log
 from seriatim.pipeline.audit.order_checks import OrderProblems, make_order_check
-from seriatim.pipeline.audit.report import event_checks
 from seriatim.pipeline.digest import combine_word_sums, format_digest
 from seriatim.pipeline.object_storage import ObjectStorage
 from seriatim.pipeline.source.spark_session import create_job_session

@@ -20,10 +20,10 @@ from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs/reference/http.md"
 OPENAPI = ROOT / "docs/reference/openapi.json"
-# The sections of the page, and a pattern of the endpoints that each one describes.
+# The sections of the page, with a pattern of their endpoints; None takes all other endpoints.
 GROUPS = {
     "Append": r"POST /v1/(events|append-if|appends)$",
-    "Read": r"GET /v1/(log|events|event|appends|commands|tip)$|\w+ /v1/(streams|query)",
+    "Read": None,
     "Follow": r"\w+ /v1/tail$",
     "Cursors and leases": r"\w+ /v1/(cursors|leases|subscriptions)",
     "Projections": r"\w+ /v1/projections",
@@ -59,11 +59,16 @@ def http_page() -> str:
 
 def _routes() -> str:
     parts = [_overview()]
-    for title, pattern in GROUPS.items():
-        mine = [one for one in ROUTES if re.match(pattern, one.endpoint)]
+    for title in GROUPS:
+        mine = [one for one in ROUTES if _group(one) == title]
         parts += [f"## {title}\n", *(_route(one) for one in mine)]
     parts += ["## Shapes\n", *(_shape(name, one) for name, one in _schemas().items())]
     return "\n".join(parts)
+
+
+def _group(route: Route) -> str:
+    named = {title: pattern for title, pattern in GROUPS.items() if pattern is not None}
+    return next((title for title in named if re.match(named[title], route.endpoint)), "Read")
 
 
 def _schemas() -> dict[str, Any]:

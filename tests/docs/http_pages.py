@@ -1,7 +1,6 @@
 """The HTTP reference pages, which `make reference` generates from the code."""
 
 import inspect
-import re
 from typing import Any
 
 import msgspec
@@ -20,15 +19,14 @@ from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs/reference/http.md"
 OPENAPI = ROOT / "docs/reference/openapi.json"
-# The sections of the page, with a pattern of their endpoints; None takes all other endpoints.
 GROUPS = {
-    "Append": r"POST /v1/(events|append-if|appends)$",
-    "Read": None,
-    "Follow": r"\w+ /v1/tail$",
-    "Cursors and leases": r"\w+ /v1/(cursors|leases|subscriptions)",
-    "Projections": r"\w+ /v1/projections",
-    "Delivery": r"\w+ /v1/(registry|dead-letters)",
-    "Operate": r"\w+ /v1/(token|declarations|log/epoch|commands/purge)$",
+    "appending": "Append",
+    "reading": "Read",
+    "tailing": "Follow",
+    "consuming": "Cursors and leases",
+    "projecting": "Projections",
+    "delivering": "Delivery",
+    "operating": "Operate",
 }
 # What any route may answer stands once, above them all.
 COMMON = (
@@ -59,16 +57,11 @@ def http_page() -> str:
 
 def _routes() -> str:
     parts = [_overview()]
-    for title in GROUPS:
-        mine = [one for one in ROUTES if _group(one) == title]
+    for module, title in GROUPS.items():
+        mine = [one for one in ROUTES if one.handler.__module__.endswith(f".{module}")]
         parts += [f"## {title}\n", *(_route(one) for one in mine)]
     parts += ["## Shapes\n", *(_shape(name, one) for name, one in _schemas().items())]
     return "\n".join(parts)
-
-
-def _group(route: Route) -> str:
-    named = {title: pattern for title, pattern in GROUPS.items() if pattern is not None}
-    return next((title for title in named if re.match(named[title], route.endpoint)), "Read")
 
 
 def _schemas() -> dict[str, Any]:

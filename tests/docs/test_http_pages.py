@@ -2,7 +2,6 @@
 
 import pytest
 
-from seriatim.api.routes import ROUTES, Route
 from seriatim.core.errors import ALL_ERRORS, SeriatimError
 from seriatim.wire.problems import STATUS_BY_CODE, TOO_MANY_REQUESTS, status_for_error
 from tests.docs.error_examples import raise_documented_errors
@@ -13,12 +12,6 @@ from tests.docs.pages import read, rows
 def test_http_page_is_current() -> None:
     """The committed reference of HTTP is what would be written now."""
     assert http_page() == PAGE.read_text("utf-8"), "run: make reference"
-
-
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.endpoint)
-def test_every_route_has_a_section(route: Route) -> None:
-    """Each route is described once, in one of the groups of the page."""
-    assert read("docs/reference/http.md").count(f"\n### {route.endpoint}\n") == 1
 
 
 def test_description_is_current() -> None:
